@@ -48,7 +48,7 @@ class Cluster:
 
 CLUSTERS = {
     "64 GPUs": Cluster(16, "microsoft-160:scale=10"),
-    "512 GPUs": Cluster(128, "stream:load=0.9,num_jobs=400,scale=2"),
+    "512 GPUs": Cluster(128, "stream:load=0.9,num_jobs=400,scale=1"),
 }
 
 

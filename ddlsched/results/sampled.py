@@ -13,7 +13,7 @@ __all__ = ["STATED", "SampledError", "sampled_text", "sampling_class"]
 
 @dataclass(frozen=True)
 class SampledError:
-    """The measured error of a class of runs, in %: the average JCT's root mean square, and what 95 % of jobs are within.
+    """The measured error of a class of runs, in %: the average JCT's (rms), and what 95 % of jobs are within.
 
     ``benchmarks/sampling_error.py`` measures it, on seeds that chose nothing in the method.
     """
@@ -42,9 +42,10 @@ def sampled_text(result: Result) -> str:
     contended, computed = result.contended_iterations, result.computed_iterations
     if not result.leapt_iterations:
         return f"Sampled: but all {contended:,} iterations of jobs that share GPUs or links are exact."
-    kind = sampling_class(result)
+    kind, share = sampling_class(result), 100 * computed / contended
+    stated = STATED[kind]
     return (
-        f"Sampled: of {contended:,} iterations of jobs that share GPUs or links {100 * computed / contended:.2f} % were "
-        f"computed. At given placements, with {kind}, the average JCT is off by {STATED[kind].average_percent:g} % "
-        f"(rms) and 95 % of jobs by at most {STATED[kind].jobs_percent:g} %; whole runs vary more (--draws)."
+        f"Sampled: of {contended:,} iterations of jobs that share GPUs or links {share:.2f} % were computed. At given "
+        f"placements, with {kind}, the average JCT is off by {stated.average_percent:g} % (rms) and 95 % of jobs by at "
+        f"most {stated.jobs_percent:g} %; whole runs vary more (--draws)."
     )

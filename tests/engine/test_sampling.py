@@ -13,7 +13,7 @@ from ddlsched.results.result import PHASES, Result
 from ddlsched.workload.job import Workload
 from tests.jobs_by_hand import data_parallel_job
 
-LONG = 3_000
+LONG = 8_000
 SENDING = {
     "free": {"communication": "bounded-overlap:limit=99"},
     "max-min": {"communication": "bounded-overlap:limit=99", "contention": "max-min"},
@@ -51,7 +51,7 @@ def _run(sending: str, **options: Any) -> Result:
 def test_a_sampled_run_adds_up_and_comes_out_as_the_exact_one(sending: str) -> None:
     exact, sampled = _run(sending), _run(sending, sample=True)
     run = sampled.finished.state.run[0]
-    assert run.leapt_iterations > 0.3 * run.contended_iterations
+    assert run.leapt_iterations > 0.2 * run.contended_iterations
     assert exact.leapt_iterations == 0
     jobs = sampled.jobs
     assert jobs[list(PHASES)].sum(axis=1).to_numpy() == pytest.approx(jobs["jct_s"].to_numpy(), abs=1e-6)
@@ -71,11 +71,11 @@ def test_a_sampled_run_adds_up_and_comes_out_as_the_exact_one(sending: str) -> N
 
 def test_failures_a_warm_up_and_a_cut_do_not_break_what_adds_up() -> None:
     goes_wrong = ddlsched.Disturbances(server_mtbf_s=60, server_repair_s=5, restart_s=1, checkpoint_iterations=100)
-    result = _run("SRSF(2)", sample=True, disturbances=goes_wrong, warmup_s=20, until_s=120, seed=3)
+    result = _run("SRSF(2)", sample=True, disturbances=goes_wrong, warmup_s=20, until_s=400, seed=3)
     jobs = result.jobs
     assert jobs["restarts"].sum() > 0
     assert result.leapt_iterations > 0
-    until_s = np.where(jobs["state"] == "finished", jobs["finish_s"], 120.0)
+    until_s = np.where(jobs["state"] == "finished", jobs["finish_s"], 400.0)
     assert jobs[list(PHASES)].sum(axis=1).to_numpy() == pytest.approx(until_s - jobs["arrival_s"], abs=1e-6)
     assert (jobs["lost_s"] >= 0).all()
     assert (result.gpus["utilisation"] <= 1.0).all()

@@ -6,6 +6,7 @@ from ddlsched.engine.loop.gpu_groups import group_gpus, part_groups_of
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.profile import may_skip, profile_iteration
 from ddlsched.engine.loop.skipping.dormancy import fall_dormant
+from ddlsched.engine.loop.skipping.due import count_iteration, make_due
 from ddlsched.engine.loop.tasks import begin_sources, compute_steps, end_all_reduce, should_be_lockstep
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import join_waiting
@@ -37,8 +38,9 @@ def start_iteration(s: State, job: Records) -> None:
         else:
             job.group_wait -= 1
     if job.anchor == 1 and job.due == 0:
-        job.due, job.next_due = Due.BEGINS, s.run[0].first_due
-        s.run[0].first_due = s.workers[job.first_worker].job
+        make_due(s, s.workers[job.first_worker].job, Due.BEGINS.value)
+    if job.counts == 1:
+        count_iteration(s, job.root)
     begin_sources(s, job)
 
 

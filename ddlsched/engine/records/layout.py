@@ -74,8 +74,8 @@ _INTEGERS = {
         "dormant_since_round dormant_place "
         # its component, and what is known of that
         "running_place root next_member snapshot ahead_ns anchor due next_due saved_ns tries window resting_until_ns "
-        "recurs component component_stay component_size found_root found_next "
-        # of a sampled run's component, at its anchor: the stretch that was simulated, and the leap from there; and by
+        "component component_stay component_size component_anchor counts found_root found_next "
+        # of a sampled run's component, at its root: the stretch that was simulated, and the leap from there; and by
         # how much each of its jobs changed in that stretch
         "stretch stretch_iterations stretch_left stretch_from_ns stretch_ns leap_left_ns leap_rest_ns "
         "stretch_gpu_wait_ns stretch_communicating_ns stretch_network_wait_ns stretch_key key_now "

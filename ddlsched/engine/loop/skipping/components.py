@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddlsched.engine.loop.order import goes_before
+from ddlsched.engine.loop.skipping.due import make_due
 from ddlsched.engine.loop.skipping.period_snapshots import snapshot_words
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import Due, Stretch
@@ -92,12 +93,13 @@ def is_as_it_was(s: State, root: int) -> bool:
 def keep_or_begin(s: State, root: int) -> None:
     run = s.run[0]
     if is_as_it_was(s, root):
+        goes_on = Due.GOES_ON.value if s.jobs[root].stretch == Stretch.MEASURED else 0
         number = root
         while number >= 0:
             job = s.jobs[number]
-            if job.anchor == 1 and (job.due > 0 or job.stretch == Stretch.MEASURED):
-                make_due(s, number, max(job.due, Due.GOES_ON.value))
-            number = job.next_member
+            if job.due > 0 or goes_on > 0:
+                make_due(s, number, max(job.due, goes_on))
+            goes_on, number = 0, job.next_member
         return
     run.num_components += 1
     number, count = root, 0
@@ -105,7 +107,7 @@ def keep_or_begin(s: State, root: int) -> None:
         job = s.jobs[number]
         job.root, job.next_member = root, job.found_next
         job.component, job.component_stay = run.num_components, job.stay
-        job.anchor = job.due = 0
+        job.anchor = job.due = job.counts = 0
         job.stretch = Stretch.NONE
         count += 1
         number = job.next_member
@@ -115,22 +117,28 @@ def keep_or_begin(s: State, root: int) -> None:
 
 
 @njit
-def make_due(s: State, number: int, why: int) -> None:
-    """Have a component's anchor examined before the next instant."""
-    job = s.jobs[number]
-    job.due, job.next_due = why, s.run[0].first_due
-    s.run[0].first_due = number
-
-
-@njit
 def begin_component(s: State, root: int, count: int) -> None:
     """Give a component room for a snapshot, and its most urgent job the part of the anchor."""
     run = s.run[0]
-    recurs = count <= MOST_JOBS and reserve_snapshots(s, root)
-    if recurs or (run.sampling == 1 and count > 1):
-        job = s.jobs[most_urgent(s, root)]
-        job.anchor, job.recurs = 1, 1 if recurs else 0
-        job.tries = job.window = job.resting_until_ns = job.leap_rest_ns = job.stretch_iterations = 0
+    may_recur = count <= MOST_JOBS and reserve_snapshots(s, root)
+    anchor = most_urgent(s, root) if may_recur else root
+    job = s.jobs[anchor]
+    job.anchor = 1 if may_recur else 0
+    job.tries = job.window = job.resting_until_ns = 0
+    if run.sampling == 1 and count > 1:
+        begin_sampling(s, root, anchor)
+
+
+@njit
+def begin_sampling(s: State, root: int, anchor: int) -> None:
+    """Have the iterations of a component counted; after one of each job its first stretch begins."""
+    job = s.jobs[root]
+    job.component_anchor, job.stretch_left = anchor, job.component_size
+    job.leap_rest_ns = job.stretch_iterations = 0
+    number = root
+    while number >= 0:
+        s.jobs[number].counts = 1
+        number = s.jobs[number].next_member
 
 
 @njit

@@ -128,7 +128,7 @@ def longest_leap_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> int:
         rate = -job.stretch_work / work_of_iteration(s, job) / stretch_ns
         left = max(job.iterations_left - 1, 1) - job.leap_carry
         if rate > 0.0 and left / rate < most_ns:
-            most_ns = np.int64(max(left, 0.0) / rate)
+            most_ns = int(max(left, 0.0) / rate)
         number = job.next_member
     return most_ns
 
@@ -150,7 +150,7 @@ def until_keys_cross_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> i
             nears = np.float64(job.stretch_key - s.jobs[other].stretch_key)
             gap = np.float64(s.jobs[other].key_now - job.key_now)
             if nears != 0.0 and gap / nears > 0.0 and gap / nears * stretch_ns < most_ns:
-                most_ns = np.int64(gap / nears * stretch_ns)
+                most_ns = int(gap / nears * stretch_ns)
             other = s.jobs[other].next_member
         number = job.next_member
     return most_ns

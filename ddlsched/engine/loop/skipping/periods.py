@@ -33,24 +33,29 @@ def examine_components(s: State, number: int) -> None:
         due = s.jobs[number].due
         run.first_due = s.jobs[number].next_due
         s.jobs[number].due = 0
-        if due == Due.BEGINS:
+        if due == Due.BEGINS and s.jobs[number].anchor == 1:
             examine(s, number)
-        elif s.jobs[number].ahead_ns <= run.now_ns:
-            go_on_leaping(s, number)
+        if s.jobs[number].counts == 1 and s.jobs[number].root == number:
+            go_on(s, number, due)
+
+
+@njit
+def go_on(s: State, root: int, due: int) -> None:
+    """Take the next step of a component's sampling, if it is time for it."""
+    job = s.jobs[root]
+    if job.stretch_left <= 0:
+        sample(s, root)
+    elif due == Due.GOES_ON and job.stretch == Stretch.MEASURED and job.ahead_ns <= s.run[0].now_ns:
+        go_on_leaping(s, root)
 
 
 @njit
 def examine(s: State, anchor: int) -> None:
-    """Jump over periods if the state recurs; else, in a sampled run, take the next step of that."""
-    run = s.run[0]
+    """Jump over periods if the state recurs, exactly: in a sampled run, too, this goes first."""
     job = s.jobs[anchor]
-    if run.now_ns <= job.resting_until_ns:
-        return
-    jumps = job.recurs == 1 and recurs(s, anchor)
-    if jumps:
-        job.stretch = Stretch.NONE
-    elif run.sampling == 1:
-        sample(s, anchor)
+    if s.run[0].now_ns > job.resting_until_ns and recurs(s, anchor):
+        first = s.jobs[job.root]
+        first.stretch, first.stretch_left = Stretch.NONE, first.component_size
 
 
 @njit
@@ -71,8 +76,7 @@ def recurs(s: State, anchor: int) -> bool:
         job.window *= 2
         save(s, anchor)
         if job.window > MOST_TRIES:
-            job.recurs = 0
-            job.anchor = run.sampling
+            job.anchor = 0
     return False
 
 

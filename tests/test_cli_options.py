@@ -101,6 +101,7 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "checkpoint_iterations": (["5", "--server-mtbf-s", "50"], ("disturbances", "checkpoint_iterations"), 5),
         "restart_s": (["1.5", "--server-mtbf-s", "50"], ("disturbances", "restart_s"), 1.5),
         "state_mb": (["100", "--order", "stopping-srtf"], ("disturbances", "state_mb"), 100.0),
+        "state_share": (["0.5", "--order", "stopping-srtf"], ("disturbances", "state_share"), 0.5),
         "prediction_error": (["0.5"], ("disturbances", "prediction_error"), 0.5),
     },
 }

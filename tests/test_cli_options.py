@@ -77,6 +77,7 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         ),
         "scheduler": (["srsf-2"], ("scheduler",), "srsf-2"),
         "placement": (["first-fit"], ("placement",), "first-fit"),
+        "replay": (["run.parquet"], ("replay",), "run.parquet"),
         "order": (["fifo"], ("order",), "fifo"),
         "communication": (["preemptive"], ("communication",), "preemptive"),
         "interference": (["uniform"], ("interference",), "uniform"),

@@ -47,7 +47,8 @@ class OutputOptions:
     )
     run_out: Path | None = option(
         None,
-        "Write the run's file, which 'ddlsched explain' reads: its jobs with all metrics, the workload, and the flags.",
+        "Write the run's file, which 'ddlsched explain' and --replay read: its jobs with all metrics, where they were, "
+        "the workload, and the flags.",
         metavar="FILE.parquet",
     )
     timeline: Path | None = option(
@@ -181,7 +182,7 @@ def _write_run(result: Result, workload: str, seed: int, options: Mapping[str, A
 
     run = Run(labels={}, workload=workload, seed=seed, options=options)
     with replacing(path, "--run-out") as file:
-        file.write_bytes(run_bytes(result, describe(run.inputs, set()), {}, _kept(Path(workload))))
+        file.write_bytes(run_bytes(result, describe(run.inputs, set()), {}, _kept(Path(workload)), stays=True))
     notice(f"wrote the run to {path}")
 
 

@@ -62,6 +62,8 @@ class RunOptions(TypedDict, total=False):
     placement
         On which GPUs a job runs, e.g. ``lwf:kappa=1`` or ``mine.py:MyPolicy:alpha=0.5``; in Python also an instance, as
         of every policy and model below.
+    replay
+        A run's file (of --run-out): each job has the GPUs that it had there, from then on; in place of a placement.
     order
         Which job goes first, e.g. ``srsf:communication=true``.
     communication
@@ -118,6 +120,7 @@ class RunOptions(TypedDict, total=False):
     ]
     scheduler: Annotated[str | None, Option(panel=_POLICIES, metavar="BUNDLE", shown=DEFAULT_BUNDLE, listed=True)]
     placement: Annotated[PlacementPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
+    replay: Annotated[str | Path | None, Option(panel=_POLICIES, metavar="RUN.parquet", listed=True)]
     order: Annotated[OrderingPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
     communication: Annotated[CommunicationPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
     path: Annotated[PathPolicy | str | None, Option(panel=_POLICIES, shown="the topology's route", listed=True)]

@@ -29,6 +29,7 @@ from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload, steady_part
+from ddlsched.workload.length_draws import drawn
 from ddlsched.workload.rescale import ConstantRescaleCost
 from ddlsched.workload.workload_specs import workload_of
 
@@ -84,6 +85,7 @@ def simulate(workload: Workload | str | Path, cluster: Cluster | None = None, **
         workload = workload_of(str(workload), given["seed"])
     if not isinstance(workload, Workload):
         raise InputError(f"workload is {workload!r}; expected a Workload, or a file or generator such as 'jobs.csv'")
+    workload = drawn(workload, given["draw"])
     cluster = cluster_of(cluster, given)
     _refuse_options(workload, given)
     warmup_ns, counted = _counted(workload, given["warmup_s"], given["steady"])

@@ -98,6 +98,8 @@ class RunOptions(TypedDict, total=False):
     steady
         Count only the middle of the arrivals: neither the first fifth of the jobs nor the last tenth; in Python in
         place of a warm-up, by place in the workload if all arrive at once (:mod:`ddlsched.workload.job`).
+    draw
+        Which draw of the jobs' lengths (:mod:`ddlsched.workload.length_draws`), from 0, the lengths that were given.
     timeline
         Record tasks and transfers: all of them, those of a window (from, to) in seconds, or a
         :class:`~ddlsched.engine.outcome.Window`, which may be of one job.
@@ -137,6 +139,7 @@ class RunOptions(TypedDict, total=False):
     warmup_s: Annotated[float, Option(0.0, panel=_RUN)]
     until_s: Annotated[float | None, Option(panel=_RUN, shown="the last finish")]
     steady: Annotated[bool, Option(False, panel=_RUN, flag="--steady")]
+    draw: Annotated[int, Option(0, listed=True)]
     timeline: Annotated[bool | tuple[float, float] | Window, Option(False, listed=True)]
     watch: Annotated[RunWatcher | None, Option(listed=True)]
 

@@ -278,8 +278,8 @@ def _jobs(workload: Workload, moving: bool) -> Records:
         ("first_task", "num_tasks"),
         ("first_worker", "num_gpus"),
     ):
-        counts = np.where((jobs.grouped == 1) & (count == "num_tasks"), 0, jobs[count])
-        jobs[first] = np.cumsum(counts) - counts
+        own = np.where((jobs.grouped == 1) & (count == "num_tasks"), 0, jobs[count])
+        jobs[first] = np.cumsum(own) - own
     # Behind a job's all-reduces is room for its state on its way: at most a transfer a GPU.
     transfers = jobs.num_transfers + jobs.num_gpus * moving
     jobs.first_transfer = np.cumsum(transfers) - transfers

@@ -133,7 +133,8 @@ class GroupedDag:
     def first_parts(self) -> np.ndarray:
         """The number of each task's first part in the finest partition, and of all parts."""
         tuples = np.array([group.num_tuples for group in self.groups])[self.group_of]
-        return np.concatenate([[0], np.cumsum(np.where(self.computes, 1, tuples))])
+        first: np.ndarray = np.concatenate([[0], np.cumsum(np.where(self.computes, 1, tuples))])
+        return first
 
     @cached_property
     def _edges(self) -> list[tuple[int, int]]:

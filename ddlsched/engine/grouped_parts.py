@@ -171,7 +171,7 @@ class _Builder:
         self.first_of_task = np.concatenate([[0], np.cumsum(counts)])
 
     def _sizes(self, size: Callable[[_OfGroup], int]) -> np.ndarray:
-        return np.array([size(group) for group in self.groups])[self.of.group_of]
+        return np.array([size(group) for group in self.groups]).take(self.of.group_of)
 
     def _group(self, group: Group, classes: np.ndarray) -> _OfGroup:
         tuples = group.tuple_of[self.first_worker]

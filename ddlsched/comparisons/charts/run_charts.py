@@ -8,7 +8,7 @@ import numpy as np
 
 from ddlsched.comparisons.charts.jct_charts import distributions, legend_below
 from ddlsched.comparisons.charts.placement_map import placement_map
-from ddlsched.comparisons.charts.style import PALETTE, in_style, new_figure
+from ddlsched.comparisons.charts.style import PALETTE, Size, in_style, new_figure, resized
 from ddlsched.comparisons.charts.utilisation import utilisation, utilisation_bands
 from ddlsched.errors import InputError
 from ddlsched.results.result import PHASES
@@ -34,7 +34,10 @@ _PHASE_NAMES = (
 
 
 class RunCharts:
-    """Charts of one run, each a matplotlib figure, which notebooks show and ``figure.savefig`` writes."""
+    """Charts of one run, each a matplotlib figure, which notebooks show and ``figure.savefig`` writes.
+
+    ``size`` is width and height, inches.
+    """
 
     def __init__(self, result: Result) -> None:
         self._result = result
@@ -42,7 +45,7 @@ class RunCharts:
     def __repr__(self) -> str:
         return "<charts of a run: jct, phases, placements, utilisation>"
 
-    def jct(self) -> Figure:
+    def jct(self, *, size: Size = None) -> Figure:
         """Return the cumulative distribution of the completion times of the counted jobs that finished.
 
         Raises
@@ -54,10 +57,10 @@ class RunCharts:
         jct_s = jobs.loc[jobs["counted"], "jct_s"].dropna()
         if jct_s.empty:
             raise InputError("no counted job finished; expected one at least, for the distribution of JCT")
-        return distributions({"jobs": jct_s.to_numpy()}, axis="JCT (s)")
+        return resized(distributions({"jobs": jct_s.to_numpy()}, axis="JCT (s)"), size)
 
     @in_style()
-    def phases(self) -> Figure:
+    def phases(self, *, size: Size = None) -> Figure:
         """Return where the time of jobs went from arrival to finish: a bar a number of GPUs, mean seconds a job."""
         jobs = self._result.jobs
         means = jobs[jobs["counted"] & (jobs["state"] == "finished")].groupby("gpus")[list(PHASES)].mean()
@@ -73,13 +76,14 @@ class RunCharts:
         axes.set_xlabel("Mean time from arrival to finish (s)", loc="right")
         axes.grid(axis="x")
         legend_below(figure, [axes])
-        return figure
+        return resized(figure, size)
 
-    def placements(self) -> Figure:
+    def placements(self, *, size: Size = None) -> Figure:
         """Return which job was on which GPU when, a row a GPU."""
         counts = np.diff(self._result.cluster.first_gpus).tolist()
-        return placement_map(self._result.placements, counts)
+        return resized(placement_map(self._result.placements, counts), size)
 
-    def utilisation(self) -> Figure:
+    def utilisation(self, *, size: Size = None) -> Figure:
         """Return the share of GPUs that computed, over time."""
-        return utilisation(utilisation_bands({"run": [self._result.samples]}, self._result.cluster.num_gpus))
+        bands = utilisation_bands({"run": [self._result.samples]}, self._result.cluster.num_gpus)
+        return resized(utilisation(bands), size)

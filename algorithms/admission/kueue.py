@@ -108,6 +108,8 @@ class KueueRun:
         self._sharing = policy.fair_sharing
         self._history = UsageHistory(policy.usage_half_life_s) if policy.usage_half_life_s else None
         self._refused: dict[str, set[int]] = defaultdict(set)
+        self._preempting: dict[str, int] = {}
+        """The job of a queue for which others gave way last; it goes first in its queue until it starts."""
         self._freed = -1
 
     def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | Refusal]:
@@ -136,6 +138,8 @@ class KueueRun:
         refused = self._refused[leaf.name]
         if leaf.queue.order == "strict":
             heads = heads[:1]
+        preempting = self._preempting.get(leaf.name)
+        heads = sorted(heads, key=lambda job: job.number != preempting)
         return next((job for job in heads if job.number not in refused), None)
 
     def _nominated(self, job: JobView, leaf: QuotaNode, tenants: TenantsView) -> _Entry:
@@ -182,7 +186,9 @@ class KueueRun:
             if entry.may_start and not self._still(entry, gone):
                 continue  # its turn comes again in the next cycle
             if entry.may_start:
-                gone.update(victim.job.number for victim in entry.victims)
+                if entry.victims:
+                    gone.update(victim.job.number for victim in entry.victims)
+                    self._preempting[need.node.name] = need.job.number
                 yield Admission(need.job, need.kind, tuple(entry.victims))
                 if tenants.holding(need.job.number) is None:
                     self._refuse(need)

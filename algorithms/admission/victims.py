@@ -36,7 +36,8 @@ class Need:
         """Yield the running jobs of a queue, on GPUs of the kind, that a rule lets the job preempt."""
         if rule != "never":
             for holding in tenants.running(queue):
-                if holding.kind == self.kind and may_preempt(self.job, holding.job, rule):
+                started_before = holding.since_ns < tenants.now_ns
+                if started_before and holding.kind == self.kind and may_preempt(self.job, holding.job, rule):
                     yield holding
 
 

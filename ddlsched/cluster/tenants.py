@@ -76,6 +76,8 @@ class Preemption:
         for name, rules in allowed.items():
             if (rule := getattr(self, name)) not in rules:
                 raise InputError(f"{name} is {rule!r}; expected one of {', '.join(rules)}")
+        if (most := self.borrow_max_priority) is not None and not is_whole(most, -(2**31)):
+            raise InputError(f"borrow_max_priority is {most!r}; expected a whole number")
 
 
 @says_unknown_arguments
@@ -108,8 +110,8 @@ class Queue:
     preemption: Preemption = Preemption()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.weight < float("inf"):
-            raise InputError(f"queue {self.name!r}: weight is {self.weight}; expected a finite number from 0")
+        if not isinstance(self.weight, int | float) or not 0 <= self.weight < float("inf"):
+            raise InputError(f"queue {self.name!r}: weight is {self.weight!r}; expected a finite number from 0")
         if self.order not in ("best-effort", "strict"):
             raise InputError(f"queue {self.name!r}: order is {self.order!r}; expected best-effort or strict")
         if ANY_KIND in self.quotas and len(self.quotas) > 1:

@@ -122,8 +122,8 @@ class Simulation:
         )
         asked = policies.order, policies.communication, policies.contention
         path, predicted = policies.path_chosen_anew, disturbances.prediction_error > 0
-        others = policies.placement, policies.allocation, policies.admission
-        others = *others, None if path is policies.path else policies.path
+        other_path = None if path is policies.path else policies.path
+        others = policies.placement, policies.allocation, policies.admission, other_path
         self._forms = PolicyForms(*asked, in_python, others, predicted, path)
         num_slices = _SLICES if settings.window else 0
         moving = any(map(policies.stops_or_moves, ("order", "placement", "admission")))

@@ -57,7 +57,7 @@ class TenantRounds:
         self._known = np.zeros(len(state.workload), bool)
         self._gpus_of_kind: dict[str, np.ndarray] = {}
         self._reasons: dict[int, str] = {}
-        self._freed, self._num_there = 0, 0
+        self._freed, self._num_there, self._started = 0, 0, False
         self._no_place: set[tuple[int, int, str]] = set()
         self.refused: list[Refused] = []
 
@@ -77,8 +77,8 @@ class TenantRounds:
         """Give back what jobs held that have ended, or failed with a server; note servers that have come back."""
         first_gpus = self._state.cluster.first_gpus[:-1]
         num_there = int(np.count_nonzero(self._state.gpus.free_bytes[first_gpus] >= -1))
-        self._make_room(num_there > self._num_there)
-        self._num_there = num_there
+        self._make_room(num_there > self._num_there or self._started)  # who has just started may be preempted now
+        self._num_there, self._started = num_there, False
         numbers = np.fromiter(self._holdings, np.int64, len(self._holdings))
         for number in numbers[self._state.jobs.state[numbers] != JobState.RUNNING].tolist():
             self._release(number)
@@ -158,6 +158,7 @@ class TenantRounds:
         self._quotas[queue].add(answer.kind, holding.num_gpus)
         self._policies.check_quotas(self._quotas[queue], answer, self._state.now_s)
         self._placing.put(number, gpus)
+        self._started = True
         return [victim.job.number for victim in answer.victims]
 
     def _note_refusal(self, number: int, reason: str) -> None:

@@ -82,6 +82,10 @@ transfer, are compiled from the class's own source; the other methods are called
 ``refusal_lasts``, ``key_falls_while_sending``, ``key_is_linear``
     What the engine may rely on to skip ahead: :mod:`ddlsched.policies.promises`.
 
+In a run with tenants (``queues=``) an admission policy says who may start and who gives way, in ``admit``
+(:class:`~ddlsched.policies.tenants_view.AdmissionPolicy`). It is asked in place of the order; the placement policy
+still chooses the GPUs, job by job.
+
 Contention models, interference models and topologies are doors, too, without ``begin`` and ``wake_s``:
 :class:`ddlsched.network.contention.ContentionModel`, :class:`ddlsched.cluster.interference.InterferenceModel`,
 :class:`ddlsched.network.topology.Topology`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from algorithms.admission.kueue import Kueue
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.elastic_scaling import ElasticScaling
 from algorithms.allocation.equal_share import NodeEqualShare
@@ -68,6 +69,7 @@ from ddlsched.network.mltcp import Mltcp
 from ddlsched.network.size_shares import SizeShares
 from ddlsched.network.strict_levels import StrictLevels
 from ddlsched.testing import (
+    AdmissionConformance,
     AllocationConformance,
     CollectiveConformance,
     CommunicationConformance,
@@ -200,3 +202,5 @@ TestRailOptimised = conformance(TopologyConformance, RailOptimised(hosts_per_uni
 TestDoubleSided = conformance(TopologyConformance, DoubleSided())
 TestMonkeyTree = conformance(TopologyConformance, MonkeyTree(servers_per_rack=4))
 TestLingjun = conformance(TopologyConformance, Lingjun(group_oversubscription=3))
+TestKueue = conformance(AdmissionConformance, Kueue())
+TestKueueFairSharing = conformance(AdmissionConformance, Kueue(fair_sharing=True, usage_half_life_s=600.0))

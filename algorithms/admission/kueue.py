@@ -16,7 +16,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
 from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import Admission, Refusal, TenantsView, Victim
+from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.ranges import check_fields, ranged
 
@@ -112,7 +112,7 @@ class KueueRun:
         """The job of a queue for which others gave way last; it goes first in its queue until it starts."""
         self._freed = -1
 
-    def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | Refusal]:
+    def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
         """Yield who may start, cycle by cycle."""
         if self._freed != tenants.freed:
             self._refused.clear()
@@ -176,7 +176,7 @@ class KueueRun:
             rest -= group.free_here(need.kind)
         return False
 
-    def _processed(self, entries: dict[str, _Entry], tenants: TenantsView) -> Iterator[Admission | Refusal]:
+    def _processed(self, entries: dict[str, _Entry], tenants: TenantsView) -> Iterator[Admission | NotAdmitted]:
         """Yield what comes of a cycle's entries, each reckoned with those before it."""
         reserved: list[tuple[QuotaNode, str, int]] = []
         gone: set[int] = set()
@@ -198,7 +198,7 @@ class KueueRun:
             self._refuse(need)
             if entry.reason != _NEVER and need.node.queue.preemption.reclaim != "any":
                 reserved.append(self._reserve(entry))
-            yield Refusal(need.job, entry.reason)
+            yield NotAdmitted(need.job, entry.reason)
         for node, kind, gpus in reserved:
             node.remove(kind, gpus)
 

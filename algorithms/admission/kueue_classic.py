@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from algorithms.admission.victims import Need, order_of, without_needless
 from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import Holding, TenantsView, Victim
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 
 __all__ = ["classic_victims"]
 
@@ -17,7 +17,7 @@ _BORROW = "lower priority, for a queue that borrows"
 
 
 class _Candidate(NamedTuple):
-    holding: Holding
+    holding: HeldQuota
     common: QuotaNode | None
     """The lowest group of both queues; None within the queue."""
     reason: str
@@ -130,7 +130,7 @@ def _borrowing_leaves(group: QuotaNode, skipped: QuotaNode | None, need: Need) -
             yield child
 
 
-def _classified(holding: Holding, common: QuotaNode, need: Need, advantage: bool) -> _Candidate:
+def _classified(holding: HeldQuota, common: QuotaNode, need: Need, advantage: bool) -> _Candidate:
     rules = need.node.queue.preemption
     if advantage:
         return _Candidate(holding, common, _RECLAIM, False)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from algorithms.admission.victims import Need, order_of, without_needless
 from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import Holding, TenantsView, Victim
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 
 __all__ = ["FairRules", "fair_victims"]
 
@@ -53,7 +53,7 @@ def fair_victims(need: Need, tenants: TenantsView, rules: FairRules) -> list[Vic
     return victims if found else []
 
 
-def _candidates(need: Need, tenants: TenantsView) -> Iterator[Holding]:
+def _candidates(need: Need, tenants: TenantsView) -> Iterator[HeldQuota]:
     preemption, node = need.node.queue.preemption, need.node
     yield from need.candidates(tenants, node.name, preemption.within_queue)
     if node.parent is not None and preemption.reclaim != "never":
@@ -68,7 +68,7 @@ class _Search:
     tenants: TenantsView
     rules: FairRules
     victims: list[Victim] = field(default_factory=list)
-    again: list[Holding] = field(default_factory=list)
+    again: list[HeldQuota] = field(default_factory=list)
 
     def take(self, victim: Victim) -> None:
         self.tenants.quotas[str(victim.job.queue)].remove(self.need.kind, victim.job.num_gpus)
@@ -76,7 +76,7 @@ class _Search:
     def let_stay(self, victim: Victim) -> None:
         self.tenants.quotas[str(victim.job.queue)].add(self.need.kind, victim.job.num_gpus)
 
-    def _takes(self, holding: Holding, reason: str) -> bool:
+    def _takes(self, holding: HeldQuota, reason: str) -> bool:
         """Add a victim; return whether the job fits, whose own GPUs are counted meanwhile."""
         self.victims.append(Victim(holding.job, reason))
         self.take(self.victims[-1])
@@ -86,7 +86,7 @@ class _Search:
         need.node.add(need.kind, need.gpus)
         return fits
 
-    def first(self, candidates: Sequence[Holding]) -> bool:
+    def first(self, candidates: Sequence[HeldQuota]) -> bool:
         """Take victims by the first strategy."""
         targets = _Targets(self.need, self.tenants, candidates)
         entitled = not self.need.node.lacks(self.need.kind)
@@ -115,7 +115,7 @@ class _Search:
             self.again.append(holding)
         return False
 
-    def _is_below(self, holding: Holding) -> bool:
+    def _is_below(self, holding: HeldQuota) -> bool:
         """Return whether a job gives way by its priority, whatever the shares are."""
         rules = self.need.node.queue.preemption
         most = rules.borrow_max_priority
@@ -140,16 +140,16 @@ class _Targets:
 
     need: Need
     tenants: TenantsView
-    candidates: Sequence[Holding]
+    candidates: Sequence[HeldQuota]
 
     def __post_init__(self) -> None:
         self.pruned: set[str] = set()
-        self.of: dict[str, list[Holding]] = {leaf.name: [] for leaf in self.need.node.root.leaves()}
+        self.of: dict[str, list[HeldQuota]] = {leaf.name: [] for leaf in self.need.node.root.leaves()}
         for holding in self.candidates:
             self.of[holding.queue].append(holding)
         self._above = {group.name for group in self.need.node.above()}
 
-    def pop(self, leaf: QuotaNode) -> Holding:
+    def pop(self, leaf: QuotaNode) -> HeldQuota:
         return self.of[leaf.name].pop(0)
 
     def next(self) -> QuotaNode | None:

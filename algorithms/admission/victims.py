@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddlsched.cluster.tenants import Rule
 from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import Holding, TenantsView, Victim
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 from ddlsched.policies.views import JobView
 
 __all__ = ["Need", "borrowers_of", "may_preempt", "order_of", "without_needless"]
@@ -32,7 +32,7 @@ class Need:
             return False
         return self.gpus <= self.node.available(self.kind)
 
-    def candidates(self, tenants: TenantsView, queue: str, rule: Rule) -> Iterator[Holding]:
+    def candidates(self, tenants: TenantsView, queue: str, rule: Rule) -> Iterator[HeldQuota]:
         """Yield the running jobs of a queue, on GPUs of the kind, that a rule lets the job preempt."""
         if rule != "never":
             for holding in tenants.running(queue):
@@ -49,10 +49,10 @@ def may_preempt(job: JobView, other: JobView, rule: Rule) -> bool:
     return rule == "lower-or-newer" and job.priority == other.priority and came_before
 
 
-def order_of(queue: str) -> Callable[[Holding], tuple[bool, int, int, int]]:
+def order_of(queue: str) -> Callable[[HeldQuota], tuple[bool, int, int, int]]:
     """Return by what candidates go, first who gives way first: of other queues, of low priority, started last."""
 
-    def key(holding: Holding) -> tuple[bool, int, int, int]:
+    def key(holding: HeldQuota) -> tuple[bool, int, int, int]:
         return holding.queue == queue, holding.job.priority, -holding.since_ns, holding.job.number
 
     return key

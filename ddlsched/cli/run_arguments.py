@@ -19,6 +19,7 @@ _NEEDS = {
     "server_repair_s": ("server_mtbf_s",),
     "restart_s": ("server_mtbf_s", "outages", "capacity", "order", "placement", "queues"),
     "state_mb": ("order", "placement", "queues"),
+    "state_share": ("order", "placement", "queues"),
     "throughputs": ("server_table",),
     "reference_kind": ("throughputs",),
     "admission": ("queues",),

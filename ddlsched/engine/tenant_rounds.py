@@ -13,7 +13,7 @@ from ddlsched.engine.outcome import Refused
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.tenants_view import Admission, Holding, PendingJobs, Refusal, TenantsView
+from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, PendingJobs, TenantsView
 from ddlsched.policies.views import ClusterView
 
 __all__ = ["TenantRounds"]
@@ -52,8 +52,8 @@ class TenantRounds:
             tenants.refuse_others(state.workload.where(number), job.job_id, job.queue)
         self._tenants, self._quotas = tenants, QuotaTree(tenants)
         self._pending = PendingJobs(tenants.leaves)
-        self._holdings: dict[int, Holding] = {}
-        self._by_queue: dict[str, dict[int, Holding]] = {queue: {} for queue in tenants.leaves}
+        self._holdings: dict[int, HeldQuota] = {}
+        self._by_queue: dict[str, dict[int, HeldQuota]] = {queue: {} for queue in tenants.leaves}
         self._known = np.zeros(len(state.workload), bool)
         self._gpus_of_kind: dict[str, np.ndarray] = {}
         self._reasons: dict[int, str] = {}
@@ -110,7 +110,7 @@ class TenantRounds:
         stopped: list[int] = []
         before, cluster = frozenset(self._holdings), self._placing.view()
         for answer in self._policies.admit_jobs(self._view(), cluster, before):
-            if isinstance(answer, Refusal):
+            if isinstance(answer, NotAdmitted):
                 self._note_refusal(answer.job.number, answer.reason)
             elif (gpus := self._gpus_for(answer, cluster)) is None:
                 self._note_refusal(answer.job.number, _NO_PLACE)
@@ -153,7 +153,7 @@ class TenantRounds:
             self._note_refusal(victim.job.number, f"preempted: {victim.reason}")
         self._pending.remove(answer.job)
         self._reasons.pop(number, None)
-        holding = Holding(answer.job, queue, answer.kind, self._state.now_ns)
+        holding = HeldQuota(answer.job, queue, answer.kind, self._state.now_ns)
         self._holdings[number] = self._by_queue[queue][number] = holding
         self._quotas[queue].add(answer.kind, holding.num_gpus)
         self._policies.check_quotas(self._quotas[queue], answer, self._state.now_s)

@@ -13,7 +13,7 @@ from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.view_parts import GpuId, View, view
 from ddlsched.units import s_from_ns
 
-__all__ = ["Admission", "AdmissionPolicy", "Holding", "PendingJobs", "Refusal", "TenantsView", "Victim"]
+__all__ = ["Admission", "AdmissionPolicy", "HeldQuota", "NotAdmitted", "PendingJobs", "TenantsView", "Victim"]
 
 Size: TypeAlias = tuple[int, int]
 """How many GPUs a job needs, and the memory on each, bytes."""
@@ -38,7 +38,7 @@ class Admission(NamedTuple):
     gpus: tuple[GpuId, ...] | None = None
 
 
-class Refusal(NamedTuple):
+class NotAdmitted(NamedTuple):
     """A job that may not start now, and why; jobs of its queue and size that come later wait behind it."""
 
     job: JobView
@@ -49,7 +49,7 @@ class Refusal(NamedTuple):
 class AdmissionPolicy(Protocol):
     """Who of the jobs that wait may start, and who gives way."""
 
-    def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterable[Admission | Refusal]:
+    def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterable[Admission | NotAdmitted]:
         """Yield the jobs that may start, one after the other, and why others may not.
 
         Asked at each round of placement. An admission is carried out before the next is asked for: the placement policy
@@ -59,7 +59,7 @@ class AdmissionPolicy(Protocol):
         ...
 
 
-class Holding(NamedTuple):
+class HeldQuota(NamedTuple):
     """A running job, its queue, the kind of GPU that its quota is of, and since when it runs, nanoseconds."""
 
     job: JobView
@@ -137,8 +137,8 @@ class TenantsView(View):
     """What each may use and uses."""
     pending: PendingJobs
     """The jobs that wait."""
-    _holdings: Mapping[int, Holding]
-    _by_queue: Mapping[str, Mapping[int, Holding]]
+    _holdings: Mapping[int, HeldQuota]
+    _by_queue: Mapping[str, Mapping[int, HeldQuota]]
     now_ns: int
     """Simulated time, nanoseconds."""
     freed: int
@@ -149,11 +149,11 @@ class TenantsView(View):
         """Simulated time, seconds."""
         return s_from_ns(self.now_ns)
 
-    def holding(self, number: int) -> Holding | None:
+    def holding(self, number: int) -> HeldQuota | None:
         """Return what a running job holds, by its number; None if it does not run."""
         return self._holdings.get(number)
 
-    def running(self, queue: str) -> list[Holding]:
+    def running(self, queue: str) -> list[HeldQuota]:
         """Return the running jobs of a queue, in the order in which they started."""
         return list(self._by_queue[queue].values())
 

@@ -16,7 +16,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND, Preemption, Queue, Quota, Tenants
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.tenants_view import Admission, Holding, PendingJobs, TenantsView
+from ddlsched.policies.tenants_view import Admission, HeldQuota, PendingJobs, TenantsView
 from ddlsched.testing.handmade import cluster_view, job_view
 
 __all__ = ["Case", "Submission", "find_fault", "play", "random_case", "shrunk"]
@@ -51,21 +51,21 @@ class _Play:
     case: Case
     policy: Any
     at_once: bool
-    running: dict[int, Holding] = field(default_factory=dict)
+    running: dict[int, HeldQuota] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     preemptions: int = 0
 
     def __post_init__(self) -> None:
         tenants = self.case.tenants
         self.quotas, self.pending = QuotaTree(tenants), PendingJobs(tenants.leaves)
-        self.by_queue: dict[str, dict[int, Holding]] = {queue: {} for queue in tenants.leaves}
+        self.by_queue: dict[str, dict[int, HeldQuota]] = {queue: {} for queue in tenants.leaves}
         begin = getattr(self.policy, "begin", None)
         self.asked = self.policy if begin is None else begin(Cluster(), np.random.default_rng(0))
         self.clock_ns = self.freed = 0
 
     def submit(self, number: int, job: Submission) -> None:
-        size = {"num_gpus": job.num_gpus, "arrival_s": float(number)}
-        self.pending.add(job_view(number=number, queue=job.queue, priority=job.priority, **size))
+        told: dict[str, Any] = {"queue": job.queue, "priority": job.priority}
+        self.pending.add(job_view(number=number, num_gpus=job.num_gpus, arrival_s=float(number), **told))
 
     def settle(self) -> None:
         """Ask until nothing changes, or who runs is as it was before."""
@@ -86,7 +86,7 @@ class _Play:
         self.clock_ns += 1
         view = TenantsView(self.case.tenants, *state, self.clock_ns, self.freed)
         before = set(self.running)
-        stopped: list[Holding] = []
+        stopped: list[HeldQuota] = []
         for answer in self.asked.admit(view, cluster_view(num_servers=16)):
             if isinstance(answer, Admission):
                 if not before.issuperset(victim.job.number for victim in answer.victims):
@@ -96,7 +96,7 @@ class _Play:
         for holding in stopped:
             self.pending.add(holding.job)
 
-    def _carry_out(self, answer: Admission) -> list[Holding]:
+    def _carry_out(self, answer: Admission) -> list[HeldQuota]:
         stopped = [self._stop(victim.job.number) for victim in answer.victims]
         if answer.victims and not self.at_once:
             return stopped
@@ -105,7 +105,7 @@ class _Play:
         self._check_limits(answer)
         return stopped
 
-    def _stop(self, number: int) -> Holding:
+    def _stop(self, number: int) -> HeldQuota:
         holding = self.running.pop(number)
         del self.by_queue[holding.queue][number]
         self.quotas[holding.queue].remove(holding.kind, holding.num_gpus)
@@ -116,11 +116,11 @@ class _Play:
     def _start(self, answer: Admission) -> None:
         queue = str(answer.job.queue)
         self.pending.remove(answer.job)
-        holding = Holding(answer.job, queue, answer.kind, self.clock_ns)
+        holding = HeldQuota(answer.job, queue, answer.kind, self.clock_ns)
         self.running[answer.job.number] = self.by_queue[queue][answer.job.number] = holding
         self.quotas[queue].add(answer.kind, answer.job.num_gpus)
 
-    def _check_need(self, answer: Admission, stopped: list[Holding]) -> None:
+    def _check_need(self, answer: Admission, stopped: list[HeldQuota]) -> None:
         """Note a victim beside whom the job would have fitted."""
         node = self.quotas[str(answer.job.queue)]
         for holding in stopped:
@@ -244,13 +244,14 @@ def _smaller(case: Case) -> Iterator[Case]:
 def _simpler(queue: Queue) -> Iterator[Queue]:
     if queue.weight != 1:
         yield replace(queue, weight=1.0)
+    changed: dict[str, Any] = {}
     for name in ("within_queue", "reclaim", "borrow"):
         if getattr(queue.preemption, name) != "never":
-            yield replace(queue, preemption=replace(queue.preemption, **{name: "never"}))
+            yield replace(queue, preemption=replace(queue.preemption, **changed | {name: "never"}))
     if (quota := queue.quotas.get(ANY_KIND)) is not None:
         for name in ("borrowing_limit", "lending_limit"):
             if getattr(quota, name) is not None:
-                yield replace(queue, quotas={ANY_KIND: replace(quota, **{name: None})})
+                yield replace(queue, quotas={ANY_KIND: replace(quota, **changed | {name: None})})
         if quota.gpus:
             less = min(quota.gpus - 1, quota.lending_limit or quota.gpus)
             yield replace(queue, quotas={ANY_KIND: replace(quota, gpus=less)})

@@ -12,7 +12,7 @@ import pytest
 from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Preemption, Queue, Quota, Tenants, Workload
 from ddlsched import simulate as run
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError
-from ddlsched.policies.tenants_view import Admission, Refusal, TenantsView, Victim
+from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView
 
 STEP = DataParallelIteration(forward_s=0.1, backward_s=0.2, message_bytes=0)
@@ -124,7 +124,7 @@ class Answers:
             "victim twice": Admission(mine, victims=(Victim(running, ""), Victim(running, ""))),
             "victim waits": Admission(mine, victims=(Victim(mine, ""),)),
             "taken": Admission(mine, gpus=(0, 1, 2, 3)),
-            "refused runs": Refusal(running, ""),
+            "refused runs": NotAdmitted(running, ""),
         }[self.what]
 
 

@@ -31,7 +31,7 @@ from ddlsched.policies.compiling.source import short_path
 from ddlsched.policies.doors import Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import Admission, Refusal, TenantsView
+from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView
 from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.elastic_job import ElasticJob
@@ -275,7 +275,7 @@ class CheckedPolicies:
 
     def admit_jobs(
         self, tenants: TenantsView, cluster: ClusterView, before: frozenset[int]
-    ) -> Iterator[Admission | Refusal]:
+    ) -> Iterator[Admission | NotAdmitted]:
         """Yield who may start, and why others may not, each checked after the one before was carried out."""
         about = f", {len(tenants.pending)} jobs that wait"
         ask = functools.partial(self._ask, "admission", about, tenants.now_s)

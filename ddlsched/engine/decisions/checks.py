@@ -9,7 +9,7 @@ import numpy as np
 
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.policies.tenants_view import Admission, Refusal, TenantsView
+from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.units import is_whole
 
@@ -83,12 +83,12 @@ def what_is_wrong_with_admission(
     answer: Any, tenants: TenantsView, cluster: ClusterView, before: frozenset[int]
 ) -> str | None:
     """Return why an answer is no job that may start, or may not, or None; ``before`` ran when the round began."""
-    if not isinstance(answer, Admission | Refusal):
-        return f": admit answered {answer!r}; expected Admission(...) or Refusal(...)"
+    if not isinstance(answer, Admission | NotAdmitted):
+        return f": admit answered {answer!r}; expected Admission(...) or NotAdmitted(...)"
     about = f", job {answer.job.job_id!r}: admit answered"
     if answer.job.number not in tenants.pending:
         return f"{about} a job that does not wait; expected one that waits"
-    if isinstance(answer, Refusal):
+    if isinstance(answer, NotAdmitted):
         return None
     kinds = tenants.tenants.kinds
     if answer.kind not in (kinds or ("any",)):

@@ -133,9 +133,7 @@ class RunOptions(TypedDict, total=False):
     order: Annotated[OrderingPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
     communication: Annotated[CommunicationPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
     path: Annotated[PathPolicy | str | None, Option(panel=_POLICIES, shown="the topology's route", listed=True)]
-    queues: Annotated[
-        Tenants | str | None, Option(panel=_POLICIES, metavar="FILE.yaml", shown="no tenants")
-    ]
+    queues: Annotated[Tenants | str | None, Option(panel=_POLICIES, metavar="FILE.yaml", shown="no tenants")]
     admission: Annotated[
         AdmissionPolicy | str | None, Option(panel=_POLICIES, shown=f"{DEFAULT_ADMISSION}, with queues", listed=True)
     ]

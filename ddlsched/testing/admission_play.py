@@ -87,7 +87,8 @@ class _Play:
         view = TenantsView(self.case.tenants, *state, self.clock_ns, self.freed)
         before = set(self.running)
         stopped: list[HeldQuota] = []
-        for answer in self.asked.admit(view, cluster_view(num_servers=16)):
+        gpus = sum(root.quota.get(ANY_KIND, 0) for root in self.quotas.roots)
+        for answer in self.asked.admit(view, cluster_view(num_servers=max(gpus, 1), gpus_per_server=1)):
             if isinstance(answer, Admission):
                 if not before.issuperset(victim.job.number for victim in answer.victims):
                     self.faults.append("victims: a job that did not run when the round began")

@@ -43,7 +43,7 @@ PROMISED = {
         "malletrain",
         "tiresias",
     },
-    "admission": {"kueue"},
+    "admission": {"kai", "kueue", "slurm-multifactor", "volcano"},
     "path": {"ecmp", "least-congested", "route", "sglb"},
     "contention": {
         "linear",

@@ -125,6 +125,10 @@ def test_the_loop_of_issue_3779_is_found_and_shrunk() -> None:
     assert {rule.borrow for rule in (queue.preemption for queue in case.tenants.queues)} == {"never", "lower-priority"}
 
 
+def test_nobody_gives_way_without_need() -> None:
+    assert find_fault(Kueue(), "needless", seed=2, cases=60) is None
+
+
 @pytest.mark.parametrize("policy", [Kueue(), Kueue(fair_sharing=True, strategies="final-share")])
 def test_nobody_starves_of_what_is_guaranteed(policy: Kueue) -> None:
     assert find_fault(policy, "starvation", seed=1, cases=60) is None

@@ -123,7 +123,7 @@ class _KaiRun(ShareRounds):
 
     def _fullness(self, node: QuotaNode, more: int = 0) -> float:
         used, share = used_below(node) + more, self.shares[node.name]
-        return used / share if share else (math.inf if used else 0.0)
+        return used / share if share else math.inf
 
     def allows(self, need: Need) -> bool:
         if self._is_preemptible(need.job.priority):

@@ -30,7 +30,7 @@ __all__ = ["compare"]
 _POLICIES = "Policies"
 _RUNS = "Run and results"
 _HOW = _RUNS
-_DOORS = ("scheduler", "placement", "order", "communication", "allocation", "path")
+_DOORS = ("scheduler", "placement", "order", "communication", "allocation", "path", "admission")
 _SEVERAL = (*_DOORS, "servers", "server_table", "topology", "contention")
 _SHOWN = dict.fromkeys(("placement", "order", "communication"), f"{DEFAULT_BUNDLE}'s")
 
@@ -134,7 +134,7 @@ def compare(
     """Simulate policies on the same workloads, clusters and seeds, and compare them.
 
     The policies are each --scheduler, and every combination of what --placement, --order, --communication,
-    --allocation and --path list.
+    --allocation, --path and --admission list.
 
     Finished runs are kept, and the same command goes on from them, whatever stopped it.
 
@@ -221,7 +221,7 @@ def _flag(location: Location) -> str:
         case ("policies", int(), str(door), *_):
             return f"--{door}"
         case ("policies", *_):
-            return "--scheduler, --placement, --order, --communication, --allocation or --path"
+            return "--scheduler, --placement, --order, --communication, --allocation, --path or --admission"
         case ("options", "disturbances"):
             return "compare"
         case ("options", *names):

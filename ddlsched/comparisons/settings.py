@@ -63,6 +63,7 @@ class Policies(_Model):
     order: Annotated[list[Annotated[Any, Plugin("order")]], Listed] = []
     communication: Annotated[list[Annotated[Any, Plugin("communication")]], Listed] = []
     allocation: Annotated[list[Annotated[Any, Plugin("allocation")]], Listed] = []
+    admission: Annotated[list[Annotated[Any, Plugin("admission")]], Listed] = []
     path: Annotated[list[Annotated[Any, Plugin("path")]], Listed] = []
 
     @model_validator(mode="before")

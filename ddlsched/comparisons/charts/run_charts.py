@@ -8,7 +8,7 @@ import numpy as np
 
 from ddlsched.comparisons.charts.jct_charts import distributions, legend_below
 from ddlsched.comparisons.charts.placement_map import placement_map
-from ddlsched.comparisons.charts.style import PALETTE, in_style, new_figure
+from ddlsched.comparisons.charts.style import PALETTE, Size, in_style, new_figure, resized
 from ddlsched.comparisons.charts.utilisation import utilisation, utilisation_bands
 from ddlsched.errors import InputError
 from ddlsched.results.result import PHASES
@@ -42,7 +42,10 @@ def _largest(table: pd.DataFrame, count: int) -> pd.DataFrame:
 
 
 class RunCharts:
-    """Charts of one run, each a matplotlib figure, which notebooks show and ``figure.savefig`` writes."""
+    """Charts of one run, each a matplotlib figure, which notebooks show and ``figure.savefig`` writes.
+
+    ``size`` is width and height, inches.
+    """
 
     def __init__(self, result: Result) -> None:
         self._result = result
@@ -50,7 +53,7 @@ class RunCharts:
     def __repr__(self) -> str:
         return "<charts of a run: jct, phases, placements, tenants, utilisation>"
 
-    def jct(self) -> Figure:
+    def jct(self, *, size: Size = None) -> Figure:
         """Return the cumulative distribution of the completion times of the counted jobs that finished.
 
         Raises
@@ -62,10 +65,10 @@ class RunCharts:
         jct_s = jobs.loc[jobs["counted"], "jct_s"].dropna()
         if jct_s.empty:
             raise InputError("no counted job finished; expected one at least, for the distribution of JCT")
-        return distributions({"jobs": jct_s.to_numpy()}, axis="JCT (s)")
+        return resized(distributions({"jobs": jct_s.to_numpy()}, axis="JCT (s)"), size)
 
     @in_style()
-    def phases(self) -> Figure:
+    def phases(self, *, size: Size = None) -> Figure:
         """Return where the time of jobs went from arrival to finish: a bar a number of GPUs, mean seconds a job."""
         jobs = self._result.jobs
         means = jobs[jobs["counted"] & (jobs["state"] == "finished")].groupby("gpus")[list(PHASES)].mean()
@@ -81,15 +84,15 @@ class RunCharts:
         axes.set_xlabel("Mean time from arrival to finish (s)", loc="right")
         axes.grid(axis="x")
         legend_below(figure, [axes])
-        return figure
+        return resized(figure, size)
 
-    def placements(self) -> Figure:
+    def placements(self, *, size: Size = None) -> Figure:
         """Return which job was on which GPU when, a row a GPU."""
         counts = np.diff(self._result.cluster.first_gpus).tolist()
-        return placement_map(self._result.placements, counts)
+        return resized(placement_map(self._result.placements, counts), size)
 
     @in_style()
-    def tenants(self) -> Figure:
+    def tenants(self, *, size: Size = None) -> Figure:
         """Return how many GPUs each tenant's jobs have, over time, one on top of the other."""
         table = gpus_over_time(self._result)
         figure, axes = new_figure(3.2)
@@ -107,8 +110,9 @@ class RunCharts:
         axes.set_ylabel("GPUs in use (line: all)")
         axes.set_xlabel("Time (s)", loc="right")
         legend_below(figure, [axes])
-        return figure
+        return resized(figure, size)
 
-    def utilisation(self) -> Figure:
+    def utilisation(self, *, size: Size = None) -> Figure:
         """Return the share of GPUs that computed, over time."""
-        return utilisation(utilisation_bands({"run": [self._result.samples]}, self._result.cluster.num_gpus))
+        bands = utilisation_bands({"run": [self._result.samples]}, self._result.cluster.num_gpus)
+        return resized(utilisation(bands), size)

@@ -17,12 +17,12 @@ _NEEDS = {
     "rescale_cost": ("allocation",),
     "straggler_slowdown": ("straggler_share",),
     "server_repair_s": ("server_mtbf_s",),
-    "restart_s": ("server_mtbf_s", "outages", "capacity", "order", "placement"),
+    "restart_s": ("server_mtbf_s", "failures", "outages", "capacity", "order", "placement"),
     "state_mb": ("order", "placement"),
     "state_share": ("order", "placement"),
     "throughputs": ("server_table",),
     "reference_kind": ("throughputs",),
-    "checkpoint_iterations": ("server_mtbf_s", "outages", "capacity"),
+    "checkpoint_iterations": ("server_mtbf_s", "failures", "outages", "capacity"),
 }
 """Flags that change nothing without one of others."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.order import write_key
 from ddlsched.engine.loop.skipping.period_snapshots import shifted
-from ddlsched.engine.loop.tasks import compute_steps, needs, should_be_lockstep, uneven_ns
+from ddlsched.engine.loop.tasks import compute_steps, should_be_lockstep, uneven_ns
 from ddlsched.engine.loop.time_accounts import count_time
 from ddlsched.engine.loop.transfers import bytes_left_now
 from ddlsched.engine.native.jit import njit
@@ -244,9 +244,9 @@ def leap_worker(s: State, job: Records, number: int, iterations: int, leap_ns: i
     g = s.gpus[worker.gpu]
     busy_ns = np.int64(0)
     for task in range(job.num_tasks):
-        ours = job.grouped == 0 or needs(s, job, number, task) >= 0
-        if ours and s.tasks[job.first_task + task].transfer < 0:
-            worker.done_ns += iterations * s.tasks[job.first_task + task].duration_ns
+        record = s.tasks[job.first_task + task]
+        if record.transfer < 0 and (job.grouped == 0 or record.worker == number):
+            worker.done_ns += iterations * record.duration_ns
             busy_ns += iterations * uneven_ns(s, number, task)
     worker.busy_ns += busy_ns
     if g.worker == number:

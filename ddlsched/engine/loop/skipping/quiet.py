@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.tasks import needs, uneven_ns
+from ddlsched.engine.loop.tasks import uneven_ns
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.layout import State
 
@@ -41,8 +41,9 @@ def earliest_finish_ns(s: State, number: int) -> int:
     if job.uneven == 1:
         iteration_ns = np.int64(0)
         for task in range(job.num_tasks):
-            ours = job.grouped == 0 or needs(s, job, job.first_worker, task) >= 0
-            if ours and s.tasks[job.first_task + task].transfer < 0:
+            record = s.tasks[job.first_task + task]
+            ours = job.grouped == 0 or record.worker == job.first_worker
+            if ours and record.transfer < 0:
                 iteration_ns += uneven_ns(s, job.first_worker, task)
     from_ns = max(run.now_ns, job.ahead_ns)
     most_iterations = (np.int64(4e18) - from_ns) // max(iteration_ns, 1)

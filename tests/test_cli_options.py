@@ -95,6 +95,7 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "warmup_s": (["2.5"], ("warmup_s",), 2.5),
         "until_s": (["9"], ("until_s",), 9.0),
         "steady": ([], ("steady",), True),
+        "sample": ([], ("sample",), True),
     },
     Disturbances: {
         "jitter_cv": (["0.25"], ("disturbances", "jitter_cv"), 0.25),

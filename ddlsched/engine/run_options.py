@@ -107,7 +107,7 @@ class RunOptions(TypedDict, total=False):
         place of a warm-up, by place in the workload if all arrive at once (:mod:`ddlsched.workload.job`).
     sample
         Simulate a part of the iterations of jobs that share GPUs or links, and let the rest pass at the rates of that
-        part: faster, with the stated error (docs/sampling.md).
+        part: faster, with an error that the result states.
     draw
         Which draw of the jobs' lengths (:mod:`ddlsched.workload.length_draws`), from 0, the lengths that were given.
     timeline

@@ -29,8 +29,8 @@ STATED = {
 }
 """By how much of the time of transfers the sending policy holds them back.
 
-TODO: these figures are of seeds 1 and 2, on which the method was tuned; ``benchmarks/sampling_error.py`` on its held-out
-seeds must replace them before this is merged.
+TODO: these figures are of seeds 1 and 2, on which the method was tuned; ``benchmarks/sampling_error.py`` on its
+held-out seeds must replace them before this is merged.
 """
 
 

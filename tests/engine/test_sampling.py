@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ddlsched
+from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.engine.native.support import runs_in_python
 from ddlsched.results.result import PHASES, Result
 from ddlsched.workload.job import Workload
@@ -44,12 +46,15 @@ def _jobs(iterations: int = LONG) -> Workload:
 
 def _run(sending: str, **options: Any) -> Result:
     cluster = ddlsched.Cluster(num_servers=5, gpus_per_server=2, gpu_memory_mb=20_000)
-    return ddlsched.simulate(_jobs(), cluster, placement="first-fit", **SENDING[sending], **options)
+    where = {} if "replay" in options else {"placement": "first-fit"}
+    return ddlsched.simulate(_jobs(), cluster, **where, **SENDING[sending], **options)
 
 
 @pytest.mark.parametrize("sending", SENDING)
-def test_a_sampled_run_adds_up_and_comes_out_as_the_exact_one(sending: str) -> None:
-    exact, sampled = _run(sending), _run(sending, sample=True)
+def test_a_sampled_run_adds_up_and_comes_out_as_the_exact_one(sending: str, tmp_path: Path) -> None:
+    exact = _run(sending)
+    (tmp_path / "run.parquet").write_bytes(run_bytes(exact, {}, {}, stays=True))
+    sampled = _run(sending, sample=True, replay=tmp_path / "run.parquet")
     run = sampled.finished.state.run[0]
     assert run.leapt_iterations > 0.2 * run.contended_iterations
     assert exact.leapt_iterations == 0

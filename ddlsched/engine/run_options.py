@@ -13,14 +13,16 @@ from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
+from ddlsched.cluster.tenants import Tenants
 from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.engine.outcome import Window
 from ddlsched.engine.run_progress import RunWatcher
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Topology
 from ddlsched.options import Option, declared
-from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
+from ddlsched.plugins.defaults import DEFAULT_ADMISSION, DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PathPolicy, PlacementPolicy
+from ddlsched.policies.tenants_view import AdmissionPolicy
 from ddlsched.workload.rescale import RescaleCost
 
 __all__ = ["CLUSTER_OPTIONS", "RunOptions"]
@@ -62,12 +64,19 @@ class RunOptions(TypedDict, total=False):
     placement
         On which GPUs a job runs, e.g. ``lwf:kappa=1`` or ``mine.py:MyPolicy:alpha=0.5``; in Python also an instance, as
         of every policy and model below.
+    replay
+        A run's file (of --run-out): each job has the GPUs that it had there, from then on; in place of a placement.
     order
         Which job goes first, e.g. ``srsf:communication=true``.
     communication
         Which all-reduces overlap, e.g. ``bounded-overlap:limit=2`` or ``preemptive:by=bytes``.
     path
         Which of the topology's paths a job's flows take, e.g. ``ecmp:seed=1`` or ``least-congested``.
+    queues
+        Tenants: their queues, quotas and whom they may preempt, YAML or JSON (docs/tenants.md); in Python also a
+        :class:`~ddlsched.cluster.tenants.Tenants`.
+    admission
+        Who of the tenants' jobs may start, and who gives way, e.g. ``kueue:fair_sharing=true`` or ``volcano``.
     interference
         How much longer compute takes on shared GPUs, e.g. ``uniform:share=0.3`` or ``pairs:file=penalties.csv``.
     allocation
@@ -96,6 +105,8 @@ class RunOptions(TypedDict, total=False):
     steady
         Count only the middle of the arrivals: neither the first fifth of the jobs nor the last tenth; in Python in
         place of a warm-up, by place in the workload if all arrive at once (:mod:`ddlsched.workload.job`).
+    draw
+        Which draw of the jobs' lengths (:mod:`ddlsched.workload.length_draws`), from 0, the lengths that were given.
     timeline
         Record tasks and transfers: all of them, those of a window (from, to) in seconds, or a
         :class:`~ddlsched.engine.outcome.Window`, which may be of one job.
@@ -118,9 +129,14 @@ class RunOptions(TypedDict, total=False):
     ]
     scheduler: Annotated[str | None, Option(panel=_POLICIES, metavar="BUNDLE", shown=DEFAULT_BUNDLE, listed=True)]
     placement: Annotated[PlacementPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
+    replay: Annotated[str | Path | None, Option(panel=_POLICIES, metavar="RUN.parquet", listed=True)]
     order: Annotated[OrderingPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
     communication: Annotated[CommunicationPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
     path: Annotated[PathPolicy | str | None, Option(panel=_POLICIES, shown="the topology's route", listed=True)]
+    queues: Annotated[Tenants | str | None, Option(panel=_POLICIES, metavar="FILE.yaml", shown="no tenants")]
+    admission: Annotated[
+        AdmissionPolicy | str | None, Option(panel=_POLICIES, shown=f"{DEFAULT_ADMISSION}, with queues", listed=True)
+    ]
     interference: Annotated[InterferenceModel | str | None, Option(panel=_POLICIES, shown="no longer")]
     allocation: Annotated[
         AllocationPolicy | str | None, Option(panel=_COMING, shown="none: no job is elastic", listed=True)
@@ -134,6 +150,7 @@ class RunOptions(TypedDict, total=False):
     warmup_s: Annotated[float, Option(0.0, panel=_RUN)]
     until_s: Annotated[float | None, Option(panel=_RUN, shown="the last finish")]
     steady: Annotated[bool, Option(False, panel=_RUN, flag="--steady")]
+    draw: Annotated[int, Option(0, listed=True)]
     timeline: Annotated[bool | tuple[float, float] | Window, Option(False, listed=True)]
     watch: Annotated[RunWatcher | None, Option(listed=True)]
 

@@ -111,6 +111,8 @@ class Gpu:
         At full load.
     price_per_hour
         US dollars an hour.
+    host_bytes_per_s
+        To the host's memory, one direction.
     efficiency
         How far it stays below these figures.
     """
@@ -122,6 +124,7 @@ class Gpu:
     link_bytes_per_s: Amount
     power_w: Amount = 0.0
     price_per_hour: Amount = 0.0
+    host_bytes_per_s: Amount = 32e9
     efficiency: Efficiency = field(default_factory=Efficiency)
 
     def peak(self, precision: Precision) -> Amount:

@@ -11,14 +11,22 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.training.estimate import Amount
 
-__all__ = ["MOST", "RECOMPUTE", "Parallelism", "Recompute", "Rule", "StageBlocks", "refuse_broken", "stage_blocks"]
+__all__ = ["MOST", "RECOMPUTE", "Parallelism", "Recompute", "Rule", "StageBlocks", "Widths", "refuse_broken", "stage_blocks"]
 
-Recompute: TypeAlias = Literal["none", "selective", "full"]
+Recompute: TypeAlias = Literal["none", "selective", "elementwise", "alternate", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 
 
 MOST = 10**12
 """Of GPUs or samples: beyond it, products would leave 64 bits."""
+
+
+class Widths(NamedTuple):
+    """Bytes of one number, where programs differ: 4 of a logit where the loss works in place; gradients; weights sent."""
+
+    logit: Amount = 4
+    gradient: Amount = 2
+    gathered: Amount = 2
 
 
 class Rule(NamedTuple):
@@ -54,8 +62,18 @@ class Parallelism:
         0: everything on every GPU. 1: optimiser states, 2: gradients too, 3: weights too, spread over the data-parallel
         GPUs.
     recompute
-        What is computed again in backward instead of kept: nothing, the attention's core, or all layers (a name, or an
-        array of names).
+        What is computed again in backward instead of kept: nothing; the attention's core (``selective``); all but
+        products and attention (``elementwise``), or of products every second too (``alternate``, torchtitan's); or all
+        layers (``full``). A name, or an array of names.
+    offload
+        Share of what the blocks keep for backward that waits in the host's memory.
+    zero_bubble
+        Whether weight gradients wait for what would be bubbles (ZB-H1 of Qi et al., "Zero Bubble Pipeline Parallelism",
+        ICLR 2024).
+    asynchronous
+        Whether tensor parallelism's collectives are cut into as many parts as it has GPUs, behind their products.
+    widths
+        Bytes of logits, gradients and gathered weights.
     overlap
         Whether gradients are reduced while the last micro-batch's backward still runs; with ZeRO 2 and 3, which
         communicate for every micro-batch, behind each one's.
@@ -74,6 +92,10 @@ class Parallelism:
     global_batch: Amount = 1
     zero: Amount = 0
     recompute: Recompute | np.ndarray = "none"
+    offload: Amount = 0.0
+    zero_bubble: bool = False
+    asynchronous: bool = False
+    widths: Widths = Widths()
     overlap: Amount = False
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from ddlsched.io.tables import read_text
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.models import Transformer
-from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.parallel_layout import Parallelism, Widths
 from ddlsched.training.estimate.presets import MODELS
 from ddlsched.training.estimate.step_estimate import Estimate, estimate
 
@@ -142,7 +142,7 @@ def _foundry(row: Row) -> PublishedRun:
         gpu={"h100-80": "h100"}.get(row["gpu"], row["gpu"]),
         nic_gbps=_whole(row, "nic_gbps_a_node", 0),
         program="fsdp",
-        precision={"bf16": "half", "fp8": "fp8"}[row["precision"]],  # type: ignore[arg-type]
+        precision=_PRECISIONS[row["precision"].strip().lower()],
         measured_step_s=_step_s(batch * sequence, row, "tokens_per_s"),
     )
 
@@ -161,7 +161,13 @@ _BRIDGE_MODELS = {
     "Qwen3_235B_a22B": "qwen3-235b-a22b",
     "Qwen3_30B_a3B": "qwen3-30b-a3b",
 }
-_BRIDGE_PRECISIONS = {"BF16": "half", "FP8": "fp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
+_PRECISIONS: Mapping[str, Precision] = {
+    "bf16": "half",
+    "fp16": "half",
+    "fp8": "fp8",
+    "mxfp8": "mxfp8",
+    "nvfp4": "nvfp4",
+}
 _FEWER_LAUNCHES = "26.06"
 """From this release on, layers of experts wait no more for the host."""
 
@@ -195,7 +201,7 @@ def _bridge(row: Row) -> PublishedRun:
         plan=plan,
         gpu=row["system"].strip().removeprefix("DGX-").lower(),
         program="megatron-bridge" if new else "megatron-bridge-26.04",
-        precision=_BRIDGE_PRECISIONS[row["precision"].strip()],  # type: ignore[arg-type]
+        precision=_PRECISIONS[row["precision"].strip().lower()],
         measured_step_s=_step_s(batch * sequence / gpus, row, "tokens_per_s_per_gpu"),
     )
 
@@ -204,18 +210,24 @@ def _titan(row: Row) -> PublishedRun:
     """Return a row of torchtitan."""
     sequence, batch = _whole(row, "sequence"), _whole(row, "global_batch")
     degrees: dict[str, Any] = {key: _whole(row, key) for key in ("tensor", "pipeline", "context")}
-    shards, gpus = _whole(row, "fsdp"), _whole(row, "gpus")
-    copies = gpus // math.prod(degrees.values())
-    whole = degrees["pipeline"] > 1
+    shards, gpus, stages = _whole(row, "fsdp"), _whole(row, "gpus"), degrees["pipeline"]
+    schedule = (row.get("schedule") or "").strip().lower()
+    precision = _PRECISIONS[row["precision"].strip().lower()]
+    recompute = row["recompute"].strip().lower() or "none"
     plan = Parallelism(
         **degrees,
-        data=copies,
+        data=gpus // math.prod(degrees.values()),
         sequence_parallel=True,
-        micro_batch=1 if whole else _whole(row, "local_batch"),
+        interleave=2 if schedule.startswith(("interleaved", "zbv")) else 1,
+        zero_bubble=schedule.startswith(("zb", "interleavedzero")),
+        # A local batch is cut into as many micro-batches as there are stages.
+        micro_batch=max(1, _whole(row, "local_batch") // stages),
         global_batch=batch,
-        zero=3 if shards > 1 else 0,
+        # With stages weights stay gathered through a step.
+        zero=(1 if stages > 1 else 3) if shards > 1 else 0,
         overlap=True,
-        recompute=row["recompute"],  # type: ignore[arg-type]
+        recompute={"selective": "alternate"}.get(recompute, recompute),  # type: ignore[arg-type]
+        widths=Widths(logit=14, gradient=4, gathered=1 if precision == "fp8" else 2),
     )
     name = row["model"].strip().replace("llama-3.1", "llama-3")
     compiled = "" if row["compiled"].strip() == "yes" else "-eager"
@@ -225,7 +237,7 @@ def _titan(row: Row) -> PublishedRun:
         plan=plan,
         gpu={"h100-96-hbm2e-500w": "h100-96"}.get(row["gpu"].strip(), row["gpu"].strip()),
         program=f"torchtitan{compiled}",
-        precision={"bf16": "half", "fp8": "fp8"}[row["precision"].strip()],  # type: ignore[arg-type]
+        precision=precision,
         measured_step_s=_step_s(batch * sequence / gpus, row, "tokens_per_s_per_gpu"),
     )
 

@@ -19,6 +19,8 @@ __all__ = ["Costs", "Group", "PassTimes", "groups_of", "halving_rules"]
 
 Group = tuple[Span, ...]
 
+_CROWD = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class PassTimes:
@@ -166,7 +168,9 @@ class Costs:
 
     def _launches_s(self, layer: Layer, recomputed: bool) -> PassTimes:
         """Return the time of a layer's launches, its collectives' included."""
-        launch_s = self.machine.gpu.efficiency.launch_s
+        efficiency = self.machine.gpu.efficiency
+        crowded = np.asarray(self.parallelism.tensor) >= _CROWD
+        launch_s = efficiency.launch_s * np.where(crowded, efficiency.crowded, 1.0)
         backward = (*layer.input_gradient, *layer.weight_gradient)
         forward_s, backward_s = (
             launch_s * (sum(one.kernels for one in operations) + sum(map(self._is_sent, collectives)))

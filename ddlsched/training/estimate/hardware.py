@@ -43,6 +43,8 @@ class Efficiency:
     launch_s
         The host's time to launch a kernel or a collective. The host runs ahead, so a pass over a part of the model
         takes no less than its launches, and no more for those that end before the GPU has done its work.
+    crowded
+        How many times as long launches take where eight GPUs or more split each matrix: their hosts wait for each other.
     collective_s
         Lost with every collective of more than one GPU, beside its steps.
     odd
@@ -73,6 +75,7 @@ class Efficiency:
     kernel_s: Amount = 0.0
     gap_s: Amount = 0.0
     launch_s: Amount = 0.0
+    crowded: Amount = 1.0
     collective_s: Amount = 0.0
     odd: Amount = 1.0
     by_precision: Mapping[str, Amount] = field(default_factory=dict)

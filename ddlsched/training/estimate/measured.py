@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.errors import InputError
 from ddlsched.training.estimate.hardware import Efficiency
 from ddlsched.training.estimate.models import Model
 
@@ -28,28 +27,18 @@ class MeasuredProgram:
         Shares of the data sheet's bandwidth inside and between nodes, by GPU.
     errors
         Mean error on rows that were kept out, by GPU, precision and whether the model has experts.
-    stand_ins
-        GPUs without rows, and the one whose efficiency stands in.
+    stand_in
+        The GPU whose efficiency stands in for those without rows.
     """
 
     efficiencies: Mapping[str, Efficiency]
     links: Mapping[str, tuple[float, float]]
     errors: Mapping[tuple[str, str, bool], float]
-    stand_ins: Mapping[str, str]
+    stand_in: str
 
     def known(self, gpu: str) -> str:
-        """Return the GPU whose constants serve for one.
-
-        Raises
-        ------
-        InputError
-            Neither it nor one alike has rows.
-        """
-        found = gpu if gpu in self.efficiencies else self.stand_ins.get(gpu)
-        if found is None:
-            known = ", ".join((*self.efficiencies, *self.stand_ins))
-            raise InputError(f"GPU {gpu}: this program was measured on others; expected one of {known}")
-        return found
+        """Return the GPU whose constants serve for one."""
+        return gpu if gpu in self.efficiencies else self.stand_in
 
     def remark(self, gpu: str, precision: str, experts: bool) -> str:
         """Return in a line how far estimates are expected to be off, or what they were carried over from."""
@@ -124,8 +113,6 @@ _BRIDGE_ERRORS = {
     ("h100", "fp8", False): 0.032,
     ("h100", "fp8", True): 0.088,
 }
-_LIKE_H100 = {"h200": "h100", "h100-96": "h100"}
-_LIKE_H100_96 = {"h100": "h100-96", "h200": "h100-96"}
 _TITAN_LINKS = {"h100-96": (0.6853, 0.868)}
 
 PROGRAMS: Mapping[str, MeasuredProgram] = {
@@ -133,22 +120,22 @@ PROGRAMS: Mapping[str, MeasuredProgram] = {
         efficiencies=_FSDP,
         links={"a100-40": (0.6184, 0.6535), "a100-80": (0.6832, 0.5493), "h100": (0.7166, 0.5412)},
         errors=_FSDP_ERRORS,
-        stand_ins=_LIKE_H100,
+        stand_in="h100",
     ),
     "torchtitan": MeasuredProgram(
-        efficiencies={"h100-96": _TITAN}, links=_TITAN_LINKS, errors=_TITAN_ERRORS, stand_ins=_LIKE_H100_96
+        efficiencies={"h100-96": _TITAN}, links=_TITAN_LINKS, errors=_TITAN_ERRORS, stand_in="h100-96"
     ),
     "torchtitan-eager": MeasuredProgram(
-        efficiencies={"h100-96": _TITAN_EAGER}, links=_TITAN_LINKS, errors=_TITAN_ERRORS, stand_ins=_LIKE_H100_96
+        efficiencies={"h100-96": _TITAN_EAGER}, links=_TITAN_LINKS, errors=_TITAN_ERRORS, stand_in="h100-96"
     ),
     "megatron-bridge": MeasuredProgram(
-        efficiencies=_BRIDGES, links=dict.fromkeys(_BRIDGES, _LINKS), errors=_BRIDGE_ERRORS, stand_ins=_LIKE_H100
+        efficiencies=_BRIDGES, links=dict.fromkeys(_BRIDGES, _LINKS), errors=_BRIDGE_ERRORS, stand_in="h100"
     ),
     "megatron-bridge-26.04": MeasuredProgram(
         efficiencies={gpu: dataclasses.replace(one, **_OLDER) for gpu, one in _BRIDGES.items()},
         links=dict.fromkeys(_BRIDGES, _LINKS),
         errors=_BRIDGE_ERRORS,
-        stand_ins=_LIKE_H100,
+        stand_in="h100",
     ),
 }
 """llm-foundry's FSDP, torchtitan, and Megatron-Bridge from release 26.06 on and up to 26.04.
@@ -160,8 +147,7 @@ each time, whole pairs of model and GPU among them. ``python experiments/step_ti
 
 def usual_program(gpu: str) -> str:
     """Return the name of the efficiency that stands for a GPU if none is named."""
-    newest = PROGRAMS["megatron-bridge"]
-    return "megatron-bridge" if gpu in newest.efficiencies or gpu in newest.stand_ins else "megatron"
+    return "megatron-bridge" if gpu in (*_BRIDGES, "h200", "h100-96") else "megatron"
 
 
 def remark(efficiency: str, gpu: str, precision: str, model: Model) -> str:

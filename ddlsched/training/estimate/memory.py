@@ -11,7 +11,15 @@ from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.layers import Layer, Layers
 from ddlsched.training.estimate.parallel_layout import Parallelism, stage_blocks
 
-__all__ = ["GRADIENT_BYTES", "OPTIMISER_BYTES", "WEIGHT_BYTES", "Memory", "memory_per_gpu", "offloaded_bytes", "stage_parameters"]
+__all__ = [
+    "GRADIENT_BYTES",
+    "OPTIMISER_BYTES",
+    "WEIGHT_BYTES",
+    "Memory",
+    "memory_per_gpu",
+    "offloaded_bytes",
+    "stage_parameters",
+]
 
 WEIGHT_BYTES = 2
 GRADIENT_BYTES = 2
@@ -52,7 +60,9 @@ def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
         return bytes_each * (copied / np.where(spread, data, 1) + own / np.where(spread, parallelism.replicas, 1))
 
     return Memory(
-        weights_bytes=held_bytes(3, WEIGHT_BYTES) + _gathered_bytes(layers, parallelism) + TABLE_BYTES * _sum(layers.first, "table_parameters"),
+        weights_bytes=held_bytes(3, WEIGHT_BYTES)
+        + _gathered_bytes(layers, parallelism)
+        + TABLE_BYTES * _sum(layers.first, "table_parameters"),
         gradients_bytes=held_bytes(2, parallelism.widths.gradient),
         optimiser_bytes=held_bytes(1, OPTIMISER_BYTES),
         activations_bytes=_activations_bytes(layers, parallelism),

@@ -300,6 +300,7 @@ class _Shard:
             kernels=5,
             activation_bytes=2 * self.tokens * columns,
         )
+        scanned = dataclasses.replace(scanned, alternate=0.0, output_bytes=2 * self.tokens * space.inner / self.tensor)
         return (
             self._norm("scan norm"),
             self._entry("scan in", columns, 0),

@@ -11,7 +11,17 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.training.estimate import Amount
 
-__all__ = ["MOST", "RECOMPUTE", "Parallelism", "Recompute", "Rule", "StageBlocks", "Widths", "refuse_broken", "stage_blocks"]
+__all__ = [
+    "MOST",
+    "RECOMPUTE",
+    "Parallelism",
+    "Recompute",
+    "Rule",
+    "StageBlocks",
+    "Widths",
+    "refuse_broken",
+    "stage_blocks",
+]
 
 Recompute: TypeAlias = Literal["none", "selective", "elementwise", "alternate", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
@@ -22,11 +32,14 @@ MOST = 10**12
 
 
 class Widths(NamedTuple):
-    """Bytes of one number, where programs differ: 4 of a logit where the loss works in place; gradients; weights sent."""
+    """Bytes of a number, where programs differ: of a logit (4: the loss works in place), a gradient, a weight sent."""
 
     logit: Amount = 4
     gradient: Amount = 2
     gathered: Amount = 2
+
+
+_USUAL = Widths()
 
 
 class Rule(NamedTuple):
@@ -95,7 +108,7 @@ class Parallelism:
     offload: Amount = 0.0
     zero_bubble: bool = False
     asynchronous: bool = False
-    widths: Widths = Widths()
+    widths: Widths = _USUAL
     overlap: Amount = False
 
     def __post_init__(self) -> None:

@@ -52,17 +52,21 @@ class PassTimes:
 def groups_of(parallelism: Parallelism, machine: Machine) -> dict[str, Group]:
     """Return the groups of each kind of parallelism on the machine's tiers.
 
-    ``replicas`` are the data-parallel GPUs that hold the same experts; ``world`` is every GPU that trains.
+    ``shards`` spread a copy, ``mirrors`` hold the same shard; ``replicas`` are the data-parallel GPUs that hold the same
+    experts; ``world`` is every GPU that trains.
     """
     expert = parallelism.expert
     copies, own = parallelism.copies, parallelism.own_experts
     tiers = [tier.size for tier in machine.tiers]
     tensor, data, pipeline = split_group([parallelism.tensor, copies, parallelism.pipeline], tiers)
+    sharded = parallelism.spread_over
+    _, shards, mirrors = split_group([parallelism.tensor, sharded, copies // sharded], tiers)
     context = split_group([parallelism.tensor, parallelism.context], tiers)[1]
     inner = np.where(own, 1, parallelism.tensor)
     _, experts, replicas = split_group([inner, expert, copies * parallelism.tensor // inner // expert], tiers)
     world = [a * b * c for a, b, c in zip(tensor, data, pipeline, strict=True)]
     named = {"tensor": tensor, "context": context, "data": data, "expert": experts, "replicas": replicas}
+    named |= {"shards": shards, "mirrors": mirrors}
     return {
         name: tuple(
             Span(size, tier.bytes_per_s, tier.latency_s) for size, tier in zip(sizes, machine.tiers, strict=True)

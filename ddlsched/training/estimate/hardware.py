@@ -44,7 +44,7 @@ class Efficiency:
         The host's time to launch a kernel or a collective. The host runs ahead, so a pass over a part of the model
         takes no less than its launches, and no more for those that end before the GPU has done its work.
     crowded
-        How many times as long launches take where eight GPUs or more split each matrix: their hosts wait for each other.
+        How many times as long launches take where eight GPUs or more split a matrix: their hosts wait for each other.
     collective_s
         Lost with every collective of more than one GPU, beside its steps.
     odd

@@ -22,9 +22,9 @@ __all__ = [
     "matrix_product",
 ]
 
-GroupName: TypeAlias = Literal["tensor", "context", "expert", "data", "replicas", "world"]
-"""Which GPUs take part: those that share a layer's matrices, a sequence, its experts, its copies, copies of its
-experts, or all."""
+GroupName: TypeAlias = Literal["tensor", "context", "expert", "data", "shards", "mirrors", "replicas", "world"]
+"""Which GPUs take part: those that share a layer's matrices, a sequence, its experts, its copies, of these those that
+shard it together and those that hold the same shard, copies of its experts, or all."""
 
 Work: TypeAlias = Literal["matrix", "attention", "experts", "output", "dispatch"]
 """Kinds of kernels whose speed is measured apart: products with weights, fused attention, products of experts, those of

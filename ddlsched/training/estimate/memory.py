@@ -53,7 +53,7 @@ def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
     may have a block more. The last stage keeps one, but the logits too.
     """
     copied, own = stage_parameters(layers, parallelism)
-    zero, data = np.asarray(parallelism.zero), parallelism.copies
+    zero, data = np.asarray(parallelism.zero), parallelism.spread_over
 
     def held_bytes(stage: int, bytes_each: Amount) -> Amount:
         spread = zero >= stage

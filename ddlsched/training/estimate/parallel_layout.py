@@ -74,6 +74,8 @@ class Parallelism:
     zero
         0: everything on every GPU. 1: optimiser states, 2: gradients too, 3: weights too, spread over the data-parallel
         GPUs.
+    shards
+        Of the GPUs that hold the same weights, those over which ZeRO spreads (hybrid sharding, HSDP); 0: all.
     recompute
         What is computed again in backward instead of kept: nothing; the attention's core (``selective``); all but
         products and attention (``elementwise``), or of products every second too (``alternate``, torchtitan's); or all
@@ -104,6 +106,7 @@ class Parallelism:
     micro_batch: Amount = 1
     global_batch: Amount = 1
     zero: Amount = 0
+    shards: Amount = 0
     recompute: Recompute | np.ndarray = "none"
     offload: Amount = 0.0
     zero_bubble: bool = False
@@ -140,6 +143,11 @@ class Parallelism:
         return np.asarray(self.data) * self.context
 
     @property
+    def spread_over(self) -> Amount:
+        """GPUs over which ZeRO spreads what copies hold."""
+        return np.where(np.asarray(self.shards) > 0, self.shards, self.copies)
+
+    @property
     def overlapped_passes(self) -> Amount:
         """Micro-batches whose backward hides data parallelism's communication, if any does: with ZeRO 2 and 3 all."""
         if_overlapped = np.where(np.asarray(self.zero) >= 2, self.micro_batches, 1)
@@ -155,6 +163,12 @@ class Parallelism:
         rules = [self._at_least_one(name) for name in _DEGREES]
         zero = np.asarray(self.zero)
         rules.append(Rule((zero >= 0) & (zero <= 3), f"ZeRO stage is {self.zero}; expected 0, 1, 2 or 3"))
+        text = (
+            f"shards {self.shards} do not divide the {self.copies} GPUs that hold the same weights; expected a divisor"
+        )
+        rules.append(Rule(_divides(self.spread_over, self.copies), text))
+        offload = np.asarray(self.offload)
+        rules.append(Rule((offload >= 0) & (offload <= 1), f"offload is {self.offload}; expected a share from 0 to 1"))
         if num_gpus is not None:
             product = f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data} is {self.num_gpus} GPUs"
             text = f"{product}; expected their product to be the {num_gpus} GPUs of the cluster"

@@ -293,6 +293,7 @@ def _titan(row: Row) -> PublishedRun:
         global_batch=batch,
         # With stages weights stay gathered through a step.
         zero=(1 if stages > 1 else 3) if shards > 1 else 0,
+        shards=shards * degrees["context"],
         overlap=True,
         recompute={"selective": "alternate"}.get(recompute, recompute),  # type: ignore[arg-type]
         widths=Widths(logit=14, gradient=4, gathered=1 if precision == "fp8" else 2),

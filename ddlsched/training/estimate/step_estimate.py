@@ -310,10 +310,11 @@ def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
     plan = costs.parallelism
     copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
     reductions = (
-        LayerCollective("all-reduce", copied_bytes, "data"),
+        LayerCollective("all-reduce", copied_bytes, "shards"),
         LayerCollective("all-reduce", expert_bytes, "replicas"),
     )
-    total_s = reduction_rounds(plan) * costs.collectives_s(reductions)
+    between = LayerCollective("all-reduce", copied_bytes / plan.spread_over, "mirrors")
+    total_s = reduction_rounds(plan) * costs.collectives_s(reductions) + costs.collectives_s((between,))
     hidden_s = np.minimum(total_s, plan.overlapped_passes * backward_s)
     return total_s - (1 - costs.machine.gpu.efficiency.taken) * hidden_s
 
@@ -333,5 +334,5 @@ def reduction_rounds(parallelism: Parallelism) -> Amount:
 def _optimiser_s(layers: Layers, parallelism: Parallelism, machine: Machine) -> Amount:
     copied, own = stage_parameters(layers, parallelism)
     spread = np.asarray(parallelism.zero) >= 1
-    updated = copied / np.where(spread, parallelism.copies, 1) + own / np.where(spread, parallelism.replicas, 1)
+    updated = copied / np.where(spread, parallelism.spread_over, 1) + own / np.where(spread, parallelism.replicas, 1)
     return OPTIMISER_TRAFFIC_BYTES * updated / (machine.gpu.memory_bytes_per_s * machine.gpu.efficiency.memory)

@@ -52,7 +52,7 @@ class PassTimes:
 def groups_of(parallelism: Parallelism, machine: Machine) -> dict[str, Group]:
     """Return the groups of each kind of parallelism on the machine's tiers.
 
-    ``shards`` spread a copy, ``mirrors`` hold the same shard; ``replicas`` are the data-parallel GPUs that hold the same
+    ``shards`` spread a copy, ``mirrors`` hold the same shard; ``replicas`` are data-parallel GPUs that hold the same
     experts; ``world`` is every GPU that trains.
     """
     expert = parallelism.expert

@@ -22,13 +22,14 @@ from ddlsched.network.contention import MAX_CONSTANT_S
 from ddlsched.network.topology import Network
 from ddlsched.options import filled, keywords_of
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE
-from ddlsched.plugins.names import Kind, resolve, resolve_bundle
+from ddlsched.plugins.names import Kind, made_by, resolve, resolve_bundle
 from ddlsched.results.plausibility import refuse_faster_than_links
 from ddlsched.results.result import Result
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload, steady_part
+from ddlsched.workload.length_draws import drawn
 from ddlsched.workload.rescale import ConstantRescaleCost
 from ddlsched.workload.workload_specs import workload_of
 
@@ -84,6 +85,7 @@ def simulate(workload: Workload | str | Path, cluster: Cluster | None = None, **
         workload = workload_of(str(workload), given["seed"])
     if not isinstance(workload, Workload):
         raise InputError(f"workload is {workload!r}; expected a Workload, or a file or generator such as 'jobs.csv'")
+    workload = drawn(workload, given["draw"])
     cluster = cluster_of(cluster, given)
     _refuse_options(workload, given)
     warmup_ns, counted = _counted(workload, given["warmup_s"], given["steady"])
@@ -130,6 +132,8 @@ def _refuse_options(workload: Workload, given: RunOptions) -> None:
         raise InputError(f"load_per_byte_s is {load_per_byte_s}; expected a number from 0 to {MAX_CONSTANT_S:g} s")
     if disturbances is not None and not isinstance(disturbances, Disturbances):
         raise InputError(f"disturbances is {disturbances!r}; expected ddlsched.Disturbances(...)")
+    if given["replay"] is not None and given["placement"] is not None:
+        raise InputError("placement= and replay= both say where jobs run; expected one of the two")
     if given["capacity"] is not None and disturbances is not None and disturbances.servers_fail:
         raise InputError("the run has a capacity trace and failures of servers; expected one of the two")
     if any(isinstance(job, ElasticJob) for job in workload) != (given["allocation"] is not None):
@@ -143,6 +147,8 @@ def _settings(cluster: Cluster, given: RunOptions, span: CountedSpan) -> RunSett
     scheduler = given["scheduler"]
     bundle = resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler)
     doors = {kind: bundle.get(kind) if (own := given.get(kind)) is None else own for kind in _DOORS}
+    if given["replay"] is not None:
+        doors["placement"] = made_by("placement", "replay")[0](run=str(given["replay"]))
     topology = resolve("topology", cluster.topology)
     network = Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)
     model = resolve("contention", given["contention"])

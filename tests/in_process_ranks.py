@@ -107,6 +107,7 @@ class ThreadCrew:
         self._ranks: list[ChannelRank] = []
         self._idle: dict[int, list[ChannelRank]] = defaultdict(list)
         self.threads: list[threading.Thread] = []
+        self.workers: list[Worker] = []
 
     def take(self, server: int) -> ChannelRank:
         if not self._idle[server]:
@@ -116,6 +117,7 @@ class ThreadCrew:
     def _start(self, server: int) -> None:
         ours, theirs = socket.socketpair()
         worker = Worker(Channel(theirs), lambda: self.reducer(self.exchange))
+        self.workers.append(worker)
         thread = threading.Thread(target=worker.serve, daemon=True)
         thread.start()
         self.threads.append(thread)
@@ -135,6 +137,8 @@ class ThreadCrew:
         for thread in self.threads:
             thread.join(10)
             assert not thread.is_alive()
+        ends = [end for worker in self.workers for end in (worker._wakes, worker._wake)]
+        assert all(end.fileno() == -1 for end in ends)  # closed
 
 
 def settings(cluster: Cluster, **given: Any) -> GateSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,6 +78,7 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         ),
         "scheduler": (["srsf-2"], ("scheduler",), "srsf-2"),
         "placement": (["first-fit"], ("placement",), "first-fit"),
+        "replay": (["run.parquet"], ("replay",), "run.parquet"),
         "order": (["fifo"], ("order",), "fifo"),
         "communication": (["preemptive"], ("communication",), "preemptive"),
         "interference": (["uniform"], ("interference",), "uniform"),
@@ -101,6 +103,7 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "checkpoint_iterations": (["5", "--server-mtbf-s", "50"], ("disturbances", "checkpoint_iterations"), 5),
         "restart_s": (["1.5", "--server-mtbf-s", "50"], ("disturbances", "restart_s"), 1.5),
         "state_mb": (["100", "--order", "stopping-srtf"], ("disturbances", "state_mb"), 100.0),
+        "state_share": (["0.5", "--order", "stopping-srtf"], ("disturbances", "state_share"), 0.5),
         "prediction_error": (["0.5"], ("disturbances", "prediction_error"), 0.5),
     },
 }
@@ -144,7 +147,13 @@ def test_each_output_is_written() -> None:
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("{")
     assert all(Path(name).stat().st_size for name in ("x.csv", "x.parquet", "x.json"))
-    assert {f"--{field.name.replace('_', '-')}" for field in fields(OutputOptions)} - {"--as-json"} == set(flags[::2])
+    assert {f"--{field.name.replace('_', '-')}" for field in fields(OutputOptions)} - {"--as-json", "--draws"} == set(
+        flags[::2]
+    )
+    drawn = run("simulate", "jobs.csv", "--draws", "3", "--json")
+    assert json.loads(drawn.stdout)["draws"] == 3
+    assert "average JCT of 2 draws" in run("simulate", "jobs.csv", "--draws", "2").stdout
+    assert "--draws 0: is no number of runs" in run("simulate", "jobs.csv", "--draws", "0").stderr
 
 
 def test_a_run_without_options_has_the_defaults_of_python(monkeypatch: pytest.MonkeyPatch) -> None:

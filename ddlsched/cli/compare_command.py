@@ -70,6 +70,16 @@ def compare(
             rich_help_panel=_RUNS,
         ),
     ] = None,
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs of a workload that no seed makes: their jobs' lengths differ by at most 0.1 %, or one "
+            "iteration.",
+            metavar="N",
+            show_default="1",
+            rich_help_panel=_RUNS,
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -120,7 +130,7 @@ def compare(
     A run that fails does not stop the rest; it is reported, and tried again the next time.
     """
     flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(options.values)}
-    flags |= {"baseline": baseline, "seeds": seeds, "timeline": timeline}
+    flags |= {"baseline": baseline, "seeds": seeds, "draws": draws, "timeline": timeline}
     listed = {name for name, option in declared(RunOptions).items() if option.listed}
     flags |= {name: value for name, value in options.values.items() if name in listed and name not in _DOORS}
     further = {name: value for name, value in options.values.items() if name not in listed}

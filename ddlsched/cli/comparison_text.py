@@ -19,8 +19,10 @@ SHOWN = (*METRICS, "average_slowdown", "worst_finish_time_fairness", "jain_index
 def comparison_text(comparison: Comparison) -> str:
     """Return a table for each workload and cluster, and what is to be known before they are believed."""
     table = comparison.table()
+    drawn, baseline = comparison.asked.get("drawn_workloads", ()), comparison.baseline
     parts = [
-        f"{workload} on {cluster}\n\n{readable(with_holm(rows), baseline=comparison.baseline)}"
+        f"{workload} on {cluster}\n\n"
+        + readable(with_holm(rows), baseline=baseline, over="draws" if workload in drawn else "seeds")
         for (workload, cluster), rows in table[table["metric"].isin(SHOWN)].groupby(SETTING, sort=False)
     ]
     return "\n".join(f"{part}\n" for part in [*(parts or ["No run finished."]), *comparison.notes()])

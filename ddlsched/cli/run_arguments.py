@@ -19,6 +19,7 @@ _NEEDS = {
     "server_repair_s": ("server_mtbf_s",),
     "restart_s": ("server_mtbf_s", "outages", "capacity", "order", "placement"),
     "state_mb": ("order", "placement"),
+    "state_share": ("order", "placement"),
     "throughputs": ("server_table",),
     "reference_kind": ("throughputs",),
     "checkpoint_iterations": ("server_mtbf_s", "outages", "capacity"),

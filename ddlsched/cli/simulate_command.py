@@ -47,8 +47,14 @@ class OutputOptions:
     )
     run_out: Path | None = option(
         None,
-        "Write the run's file, which 'ddlsched explain' reads: its jobs with all metrics, the workload, and the flags.",
+        "Write the run's file, which 'ddlsched explain' and --replay read: its jobs with all metrics, where they were, "
+        "the workload, and the flags.",
         metavar="FILE.parquet",
+    )
+    draws: int = option(
+        1,
+        "Run so often, with jobs' lengths that differ by at most 0.1 % or one iteration: how much one run is worth.",
+        metavar="N",
     )
     timeline: Path | None = option(
         None, "Write tasks and transfers as a trace for https://ui.perfetto.dev.", metavar="FILE.json"
@@ -100,10 +106,11 @@ def simulate(
     gpus = given.get("cluster", Cluster()).num_gpus
     with run_status(f"simulating {len(workload)} jobs on {gpus} GPUs") as watch:
         result = run(workload, seed=seed, timeline=window, watch=watch, **given)
+    used = _used(result) | _drawn(workload, seed, given, out.draws, result)
     if out.run_out is not None:
         _write_run(result, jobs, seed, given, out.run_out)
     _write_files(result, out.jobs_out, out.timeline)
-    emit(_metrics_json(result) if out.as_json else _metrics_table(result, _setting(result, given)))
+    emit(_metrics_json(result, used) if out.as_json else _metrics_table(result, used, _setting(result, given)))
     for line in _remarks(result) if out.as_json else ():
         notice(line)
 
@@ -148,9 +155,25 @@ def _made_or_read(jobs: str, seed: int) -> Workload:
         return read_workload(jobs)
 
 
-def _metrics_json(result: Result) -> str:
+def _drawn(workload: Workload, seed: int, given: Mapping[str, Any], draws: int, first: Result) -> dict[str, float]:
+    """Return what further draws of the run, the first of which it is, tell of it; nothing for one."""
+    from ddlsched.results.draws import ensemble_of
+    from ddlsched.simulation import simulate as run
+
+    if draws < 1:
+        raise InputError(f"--draws {draws}: is no number of runs; expected 1 or more")
+    if draws == 1:
+        return {}
+    results = [first]
+    for draw in range(1, draws):
+        with run_status(f"simulating draw {draw + 1} of {draws}") as watch:
+            results.append(run(workload, seed=seed, watch=watch, **given, draw=draw))
+    return ensemble_of(results).metrics()
+
+
+def _metrics_json(result: Result, used: Mapping[str, float]) -> str:
     """Return the metrics as JSON, which has no NaN: null where no counted job finished."""
-    return json.dumps(without_nan(result.summary() | _used(result)), indent=2) + "\n"
+    return json.dumps(without_nan(result.summary() | dict(used)), indent=2) + "\n"
 
 
 def _used(result: Result) -> dict[str, float]:
@@ -181,7 +204,7 @@ def _write_run(result: Result, workload: str, seed: int, options: Mapping[str, A
 
     run = Run(labels={}, workload=workload, seed=seed, options=options)
     with replacing(path, "--run-out") as file:
-        file.write_bytes(run_bytes(result, describe(run.inputs, set()), {}, _kept(Path(workload))))
+        file.write_bytes(run_bytes(result, describe(run.inputs, set()), {}, _kept(Path(workload)), stays=True))
     notice(f"wrote the run to {path}")
 
 
@@ -221,14 +244,15 @@ def _setting(result: Result, given: Mapping[str, Any]) -> str:
     return f"Policies: {policies}. Network: {result.cluster.topology}, {all_given['contention']} contention."
 
 
-def _metrics_table(result: Result, ran: str) -> str:
+def _metrics_table(result: Result, used: dict[str, float], ran: str) -> str:
     """Return the metrics for a reader; ``ran`` is a line under them."""
     title = f"{len(result.workload)} jobs on {result.cluster.num_gpus} GPUs"
     if left_out := result.num_left_out:
         title += f", {left_out} not counted (warm-up, or the end of a stream)"
     if later := result.num_future:
         title += f", {later} not counted (arrive later)"
-    rows = _rows(result.summary(), _used(result))
+    draws = {name: used.pop(name) for name in [*used] if name.startswith("draws")}
+    rows = [*_rows(result.summary(), used), *_draw_rows(draws)]
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     table = [f" {name:<{names}}  {value:>{values}}  {unit}".rstrip() for name, value, unit in rows]
     styled = typer.style(title, bold=True) if sys.stdout.isatty() or os.environ.get("FORCE_COLOR") else title
@@ -260,6 +284,17 @@ def _rows(summary: dict[str, float], used: dict[str, float]) -> list[tuple[str, 
         *(_count(COUNTS[name], count) for name, count in used.items()),
         ("events", f"{summary['events']:,}", ""),
         ("wall time of the engine", f"{summary['engine_s']:.3f}", "s"),
+    ]
+
+
+def _draw_rows(draws: Mapping[str, float]) -> list[tuple[str, str, str]]:
+    if not draws:
+        return []
+    low, high = (draws[f"draws_average_jct_{end}_s"] for end in ("low", "high"))
+    return [
+        (f"average JCT of {draws['draws']} draws", f"{draws['draws_average_jct_s']:.3f}", f"s [{low:.3f}, {high:.3f}]"),
+        ("one run deviates by", f"{100 * draws['draws_run_deviation']:.2f}", "%"),
+        ("a job deviates by", f"{100 * draws['draws_job_deviation']:.2f}", "%"),
     ]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
 from ddlsched.ranges import LAST_S, check_fields, ranged
-from ddlsched.units import MAX_NS, is_whole, ns_from_s
+from ddlsched.units import MAX_NS, bytes_from_mb, is_whole, ns_from_s
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +87,9 @@ class Disturbances:
         Time for which a job holds its GPUs before it goes on after a failure, a stop or a move, seconds.
     state_mb
         What a job that a policy stopped or moves takes along from each of its GPUs over the network to other servers,
-        MB (1e6 B); 0 is nothing, by default it is all the memory that the job takes there.
+        MB (1e6 B); 0 is nothing, by default it is a part of the memory that the job takes there.
+    state_share
+        Which part of that memory, where ``state_mb`` is not given.
     prediction_error
         Policies take each job for so many times as long as it is: the exponential of a normal number with mean 0 and
         this standard deviation, drawn once a job; 0.3 is a good predictor, 1.0 a poor one. A job that outlasts its
@@ -103,6 +105,7 @@ class Disturbances:
     checkpoint_iterations: int = ranged(1, 1)
     restart_s: float = ranged(0.0, 0.0, LAST_S)
     state_mb: float | None = ranged(None, 0.0, MAX_NS / 1e6)
+    state_share: float = ranged(1.0, 0.0, 1.0)
     prediction_error: float = ranged(0.0, 0.0, 10.0)
 
     def __post_init__(self) -> None:
@@ -111,6 +114,8 @@ class Disturbances:
         if outages and self.server_mtbf_s is not None:
             raise InputError("disturbances: both outages and server_mtbf_s are given; expected one of them")
         _refuse_overlap(outages)
+        if self.state_mb is not None and self.state_share != 1.0:
+            raise InputError("disturbances: both state_mb and state_share are given; expected one of them")
         object.__setattr__(self, "outages", outages)
 
     @property
@@ -128,6 +133,17 @@ class Disturbances:
     def restart_ns(self) -> int:
         """Time for which a job that starts again holds its GPUs, nanoseconds."""
         return ns_from_s(self.restart_s)
+
+    @property
+    def moves_state(self) -> bool:
+        """Whether a job that goes on elsewhere takes anything along."""
+        return self.state_share > 0 if self.state_mb is None else self.state_mb > 0
+
+    def state_bytes(self, gpu_memory_bytes: int) -> int:
+        """Return what one worker takes along that has so much of its GPU's memory, bytes."""
+        if self.state_mb is not None:
+            return bytes_from_mb(self.state_mb)
+        return gpu_memory_bytes if self.state_share == 1 else round(gpu_memory_bytes * self.state_share)
 
     def capacity_changes(self, num_servers: int, rng: np.random.Generator) -> Iterator[CapacityChange]:
         """Return when servers fail and come back, in order of time; endless for random failures.

@@ -27,6 +27,7 @@ def compare(
     policies: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]],
     *,
     seeds: int | str | Sequence[int] = 20,
+    draws: int = 1,
     servers: int | Sequence[int] | None = None,
     gpus_per_server: int | None = None,
     gpu_memory_mb: float | None = None,
@@ -59,6 +60,9 @@ def compare(
         default none), ``path`` (by default the topology's routes) and ``name`` (for tables).
     seeds
         A list; a number N for 1 to N; or a text such as ``"0-19"`` or ``"1,5,9"``.
+    draws
+        How many runs of a workload that the seed does not make, such as a trace, take the place of the seeds: their
+        jobs' lengths differ by at most 0.1 %, or one iteration (docs/statistics.md).
     servers, gpus_per_server, gpu_memory_mb, topology
         The clusters: one for each number of servers and each topology; by default 16 servers of 4 GPUs of 32,768 MB.
     server_table

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "begin", "finish"]
 
 _SHOWN = ["mean", "low", "high", "change", "change_low", "change_high", "verdict"]
-_ASKED = ("policies", "workloads", "seeds", "clusters", "options", "baseline", "timeline")
+_ASKED = ("policies", "workloads", "seeds", "draws", "clusters", "options", "baseline", "timeline")
 """What makes a comparison another."""
 
 
@@ -167,6 +167,9 @@ class Comparison:
         table, seeds = self.table(), self.asked["seeds"]
         if len(seeds) < LEAST_SEEDS:
             notes.append(f"{len(seeds)} seeds: no verdict is given with fewer than {LEAST_SEEDS}.")
+        if drawn := self.asked.get("drawn_workloads"):
+            what = f"{', '.join(drawn)}: {self.asked['draws']} draws of the jobs' lengths (0.1 %, or one iteration)"
+            notes.append(f"{what}, no seeds: intervals say how far a hair moves this trace, nothing of other traces.")
         alone = dict.fromkeys(table[table["seeds"] == 1]["workload"]) if len(seeds) > 1 else {}
         notes += [f"{workload}: {self._why_one_run(workload)}." for workload in alone]
         if len(table) and table["seeds_left_out"].any():
@@ -181,7 +184,7 @@ class Comparison:
             return "all seeds came out the same, which leaves no spread for an interval or a verdict"
         return (
             "neither the jobs nor the policy draw random numbers, so all seeds are one run, without an interval or a "
-            "verdict (jobs that differ by seed: docs/traces.md#a-trace-with-seeds)"
+            "verdict (--draws 10 gives both; jobs that differ by seed: docs/traces.md#a-trace-with-seeds)"
         )
 
     def _read(self, name: str) -> pd.DataFrame:

@@ -107,16 +107,26 @@ class ComparisonPlan:
     def runs(self) -> list[Run]:
         """Return the runs, seed by seed, so that a comparison that is stopped has compared something.
 
-        Where neither the jobs nor any policy draw random numbers, the first seed's runs are all there is.
+        Where neither the jobs nor any policy draw random numbers, the first seed's runs are all there is. A workload
+        that has draws has these in place of the seeds, numbered as the seeds 1, 2, ... are.
         """
+        seeds, drawn = self.settings.seeds, self.drawn_workloads
         return [
             self._run(policy, workload, name, seed, chance[policy])
-            for seed in self.settings.seeds
+            for seed in dict.fromkeys([*seeds, *(range(1, self.settings.draws + 1) if drawn else ())])
             for workload, name in product(self.workloads, self.places)
             for chance in [self._chance(workload)]
-            if any(chance.values()) or seed == self.settings.seeds[0]
+            if (seed <= self.settings.draws if workload in drawn else seed in seeds)
+            if any(chance.values()) or workload in drawn or seed == seeds[0]
             for policy in self.policies
         ]
+
+    @cached_property
+    def drawn_workloads(self) -> list[str]:
+        """The workloads of which draws run: those whose jobs no seed makes, if more than one draw is asked for."""
+        if self.settings.draws == 1:
+            return []
+        return [name for name in self.workloads if not draws_from_seed(self.workloads[name])]
 
     @cached_property
     def task_ends(self) -> dict[str, int]:
@@ -129,8 +139,11 @@ class ComparisonPlan:
 
     def _run(self, policy: str, workload: str, name: str, seed: int, seeded: bool) -> Run:
         place, settings = self.places[name], self.settings
-        first = (workload, name, seed) == (next(iter(self.workloads)), next(iter(self.places)), settings.seeds[0])
+        drawn = workload in self.drawn_workloads
+        first_seed = 1 if drawn else settings.seeds[0]
+        first = (workload, name, seed) == (next(iter(self.workloads)), next(iter(self.places)), first_seed)
         options = self.policies[policy] | {"cluster": place.cluster, "contention": place.contention}
+        options |= {"draw": seed - 1} if drawn else {}
         return Run(
             labels={"policy": policy, "workload": workload, "cluster": name},
             workload=self.workloads[workload],
@@ -201,6 +214,8 @@ class ComparisonPlan:
             "policies": {name: _texts(doors) for name, doors in self.policies.items()},
             "workloads": self.workloads,
             "seeds": settings.seeds,
+            "draws": settings.draws,
+            "drawn_workloads": self.drawn_workloads,
             "clusters": {name: _described_place(place) for name, place in self.places.items()},
             "contention": [text_of(model) for model in settings.contention],
             "options": settings.options.model_dump(mode="json", exclude_unset=True),
@@ -218,7 +233,7 @@ class ComparisonPlan:
         kinds = ("throughputs", "reference_kind") if settings.throughputs else ()
         servers = ("server_table", *kinds) if settings.server_table else equal
         networks = ("exclusive", "topology", "contention")
-        fields = {name: getattr(settings, name) for name in ("workloads", "seeds", *servers, *networks)}
+        fields = {name: getattr(settings, name) for name in ("workloads", "seeds", "draws", *servers, *networks)}
         fields |= {"policies": [{"name": name} | doors for name, doors in self.policies.items()]}
         fields |= {"baseline": self.baseline, "options": self.described()["options"]}
         fields |= {"timeline": list(settings.timeline)} if settings.timeline else {}

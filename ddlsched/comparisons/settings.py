@@ -104,6 +104,8 @@ class Settings(_Model):
     ----------
     seeds
         Of generators and policies.
+    draws
+        How many draws of the jobs' lengths run of a workload that the seed does not make, in place of the seeds.
     workloads
         Files and generators.
     policies
@@ -130,6 +132,7 @@ class Settings(_Model):
     """
 
     seeds: Seeds = list(range(1, 21))
+    draws: Whole = 1
     workloads: Annotated[list[Workload], Listed, Field(min_length=1)]
     policies: Annotated[list[Policies], Listed, Field(min_length=1)]
     servers: Annotated[list[Whole], Listed, Field(min_length=1)] = [Cluster.num_servers]

@@ -207,10 +207,11 @@ def with_run(tables: StartTables, number: int, parts: RunParts) -> StartTables:
     tables = _with_room(tables, len(state.transfers.job), int(state.jobs.num_transfers.max()), most)
     tables.most_servers[number] = 1 if parts.settings.path is not None else most
     known: dict[float, tuple[list[float], list[int]]] = {}
+    grouped = state.jobs.grouped
     for job in range(len(state.workload)):
         first, count = state.jobs.first_transfer.item(job), state.jobs.num_transfers.item(job)
         dag = state.workload[job].dag
-        if state.run.rerouting or not costs.has_plain_rings(dag) or not all(dag.messages):
+        if state.run.rerouting or grouped.item(job) or not costs.has_plain_rings(dag) or not all(dag.messages):
             tables.wire_bytes[number, first : first + count, 0] = -1.0
             continue
         for transfer, message_bytes in enumerate(dag.messages, first):

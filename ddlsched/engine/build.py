@@ -21,7 +21,9 @@ from ddlsched.network.topology import Network
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.view_parts import write_fields
 from ddlsched.units import MAX_NS
+from ddlsched.workload.dag import ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.groups import is_grouped
 from ddlsched.workload.job import Job, Workload
 
 __all__ = ["build_state", "make_covers", "make_steps", "num_large_enough"]
@@ -85,8 +87,7 @@ def build_state(
         slices=make_records("slice", num_slices),
         samples=make_records("sample", _SAMPLES + 1),
         successors=np.array(arrays.successors, np.int64),
-        members=np.array(arrays.members, np.int64),
-        needs=np.array(arrays.needs, np.int64),
+        members=np.zeros(0, np.int64),
         pending=pending,
         ready=np.zeros(len(pending), np.uint8),
         residents=np.zeros((num_gpus, _FIRST_RESIDENTS), np.int64),
@@ -247,6 +248,13 @@ def refuse_elastic_misfits(workload: Workload, cluster: Cluster) -> None:
             )
 
 
+def _group_steps(job: Job) -> int:
+    """Return how many compute tasks an iteration of a job of groups has, counted for each worker that runs them."""
+    computes = Counter(task.group for task in job.dag.tasks if isinstance(task, ComputeTask))
+    sizes = {name: job.num_gpus if name is None else sum(map(len, job.dag.groups[name])) for name in computes}
+    return sum(count * sizes[name] for name, count in computes.items())
+
+
 def _jobs(workload: Workload, moving: bool) -> Records:
     jobs = make_records("job", len(workload))
     write_fields(JobView, jobs, workload.jobs)
@@ -257,6 +265,10 @@ def _jobs(workload: Workload, moving: bool) -> Records:
     }
     for name, values in columns.items():
         jobs[name] = values
+    jobs.grouped = [is_grouped(job.dag.tasks, job.dag.groups, job.num_gpus) for job in workload]
+    jobs.group_steps = [
+        _group_steps(job) if grouped else 0 for job, grouped in zip(workload, jobs.grouped, strict=True)
+    ]
     jobs.elastic = [isinstance(job, ElasticJob) for job in workload]
     jobs.samples_left = [job.samples if isinstance(job, ElasticJob) else 0 for job in workload]
     jobs.start_iterations_left = jobs.iterations
@@ -266,7 +278,8 @@ def _jobs(workload: Workload, moving: bool) -> Records:
         ("first_task", "num_tasks"),
         ("first_worker", "num_gpus"),
     ):
-        jobs[first] = np.cumsum(jobs[count]) - jobs[count]
+        own = np.where((jobs.grouped == 1) & (count == "num_tasks"), 0, jobs[count])
+        jobs[first] = np.cumsum(own) - own
     # Behind a job's all-reduces is room for its state on its way: at most a transfer a GPU.
     transfers = jobs.num_transfers + jobs.num_gpus * moving
     jobs.first_transfer = np.cumsum(transfers) - transfers

@@ -136,8 +136,8 @@ class Simulation:
         self._routes = Routes(state, policies)
         costs = CommunicationCosts(cluster, network, settings.contention, settings.options["load_per_byte_s"])
         state.refuse_long_service(costs)
-        refuse_what_nobody_sends(workload, settings.contention, self._routes, moving and disturbances.state_mb != 0)
-        transfers = StateTransfers(state, costs, disturbances.state_mb)
+        refuse_what_nobody_sends(workload, settings.contention, self._routes, moving and disturbances.moves_state)
+        transfers = StateTransfers(state, costs, disturbances)
         in_loop = self._forms.loop_asks_for_paths(settings.window is not None, beyond_plain_rings(state))
         hops = HopTables(state, self._routes) if in_loop else None
         self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers, hops)

@@ -9,6 +9,7 @@ import numpy as np
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
 from ddlsched.engine.decisions.rounds import start_queued
+from ddlsched.engine.grouped_jobs import GroupedJobs
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job, reroute_transfer
@@ -50,6 +51,7 @@ class JobPlacement:
         """Where the loop finds the paths that transfers may take, if it chooses among them itself."""
         self.state_at: dict[int, tuple[int, ...]] = {}
         """Where the state of each worker of a job is that a policy has taken off its GPUs: servers."""
+        self._groups = GroupedJobs(state)
         self._reserved_ns: dict[int, int] = {}
         self.reservations: list[tuple[int, int, int]] = []
         """Job, when it was made, and for when (ns), of each reservation that a policy told of in a recorded run."""
@@ -140,7 +142,7 @@ class JobPlacement:
             state.transfer_views[t] = TransferView(
                 t, view, transfer.links, state.transfers, t, state.now, transfer.shares
             )
-            stay.links_of[state.transfers.task.item(t)] = transfer.links
+            stay.links_of[self._groups.part_of(number, t)] = transfer.links
         state.stays.append(stay)
 
     def _state_transfers(self, number: int, chosen: list[int]) -> list[StateTransfer]:
@@ -162,6 +164,7 @@ class JobPlacement:
         gpus = np.array(chosen, np.int64)
         self._make_room_on(gpus)
         self._make_room(self._most_crossings(number, servers, planned, crossed), len(job_links))
+        self._groups.write(number)
         place_job(
             state.arrays,
             number,
@@ -207,7 +210,7 @@ class JobPlacement:
                 transfer, view, planned.links, state.transfers, transfer, state.now, planned.shares
             )
             if state.now.record.item(0):
-                stay.reroute(state.transfers.task.item(transfer), state.now_ns, planned.links)
+                stay.reroute(self._groups.part_of(number, transfer), state.now_ns, planned.links)
         state.now.num_unrouted[0] = 0
 
     def _loads(self, gpus: np.ndarray) -> np.ndarray:

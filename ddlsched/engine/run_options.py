@@ -62,6 +62,8 @@ class RunOptions(TypedDict, total=False):
     placement
         On which GPUs a job runs, e.g. ``lwf:kappa=1`` or ``mine.py:MyPolicy:alpha=0.5``; in Python also an instance, as
         of every policy and model below.
+    replay
+        A run's file (of --run-out): each job has the GPUs that it had there, from then on; in place of a placement.
     order
         Which job goes first, e.g. ``srsf:communication=true``.
     communication
@@ -96,6 +98,8 @@ class RunOptions(TypedDict, total=False):
     steady
         Count only the middle of the arrivals: neither the first fifth of the jobs nor the last tenth; in Python in
         place of a warm-up, by place in the workload if all arrive at once (:mod:`ddlsched.workload.job`).
+    draw
+        Which draw of the jobs' lengths (:mod:`ddlsched.workload.length_draws`), from 0, the lengths that were given.
     timeline
         Record tasks and transfers: all of them, those of a window (from, to) in seconds, or a
         :class:`~ddlsched.engine.outcome.Window`, which may be of one job.
@@ -118,6 +122,7 @@ class RunOptions(TypedDict, total=False):
     ]
     scheduler: Annotated[str | None, Option(panel=_POLICIES, metavar="BUNDLE", shown=DEFAULT_BUNDLE, listed=True)]
     placement: Annotated[PlacementPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
+    replay: Annotated[str | Path | None, Option(panel=_POLICIES, metavar="RUN.parquet", listed=True)]
     order: Annotated[OrderingPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
     communication: Annotated[CommunicationPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
     path: Annotated[PathPolicy | str | None, Option(panel=_POLICIES, shown="the topology's route", listed=True)]
@@ -134,6 +139,7 @@ class RunOptions(TypedDict, total=False):
     warmup_s: Annotated[float, Option(0.0, panel=_RUN)]
     until_s: Annotated[float | None, Option(panel=_RUN, shown="the last finish")]
     steady: Annotated[bool, Option(False, panel=_RUN, flag="--steady")]
+    draw: Annotated[int, Option(0, listed=True)]
     timeline: Annotated[bool | tuple[float, float] | Window, Option(False, listed=True)]
     watch: Annotated[RunWatcher | None, Option(listed=True)]
 

@@ -221,7 +221,7 @@ def markdown(rows: Sequence[Mapping[str, str]]) -> str:
     )
 
 
-def readable(comparison: pd.DataFrame, *, baseline: str, by: str = "policy") -> str:
+def readable(comparison: pd.DataFrame, *, baseline: str, by: str = "policy", over: str = "seeds") -> str:
     """Return a comparison as a Markdown table: a row a metric and policy, with what one must know to read it.
 
     Parameters
@@ -232,6 +232,8 @@ def readable(comparison: pd.DataFrame, *, baseline: str, by: str = "policy") -> 
         The policy that the others were compared with.
     by
         Name of the column that tells the policies apart.
+    over
+        What the runs of a policy are: seeds, or draws of one trace.
     """
     shown = comparison[~comparison["metric"].isin(_zeros(comparison))]
     rows: list[dict[str, str]] = []
@@ -241,13 +243,13 @@ def readable(comparison: pd.DataFrame, *, baseline: str, by: str = "policy") -> 
         head["metric"] = ALL_METRICS.get(row["metric"], row["metric"])
         cells = {by: str(row[by]), "mean [95 %]": _mean_text(row)}
         if comparison["seeds"].nunique() > 1:
-            cells["seeds"] = str(row["seeds"])
+            cells[over] = str(row["seeds"])
         compared = row[by] != baseline
         cells[f"against {baseline}"] = _against_text(row) if compared else ""
         cells["verdict"] = _verdict_text(row) if compared else ""
         rows.append({name: "" if head == last else text for name, text in head.items()} | cells)
         last = head
-    return "\n\n".join([markdown(rows), *_notes(comparison)])
+    return "\n\n".join([markdown(rows), *_notes(comparison, over)])
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -297,20 +299,22 @@ def _verdict_text(row: dict[str, Any]) -> str:
     return str(row["verdict"]) if row["verdict"] == row["verdict_holm"] else f"{row['verdict']} ?"
 
 
-def _notes(comparison: pd.DataFrame) -> list[str]:
+def _notes(comparison: pd.DataFrame, over: str) -> list[str]:
     """Return what is true of this table and easily overlooked, a paragraph each."""
     seeds, left_out = comparison["seeds"], comparison["seeds_left_out"]
     span = f"{seeds.max()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
     if seeds.max() == 1:
         return ["One run: no interval and no verdict."]
-    notes = [f"Means over {span} seeds with 95 % intervals; changes are paired by seed."]
+    notes = [f"Means over {span} {over} with 95 % intervals; changes are paired by {over[:-1]}."]
     if (comparison["verdict"] != comparison["verdict_holm"]).any():
         count = int(comparison["p_value"].notna().sum())
         notes.append(f"?: so by itself, but not among the {count} comparisons of this table together (Holm, 5 %).")
     if seeds.min() < LEAST_SEEDS:
-        notes.append(f"With fewer than {LEAST_SEEDS} seeds there is no verdict.")
+        notes.append(f"With fewer than {LEAST_SEEDS} {over} there is no verdict.")
     if left_out.any():
-        notes.append(f"Seeds left out for all policies, because one had nothing to measure: up to {left_out.max()}.")
+        notes.append(
+            f"{over.capitalize()} left out for all policies, one having nothing to measure: up to {left_out.max()}."
+        )
     if (comparison.loc[comparison["metric"] == "unfinished_jobs", "mean"] > 0.0).any():
         notes.append(
             "Some jobs did not finish; all else is measured on those that did, so compare the unfinished first."

@@ -7,6 +7,7 @@ Of a window, everything that intersects it is there, whole. Iterations are count
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -227,8 +228,9 @@ def repeated(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _named(run: RunRecords, slices: Slices) -> dict[str, Any]:
     """Return the columns that both tables have."""
     job_ids = np.array([job.job_id for job in run.workload], dtype=object)
-    tasks = np.array([name for job in run.workload for name in job.dag.part_names], dtype=object)
-    of_tasks = tasks[run.finished.state.jobs.first_task[slices.job] + np.maximum(slices.task, 0)]
+    names = [job.dag.part_names for job in run.workload]
+    first, tasks = np.cumsum([0, *map(len, names)]), np.array([*chain.from_iterable(names)], dtype=object)
+    of_tasks = tasks[first[slices.job] + np.maximum(slices.task, 0)]
     return {
         "job_id": job_ids[slices.job],
         "task": np.where(slices.task >= 0, of_tasks, STATE_TASK),

@@ -156,10 +156,10 @@ def network_view(
 
 
 def flow_view(
-    job: JobView, paths: Sequence[Sequence[int]], *, source: int = 0, target: int = 1, route: int = 0
+    job: JobView, paths: Sequence[Sequence[int]], *, number: int = 0, source: int = 0, target: int = 1, route: int = 0
 ) -> FlowView:
-    """Return the view of a flow that may take some paths, each the numbers of its links."""
-    return FlowView(0, job, source, target, [tuple(links) for links in paths], route)
+    """Return the view of a job's flow of some number that may take some paths, each the numbers of its links."""
+    return FlowView(number, job, source, target, [tuple(links) for links in paths], route)
 
 
 def link_loads(

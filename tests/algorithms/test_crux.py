@@ -111,9 +111,8 @@ def test_a_job_that_has_left_is_forgotten() -> None:
 def test_flows_of_one_job_go_round_each_other() -> None:
     policy = CruxPaths(intensity="sum").begin(ddlsched.Cluster(), np.random.default_rng(0))
     job = job_view(num_gpus=4, servers=(0, 1))
-    second = flow_view(job, [(0,), (1,)])
-    second.number = 1
-    assert [policy.path(flow, link_loads()) for flow in (flow_view(job, [(0,), (1,)]), second)] == [0, 1]
+    flows = [flow_view(job, [(0,), (1,)], number=number) for number in (0, 1)]
+    assert [policy.path(flow, link_loads()) for flow in flows] == [0, 1]
 
 
 def test_paths_of_all_jobs_are_chosen_anew_when_one_came_or_left() -> None:

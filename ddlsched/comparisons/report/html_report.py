@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -118,7 +118,7 @@ def _content(reported: Reported, charts: Sequence[Path], place: Path) -> dict[st
         ],
         "number": {policy: place for place, policy in enumerate(reported.policies)},
         "baseline": reported.comparison.baseline,
-        "seeds": _seeds(asked["seeds"]),
+        "seeds": _seeds(asked["seeds"], asked.get("draws", 1), asked.get("drawn_workloads", ()), asked["workloads"]),
         "overview": report_tables.overview(reported)
         if len(reported.settings) > 1 and len(reported.policies) > 1
         else None,
@@ -142,8 +142,11 @@ def _title(reported: Reported) -> str:
     return f"{policies}, {where}"
 
 
-def _seeds(seeds: Sequence[int]) -> str:
-    """Return seeds as a range where they are one."""
+def _seeds(seeds: Sequence[int], draws: int, drawn: Sequence[str], workloads: Collection[str]) -> str:
+    """Return seeds as a range where they are one; of workloads that have draws in their place, how many."""
+    if drawn:
+        others = f", {_seeds(seeds, draws, (), ())}" if len(drawn) < len(workloads) else ""
+        return f"{draws} draws of lengths that differ by 0.1 % or one iteration{others}"
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
         return f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]})"
     return f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'} ({', '.join(map(str, seeds))})"

@@ -4,8 +4,9 @@ A run's file is Parquet: its table of jobs (:func:`ddlsched.comparisons.alone.jo
 metadata key ``ddlsched`` a JSON object with
 ``inputs`` (what was simulated), ``summary`` (its metrics), ``samples`` (what the cluster did over time, by
 column), ``most_jobs_on_a_gpu`` (at a time), ``door_counts`` (stops, moves and bytes) and, of ``simulate --run-out``,
-``workload``: the workload's file, its suffix and its bytes (zlib, base64). The process that asked for a sweep is the
-only one that writes.
+``workload``: the workload's file, its suffix and its bytes, and ``stays``: of each stay of a job its job_id, when it
+began (nanoseconds) and its GPUs, as JSON (both zlib, base64). The process that asked for a sweep is the only one that
+writes.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ __all__ = [
     "read_metadata",
     "read_placements",
     "read_samples",
+    "read_stays",
     "remove_leftovers",
     "run_bytes",
     "store",
@@ -50,9 +52,17 @@ _ABANDONED_S = 86400.0
 
 
 def run_bytes(
-    result: Result, inputs: Mapping[str, Any], further: Mapping[str, float], workload: Path | None = None
+    result: Result,
+    inputs: Mapping[str, Any],
+    further: Mapping[str, float],
+    workload: Path | None = None,
+    *,
+    stays: bool = False,
 ) -> bytes:
-    """Return a run's file; ``further`` metrics join those of its summary, and the file ``workload`` its inputs."""
+    """Return a run's file, with its stays if asked.
+
+    ``further`` metrics join those of its summary, and the file ``workload`` its inputs.
+    """
     from ddlsched.comparisons.alone import job_metrics
     from ddlsched.results.door_counts import door_counts
     from ddlsched.results.metrics import run_metrics
@@ -61,9 +71,21 @@ def run_bytes(
     summary = {**result.summary(), **run_metrics(jobs), **further}
     described = {"inputs": inputs, "summary": summary, "samples": result.samples.to_dict("list")}
     if workload is not None:
-        described["workload"] = [workload.suffix, base64.b64encode(zlib.compress(read_bytes(workload))).decode()]
+        described["workload"] = [workload.suffix, _packed(read_bytes(workload))]
+    if stays:
+        jobs_of = result.workload
+        kept = [(jobs_of[stay.job].job_id, stay.from_ns, stay.gpus) for stay in result.finished.stays]
+        described["stays"] = _packed(json.dumps(kept).encode())
     counts = {"most_jobs_on_a_gpu": result.most_jobs_on_a_gpu, "door_counts": door_counts(result)}
     return _parquet(jobs, described | counts)
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data)).decode()
+
+
+def _unpacked(text: str) -> bytes:
+    return zlib.decompressobj().decompress(base64.b64decode(text, validate=True), MOST_BYTES)
 
 
 def placements_bytes(result: Result, inputs: Mapping[str, Any]) -> bytes:
@@ -126,10 +148,30 @@ def kept_workload(path: Path, folder: Path) -> Path | None:
     try:
         suffix, text = kept
         file = folder / f"workload{suffix}"
-        file.write_bytes(zlib.decompressobj().decompress(base64.b64decode(text, validate=True), MOST_BYTES))
+        file.write_bytes(_unpacked(text))
     except (TypeError, ValueError, OSError, zlib.error) as error:
         raise _no_run(path, error, "workload") from None
     return file
+
+
+def read_stays(path: Path) -> dict[str, list[tuple[int, list[int]]]]:
+    """Return when each job began each of its stays (nanoseconds) and on which GPUs, by job_id.
+
+    Raises
+    ------
+    InputError
+        It is no run's file, or one without stays.
+    """
+    kept = read_metadata(path).get("stays")
+    if kept is None:
+        raise InputError(f"{path}: does not say where its jobs were; expected a file of 'ddlsched simulate --run-out'")
+    stays: dict[str, list[tuple[int, list[int]]]] = {}
+    try:
+        for job_id, from_ns, gpus in json.loads(_unpacked(kept)):
+            stays.setdefault(str(job_id), []).append((int(from_ns), [int(gpu) for gpu in gpus]))
+    except (TypeError, ValueError, zlib.error) as error:
+        raise _no_run(path, error, "stays") from None
+    return stays
 
 
 def read_samples(path: Path) -> pd.DataFrame:

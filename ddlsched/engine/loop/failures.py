@@ -9,7 +9,7 @@ from ddlsched.engine.loop.heap import unschedule
 from ddlsched.engine.loop.placement import expand, remove_job
 from ddlsched.engine.loop.room import change_free_bytes
 from ddlsched.engine.loop.skipping.dormancy import wake
-from ddlsched.engine.loop.tasks import leave_ready, predecessors_on, touch_gpu
+from ddlsched.engine.loop.tasks import leave_ready, touch_gpu
 from ddlsched.engine.loop.time_accounts import count_time, record_slice, stop_computing
 from ddlsched.engine.loop.transfers import leave_waiting, pause_transfer
 from ddlsched.engine.native.jit import called_from_python, njit
@@ -60,14 +60,21 @@ def forget_iteration(s: State, job: Records) -> None:
     for task in range(job.first_task, job.first_task + job.num_tasks):
         record = s.tasks[task]
         record.pending = record.compute_predecessors * job.num_gpus + record.reduce_predecessors
+    if job.grouped == 1:
+        first = s.workers[job.first_worker].first_flag
+        for flag in range(first, first + job.num_tasks):
+            s.ready[flag] = 0
     for number in range(job.first_worker, job.first_worker + job.num_gpus):
         worker = s.workers[number]
         if worker.num_ready > 0:
             leave_ready(s, number)
         worker.num_ready = 0
+        if job.grouped == 1:
+            continue
         for task in range(job.num_tasks):
+            record = s.tasks[job.first_task + task]
             s.ready[worker.first_flag + task] = 0
-            s.pending[worker.first_flag + task] = predecessors_on(s, job, number, task)
+            s.pending[worker.first_flag + task] = record.compute_predecessors + record.reduce_predecessors
 
 
 @njit

@@ -23,21 +23,6 @@ def compute_steps(job: Records) -> int:
 
 
 @njit
-def needs(s: State, job: Records, number: int, task: int) -> int:
-    """How many predecessors a task of a job of groups has on a worker, or -1 if it is none of the worker's."""
-    return s.needs[job.first_need + (number - job.first_worker) * job.num_tasks + task]
-
-
-@njit
-def predecessors_on(s: State, job: Records, number: int, task: int) -> int:
-    """How many predecessors a compute task has on a worker that runs it."""
-    record = s.tasks[job.first_task + task]
-    if record.compute_predecessors < 0:
-        return max(needs(s, job, number, task), 0)
-    return record.compute_predecessors + record.reduce_predecessors
-
-
-@njit
 def touch_gpu(run: Records, gpus: np.ndarray, touched_gpus: np.ndarray, gpu: int) -> None:
     """Note that an idle GPU may have something to take in step 5."""
     if gpus[gpu].touched == 0:
@@ -112,7 +97,8 @@ def predecessor_ended(s: State, number: int, task: int) -> None:
     flag = worker.first_flag + task
     s.pending[flag] -= 1
     if s.pending[flag] == 0:
-        s.pending[flag] = predecessors_on(s, s.jobs[worker.job], number, task)
+        record = s.tasks[s.jobs[worker.job].first_task + task]
+        s.pending[flag] = record.compute_predecessors + record.reduce_predecessors
         make_ready(s, number, task)
 
 
@@ -188,15 +174,15 @@ def end_compute(s: State, gpu: int) -> None:
         record_slice(s, kind, number, job, g.task, g.started_ns, ZERO, 0.0)
     stop_computing(run, g, worker, job, weight)
     touch_gpu(run, s.gpus, s.touched_gpus, gpu)
-    in_groups = task.compute_predecessors < 0
-    for place in range(task.first_successor, task.first_successor + task.num_successors):
-        successor = s.successors[place]
-        if in_groups and needs(s, job, number, successor) < 0:
-            continue
-        if s.tasks[job.first_task + successor].transfer < 0:
-            predecessor_ended(s, number, successor)
-        else:
-            predecessors_ended(s, job, successor, weight)
+    if job.grouped == 1:
+        end_part(s, job, task)
+    else:
+        for place in range(task.first_successor, task.first_successor + task.num_successors):
+            successor = s.successors[place]
+            if s.tasks[job.first_task + successor].transfer < 0:
+                predecessor_ended(s, number, successor)
+            else:
+                predecessors_ended(s, job, successor, weight)
     if job.steps_left == 0:
         push_work(s, -1 - worker.job)
 
@@ -209,7 +195,9 @@ def end_all_reduce(s: State, number: int) -> None:
     task = s.tasks[job.first_task + transfer.task]
     job.steps_left -= 1
     if job.grouped == 1:
-        end_in_group(s, job, task)
+        for member in range(task.first_member, task.first_member + task.num_members):
+            s.workers[job.first_worker + s.members[member]].load_left_ns -= task.load_ns
+        end_part(s, job, task)
         if job.steps_left == 0:
             push_work(s, -1 - transfer.job)
         return
@@ -228,20 +216,25 @@ def end_all_reduce(s: State, number: int) -> None:
 
 
 @njit
-def end_in_group(s: State, job: Records, task: Records) -> None:
-    """A collective of some workers is done: what waits for it there may go."""
-    members = range(task.first_member, task.first_member + task.num_members)
-    for member in members:
-        s.workers[job.first_worker + s.members[member]].load_left_ns -= task.load_ns
+def end_part(s: State, job: Records, task: Records) -> None:
+    """A part of an iteration of a job of groups is done: what waits for it may go."""
     for place in range(task.first_successor, task.first_successor + task.num_successors):
         successor = s.successors[place]
-        if s.tasks[job.first_task + successor].transfer >= 0:
-            predecessors_ended(s, job, successor, ONE)
-            continue
-        for member in members:
-            number = job.first_worker + s.members[member]
-            if needs(s, job, number, successor) >= 0:
-                predecessor_ended(s, number, successor)
+        record = s.tasks[job.first_task + successor]
+        record.pending -= 1
+        if record.pending == 0:
+            record.pending = record.reduce_predecessors
+            begin_part(s, job, successor)
+
+
+@njit
+def begin_part(s: State, job: Records, task: int) -> None:
+    """A part of an iteration of a job of groups waits for nothing any more."""
+    record = s.tasks[job.first_task + task]
+    if record.transfer >= 0:
+        push_work(s, record.transfer)
+    else:
+        make_ready(s, record.worker, task)
 
 
 @njit
@@ -251,9 +244,11 @@ def begin_sources(s: State, job: Records) -> None:
     for place in range(job.first_source, job.first_source + job.num_sources):
         task = s.successors[place]
         transfer = s.tasks[job.first_task + task].transfer
-        if transfer >= 0:
+        if job.grouped == 1:
+            begin_part(s, job, task)
+        elif transfer >= 0:
             push_work(s, transfer)
         else:
             for worker in range(job.first_worker, job.first_worker + simulated):
-                if s.workers[worker].leader == worker and (job.grouped == 0 or needs(s, job, worker, task) == 0):
+                if s.workers[worker].leader == worker:
                     make_ready(s, worker, task)

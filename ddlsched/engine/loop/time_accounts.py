@@ -16,7 +16,8 @@ def record_slice(
     if run.now_ns > run.record_from_ns and start_ns < run.record_to_ns:
         record = s.slices[run.num_slices]
         run.num_slices += 1
-        record.kind, record.owner, record.task, record.stay = kind, owner, task, job.stay
+        record.kind, record.owner, record.stay = kind, owner, job.stay
+        record.task = s.tasks[job.first_task + task].part if task >= 0 else task
         record.iteration = job.iterations - job.iterations_left
         record.start_ns, record.end_ns, record.sharing, record.rate = start_ns, run.now_ns, sharing, rate
 

@@ -60,9 +60,8 @@ _INTEGERS = {
         # fixed
         "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
         "first_worker first_transfer num_transfers first_source num_sources elastic kind "
-        # of one whose workers do different things: its compute tasks, counted for each worker that runs them, and where
-        # its part of ``needs`` begins
-        "grouped group_steps first_need "
+        # of one whose workers do different things: its compute tasks, counted for each worker that runs them
+        "grouped group_steps "
         # fixed at placement
         "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left first_link num_links "
         "num_linked "
@@ -91,7 +90,9 @@ _INTEGERS = {
     ),
     "task": (
         "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns "
-        "begins_ns ends_ns dag_task first_member num_members"
+        "begins_ns ends_ns dag_task part first_member num_members "
+        # of a job of groups: who computes it
+        "worker"
     ),
     "worker": (
         "job gpu leader done_ns busy_ns first_ready num_ready first_flag next_ready previous_ready penalty_ppm "
@@ -195,9 +196,9 @@ class Arrays(NamedTuple):
     ``transfers`` are those of a job's collectives and, where policies stop or move jobs, behind them as many for its
     state as it has GPUs, whose ``task`` is -1, -2 and so on.
     Of the plain arrays, ``successors`` holds task numbers within a job, ``members`` the workers, numbered within a job,
-    that take part in a collective of a job whose workers do different things, and ``needs``, for each worker and task
-    of such a job, how many predecessors the task has there, or -1 where it is none of the worker's; ``pending`` and
-    ``ready`` hold, for each worker and task, the predecessors still to end and whether the task is ready; ``heap`` and
+    that take part in a collective of a job whose workers do different things; ``pending`` and ``ready`` hold, for each
+    worker and task, the predecessors still to end and whether the task is ready (of a job of groups only ``ready``, for
+    each task once); ``heap`` and
     ``end_ns`` are the event heap, place by place, its items a GPU's number or the number of GPUs plus a
     transfer's, or both plus a job's that restarts or skips iterations, and ``position`` the place of each item or -1;
     ``memory_classes`` holds what jobs need on a GPU, ascending, each once; GPUs are counted by how many of them they
@@ -230,7 +231,6 @@ class Arrays(NamedTuple):
     samples: Records
     successors: np.ndarray
     members: np.ndarray
-    needs: np.ndarray
     pending: np.ndarray
     ready: np.ndarray
     residents: np.ndarray

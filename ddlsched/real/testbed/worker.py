@@ -149,6 +149,8 @@ class Worker:
             self._channel.close()
             if self._reducer is not None:
                 self._reducer.leave()
+            self._wakes.close()
+            self._wake.close()
 
     def _turn(self) -> None:
         until_s = self._deadlines[0][0] - time.monotonic() if self._deadlines else _IDLE_S
@@ -268,7 +270,8 @@ class Worker:
 
         def ended(error: str | None) -> None:
             self._ended.put((task, iteration, chunk, error))
-            self._wake.send(b"\0")
+            with contextlib.suppress(OSError):  # it has left meanwhile
+                self._wake.send(b"\0")
 
         self._reducer.start(task, reduce.message_bytes, chunk, chunks, ended)
 

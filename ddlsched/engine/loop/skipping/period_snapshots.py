@@ -18,10 +18,16 @@ COMPARING, SAVING = np.int64(0), np.int64(1)
 def snapshot_words(job: Records) -> int:
     """The most words that :func:`walk_job` uses."""
     simulated = 1 if should_be_lockstep(job) == 1 else job.num_gpus
-    words = 13 + job.num_tasks + simulated * (8 + 2 * job.num_tasks)
+    words = 13 + job.num_tasks + simulated * (8 + 2 * flags_of(job)) + (job.num_tasks if job.grouped == 1 else 0)
     if job.num_linked > 0:
         words += 8 * job.num_transfers + 2 * job.num_links
     return words
+
+
+@njit
+def flags_of(job: Records) -> int:
+    """How many tasks each worker has flags of its own for; those of a job of groups have them together."""
+    return 0 if job.grouped == 1 else job.num_tasks
 
 
 @njit
@@ -93,6 +99,10 @@ def walk_job(s: State, number: int, saving: bool, times: int, saved_ns: int, shi
         if not kept(words, at, s.tasks[task].pending, saving):
             return False
         at += 1
+    if job.grouped == 1:
+        if not walk_flags(s, job, at, saving):
+            return False
+        at += job.num_tasks
     if job.num_linked > 0:
         for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
             if not walk_transfer(s, transfer, at, saving, times, saved_ns, shift_ns):
@@ -102,7 +112,7 @@ def walk_job(s: State, number: int, saving: bool, times: int, saved_ns: int, shi
     for worker in range(job.first_worker, job.first_worker + simulated):
         if not walk_worker(s, worker, at, saving, times, shift_ns):
             return False
-        at += 8 + 2 * job.num_tasks
+        at += 8 + 2 * flags_of(job)
     if saving or times > 0:
         if job.num_linked > 0:
             walk_links(s, job, at, saving, times)
@@ -112,6 +122,16 @@ def walk_job(s: State, number: int, saving: bool, times: int, saved_ns: int, shi
         job.checkpoint_ns = shifted(job.checkpoint_ns, saved_ns, shift_ns)
         job.iteration_ns = shifted(job.iteration_ns, saved_ns, shift_ns)
     return True
+
+
+@njit
+def walk_flags(s: State, job: Records, at: int, saving: bool) -> bool:
+    """Whether the same tasks of a job of groups are ready."""
+    first = s.workers[job.first_worker].first_flag
+    task = 0
+    while task < job.num_tasks and kept(s.snapshots, at + task, np.int64(s.ready[first + task]), saving):
+        task += 1
+    return task == job.num_tasks
 
 
 @njit
@@ -169,11 +189,11 @@ def walk_worker(s: State, number: int, at: int, saving: bool, times: int, shift_
         if not kept(words, at, value, saving):
             return False
         at += 1
-    for flag in range(worker.first_flag, worker.first_flag + job.num_tasks):
+    for flag in range(worker.first_flag, worker.first_flag + flags_of(job)):
         if not (kept(words, at + 2, s.pending[flag], saving) and kept(words, at + 3, np.int64(s.ready[flag]), saving)):
             return False
         at += 2
-    at -= 2 * job.num_tasks
+    at -= 2 * flags_of(job)
     if times > 0:
         busy_ns = times * (worker.busy_ns - words[at + 1]) - (shift_ns if running else 0)
         run.busy_ns += np.float64(job.num_gpus if job.lockstep == 1 else g.group_size) * busy_ns

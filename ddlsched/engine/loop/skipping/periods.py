@@ -7,7 +7,7 @@ import numpy as np
 from ddlsched.engine.loop.order import goes_before, write_key
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, snapshot_words, walk
-from ddlsched.engine.loop.tasks import compute_steps, needs, uneven_ns
+from ddlsched.engine.loop.tasks import compute_steps, uneven_ns
 from ddlsched.engine.native.jit import called_by_address, njit
 from ddlsched.engine.records.field_values import KEY_WORDS, NEVER, ZERO, Door
 from ddlsched.engine.records.layout import Records, State
@@ -203,8 +203,9 @@ def earliest_finish_ns(s: State, number: int) -> int:
     if job.uneven == 1:
         iteration_ns = np.int64(0)
         for task in range(job.num_tasks):
-            ours = job.grouped == 0 or needs(s, job, job.first_worker, task) >= 0
-            if ours and s.tasks[job.first_task + task].transfer < 0:
+            record = s.tasks[job.first_task + task]
+            ours = job.grouped == 0 or record.worker == job.first_worker
+            if ours and record.transfer < 0:
                 iteration_ns += uneven_ns(s, job.first_worker, task)
     from_ns = max(run.now_ns, job.ahead_ns)
     most_iterations = (np.int64(4e18) - from_ns) // max(iteration_ns, 1)

@@ -1,0 +1,60 @@
+"""The GPUs and starts of a run that was made before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.comparisons.sweeps.stored_runs import read_stays
+from ddlsched.errors import InputError
+from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.units import s_from_ns
+
+__all__ = ["Replay"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Each job on the GPUs that it had in another run, from the time when it had them there.
+
+    A job whose GPUs have no room for it then starts when they have. One that was stopped there has a start for each of
+    its stays, which a run in which it is stopped as often uses in turn.
+
+    Parameters
+    ----------
+    run
+        The run's file, of ``simulate --run-out``.
+    """
+
+    run: str
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Replaying:
+        """Return the policy with the other run's stays; InputError if the file is no run's."""
+        return _Replaying(self.run, read_stays(Path(self.run)))
+
+
+class _Replaying:
+    def __init__(self, run: str, stays: dict[str, list[tuple[int, list[int]]]]) -> None:
+        self._run = run
+        self._stays = {job_id: [(s_from_ns(from_ns), gpus) for from_ns, gpus in own] for job_id, own in stays.items()}
+        self._starts_s = sorted({from_s for own in self._stays.values() for from_s, _ in own})
+        self._next = 0
+
+    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
+        if not (own := self._stays.get(job.job_id)):
+            raise InputError(f"the run {self._run} started job {job.job_id!r} less often; expected the same jobs")
+        from_s, gpus = own[0]
+        if len(gpus) != job.num_gpus or max(gpus) >= cluster.num_gpus:
+            raise InputError(f"the run {self._run} had it on the GPUs {gpus}; expected {job.num_gpus} of this cluster")
+        if cluster.now_s < from_s or not all(cluster.fits(job, gpu) for gpu in gpus):
+            return None
+        return own.pop(0)[1]
+
+    def wake_s(self, now_s: float) -> float | None:
+        while self._next < len(self._starts_s) and self._starts_s[self._next] <= now_s:
+            self._next += 1
+        return self._starts_s[self._next] if self._next < len(self._starts_s) else None

@@ -1,0 +1,68 @@
+"""Replays: the same jobs at the GPUs and starts of another run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ddlsched
+from ddlsched.comparisons.sweeps.stored_runs import run_bytes
+from ddlsched.errors import InputError
+from ddlsched.results.result import Result
+from ddlsched.workload.job import Workload
+from tests.jobs_by_hand import data_parallel_job
+
+CLUSTER = ddlsched.Cluster(num_servers=4, gpus_per_server=2, exclusive=True)
+JOBS = Workload.of(
+    [
+        data_parallel_job(
+            f"job {n}", 1 + n % 4, arrival_s=0.3 * n, iterations=20 + 7 * n, backward_s=0.05, message_bytes=9e7
+        )
+        for n in range(12)
+    ]
+)
+
+
+def _kept(result: Result, folder: Path) -> Path:
+    path = folder / "run.parquet"
+    path.write_bytes(run_bytes(result, {}, {}, stays=True))
+    return path
+
+
+def _starts(result: Result) -> list[tuple[int, int, tuple[int, ...]]]:
+    return [(stay.job, stay.from_ns, stay.gpus) for stay in result.finished.stays]
+
+
+@pytest.mark.parametrize("further", [{}, {"disturbances": ddlsched.Disturbances(server_mtbf_s=20, server_repair_s=2)}])
+def test_a_run_replayed_is_the_run(further: dict[str, Any], tmp_path: Path) -> None:
+    first = ddlsched.simulate(JOBS, CLUSTER, placement="lwf", **further)
+    again = ddlsched.simulate(JOBS, CLUSTER, replay=_kept(first, tmp_path), **further)
+    assert not further or first.jobs["restarts"].sum() > 0
+    assert again.jobs.equals(first.jobs)
+    assert _starts(again) == _starts(first)
+
+
+def test_another_sending_policy_has_the_same_gpus_and_starts_unless_a_job_is_still_there(tmp_path: Path) -> None:
+    first = ddlsched.simulate(JOBS, CLUSTER, placement="lwf", communication="bounded-overlap:limit=1")
+    again = ddlsched.simulate(JOBS, CLUSTER, replay=_kept(first, tmp_path), communication="bounded-overlap:limit=9")
+    assert again.jobs["finish_s"].tolist() != first.jobs["finish_s"].tolist()
+    then, now = sorted(_starts(first)), sorted(_starts(again))
+    assert [(job, gpus) for job, _, gpus in now] == [(job, gpus) for job, _, gpus in then]
+    assert all(later >= start for (_, start, _), (_, later, _) in zip(then, now, strict=True))
+    assert any(later == start > 0 for (_, start, _), (_, later, _) in zip(then, now, strict=True))
+
+
+def test_what_cannot_be_replayed_is_told(tmp_path: Path) -> None:
+    run = _kept(ddlsched.simulate(JOBS, CLUSTER), tmp_path)
+    with pytest.raises(InputError, match="one of the two"):
+        ddlsched.simulate(JOBS, CLUSTER, replay=run, placement="lwf")
+    with pytest.raises(InputError, match="job 'other' less often; expected the same jobs"):
+        ddlsched.simulate(Workload.of([data_parallel_job("other")]), CLUSTER, replay=run)
+    with pytest.raises(InputError, match="of this cluster"):
+        ddlsched.simulate(JOBS, ddlsched.Cluster(num_servers=2, gpus_per_server=2), replay=run)
+    without = tmp_path / "without.parquet"
+    without.write_bytes(run_bytes(ddlsched.simulate(JOBS, CLUSTER), {}, {}))
+    with pytest.raises(InputError, match="does not say where its jobs were"):
+        ddlsched.simulate(JOBS, CLUSTER, replay=without)

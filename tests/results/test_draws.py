@@ -1,0 +1,70 @@
+"""Draws: the same jobs with lengths that differ by a hair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ddlsched
+from ddlsched.errors import InputError
+from ddlsched.results.draws import ensemble_of
+from ddlsched.workload.job import Workload
+from ddlsched.workload.length_draws import drawn
+from ddlsched.workload.workload_files import write_workload
+from tests.jobs_by_hand import data_parallel_job, elastic_job
+
+LENGTHS = [1, 2, 900, 5_000, 100_000]
+JOBS = Workload.of(
+    [data_parallel_job(f"{n}", iterations=iterations, backward_s=0.001) for n, iterations in enumerate(LENGTHS)]
+)
+
+
+def test_a_draw_changes_each_length_by_a_hair_at_most_and_nothing_else() -> None:
+    changes = np.array([[job.iterations for job in drawn(JOBS, draw)] for draw in range(1, 400)]) - LENGTHS
+    assert changes.min(axis=0).tolist() == [0, -1, -1, -5, -100]
+    assert changes.max(axis=0).tolist() == [0, 1, 1, 5, 100]
+    assert np.abs(changes.mean(axis=0)).max() < 10
+    again = drawn(drawn(JOBS, 0), 3)
+    assert again == drawn(JOBS, 3) != JOBS
+    assert [job.job_id for job in again] == [job.job_id for job in JOBS]
+    assert {drawn(Workload.of([elastic_job(samples=5_000)]), draw)[0].samples for draw in range(60)} == {
+        *range(4_995, 5_006)
+    }
+
+
+def test_what_is_no_draw_is_refused() -> None:
+    with pytest.raises(InputError, match="draw is -1; expected a whole number >= 0"):
+        ddlsched.simulate(JOBS, draw=-1)
+
+
+def test_an_ensemble_tells_the_mean_and_how_far_one_run_and_one_job_deviate() -> None:
+    results = [ddlsched.simulate(JOBS, ddlsched.Cluster(exclusive=True), draw=draw) for draw in range(5)]
+    found = ensemble_of(results)
+    jct_s = np.array([result.jobs["jct_s"] for result in results])
+    assert found.average_jct_s.mean == pytest.approx(jct_s.mean())
+    assert found.average_jct_s.low < jct_s.mean() < found.average_jct_s.high
+    assert found.run_deviation == pytest.approx(jct_s.mean(axis=1).std(ddof=1) / jct_s.mean())
+    assert found.job_deviation == pytest.approx(np.median(jct_s.std(axis=0, ddof=1) / jct_s.mean(axis=0)))
+
+
+def test_a_comparison_has_draws_where_it_has_no_seeds_and_says_so(tmp_path: Path) -> None:
+    write_workload(JOBS, tmp_path / "trace.csv")
+    comparison = ddlsched.compare(
+        [tmp_path / "trace.csv", "microsoft-160:scale=0.001"],
+        ["srsf-1", "srsf-2"],
+        seeds=2,
+        draws=3,
+        folder=tmp_path / "out",
+        processes=1,
+    )
+    runs = comparison.runs.groupby(["workload", "policy"])["seed"].apply(list).to_dict()
+    assert {workload: seeds for (workload, _), seeds in runs.items()} == {
+        "trace": [1, 2, 3],
+        "microsoft-160:scale=0.001": [1, 2],
+    }
+    table = comparison.table().set_index(["workload", "policy", "metric"])
+    assert table.loc[("trace", "srsf-1", "average_jct_s"), "seeds"] == 3
+    assert table.loc[("trace", "srsf-1", "average_jct_s"), ["low", "high"]].notna().all()
+    assert any(note.startswith("trace: 3 draws of the jobs' lengths") for note in comparison.notes())

@@ -121,7 +121,10 @@ def main() -> int:
     table = splits(frames, arguments.splits)
     table.to_csv(arguments.out, index=False, float_format="%.4g")
     print(f"\n{table.to_string(index=False, float_format='%.4g')}\n")
-    print(table[["single %", "multi %"]].agg(["mean", "min", "max"]).to_string(float_format="%.2f"))
+    kinds = [f"{name} %" for name in frames]
+    summary = table[kinds].agg(["mean", "min", "max"]).T.rename_axis("rows").assign(splits=len(table)).reset_index()
+    summary.to_csv(arguments.out.with_name("measured_rows.csv"), index=False, float_format="%.4g")
+    print(summary.to_string(index=False, float_format="%.2f"))
     return 0
 
 

@@ -72,6 +72,7 @@ PRIORS: Mapping[str, Mapping[str, Prior]] = {
         "attention hopper": Prior(1.0, 0.1),
         "attention blackwell": Prior(1.1, 0.07),
         "memory": Prior(0.5, 0.3),
+        "casting": Prior(0.3, 0.7),
         "experts": Prior(0.8, 0.3),
         "expert_rows": Prior(300, 0.5),
         "expert_s": Prior(2e-4, 1.0),
@@ -121,7 +122,7 @@ def efficiency_of(program: str, run: PublishedRun, values: Values) -> Efficiency
     )
 
 
-_SHARED = ("memory", "experts", "expert_rows", "exposed", "scattered", "gap_s", "taken")
+_SHARED = ("memory", "casting", "experts", "expert_rows", "exposed", "scattered", "gap_s", "taken")
 
 
 def log_ratios(program: str, runs: Sequence[PublishedRun], values: Values) -> np.ndarray:
@@ -278,6 +279,16 @@ def errors(held: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return told.reset_index()
 
 
+def headlines(held: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean error of each kind of rows over the fits, and the least and the most of one fit."""
+    models = np.where(held["experts"], "experts", "dense")
+    told = held.assign(models=np.where(held["precision"] == "fp8", models + " fp8", models))
+    told["models"] = np.where(told["program"].str.startswith("fsdp"), told["models"], models)
+    by = ["kind", "program", "models"]
+    fits = told.assign(error=told["error"].abs()).groupby([*by, "fold"])["error"].mean().groupby(by)
+    return errors(told, by).merge(fits.agg(low="min", high="max", fits="size").reset_index())
+
+
 def intervals(name: str, judged: Judged, values: Values) -> pd.DataFrame:
     """Return a program's constants with what 5 and 95 % of the fits to random two thirds stay below."""
     fits = judged.constants[judged.constants["kind"] == "a third"].drop(columns="kind")
@@ -314,7 +325,7 @@ def write(held: pd.DataFrame, seen: pd.DataFrame, constants: pd.DataFrame, out: 
     by = ["program", "gpu", "precision", "experts"]
     tables = {
         "errors": errors(thirds, by),
-        "headlines": errors(held.assign(program=held["program"].str.split().str[0]), ["kind", "program", "experts"]),
+        "headlines": headlines(held),
         "order": ordered(held),
         "by_model": errors(thirds, ["model"]),
         "fitted": errors(seen, ["program"]),

@@ -55,6 +55,8 @@ class Efficiency:
     attention
         Share of the peak in half precision that fused attention reaches, all pairs of tokens counted, also those that a
         causal mask leaves out; None: ``matrix``.
+    casting
+        How often the bytes of a product are moved to bring its operands into 8 or 4 bits.
     experts, expert_rows
         Share of ``matrix`` that products of experts reach if each has endlessly many tokens, and the tokens of an
         expert that reach half of it.
@@ -80,6 +82,7 @@ class Efficiency:
     odd: Amount = 1.0
     by_precision: Mapping[str, Amount] = field(default_factory=dict)
     attention: Amount | None = None
+    casting: Amount = 0.0
     experts: Amount = 1.0
     expert_rows: Amount = 0.0
     expert_s: Amount = 0.0
@@ -87,6 +90,15 @@ class Efficiency:
     exposed: Amount = 1.0
     scattered: Amount = 1.0
     taken: Amount = 0.0
+
+    def at_clock(self, factor: float) -> Efficiency:
+        """Return the shares of a GPU of the same kind whose clock is so many times as high."""
+        return dataclasses.replace(
+            self,
+            matrix=self.matrix * factor,
+            by_precision={name: share * factor for name, share in self.by_precision.items()},
+            attention=None if self.attention is None else self.attention * factor,
+        )
 
     def share(self, work: Work, precision: Precision, rows: Amount) -> Amount:
         """Return the share of the peak that products of a kind reach; ``rows`` are the tokens of an expert."""
@@ -242,9 +254,11 @@ def operations_s(
     flops = operation.flops * np.where(operation.odd, efficiency.odd, 1.0)
     reached = gpu.peak(precision) * efficiency.share(operation.work, precision, operation.rows)
     computing_s = (flops + started * efficiency.half_flops) / reached
+    cast = operation.work in ("matrix", "experts") and precision not in ("half", "single")
+    casting_s = np.where(started > 0, efficiency.casting * moving_s, 0.0) if cast else 0.0
     longest_s = np.maximum(np.maximum(moving_s, computing_s), operation.kernels * efficiency.kernel_s)
     lost_s = efficiency.expert_s if operation.work == "dispatch" else efficiency.gap_s
-    return longest_s + operation.kernels * lost_s
+    return longest_s + casting_s + operation.kernels * lost_s
 
 
 def tiers_of_topology(

@@ -582,7 +582,13 @@ class _Shard:
         """Return what sorts tokens by expert, and back."""
         moved_bytes = 4 * elements
         forward = Operation(0.0, moved_bytes, work="dispatch")
-        return Layer(name="dispatch", forward=(forward,), input_gradient=(forward._replace(kernels=2),))
+        return Layer(
+            name="dispatch",
+            forward=(forward,),
+            input_gradient=(forward._replace(kernels=2),),
+            alternate=0.0,
+            output_bytes=2 * elements,
+        )
 
     def _shared_expert(self) -> tuple[Layer, ...]:
         """Return the expert that every token visits, if there is one."""

@@ -220,6 +220,8 @@ def _pipelined(layers: Layers, costs: Costs) -> _Schedule:
     send_s = np.where(staged, 2 * plan.interleave * _send_s(layers, costs), 0.0)
     longest_s = slowest.compute_s + slowest.exposed_s + send_s
     through_s = _both_s(first) + _both_s(last) + _both_s(block) * layers.num_blocks + send_s * (plan.pipeline - 1)
+    # With chunks of the model, a stage computes one while it sends another's.
+    hidden = np.asarray(plan.overlap) & (np.asarray(plan.interleave) > 1)
     # ZB-H1: of 1F1B's (p - 1) (f + b + w), each w fills a bubble in place of being one.
     filled_s = 2 * (plan.pipeline - 1) * slowest.weight_s if plan.zero_bubble else 0.0
     count = plan.micro_batches
@@ -227,7 +229,7 @@ def _pipelined(layers: Layers, costs: Costs) -> _Schedule:
     return _Schedule(
         compute_s=count * slowest.compute_s,
         tensor_s=count * slowest.exposed_s,
-        pipeline_s=count * send_s,
+        pipeline_s=count * np.where(hidden, 0.0, send_s),
         bubble_s=np.where(staged, np.maximum(0.0, through_s - longest_s + send_s - filled_s) / plan.interleave, 0.0),
         data_s=_data_s(layers, costs, backward_s),
         forward_s=count * (slowest.forward_s + slowest.forward_exposed_s),

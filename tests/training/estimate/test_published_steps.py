@@ -244,6 +244,16 @@ def test_an_all_to_all_between_nodes_costs_more_than_within_one() -> None:
     assert float(estimate(model, plan, between).tensor_s) > 3 * float(estimate(model, plan, within).tensor_s)
 
 
+def test_a_power_limit_lowers_the_clock() -> None:
+    usual, limited = (parse_cluster(text, efficiency="fsdp").machine(8) for text in ("h100", "h100:power_w=350"))
+    ratio = float(limited.gpu.efficiency.matrix) / float(usual.gpu.efficiency.matrix)
+    assert ratio == pytest.approx(0.5 ** (1 / 3))
+    carried = parse_cluster("h200", efficiency="torchtitan").machine(8).gpu.efficiency
+    own = PROGRAMS["torchtitan"].efficiencies["h100-96"]
+    assert float(carried.matrix) == pytest.approx(float(own.matrix) * (700 / 500) ** (1 / 3))
+    assert carried.attention == pytest.approx(own.attention * (700 / 500) ** (1 / 3))
+
+
 def test_what_is_carried_over_says_so() -> None:
     assert "constants of h100" in remark("megatron-bridge", "h200", "fp8", MODELS["llama-3-70b"])
     assert "no measured steps of mixtures" in remark("fsdp", "h100", "half", MODELS["qwen3-30b-a3b"])

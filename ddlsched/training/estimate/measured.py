@@ -61,30 +61,28 @@ _FSDP = {
     "a100-80": _efficiency(0.9508, 0.6564, 0.1971, 1.091e-05, 0.9206),
     "h100": _efficiency(0.6901, 0.3576, 0.4137, 0.000101, 0.5867, by_precision={"fp8": 0.575}),
 }
-_TITAN = _efficiency(0.5737, 0.5216, 0.2203, 9.939e-06, 0.4657, by_precision={"fp8": 0.6552}, exposed=1.023)
-_TITAN_EAGER = dataclasses.replace(_TITAN, gap_s=3.131e-05)
+_TITAN = _efficiency(0.6017, 0.5125, 0.2789, 9.899e-06, 0.5024, by_precision={"fp8": 0.5796}, exposed=1.187)
+_TITAN_EAGER = dataclasses.replace(_TITAN, gap_s=3.164e-05)
 _BRIDGE = Efficiency(
-    memory=0.2408,
-    experts=0.6799,
-    expert_rows=328.8,
-    expert_s=0.0001417,
-    sorting=0.207,
-    exposed=0.3312,
-    scattered=1.417,
-    gap_s=6.251e-06,
-    taken=0.3509,
+    memory=0.298,
+    casting=0.2348,
+    experts=0.7031,
+    expert_rows=320.4,
+    expert_s=8.074e-05,
+    sorting=0.2449,
+    exposed=0.3431,
+    scattered=1.706,
+    gap_s=5.127e-05,
+    taken=0.2978,
 )
-_HOPPER = dataclasses.replace(_BRIDGE, matrix=0.7061, attention=1.011, by_precision={"fp8": 0.609})
+_HOPPER = dataclasses.replace(_BRIDGE, matrix=0.7043, attention=1.007, by_precision={"fp8": 0.625})
 _BLACKWELL = dataclasses.replace(
-    _BRIDGE,
-    matrix=0.5302,
-    attention=1.194,
-    by_precision={"fp8": 0.7235, "mxfp8": 0.6504, "nvfp4": 0.4169},
+    _BRIDGE, matrix=0.521, attention=1.209, by_precision={"fp8": 0.7945, "mxfp8": 0.7243, "nvfp4": 0.4914}
 )
 _BRIDGES = {"h100": _HOPPER} | dict.fromkeys(("b200", "b300", "gb200", "gb300"), _BLACKWELL)
-_OLDER: dict[str, Any] = {"expert_s": 0.0007163, "sorting": 1.143}
+_OLDER: dict[str, Any] = {"expert_s": 0.0003954, "sorting": 1.797}
 """What layers of experts lost up to release 26.04."""
-_LINKS = (0.7717, 0.4508)
+_LINKS = (0.7688, 0.3708)
 _FSDP_ERRORS = {
     ("a100-40", "half", False): 0.036,
     ("a100-80", "half", False): 0.042,
@@ -92,28 +90,28 @@ _FSDP_ERRORS = {
     ("h100", "half", False): 0.029,
 }
 _TITAN_ERRORS = {
-    ("h100-96", "fp8", False): 0.137,
-    ("h100-96", "half", False): 0.123,
+    ("h100-96", "fp8", False): 0.086,
+    ("h100-96", "half", False): 0.057,
 }
 _BRIDGE_ERRORS = {
-    ("b200", "half", True): 0.087,
-    ("b200", "mxfp8", True): 0.158,
-    ("b200", "nvfp4", True): 0.116,
-    ("b300", "half", True): 0.109,
-    ("b300", "mxfp8", True): 0.083,
-    ("b300", "nvfp4", True): 0.104,
-    ("gb200", "mxfp8", True): 0.084,
-    ("gb200", "nvfp4", True): 0.206,
-    ("gb300", "fp8", False): 0.066,
-    ("gb300", "half", True): 0.062,
-    ("gb300", "mxfp8", False): 0.065,
-    ("gb300", "mxfp8", True): 0.111,
-    ("gb300", "nvfp4", False): 0.045,
-    ("gb300", "nvfp4", True): 0.035,
-    ("h100", "fp8", False): 0.032,
-    ("h100", "fp8", True): 0.088,
+    ("b200", "half", True): 0.104,
+    ("b200", "mxfp8", True): 0.199,
+    ("b200", "nvfp4", True): 0.138,
+    ("b300", "half", True): 0.113,
+    ("b300", "mxfp8", True): 0.064,
+    ("b300", "nvfp4", True): 0.080,
+    ("gb200", "mxfp8", True): 0.090,
+    ("gb200", "nvfp4", True): 0.188,
+    ("gb300", "fp8", False): 0.025,
+    ("gb300", "half", True): 0.067,
+    ("gb300", "mxfp8", False): 0.057,
+    ("gb300", "mxfp8", True): 0.095,
+    ("gb300", "nvfp4", False): 0.057,
+    ("gb300", "nvfp4", True): 0.032,
+    ("h100", "fp8", False): 0.042,
+    ("h100", "fp8", True): 0.081,
 }
-_TITAN_LINKS = {"h100-96": (0.6853, 0.868)}
+_TITAN_LINKS = {"h100-96": (0.6812, 0.6981)}
 
 PROGRAMS: Mapping[str, MeasuredProgram] = {
     "fsdp": MeasuredProgram(

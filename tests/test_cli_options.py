@@ -83,6 +83,8 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "communication": (["preemptive"], ("communication",), "preemptive"),
         "interference": (["uniform"], ("interference",), "uniform"),
         "path": (["ecmp"], ("path",), "ecmp"),
+        "queues": (["queues.yaml"], ("queues",), "queues.yaml"),
+        "admission": (["kueue", "--queues", "queues.yaml"], ("admission",), "kueue"),
         "allocation": (["malleable"], ("allocation",), "malleable"),
         "rescale_cost": (["restart_s=3", "--allocation", "malleable"], ("rescale_cost",), "restart_s=3"),
         "capacity": (["capacity.csv"], ("capacity",), "capacity.csv"),

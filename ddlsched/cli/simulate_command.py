@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate"]
 
-_POLICIES = ("placement", "order", "communication", "allocation", "path", "interference")
+_POLICIES = ("placement", "order", "communication", "allocation", "path", "admission", "interference")
 """Options that name a policy or a model of one."""
 
 

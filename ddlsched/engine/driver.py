@@ -37,6 +37,7 @@ from ddlsched.engine.server_outages import ServerOutages, Standstill
 from ddlsched.engine.settings import RunSettings
 from ddlsched.engine.state_transfers import StateTransfers
 from ddlsched.engine.stops_and_moves import StopsAndMoves
+from ddlsched.engine.tenant_rounds import TenantRounds
 from ddlsched.engine.transfer_decisions import TransferDecisions
 from ddlsched.errors import SimulationError, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
@@ -115,15 +116,17 @@ class Simulation:
             communication=settings.communication,
             allocation=settings.allocation,
             path=settings.path,
+            admission=settings.admission,
             contention=settings.contention,
             rescale_cost=settings.rescale_cost,
         )
         asked = policies.order, policies.communication, policies.contention
         path, predicted = policies.path_chosen_anew, disturbances.prediction_error > 0
-        others = policies.placement, policies.allocation, None if path is policies.path else policies.path
+        other_path = None if path is policies.path else policies.path
+        others = policies.placement, policies.allocation, policies.admission, other_path
         self._forms = PolicyForms(*asked, in_python, others, predicted, path)
         num_slices = _SLICES if settings.window else 0
-        moving = policies.order_stops or policies.placement_moves
+        moving = any(map(policies.stops_or_moves, ("order", "placement", "admission")))
         arrays = build_state(
             workload, cluster, network, disturbances, settings.interference, streams["jobs"], num_slices, moving
         )
@@ -144,6 +147,9 @@ class Simulation:
         self._moving = (
             StopsAndMoves(state, policies, self._placing, disturbances.restart_ns, standstill) if moving else None
         )
+        self._tenants = None
+        if self._moving is not None and settings.tenants is not None:
+            self._tenants = TenantRounds(state, policies, self._placing, settings.tenants, self._moving.preempt)
         self._resizing = Rescaling(state, policies, self._placing)
         self._sending = TransferDecisions(state, policies, settings.contention)
         self._outside = policies.advance_run
@@ -291,6 +297,7 @@ class Simulation:
             rescales=tuple(self._resizing.rescales),
             reservations=tuple(self._placing.reservations),
             departures=() if self._moving is None else tuple(self._moving.departures),
+            refused=() if self._tenants is None else tuple(self._tenants.refused),
             outages=(*self._servers.outages, *absent),
             busy_ns=state.gpus.busy_ns - self._warmup_busy_ns,
             warmup_ns=min(self._settings.span.warmup_ns, now_ns),
@@ -317,7 +324,11 @@ class Simulation:
     def _place(self) -> None:
         if self._moving is not None:
             self._stop_and_move(self._moving)
-        self._placing.place_queue()
+        if self._tenants is not None:
+            self._tenants.place_queue()
+            self._set_wake("wake_placement_ns", "admission")
+        else:
+            self._placing.place_queue()
         self._set_wake("wake_placement_ns", "placement")
         if self._moving is not None:
             self._moving.plan()

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ddlsched.network.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
-__all__ = ["CountedSpan", "Departure", "Finished", "Residency", "Window"]
+__all__ = ["CountedSpan", "Departure", "Finished", "Refused", "Residency", "Window"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,14 @@ class Residency:
         return [links for task, links in [*self.links_of.items(), *changed] if (task < 0) == of_state]
 
 
+class Refused(NamedTuple):
+    """From when on (nanoseconds) a job, and those behind it in its queue, waited for a reason."""
+
+    time_ns: int
+    job: int
+    reason: str
+
+
 @dataclass(frozen=True)
 class Departure:
     """A running job was stopped or moved by a policy: which, when, from which GPUs, and the work that it lost."""
@@ -121,6 +130,8 @@ class Finished:
         Job, when it was made and for when (nanoseconds), of each reservation of a recorded run, in order of time.
     outages
         Server, from, to (nanoseconds) of each time that a server was absent.
+    refused
+        Why jobs of tenants waited, whenever that changed, in order of time.
     busy_ns
         Compute time of each GPU after the warm-up.
     warmup_ns, end_ns
@@ -138,6 +149,7 @@ class Finished:
     departures: tuple[Departure, ...]
     reservations: tuple[tuple[int, int, int], ...]
     outages: tuple[tuple[int, int, int], ...]
+    refused: tuple[Refused, ...]
     busy_ns: np.ndarray
     warmup_ns: int
     end_ns: int

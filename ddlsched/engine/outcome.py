@@ -18,7 +18,7 @@ from ddlsched.network.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
-__all__ = ["CountedSpan", "Departure", "Finished", "Refused", "Residency", "Window"]
+__all__ = ["CountedSpan", "Departure", "Finished", "JobFailure", "Refused", "Residency", "Window"]
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,22 @@ class Departure:
 
 
 @dataclass(frozen=True)
+class JobFailure:
+    """A failure that hit a running job: which, when, why, the time since its last checkpoint, and for how long it hung.
+
+    ``stay`` is the one in which it hung or went on, by number; -1 where it lost its GPUs at once. ``hang_ns`` is None
+    where nobody notices; another failure may end it earlier.
+    """
+
+    job: int
+    time_ns: int
+    cause: str
+    lost_ns: int
+    stay: int = -1
+    hang_ns: int | None = 0
+
+
+@dataclass(frozen=True)
 class Finished:
     """What a run leaves behind.
 
@@ -126,6 +142,8 @@ class Finished:
         Job, change and its cost (nanoseconds) of every change of an elastic job, in order of time.
     departures
         Every stop and move by a policy, in order of time.
+    failures
+        Every failure that hit a running job, in order of time.
     reservations
         Job, when it was made and for when (nanoseconds), of each reservation of a recorded run, in order of time.
     outages
@@ -147,6 +165,7 @@ class Finished:
     slices: Records
     rescales: tuple[tuple[int, Rescale, int], ...]
     departures: tuple[Departure, ...]
+    failures: tuple[JobFailure, ...]
     reservations: tuple[tuple[int, int, int], ...]
     outages: tuple[tuple[int, int, int], ...]
     refused: tuple[Refused, ...]

@@ -50,7 +50,7 @@ def test_a_yaml_file_and_python_have_what_compare_has() -> None:
     assert fields_of_yaml >= SIMULATED - {"seed"}
     flags = options_of("compare") - {"config", "out", "processes", "dask", "as_json", "jobs", "help"}
     own = set(Settings.model_fields) - {"workloads", "policies", "options"}
-    assert flags - POLICY - DISTURBANCES == own | set(Options.model_fields) - {"disturbances"}
+    assert flags - POLICY - {"name"} - DISTURBANCES == own | set(Options.model_fields) - {"disturbances"}
     assert set(inspect.signature(ddlsched.compare).parameters) >= set(Settings.model_fields)
 
 

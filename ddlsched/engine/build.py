@@ -79,6 +79,7 @@ def build_state(
         transfers=arrays.transfers,
         links=_links(network),
         entries=make_records("entry", _FIRST_ENTRIES),
+        crossings=make_records("crossing", 1),
         covers=make_covers(len(network.links)),
         hops=make_records("hop", _FIRST_ENTRIES),
         paths=make_records("path", _FIRST_ENTRIES),
@@ -301,6 +302,7 @@ def _gpus(cluster: Cluster, slowdowns: np.ndarray) -> Records:
 
 def _links(network: Network) -> Records:
     links = make_records("link", len(network.links))
+    links.leader = np.arange(len(links))
     links.head = links.waiting_head = links.first_filled = -1
     links.relative_bandwidth = [link.relative_bandwidth for link in network.links]
     links.bandwidth_bytes_per_s = [link.bandwidth_bytes_per_s for link in network.links]

@@ -270,6 +270,7 @@ def _jobs(workload: Workload, moving: bool) -> Records:
     jobs.group_steps = [
         _group_steps(job) if grouped else 0 for job, grouped in zip(workload, jobs.grouped, strict=True)
     ]
+    jobs.num_tuples = jobs.num_transfers
     jobs.elastic = [isinstance(job, ElasticJob) for job in workload]
     jobs.samples_left = [job.samples if isinstance(job, ElasticJob) else 0 for job in workload]
     jobs.start_iterations_left = jobs.iterations

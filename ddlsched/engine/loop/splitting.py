@@ -64,6 +64,7 @@ def put_on_network(s: State, number: int) -> None:
     """Put a job's transfers, each in the state that it has, on their links."""
     run = s.run[0]
     job = s.jobs[number]
+    job.active_transfers = job.waiting_transfers = 0
     for place in range(job.first_transfer, job.first_transfer + job.num_transfers):
         transfer = s.transfers[place]
         transfer.step, transfer.num_binding, transfer.fresh = -1, 0, 0
@@ -74,12 +75,14 @@ def put_on_network(s: State, number: int) -> None:
             s.active[run.num_active] = place
             run.num_active += 1
             run.others_active += transfer.others
+            job.active_transfers += 1
             join_links_now(s, transfer)
         elif transfer.state == TransferState.WAITING:
             transfer.position = run.num_waiting
             s.waiting[run.num_waiting] = place
             run.num_waiting += 1
             run.others_waiting += transfer.others
+            job.waiting_transfers += 1
             transfer.waits_on, transfer.fresh = -1, 1
             s.fresh[run.num_fresh] = place
             run.num_fresh += 1
@@ -87,7 +90,7 @@ def put_on_network(s: State, number: int) -> None:
                 link_waiting(s, e)
         if transfer.end_ns >= 0:
             schedule(run, s.heap, s.position, s.end_ns, run.num_gpus + place, transfer.end_ns)
-    run.rerate = run.communicate = 1
+    run.rerate = run.communicate = run.components_changed = 1
 
 
 @njit

@@ -193,7 +193,7 @@ def end_all_reduce(s: State, number: int) -> None:
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
     task = s.tasks[job.first_task + transfer.task]
-    job.steps_left -= 1
+    job.steps_left -= 1 + transfer.others
     if job.grouped == 1:
         for member in range(task.first_member, task.first_member + task.num_members):
             s.workers[job.first_worker + s.members[member]].load_left_ns -= task.load_ns

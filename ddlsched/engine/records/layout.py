@@ -63,8 +63,9 @@ _INTEGERS = {
         # fixed
         "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
         "first_worker first_transfer num_transfers first_source num_sources elastic kind "
-        # of one whose workers do different things: its compute tasks, counted for each worker that runs them
-        "grouped group_steps "
+        # of one whose workers do different things: its compute tasks, counted for each worker that runs them,
+        # and its collectives, for each tuple
+        "grouped group_steps num_tuples "
         # and, of those, the workers that are simulated for all
         "folded first_leader num_leaders "
         # fixed at placement

@@ -142,7 +142,7 @@ class GroupedJobs:
         first, count = jobs.first_transfer.item(number), jobs.num_transfers.item(number)
         transfers = state.arrays.transfers[first : first + count].copy()
         begin, flags = jobs.first_task.item(number), self._flags(number)
-        pending = state.arrays.tasks.pending[begin : begin + len(old.parts.task)].copy()
+        ended = state.arrays.tasks.ended[begin : begin + len(old.parts.task)] == jobs.parity.item(number)
         ready = state.arrays.ready[flags : flags + len(old.parts.task)].copy()
         at_work = self._at_work(number)
         finest = old.dag.finest
@@ -150,7 +150,9 @@ class GroupedJobs:
         self._write(number, old.dag, finest, parts)
         before = _places_before(old, parts)
         begin, flags = jobs.first_task.item(number), self._flags(number)
-        state.arrays.tasks.pending[begin : begin + len(parts.task)] = pending[before]
+        tasks = state.arrays.tasks[begin : begin + len(parts.task)]
+        tasks.ended = np.where(ended[before], jobs.parity.item(number), 1 - jobs.parity.item(number))
+        tasks.pending = parts.pending(ended[before])
         state.arrays.ready[flags : flags + len(parts.task)] = ready[before]
         self._copy_transfers(number, old, parts, transfers[before[parts.num_computes :] - old.parts.num_computes])
         stand_alone(state.arrays, number)
@@ -229,7 +231,7 @@ class GroupedJobs:
         tasks.dag_task, tasks.part = parts.task, parts.part
         tasks.duration_ns = grouped.durations_ns[parts.task]
         tasks.worker = first_worker + parts.worker
-        tasks.transfer = -1
+        tasks.transfer, tasks.ended = -1, jobs.parity.item(number)
         tasks.transfer[parts.num_computes :] = first_transfer + np.arange(num_transfers)
         tasks.reduce_predecessors = tasks.pending = parts.predecessors
         tasks.first_successor = first_successor + parts.first_successor[:-1]

@@ -218,6 +218,7 @@ def end_all_reduce(s: State, number: int) -> None:
 @njit
 def end_part(s: State, job: Records, task: Records) -> None:
     """A part of an iteration of a job of groups is done: what waits for it may go."""
+    task.ended = job.parity
     for place in range(task.first_successor, task.first_successor + task.num_successors):
         successor = s.successors[place]
         record = s.tasks[job.first_task + successor]

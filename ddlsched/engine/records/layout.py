@@ -64,8 +64,8 @@ _INTEGERS = {
         "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
         "first_worker first_transfer num_transfers first_source num_sources elastic kind "
         # of one whose workers do different things: its compute tasks, counted for each worker that runs them,
-        # and its collectives, for each tuple
-        "grouped group_steps num_tuples "
+        # its collectives, for each tuple, and a number that changes from iteration to iteration
+        "grouped group_steps num_tuples parity "
         # and, of those, the workers that are simulated for all
         "folded first_leader num_leaders "
         # fixed at placement
@@ -97,8 +97,8 @@ _INTEGERS = {
     "task": (
         "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns "
         "begins_ns ends_ns dag_task part first_member num_members "
-        # of a job of groups: who computes it
-        "worker"
+        # of a job of groups: who computes it, and the parity of the iteration in which it ended last
+        "worker ended"
     ),
     "worker": (
         "job gpu leader done_ns busy_ns first_ready num_ready first_flag next_ready previous_ready penalty_ppm "

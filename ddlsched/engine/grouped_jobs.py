@@ -153,6 +153,7 @@ class GroupedJobs:
         tasks = state.arrays.tasks[begin : begin + len(parts.task)]
         tasks.ended = np.where(ended[before], jobs.parity.item(number), 1 - jobs.parity.item(number))
         tasks.pending = parts.pending(ended[before])
+        tasks.load_ns[parts.num_computes :] = old.sent.planned_of(parts)[2]
         state.arrays.ready[flags : flags + len(parts.task)] = ready[before]
         self._copy_transfers(number, old, parts, transfers[before[parts.num_computes :] - old.parts.num_computes])
         stand_alone(state.arrays, number)

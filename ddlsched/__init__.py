@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ddlsched.cluster.cluster import Cluster, Server
     from ddlsched.cluster.cluster_files import read_cluster
     from ddlsched.cluster.disturbances import Disturbances, Outage
+    from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
+    from ddlsched.cluster.tenants_file import read_tenants
     from ddlsched.comparisons.compare import compare
     from ddlsched.comparisons.comparison import Comparison
     from ddlsched.comparisons.report.html_report import report
@@ -60,16 +62,21 @@ _HOME = {
     "Linear": "network.contention",
     "MaxMin": "network.contention",
     "Outage": "cluster.disturbances",
+    "Preemption": "cluster.tenants",
     "PluginError": "errors",
+    "Queue": "cluster.tenants",
+    "Quota": "cluster.tenants",
     "Result": "results.result",
     "Server": "cluster.cluster",
     "SimulationError": "errors",
+    "Tenants": "cluster.tenants",
     "UnknownNameError": "errors",
     "Workload": "workload.job",
     "compare": "comparisons.compare",
     "import_trace": "workload.traces.trace_import",
     "microsoft_160": "workload.generators.microsoft",
     "read_cluster": "cluster.cluster_files",
+    "read_tenants": "cluster.tenants_file",
     "read_workload": "workload.workload_files",
     "report": "comparisons.report.html_report",
     "simulate": "simulation",
@@ -96,15 +103,20 @@ __all__ = [
     "MaxMin",
     "Outage",
     "PluginError",
+    "Preemption",
+    "Queue",
+    "Quota",
     "Result",
     "Server",
     "SimulationError",
+    "Tenants",
     "UnknownNameError",
     "Workload",
     "compare",
     "import_trace",
     "microsoft_160",
     "read_cluster",
+    "read_tenants",
     "read_workload",
     "report",
     "simulate",

@@ -13,6 +13,7 @@ from ddlsched.cluster.cloud_instances import capacity_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.cluster_files import read_cluster, throughputs_of
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.cluster.tenants_file import tenants_of
 from ddlsched.engine.driver import run_simulation
 from ddlsched.engine.outcome import CountedSpan, Window
 from ddlsched.engine.run_options import RunOptions
@@ -21,7 +22,7 @@ from ddlsched.errors import InputError, guarded, label, says_unknown_arguments
 from ddlsched.network.contention import MAX_CONSTANT_S
 from ddlsched.network.topology import Network
 from ddlsched.options import filled, keywords_of
-from ddlsched.plugins.defaults import DEFAULT_BUNDLE
+from ddlsched.plugins.defaults import DEFAULT_ADMISSION, DEFAULT_BUNDLE
 from ddlsched.plugins.names import Kind, made_by, resolve, resolve_bundle
 from ddlsched.results.plausibility import refuse_faster_than_links
 from ddlsched.results.result import Result
@@ -153,8 +154,13 @@ def _settings(cluster: Cluster, given: RunOptions, span: CountedSpan) -> RunSett
     network = Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)
     model = resolve("contention", given["contention"])
     cost, capacity = given["rescale_cost"], given["capacity"]
+    tenants, admission = tenants_of(given["queues"]), given["admission"]
+    if tenants is None and admission is not None:
+        raise InputError("admission is given; expected queues as well, the tenants that it decides about")
     return RunSettings(
         cluster=cluster,
+        tenants=tenants,
+        admission=None if tenants is None else resolve("admission", admission or DEFAULT_ADMISSION),
         network=network,
         **{kind: None if door is None else resolve(kind, door) for kind, door in doors.items()},
         rescale_cost=ConstantRescaleCost.parse(cost) if isinstance(cost, str) else cost or ConstantRescaleCost(),

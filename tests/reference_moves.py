@@ -109,8 +109,8 @@ class Moves:
             if server in sources:
                 sources.remove(server)
                 targets.remove(server)
-        state_mb = self.disturbances.state_mb
-        each_bytes = state.job.gpu_memory_bytes if state_mb is None else round(state_mb * 1e6)
+        state_mb, share = self.disturbances.state_mb, self.disturbances.state_share
+        each_bytes = round(state.job.gpu_memory_bytes * share) if state_mb is None else round(state_mb * 1e6)
         cards = simulation.network.cards
         servers = zip(sorted(sources), sorted(targets), strict=True)
         pairs = [(source, target, place % cards) for place, (source, target) in enumerate(servers)]

@@ -10,7 +10,7 @@ are also the links of collectives, and what is drawn at random (which GPUs are s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -23,8 +23,9 @@ from reference_moves import Moves
 from reference_network import Flow, Loads, NetworkNow, Transfer, joined, least_link_rate, meet, scatter, shares
 
 from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Strike
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.cluster.disturbances import CapacityChange, Disturbances, jitter_factors
+from ddlsched.cluster.disturbances import Disturbances, jitter_factors
 from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.network.collectives import Card, Rank
 from ddlsched.network.contention import ContentionModel, ring_bytes
@@ -154,6 +155,7 @@ class RunningJob:
         self.restarts_until_ns = (
             -1
         )  # while it holds its GPUs to start again: the end of that, UNKNOWN if state is to come
+        self.hangs_until_ns = -1  # of one that a failure has hit, until that is noticed
         self.hold_ns = 0  # for how long it holds them once its state has come
         self.leaving: int = 0  # 1: it is to move when its iteration ends; 2: that has ended
         self.checkpoint_ns = -1  # when its work was safe last
@@ -309,7 +311,7 @@ class Simulation:
     slowdowns: list[float]
     jitter_seed: int
     jitter: np.ndarray
-    changes: list[CapacityChange]
+    changes: list[CapacityChange | Strike]
     to_come: list[RunningJob]
     now_ns: int = 0
     queue: list[RunningJob] = field(default_factory=list)
@@ -496,7 +498,12 @@ class Simulation:
     # Between steps 2 and 3
 
     def change_capacity(self) -> None:
-        changes = [change for change in self.changes if change.time_ns == self.now_ns]
+        now = [change for change in self.changes if change.time_ns == self.now_ns]
+        changes = [change for change in now if isinstance(change, CapacityChange)]
+        strikes = [change for change in now if isinstance(change, Strike)]
+        for strike in strikes:
+            self.changes.remove(strike)
+            self.jobs_changed = True
         stopped: list[tuple[RunningJob, int]] = []
         for change in changes:
             self.changes.remove(change)
@@ -513,6 +520,20 @@ class Simulation:
         for state, lost_samples in stopped:
             if self.elastic:
                 self.elastic.lose(self, state, lost_samples)
+        for strike in strikes:
+            self.hit(strike)
+
+    def hit(self, strike: Strike) -> None:
+        """Jobs hang where they are and start again there; those that hang already go on hanging."""
+        hit = [s for s in self.residents if s.number == strike.job or set(s.gpus) & set(strike.gpus)]
+        for state in sorted(hit, key=lambda s: s.number):
+            if strike.hang_ns is None or state.finished or self.now_ns <= state.hangs_until_ns:
+                continue
+            gpus = list(state.gpus)
+            self.stop(state, self.disturbances.checkpoint_iterations)
+            self.queue.remove(state)
+            self.place(state, gpus, strike.hang_ns + round(self.disturbances.restart_s * NS_PER_S))
+            state.hangs_until_ns = self.now_ns + strike.hang_ns
 
     def stop(self, state: RunningJob, commit_iterations: int) -> None:
         """Take a job off its GPUs, with the work since its last commit lost."""
@@ -535,7 +556,7 @@ class Simulation:
         state.gpus, state.servers, state.traffic, state.communication_ns = (), (), {}, 0
         state.loads_ns = {}
         state.restarts += 1
-        state.restarts_until_ns = -1
+        state.restarts_until_ns = state.hangs_until_ns = -1
         state.leaving = 0
 
     # Between these and step 3, and after placement
@@ -862,6 +883,8 @@ def reference_simulate(
     streams = [np.random.default_rng(stream) for stream in np.random.SeedSequence(seed).spawn(7)]
     model = resolve("contention", contention).bound_to(network)
     jobs = [RunningJob(job, number) for number, job in enumerate(workload)]
+    arrivals = [(job.arrival_ns, job.num_gpus) for job in workload]
+    places = FailurePlaces(cluster.first_gpus.tolist(), network.racks, arrivals)
     simulation = Simulation(
         cluster=cluster,
         network=network,
@@ -875,7 +898,7 @@ def reference_simulate(
         slowdowns=disturbances.slowdowns(cluster.num_gpus, streams[3]).tolist(),
         jitter_seed=int(streams[3].integers(2**32)),
         jitter=jitter_factors(disturbances.jitter_cv),
-        changes=list(disturbances.capacity_changes(cluster.num_servers, streams[4])),
+        changes=drawn_until(disturbances.capacity_changes(places, streams[4]), until_s),
         to_come=list(jobs),
         elastic=Elastic(allocation, rescale_cost or (lambda change: 0.0)) if allocation else None,
         interference=interference,
@@ -898,6 +921,16 @@ def reference_simulate(
         events=simulation.events,
         changes=simulation.elastic.changes if simulation.elastic else [],
     )
+
+
+def drawn_until(changes: Iterator[CapacityChange | Strike], until_s: float | None) -> list[CapacityChange | Strike]:
+    """What happens up to then, and the first that is later; all of it without an end."""
+    listed: list[CapacityChange | Strike] = []
+    while (change := next(changes, None)) is not None:
+        listed.append(change)
+        if until_s is not None and change.time_ns > until_s * NS_PER_S:
+            break
+    return listed
 
 
 def begun(policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:

@@ -21,6 +21,7 @@ from ddlsched.cli.dataclass_options import Given, Panel, option, option_names, w
 from ddlsched.cli.simulate_command import OutputOptions
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.cluster.failure_causes import read_causes
 from ddlsched.comparisons.settings import Settings
 from ddlsched.engine.run_options import CLUSTER_OPTIONS, RunOptions
 from ddlsched.errors import InputError
@@ -83,6 +84,8 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "communication": (["preemptive"], ("communication",), "preemptive"),
         "interference": (["uniform"], ("interference",), "uniform"),
         "path": (["ecmp"], ("path",), "ecmp"),
+        "queues": (["queues.yaml"], ("queues",), "queues.yaml"),
+        "admission": (["kueue", "--queues", "queues.yaml"], ("admission",), "kueue"),
         "allocation": (["malleable"], ("allocation",), "malleable"),
         "rescale_cost": (["restart_s=3", "--allocation", "malleable"], ("rescale_cost",), "restart_s=3"),
         "capacity": (["capacity.csv"], ("capacity",), "capacity.csv"),
@@ -99,10 +102,12 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "straggler_slowdown": (["4", "--straggler-share", "0.5"], ("disturbances", "straggler_slowdown"), 4.0),
         "server_mtbf_s": (["50"], ("disturbances", "server_mtbf_s"), 50.0),
         "server_repair_s": (["60", "--server-mtbf-s", "50"], ("disturbances", "server_repair_s"), 60.0),
+        "failures": (["rsc-2"], ("disturbances", "failures"), read_causes("rsc-2")),
         "outages": (["outages.csv"], ("disturbances", "outages"), (Outage(server=3, from_s=0.5, to_s=1.5),)),
         "checkpoint_iterations": (["5", "--server-mtbf-s", "50"], ("disturbances", "checkpoint_iterations"), 5),
         "restart_s": (["1.5", "--server-mtbf-s", "50"], ("disturbances", "restart_s"), 1.5),
         "state_mb": (["100", "--order", "stopping-srtf"], ("disturbances", "state_mb"), 100.0),
+        "state_share": (["0.5", "--order", "stopping-srtf"], ("disturbances", "state_share"), 0.5),
         "prediction_error": (["0.5"], ("disturbances", "prediction_error"), 0.5),
     },
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +30,7 @@ __all__ = ["compare"]
 _POLICIES = "Policies"
 _RUNS = "Run and results"
 _HOW = _RUNS
-_DOORS = ("scheduler", "placement", "order", "communication", "allocation", "path")
+_DOORS = ("scheduler", "placement", "order", "communication", "allocation", "path", "admission")
 _SEVERAL = (*_DOORS, "servers", "server_table", "topology", "contention")
 _SHOWN = dict.fromkeys(("placement", "order", "communication"), f"{DEFAULT_BUNDLE}'s")
 
@@ -52,6 +53,16 @@ def compare(
         Given[Disturbances],
         Panel("What goes wrong (all drawn from the seed)", metavars={"outages": "FILE.csv"}, only_given=True),
     ],
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What tables and charts call a policy; may be given several times, once for each policy in their "
+            "order.",
+            metavar="LABEL",
+            show_default="what tells them apart",
+            rich_help_panel=_POLICIES,
+        ),
+    ] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -123,13 +134,13 @@ def compare(
     """Simulate policies on the same workloads, clusters and seeds, and compare them.
 
     The policies are each --scheduler, and every combination of what --placement, --order, --communication,
-    --allocation and --path list.
+    --allocation, --path and --admission list.
 
     Finished runs are kept, and the same command goes on from them, whatever stopped it.
 
     A run that fails does not stop the rest; it is reported, and tried again the next time.
     """
-    flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(options.values)}
+    flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(options.values, name or [])}
     flags |= {"baseline": baseline, "seeds": seeds, "draws": draws, "timeline": timeline}
     listed = {name for name, option in declared(RunOptions).items() if option.listed}
     flags |= {name: value for name, value in options.values.items() if name in listed and name not in _DOORS}
@@ -150,10 +161,20 @@ def compare(
         raise typer.Exit(1)
 
 
-def _policies(given: Mapping[str, list[str]]) -> list[Any]:
+def _policies(given: Mapping[str, list[str]], names: Sequence[str]) -> list[Any]:
     """Return each bundle, and the combinations of all else that lists of policies name."""
     doors = {name: given[name] for name in _DOORS[1:] if given.get(name)}
-    return [*given.get("scheduler", []), *([doors] if doors else [])]
+    bundles = given.get("scheduler", [])
+    if not names:
+        return [*bundles, *([doors] if doors else [])]
+    combined = [dict(zip(doors, chosen, strict=True)) for chosen in product(*doors.values())] if doors else []
+    policies = [*({"scheduler": bundle} for bundle in bundles), *combined]
+    if len(policies) != len(names):
+        raise InputError(
+            f"--name: is given {len(names)} times for {len(policies)} policies; expected one for each --scheduler, "
+            "then for each combination of the other policies, in their order"
+        )
+    return [{"name": name} | policy for name, policy in zip(names, policies, strict=True)]
 
 
 def _refuse_processes(processes: int) -> None:
@@ -200,7 +221,7 @@ def _flag(location: Location) -> str:
         case ("policies", int(), str(door), *_):
             return f"--{door}"
         case ("policies", *_):
-            return "--scheduler, --placement, --order, --communication, --allocation or --path"
+            return "--scheduler, --placement, --order, --communication, --allocation, --path or --admission"
         case ("options", "disturbances"):
             return "compare"
         case ("options", *names):

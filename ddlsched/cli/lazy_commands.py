@@ -26,6 +26,8 @@ _STUDY: Final = {
     "simulate": "simulate_command:simulate",
     "compare": "compare_command:compare",
     "explain": "explain_command:explain",
+    "what-if": "what_if_command:what_if",
+    "import-cluster": "import_cluster_command:import_cluster",
     "report": "report_command:report",
     "tune": "tune_command:tune",
     "validate": "validate_command:validate",

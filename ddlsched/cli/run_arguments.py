@@ -17,11 +17,13 @@ _NEEDS = {
     "rescale_cost": ("allocation",),
     "straggler_slowdown": ("straggler_share",),
     "server_repair_s": ("server_mtbf_s",),
-    "restart_s": ("server_mtbf_s", "outages", "capacity", "order", "placement"),
-    "state_mb": ("order", "placement"),
+    "restart_s": ("server_mtbf_s", "failures", "outages", "capacity", "order", "placement", "queues"),
+    "state_mb": ("order", "placement", "queues"),
+    "state_share": ("order", "placement", "queues"),
     "throughputs": ("server_table",),
     "reference_kind": ("throughputs",),
-    "checkpoint_iterations": ("server_mtbf_s", "outages", "capacity"),
+    "admission": ("queues",),
+    "checkpoint_iterations": ("server_mtbf_s", "failures", "outages", "capacity"),
 }
 """Flags that change nothing without one of others."""
 

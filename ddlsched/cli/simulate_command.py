@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate"]
 
-_POLICIES = ("placement", "order", "communication", "allocation", "path", "interference")
+_POLICIES = ("placement", "order", "communication", "allocation", "path", "admission", "interference")
 """Options that name a policy or a model of one."""
 
 
@@ -79,7 +79,11 @@ def simulate(
     options: Annotated[Given[RunOptions], Panel(only_given=True)],
     disturbances: Annotated[
         Given[Disturbances],
-        Panel("What goes wrong (all drawn from --seed)", metavars={"outages": "FILE.csv"}, only_given=True),
+        Panel(
+            "What goes wrong (all drawn from --seed)",
+            metavars={"outages": "FILE.csv", "failures": "NAME|FILE.csv"},
+            only_given=True,
+        ),
     ],
     output: Annotated[Given[OutputOptions], Panel("Run and results")],
 ) -> None:

@@ -59,7 +59,7 @@ def validate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=f"What to check: {_KINDS}.", readable=False)],
     *,
     cluster: Annotated[Given[RunOptions], Panel(only=_CLUSTER, only_given=True)],
-    restarts: Annotated[Given[Disturbances], Panel(only=("restart_s", "state_mb"), only_given=True)],
+    restarts: Annotated[Given[Disturbances], Panel(only=("restart_s", "state_mb", "state_share"), only_given=True)],
     as_json: Annotated[bool, typer.Option("--json", help="Print what is in the file as one JSON object.")] = False,
 ) -> None:
     """Check an input file and say what is in it, or what is wrong and where.

@@ -139,6 +139,7 @@ def going_on(workload: Workload, cluster: Cluster, disturbances: Disturbances) -
     """
     import numpy as np
 
+    from ddlsched.engine.stop_prices import going_on_elsewhere_s
     from ddlsched.workload.elastic_job import ElasticJob
 
     rigid = [job for job in workload if not isinstance(job, ElasticJob)]
@@ -146,12 +147,9 @@ def going_on(workload: Workload, cluster: Cluster, disturbances: Disturbances) -
         raise InputError(
             "--restart-s, --state-mb: all jobs are elastic; expected --rescale-cost of 'simulate' for them"
         )
-    state_mb = disturbances.state_mb
-    per_gpu_mb = np.array([job.gpu_memory_mb if state_mb is None else state_mb for job in rigid])
+    per_gpu_mb = np.array([disturbances.state_bytes(job.gpu_memory_bytes) for job in rigid]) / 1e6
     network = network_of(cluster)
-    gpus = np.minimum([job.num_gpus for job in rigid], cluster.gpus_per_server)
-    cards_bytes_per_s = network.nic_bytes_per_s * np.minimum(gpus, network.cards)
-    times_s = disturbances.restart_s + gpus * per_gpu_mb * 1e6 / cards_bytes_per_s
+    times_s = [going_on_elsewhere_s(disturbances, job, network, cluster.gpus_per_server) for job in rigid]
     return {
         "restart_s": disturbances.restart_s,
         "state_mb_of_a_gpu": [float(value) for value in np.quantile(per_gpu_mb, [0.0, 0.5, 1.0])],

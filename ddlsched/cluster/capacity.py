@@ -8,7 +8,8 @@ from itertools import groupby
 from math import inf
 from pathlib import Path
 
-from ddlsched.cluster.disturbances import CapacityChange, end_ns, overlap
+from ddlsched.cluster.capacity_changes import CapacityChange
+from ddlsched.cluster.disturbances import end_ns, overlap
 from ddlsched.errors import InputError
 from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
 from ddlsched.ranges import LAST_S

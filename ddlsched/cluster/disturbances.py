@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, log
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Strike, drawn_changes
+from ddlsched.cluster.failure_causes import FailureCause, read_causes
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
 from ddlsched.ranges import LAST_S, check_fields, ranged
-from ddlsched.units import MAX_NS, is_whole, ns_from_s
+from ddlsched.units import MAX_NS, bytes_from_mb, is_whole, ns_from_s
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,18 +45,6 @@ def end_ns(to_s: float) -> int:
     return ns_from_s(to_s) if to_s <= LAST_S else MAX_NS
 
 
-class CapacityChange(NamedTuple):
-    """A server that goes or comes; ordered by time, then those that come first, then by server.
-
-    ``warned`` is whether its jobs can save their work before it goes.
-    """
-
-    time_ns: int
-    fails: bool
-    server: int
-    warned: bool = False
-
-
 # Its docstring is also the help of the command line (ddlsched/cli/dataclass_options.py).
 @says_unknown_arguments
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +67,10 @@ class Disturbances:
         Mean time of a server from repair to failure, seconds, exponentially distributed; by default none fails.
     server_repair_s
         Mean time of a server from failure to repair, seconds, exponentially distributed.
+    failures
+        Why servers and jobs fail: a published table by its name (llama3-16k, rsc-1, rsc-2), or CSV with the columns
+        cause, per, per_1000_days and optionally others (docs/workloads.md); in Python also objects of
+        :class:`~ddlsched.cluster.failure_causes.FailureCause`.
     outages
         When which server is down, in place of random failures: CSV with the columns server, from_s, to_s; in Python
         also objects of :class:`Outage`.
@@ -87,7 +80,9 @@ class Disturbances:
         Time for which a job holds its GPUs before it goes on after a failure, a stop or a move, seconds.
     state_mb
         What a job that a policy stopped or moves takes along from each of its GPUs over the network to other servers,
-        MB (1e6 B); 0 is nothing, by default it is all the memory that the job takes there.
+        MB (1e6 B); 0 is nothing, by default it is a part of the memory that the job takes there.
+    state_share
+        Which part of that memory, where ``state_mb`` is not given.
     prediction_error
         Policies take each job for so many times as long as it is: the exponential of a normal number with mean 0 and
         this standard deviation, drawn once a job; 0.3 is a good predictor, 1.0 a poor one. A job that outlasts its
@@ -99,38 +94,64 @@ class Disturbances:
     straggler_slowdown: float = ranged(2.0, 1.0, MAX_SLOWDOWN)
     server_mtbf_s: float | None = ranged(None, 1e-3, LAST_S)
     server_repair_s: float = ranged(3600.0, 1e-3, LAST_S)
+    failures: tuple[FailureCause, ...] | str = ()
     outages: tuple[Outage, ...] | str = ()
     checkpoint_iterations: int = ranged(1, 1)
     restart_s: float = ranged(0.0, 0.0, LAST_S)
     state_mb: float | None = ranged(None, 0.0, MAX_NS / 1e6)
+    state_share: float = ranged(1.0, 0.0, 1.0)
     prediction_error: float = ranged(0.0, 0.0, 10.0)
 
     def __post_init__(self) -> None:
         check_fields(self, "disturbances")
         outages = _listed(self.outages)
-        if outages and self.server_mtbf_s is not None:
-            raise InputError("disturbances: both outages and server_mtbf_s are given; expected one of them")
+        failures = _causes(self.failures)
+        given = {"failures": failures, "outages": outages, "server_mtbf_s": self.server_mtbf_s}
+        if len(told := [name for name, value in given.items() if value]) > 1:
+            raise InputError(f"disturbances: both {' and '.join(told)} are given; expected one of them")
         _refuse_overlap(outages)
+        if self.state_mb is not None and self.state_share != 1.0:
+            raise InputError("disturbances: both state_mb and state_share are given; expected one of them")
         object.__setattr__(self, "outages", outages)
+        object.__setattr__(self, "failures", failures)
 
     @property
     def servers_fail(self) -> bool:
         """Whether any server may."""
-        return self.server_mtbf_s is not None or bool(self.outages)
+        return bool(self.causes) or bool(self.outages)
+
+    @property
+    def causes(self) -> tuple[FailureCause, ...]:
+        """Why something fails at random, if anything does."""
+        if self.server_mtbf_s is None:
+            return _causes(self.failures)
+        only = FailureCause(cause="server", per="server", mtbf_s=self.server_mtbf_s, repair_s=self.server_repair_s)
+        return (only,)
 
     @property
     def draws(self) -> bool:
         """Whether anything of it depends on the run's seed."""
         lasting = self.jitter_cv > 0 or self.straggler_share > 0 or self.prediction_error > 0
-        return lasting or self.server_mtbf_s is not None
+        return lasting or bool(self.causes)
 
     @property
     def restart_ns(self) -> int:
         """Time for which a job that starts again holds its GPUs, nanoseconds."""
         return ns_from_s(self.restart_s)
 
-    def capacity_changes(self, num_servers: int, rng: np.random.Generator) -> Iterator[CapacityChange]:
-        """Return when servers fail and come back, in order of time; endless for random failures.
+    @property
+    def moves_state(self) -> bool:
+        """Whether a job that goes on elsewhere takes anything along."""
+        return self.state_share > 0 if self.state_mb is None else self.state_mb > 0
+
+    def state_bytes(self, gpu_memory_bytes: int) -> int:
+        """Return what one worker takes along that has so much of its GPU's memory, bytes."""
+        if self.state_mb is not None:
+            return bytes_from_mb(self.state_mb)
+        return gpu_memory_bytes if self.state_share == 1 else round(gpu_memory_bytes * self.state_share)
+
+    def capacity_changes(self, places: FailurePlaces, rng: np.random.Generator) -> Iterator[CapacityChange | Strike]:
+        """Return what fails and comes back, in order of time; endless for random failures.
 
         Raises
         ------
@@ -139,21 +160,12 @@ class Disturbances:
         """
         outages = _listed(self.outages)
         for outage in outages:
-            if outage.server >= num_servers:
-                raise InputError(f"outage of server {outage.server}: the cluster's servers are 0 to {num_servers - 1}")
-        if self.server_mtbf_s is not None:
-            return self._random_changes(self.server_mtbf_s, num_servers, rng)
+            if outage.server >= places.num_servers:
+                last = places.num_servers - 1
+                raise InputError(f"outage of server {outage.server}: the cluster's servers are 0 to {last}")
+        if self.causes:
+            return drawn_changes(self.causes, places, rng)
         return iter(sorted(change for outage in outages for change in _changes_of(outage)))
-
-    def _random_changes(self, mtbf_s: float, num_servers: int, rng: np.random.Generator) -> Iterator[CapacityChange]:
-        coming = [CapacityChange(_after(0, mtbf_s, rng), True, server) for server in range(num_servers)]
-        heapq.heapify(coming)
-        while coming[0].time_ns < MAX_NS:
-            change = coming[0]
-            yield change
-            wait_s = self.server_repair_s if change.fails else mtbf_s
-            following = CapacityChange(_after(change.time_ns, wait_s, rng), not change.fails, change.server)
-            heapq.heapreplace(coming, following)
 
     def misjudged_iterations(self, iterations: np.ndarray, most: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return by how many iterations jobs are taken for longer than they are (int64; below 0 for shorter).
@@ -190,6 +202,17 @@ def _listed(outages: object) -> tuple[Outage, ...]:
     return tuple(outages)
 
 
+def _causes(failures: object) -> tuple[FailureCause, ...]:
+    """Return causes that were given as such, or those of a table."""
+    if isinstance(failures, str | Path):
+        return read_causes(str(failures))
+    if not isinstance(failures, list | tuple) or not all(isinstance(cause, FailureCause) for cause in failures):
+        raise InputError(
+            f"disturbances: failures is {failures!r}; expected objects of the class FailureCause, or a table's name"
+        )
+    return tuple(failures)
+
+
 def overlap(stays: Iterable[tuple[int, float, float]]) -> tuple[tuple[int, float, float], ...]:
     """Return the first two (server, from, to) of a server of which the second begins before the first ends, or none."""
     pairs = pairwise(sorted(stays))
@@ -209,11 +232,6 @@ def _changes_of(outage: Outage) -> Iterator[CapacityChange]:
     yield CapacityChange(ns_from_s(outage.from_s), True, outage.server)
     if end_ns(outage.to_s) < MAX_NS:
         yield CapacityChange(end_ns(outage.to_s), False, outage.server)
-
-
-def _after(now_ns: int, mean_s: float, rng: np.random.Generator) -> int:
-    """Return a time at least a nanosecond later, exponentially distributed."""
-    return min(now_ns + max(1, ns_from_s(rng.exponential(mean_s))), MAX_NS)
 
 
 def jitter_factors(cv: float) -> np.ndarray:

@@ -73,7 +73,9 @@ def _departures(disturbances: Mapping[str, Any], runs: pd.DataFrame) -> Iterator
     if not stops and not moves:
         return
     restart_s, state_mb = disturbances.get("restart_s", 0.0), disturbances.get("state_mb")
-    state = "all memory that the job takes there" if state_mb is None else f"{state_mb:g} MB"
+    share = disturbances.get("state_share", 1.0)
+    memory = "all memory" if share == 1 else f"{share:.3g} of the memory"
+    state = f"{memory} that the job takes there" if state_mb is None else f"{state_mb:g} MB"
     yield (
         f"Policies stopped running jobs {_times(stops)} and moved them {_times(moves)}, over all runs. Going on took "
         f"{restart_s:g} s (restart_s) and, on other servers, {state} from each GPU over the network: "

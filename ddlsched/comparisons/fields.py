@@ -39,8 +39,8 @@ __all__ = [
 
 DOORS: tuple[Kind, Kind, Kind] = ("placement", "order", "communication")
 """What every policy has."""
-FURTHER_DOORS: tuple[Kind, Kind] = ("allocation", "path")
-"""What a policy may have: one of elastic jobs has an allocation."""
+FURTHER_DOORS: tuple[Kind, ...] = ("allocation", "path", "admission")
+"""What a policy may have: one of elastic jobs has an allocation, one of tenants may have an admission."""
 _MOST_SEEDS = 100_000
 
 

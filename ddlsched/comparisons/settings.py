@@ -6,9 +6,10 @@ Whatever is wrong is reported at once, every fault with its place.
 from __future__ import annotations
 
 import dataclasses
+import re
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations, product
 from typing import Annotated, Any, TypeAlias
 
@@ -44,6 +45,7 @@ Where: TypeAlias = Callable[[Location], str]
 """Tells the reader where that is: a file's line and field, or a flag."""
 
 
+_FILE = re.compile(r"^\S*\.py:(?=\S)")
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxstring = 2, 4, 80
 
@@ -61,6 +63,7 @@ class Policies(_Model):
     order: Annotated[list[Annotated[Any, Plugin("order")]], Listed] = []
     communication: Annotated[list[Annotated[Any, Plugin("communication")]], Listed] = []
     allocation: Annotated[list[Annotated[Any, Plugin("allocation")]], Listed] = []
+    admission: Annotated[list[Annotated[Any, Plugin("admission")]], Listed] = []
     path: Annotated[list[Annotated[Any, Plugin("path")]], Listed] = []
 
     @model_validator(mode="before")
@@ -82,10 +85,15 @@ class Policies(_Model):
         policies = [dict(zip(choices, chosen, strict=True)) for chosen in product(*choices.values())]
         return [(self.name or self._label(doors), doors) for doors in policies]
 
+    @property
+    def is_labelled_by_doors(self) -> bool:
+        """Whether tables call its policies by their doors: they have no name, nor only that of a bundle."""
+        further = any(getattr(self, door) for door in FURTHER_DOORS)
+        return self.name is None and (any(getattr(self, door) for door in DOORS) or not (self.scheduler or further))
+
     def _label(self, doors: dict[str, Any]) -> str:
         """Return what tables call a policy: what was said of it, or all doors if that was nothing."""
-        further = any(getattr(self, door) for door in FURTHER_DOORS)
-        if any(getattr(self, door) for door in DOORS) or not (self.scheduler or further):
+        if self.is_labelled_by_doors:
             named = list(map(text_of, doors.values()))
         else:
             named = [*filter(None, [self.scheduler]), *map(text_of, list(doors.values())[len(DOORS) :])]
@@ -172,8 +180,8 @@ class Settings(_Model):
     @field_validator("policies")
     @classmethod
     def _each_policy_once(cls, policies: list[Policies]) -> list[Policies]:
-        names = [name for each in policies for name, _ in each.expanded()]
-        _refuse_twice(names)
+        _refuse_twice(name for each in policies for name, _ in each.expanded())
+        names = list(short_names(policies).values())
         for name, other in combinations(names, 2):
             if slug(name) == slug(other):
                 raise InputError(
@@ -184,20 +192,41 @@ class Settings(_Model):
     @field_validator("baseline")
     @classmethod
     def _known(cls, baseline: str | None, info: ValidationInfo) -> str | None:
-        known = [name for each in info.data.get("policies", ()) for name, _ in each.expanded()]
-        if baseline is not None and known and baseline not in known:
-            raise InputError(f"no policy is called that.{did_you_mean(baseline, known)}")
-        return baseline
+        known = short_names(info.data.get("policies", ()))
+        if baseline is None or not known or baseline in known.values():
+            return baseline
+        if baseline not in known:
+            raise InputError(f"no policy is called that.{did_you_mean(baseline, known.values())}")
+        return known[baseline]
 
     @property
     def named_policies(self) -> dict[str, dict[str, Any]]:
         """What tables call each policy, and its placement, order, communication and perhaps allocation and path."""
-        return {name: doors for each in self.policies for name, doors in each.expanded()}
+        short = short_names(self.policies)
+        return {short[name]: doors for each in self.policies for name, doors in each.expanded()}
 
     @property
     def given_options(self) -> dict[str, Any]:
         """The further arguments that were given."""
         return {name: getattr(self.options, name) for name in sorted(self.options.model_fields_set)}
+
+
+def short_names(policies: Sequence[Policies]) -> dict[str, str]:
+    """Return what tables call each policy, by its whole name: without the doors that all share, and without files.
+
+    Of ``lwf:kappa=1 + mine.py:Mine + adadual`` beside ``lwf:kappa=1 + srsf + adadual``, ``Mine``. Names that would then
+    be alike stay whole, and so does the name of a policy that is alone.
+    """
+    doors_of = {name: {d: text_of(v) for d, v in doors.items()} for p in policies for name, doors in p.expanded()}
+    said = [frozenset(doors.items()) for doors in doors_of.values()]
+    shared = frozenset.intersection(*said) if len(said) > 1 else frozenset()
+    short = {name: name for name in doors_of}
+    for each in policies:
+        if each.is_labelled_by_doors:
+            for name, _ in each.expanded():
+                own = [value for door, value in doors_of[name].items() if (door, value) not in shared]
+                short[name] = " + ".join(_FILE.sub("", value) for value in own) or name
+    return short if len(set(short.values())) == len(short) else {name: name for name in doors_of}
 
 
 def _refuse_twice(names: Iterable[str]) -> None:

@@ -160,7 +160,7 @@ def _refuse_stops(state: RunState, settings: RunSettings) -> None:
     why = ""
     if settings.disturbances.servers_fail or settings.capacity is not None:
         why = "servers come and go"
-    elif run.asks_moves or hasattr(settings.order, "stops"):
+    elif run.asks_moves or hasattr(settings.order, "stops") or settings.admission is not None:
         why = "jobs are stopped or moved"
     elif run.elastic:
         why = "jobs are elastic"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddlsched.cluster.capacity_changes import FailurePlaces
 from ddlsched.engine.build import build_state
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
 from ddlsched.engine.decisions.costs import CommunicationCosts
@@ -37,9 +38,11 @@ from ddlsched.engine.server_outages import ServerOutages, Standstill
 from ddlsched.engine.settings import RunSettings
 from ddlsched.engine.state_transfers import StateTransfers
 from ddlsched.engine.stops_and_moves import StopsAndMoves
+from ddlsched.engine.tenant_rounds import TenantRounds
 from ddlsched.engine.transfer_decisions import TransferDecisions
-from ddlsched.errors import SimulationError, label
+from ddlsched.errors import InputError, SimulationError, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
+from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 
 __all__ = ["RunParts", "Simulation", "run_simulation"]
@@ -115,35 +118,41 @@ class Simulation:
             communication=settings.communication,
             allocation=settings.allocation,
             path=settings.path,
+            admission=settings.admission,
             contention=settings.contention,
             rescale_cost=settings.rescale_cost,
         )
         asked = policies.order, policies.communication, policies.contention
         path, predicted = policies.path_chosen_anew, disturbances.prediction_error > 0
-        others = policies.placement, policies.allocation, None if path is policies.path else policies.path
+        other_path = None if path is policies.path else policies.path
+        others = policies.placement, policies.allocation, policies.admission, other_path
         self._forms = PolicyForms(*asked, in_python, others, predicted, path)
         num_slices = _SLICES if settings.window else 0
-        moving = policies.order_stops or policies.placement_moves
+        moving = any(map(policies.stops_or_moves, ("order", "placement", "admission")))
         arrays = build_state(
             workload, cluster, network, disturbances, settings.interference, streams["jobs"], num_slices, moving
         )
         self._state = state = RunState(workload, cluster, network, arrays)
-        changes = disturbances.capacity_changes(cluster.num_servers, streams["capacity"])
+        changes = disturbances.capacity_changes(_places(workload, settings), streams["capacity"])
         if settings.capacity is not None:
             changes = settings.capacity.changes(cluster.num_servers)
         standstill = Standstill(state, settings.span.until_ns < MAX_NS)
-        self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, standstill)
         self._routes = Routes(state, policies)
         costs = CommunicationCosts(cluster, network, settings.contention, settings.options["load_per_byte_s"])
         state.refuse_long_service(costs)
-        refuse_what_nobody_sends(workload, settings.contention, self._routes, moving and disturbances.state_mb != 0)
-        transfers = StateTransfers(state, costs, disturbances.state_mb)
+        refuse_what_nobody_sends(workload, settings.contention, self._routes, moving and disturbances.moves_state)
+        transfers = StateTransfers(state, costs, disturbances)
         in_loop = self._forms.loop_asks_for_paths(settings.window is not None, beyond_plain_rings(state))
         hops = HopTables(state, self._routes) if in_loop else None
         self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers, hops)
+        commits = disturbances.checkpoint_iterations
+        self._servers = ServerOutages(state, changes, commits, standstill, self._placing)
         self._moving = (
             StopsAndMoves(state, policies, self._placing, disturbances.restart_ns, standstill) if moving else None
         )
+        self._tenants = None
+        if self._moving is not None and settings.tenants is not None:
+            self._tenants = TenantRounds(state, policies, self._placing, settings.tenants, self._moving.preempt)
         self._resizing = Rescaling(state, policies, self._placing)
         self._sending = TransferDecisions(state, policies, settings.contention)
         self._outside = policies.advance_run
@@ -308,6 +317,8 @@ class Simulation:
             rescales=tuple(self._resizing.rescales),
             reservations=tuple(self._placing.reservations),
             departures=() if self._moving is None else tuple(self._moving.departures),
+            failures=tuple(self._servers.failures),
+            refused=() if self._tenants is None else tuple(self._tenants.refused),
             outages=(*self._servers.outages, *absent),
             busy_ns=state.gpus.busy_ns - self._warmup_busy_ns,
             warmup_ns=min(self._settings.span.warmup_ns, now_ns),
@@ -334,7 +345,11 @@ class Simulation:
     def _place(self) -> None:
         if self._moving is not None:
             self._stop_and_move(self._moving)
-        self._placing.place_queue()
+        if self._tenants is not None:
+            self._tenants.place_queue()
+            self._set_wake("wake_placement_ns", "admission")
+        else:
+            self._placing.place_queue()
         self._set_wake("wake_placement_ns", "placement")
         if self._moving is not None:
             self._moving.plan()
@@ -423,6 +438,24 @@ class Simulation:
         if self._servers.down:
             why += f" ({len(self._servers.down)} of {state.cluster.num_servers} servers are absent)"
         return why
+
+
+def _places(workload: Workload, settings: RunSettings) -> FailurePlaces:
+    """Return where failures may happen.
+
+    Raises
+    ------
+    InputError
+        Failures that hit jobs while their servers stay, and elastic jobs.
+    """
+    hanging = [cause.cause for cause in settings.disturbances.causes if cause.hangs]
+    if hanging and any(isinstance(job, ElasticJob) for job in workload):
+        raise InputError(
+            f"failures, cause {hanging[0]!r}: is noticed later, or takes the job only, and jobs are elastic; expected "
+            "causes that are noticed at once and take a server"
+        )
+    jobs = [(job.arrival_ns, job.num_gpus) for job in workload]
+    return FailurePlaces(settings.cluster.first_gpus.tolist(), settings.network.racks, jobs)
 
 
 def _number_of(workload: Workload, window: Window | None) -> int | None:

@@ -93,6 +93,10 @@ class JobPlacement:
         """Give a job its GPUs, in placement order; one that was stopped holds them before it starts."""
         self.put_after(number, gpus, self._restart_ns if self._state.jobs.restarts.item(number) else 0)
 
+    def put_again(self, number: int, gpus: list[int], hang_ns: int) -> None:
+        """Put a job that a failure has hit back on its GPUs, where it starts again after ``hang_ns``."""
+        self.put_after(number, gpus, hang_ns + self._restart_ns)
+
     def place(self, number: int) -> list[int] | None:
         """Ask where a job runs."""
         return self._asker.place(self._state.views[number], self.view())

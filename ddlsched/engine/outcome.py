@@ -7,6 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ddlsched.network.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
-__all__ = ["CountedSpan", "Departure", "Finished", "Residency", "Window"]
+__all__ = ["CountedSpan", "Departure", "Finished", "JobFailure", "Refused", "Residency", "Window"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,14 @@ class Residency:
         return [links for task, links in [*self.links_of.items(), *changed] if (task < 0) == of_state]
 
 
+class Refused(NamedTuple):
+    """From when on (nanoseconds) a job, and those behind it in its queue, waited for a reason."""
+
+    time_ns: int
+    job: int
+    reason: str
+
+
 @dataclass(frozen=True)
 class Departure:
     """A running job was stopped or moved by a policy: which, when, from which GPUs, and the work that it lost."""
@@ -95,6 +104,22 @@ class Departure:
     moved: bool
     gpus: tuple[int, ...]
     lost_ns: int
+
+
+@dataclass(frozen=True)
+class JobFailure:
+    """A failure that hit a running job: which, when, why, the time since its last checkpoint, and for how long it hung.
+
+    ``stay`` is the one in which it hung or went on, by number; -1 where it lost its GPUs at once. ``hang_ns`` is None
+    where nobody notices; another failure may end it earlier.
+    """
+
+    job: int
+    time_ns: int
+    cause: str
+    lost_ns: int
+    stay: int = -1
+    hang_ns: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -117,10 +142,14 @@ class Finished:
         Job, change and its cost (nanoseconds) of every change of an elastic job, in order of time.
     departures
         Every stop and move by a policy, in order of time.
+    failures
+        Every failure that hit a running job, in order of time.
     reservations
         Job, when it was made and for when (nanoseconds), of each reservation of a recorded run, in order of time.
     outages
         Server, from, to (nanoseconds) of each time that a server was absent.
+    refused
+        Why jobs of tenants waited, whenever that changed, in order of time.
     busy_ns
         Compute time of each GPU after the warm-up.
     warmup_ns, end_ns
@@ -136,8 +165,10 @@ class Finished:
     slices: Records
     rescales: tuple[tuple[int, Rescale, int], ...]
     departures: tuple[Departure, ...]
+    failures: tuple[JobFailure, ...]
     reservations: tuple[tuple[int, int, int], ...]
     outages: tuple[tuple[int, int, int], ...]
+    refused: tuple[Refused, ...]
     busy_ns: np.ndarray
     warmup_ns: int
     end_ns: int

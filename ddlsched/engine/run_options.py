@@ -13,14 +13,16 @@ from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
+from ddlsched.cluster.tenants import Tenants
 from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.engine.outcome import Window
 from ddlsched.engine.run_progress import RunWatcher
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Topology
 from ddlsched.options import Option, declared
-from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
+from ddlsched.plugins.defaults import DEFAULT_ADMISSION, DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PathPolicy, PlacementPolicy
+from ddlsched.policies.tenants_view import AdmissionPolicy
 from ddlsched.workload.rescale import RescaleCost
 
 __all__ = ["CLUSTER_OPTIONS", "RunOptions"]
@@ -70,6 +72,11 @@ class RunOptions(TypedDict, total=False):
         Which all-reduces overlap, e.g. ``bounded-overlap:limit=2`` or ``preemptive:by=bytes``.
     path
         Which of the topology's paths a job's flows take, e.g. ``ecmp:seed=1`` or ``least-congested``.
+    queues
+        Tenants: their queues, quotas and whom they may preempt, YAML or JSON (docs/tenants.md); in Python also a
+        :class:`~ddlsched.cluster.tenants.Tenants`.
+    admission
+        Who of the tenants' jobs may start, and who gives way, e.g. ``kueue:fair_sharing=true`` or ``volcano``.
     interference
         How much longer compute takes on shared GPUs, e.g. ``uniform:share=0.3`` or ``pairs:file=penalties.csv``.
     allocation
@@ -126,6 +133,10 @@ class RunOptions(TypedDict, total=False):
     order: Annotated[OrderingPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
     communication: Annotated[CommunicationPolicy | str | None, Option(panel=_POLICIES, shown=_BUNDLES, listed=True)]
     path: Annotated[PathPolicy | str | None, Option(panel=_POLICIES, shown="the topology's route", listed=True)]
+    queues: Annotated[Tenants | str | None, Option(panel=_POLICIES, metavar="FILE.yaml", shown="no tenants")]
+    admission: Annotated[
+        AdmissionPolicy | str | None, Option(panel=_POLICIES, shown=f"{DEFAULT_ADMISSION}, with queues", listed=True)
+    ]
     interference: Annotated[InterferenceModel | str | None, Option(panel=_POLICIES, shown="no longer")]
     allocation: Annotated[
         AllocationPolicy | str | None, Option(panel=_COMING, shown="none: no job is elastic", listed=True)

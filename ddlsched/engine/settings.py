@@ -9,6 +9,7 @@ from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
+from ddlsched.cluster.tenants import Tenants
 from ddlsched.engine.outcome import CountedSpan, Window
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.network.contention import ContentionModel
@@ -29,6 +30,8 @@ class RunSettings:
     communication: Any
     allocation: Any
     path: Any
+    admission: Any
+    tenants: Tenants | None
     rescale_cost: RescaleCost
     contention: ContentionModel
     interference: InterferenceModel | None

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.loop.state_flows import send_state
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.collectives import Card
 from ddlsched.policies.views import TransferView
-from ddlsched.units import NS_PER_S, bytes_from_mb
+from ddlsched.units import NS_PER_S
 
 __all__ = ["StateTransfer", "StateTransfers"]
 
@@ -27,11 +28,10 @@ class StateTransfer(NamedTuple):
 
 
 class StateTransfers:
-    """Sends the state of jobs; ``state_mb`` is that of a worker, MB, None for the memory that it takes on its GPU."""
+    """Sends the state of jobs, as large as the prices of ``disturbances`` say."""
 
-    def __init__(self, state: RunState, costs: CommunicationCosts, state_mb: float | None) -> None:
-        self._state, self._costs = state, costs
-        self._state_bytes = None if state_mb is None else bytes_from_mb(state_mb)
+    def __init__(self, state: RunState, costs: CommunicationCosts, disturbances: Disturbances) -> None:
+        self._state, self._costs, self._disturbances = state, costs, disturbances
 
     def needed(self, number: int, sources: Sequence[int], chosen: Sequence[int]) -> list[StateTransfer]:
         """Return the transfers for a job whose workers have their state on servers ``sources`` and go on on GPUs.
@@ -41,7 +41,7 @@ class StateTransfers:
         from outside.
         """
         state = self._state
-        worker_bytes = state.workload[number].gpu_memory_bytes if self._state_bytes is None else self._state_bytes
+        worker_bytes = self._disturbances.state_bytes(state.workload[number].gpu_memory_bytes)
         if worker_bytes == 0:
             return []
         leaving, coming = Counter(sources), Counter(state.server_of_gpu[gpu] for gpu in chosen)

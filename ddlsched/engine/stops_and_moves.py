@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.rounds import stop_running
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.loop.from_python import stop_job
+from ddlsched.engine.loop.from_python import stop_job, wake
 from ddlsched.engine.loop.iterations import go_on
 from ddlsched.engine.loop.room import reserve_bytes
 from ddlsched.engine.loop.state_flows import plan_move, wake_running
@@ -43,7 +43,7 @@ class StopsAndMoves:
     def _refuse_elastic(self) -> None:
         for number, job in enumerate(self._state.workload):
             if isinstance(job, ElasticJob):
-                kind = "order" if self._policies.order_stops else "placement"
+                kind = next(kind for kind in ("admission", "order", "placement") if self._policies.stops_or_moves(kind))
                 raise InputError(
                     f"{self._state.workload.where(number)}: job {job.job_id!r} is elastic, and {kind} "
                     f"{self._policies.label(kind)} stops or moves running jobs; expected jobs that are not elastic only"
@@ -68,12 +68,21 @@ class StopsAndMoves:
 
     def leave(self, number: int) -> None:
         """Take a job off its GPUs for others that wait."""
+        self._stop(number, "stopped by the order", "order")
+
+    def preempt(self, number: int, why: str) -> None:
+        """Take a job off its GPUs, as the admission policy says."""
+        if self._state.jobs.dormant.item(number):
+            wake(self._state.arrays, number)
+        self._stop(number, why, "admission")
+
+    def _stop(self, number: int, why: str, kind: str) -> None:
         if number in self._targets:
             self._release(number)
-        self._leave(number, moved=False)
-        self._standstill.count(number, f"order {self._policies.label('order')}")
+        self._leave(number, why, moved=False)
+        self._standstill.count(number, f"{kind} {self._policies.label(kind)}")
 
-    def _leave(self, number: int, *, moved: bool) -> None:
+    def _leave(self, number: int, why: str, *, moved: bool) -> None:
         """Take a job off its GPUs; its state stays on its servers."""
         state = self._state
         gpus = state.views[number].gpus
@@ -81,7 +90,7 @@ class StopsAndMoves:
         stop_job(state.arrays, number, 1)
         lost_ns = state.jobs.lost_ns.item(number) - lost_before_ns
         self.departures.append(Departure(number, state.now_ns, moved, gpus, lost_ns))
-        state.end_stay(number, "moved" if moved else "stopped by the order")
+        state.end_stay(number, why)
         self._placing.state_at[number] = tuple(state.server_of_gpu[gpu] for gpu in gpus)
 
     # --- moves
@@ -131,6 +140,6 @@ class StopsAndMoves:
         if not all(state.is_present(state.server_of_gpu[gpu]) for gpu in gpus):
             go_on(state.arrays, number)
             return
-        self._leave(number, moved=True)
+        self._leave(number, "moved", moved=True)
         state.now.num_queued[0] -= 1  # it has joined the queue last
         self._placing.put_after(number, gpus, self._restart_ns)

@@ -207,6 +207,14 @@ class Network:
         ((neighbour, data),) = self._graph.adj[node].items()
         return neighbour, data["bandwidth_bytes_per_s"]
 
+    @property
+    def racks(self) -> list[list[int]]:
+        """The servers at each switch, by their first network cards, in the order of their lowest servers."""
+        racks: dict[Node, list[int]] = {}
+        for server in range(len(self._gpus)):
+            racks.setdefault(self._cable(self.node((server, 0)))[0], []).append(server)
+        return list(racks.values())
+
     def _enumerate(self, nodes: Sequence[Node], nics: Sequence[tuple[Node, float]]) -> tuple[Link, ...]:
         links: list[Link] = []
         for number, (node, (neighbour, bandwidth)) in enumerate(zip(nodes, nics, strict=True)):

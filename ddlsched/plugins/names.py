@@ -7,8 +7,9 @@
 ===========================================  ====================================================
 
 Names are entry points of the groups ``ddlsched.placement``, ``ddlsched.order``, ``ddlsched.communication``,
-``ddlsched.allocation``, ``ddlsched.path``, ``ddlsched.collective``, ``ddlsched.contention``, ``ddlsched.interference``,
-``ddlsched.topology``, ``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports nothing.
+``ddlsched.allocation``, ``ddlsched.path``, ``ddlsched.admission``, ``ddlsched.collective``, ``ddlsched.contention``,
+``ddlsched.interference``, ``ddlsched.topology``, ``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports
+nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ Kind: TypeAlias = Literal[
     "communication",
     "allocation",
     "path",
+    "admission",
     "collective",
     "contention",
     "interference",
@@ -178,6 +180,7 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     "communication": ("admit or transfer_key or select",),
     "allocation": ("allocate",),
     "path": ("path",),
+    "admission": ("admit",),
     "collective": ("kinds", "phases"),
     "contention": (
         "alone_per_byte_s",
@@ -191,11 +194,14 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
 }
 
 
+_BEGIN: tuple[Kind, ...] = ("placement", "order", "communication", "allocation", "path", "admission")
+
+
 def _refuse_other_kind(kind: Kind, label: str, plugin: object) -> None:
     if inspect.isclass(plugin):
         raise InputError(f"{kind} {plugin.__name__}: is a class; expected an instance of it")
     # What ``begin`` returns is asked instead, and an attribute made on demand is seen only when asked for.
-    begins = kind in ("placement", "order", "communication", "allocation", "path") and _has(plugin, "begin")
+    begins = kind in _BEGIN and _has(plugin, "begin")
     if kind in _METHODS and not (begins or _has(plugin, "__getattr__")):
         missing = [needed for needed in _METHODS[kind] if not any(_has(plugin, name) for name in needed.split(" or "))]
         if missing:

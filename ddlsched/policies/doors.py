@@ -8,10 +8,10 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
 :mod:`ddlsched.network.contention`):
 
 :class:`~ddlsched.policies.views.JobView`, in ``key`` and ``place``, and as ``transfer.job``
-    ``number, num_gpus, gpu_memory_mb, memory_bytes, iterations, iterations_left, arrival_s, arrival_ns, start_s, gpus,
-    servers, compute_ns, message_bytes, service_ns, remaining_service_ns, attained_service_ns,
+    ``number, priority, num_gpus, gpu_memory_mb, memory_bytes, iterations, iterations_left, arrival_s, arrival_ns,
+    start_s, gpus, servers, compute_ns, message_bytes, service_ns, remaining_service_ns, attained_service_ns,
     remaining_service_per_gpu_ns, communication_ns, remaining_communication_ns, remaining_time_ns``; in Python also
-    ``job_id, model, user, dag, time_limit_s``
+    ``job_id, model, user, dag, time_limit_s, queue``
 :class:`~ddlsched.policies.views.TransferView`, in ``admit``, ``transfer_key``, ``select`` and contention models
     ``number, job, links, servers, message_bytes, bytes_left, bytes_sent, is_active``; in Python also ``shares``
 :class:`~ddlsched.policies.views.NetworkView`, in ``admit``, ``transfer_key`` and ``select``
@@ -81,6 +81,10 @@ transfer, are compiled from the class's own source; the other methods are called
     line on stderr says why it is asked in Python.
 ``refusal_lasts``, ``key_falls_while_sending``, ``key_is_linear``
     What the engine may rely on to skip ahead: :mod:`ddlsched.policies.promises`.
+
+In a run with tenants (``queues=``) an admission policy says who may start and who gives way, in ``admit``
+(:class:`~ddlsched.policies.tenants_view.AdmissionPolicy`). It is asked in place of the order; the placement policy
+still chooses the GPUs, job by job.
 
 Contention models, interference models and topologies are doors, too, without ``begin`` and ``wake_s``:
 :class:`ddlsched.network.contention.ContentionModel`, :class:`ddlsched.cluster.interference.InterferenceModel`,

@@ -39,6 +39,8 @@ class JobView(View):
     time_limit_s: float | None = stored(
         "How long its user said that it runs at most, seconds, if the workload says.", "time_limit_s"
     )
+    queue: str | None = stored("The tenant's queue it was submitted to, if the workload says.", "queue")
+    priority: int = stored("Higher goes first, 0 if the workload does not say.", "priority")
     num_gpus: int = stored(
         "Workers, one a GPU; of an elastic job as many as it has or had last, before its first start its most.",
         "num_gpus",

@@ -17,6 +17,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.results.placed_waits import Blocker, placed_waits
+from ddlsched.results.tenants import tenant_waits
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ElasticJob
 
@@ -110,8 +111,9 @@ def _queueing(result: Result, number: int) -> Iterator[tuple[Blocker, float]]:
     since = [int(state.jobs.arrival_ns[number])] + [stay.to_ns for stay in own]
     until = [stay.from_ns for stay in own] + [result.finished.end_ns]
     finished = state.jobs.finish_ns[number] >= 0
+    span_waits = tenant_waits if result.finished.refused else _queue_span
     for from_ns, to_ns in list(zip(since, until, strict=True))[: -1 if finished else None]:
-        yield from _queue_span(result, number, from_ns, to_ns)
+        yield from span_waits(result, number, from_ns, to_ns)
 
 
 def _queue_span(result: Result, number: int, from_ns: int, to_ns: int) -> Iterator[tuple[Blocker, float]]:

@@ -11,6 +11,7 @@ pytest then runs every check of the door on the policy.
 
 from __future__ import annotations
 
+from ddlsched.testing.admission_conformance import AdmissionConformance
 from ddlsched.testing.collective_conformance import CollectiveConformance
 from ddlsched.testing.examples import example_network, example_workload, python_form
 from ddlsched.testing.handmade import (
@@ -34,6 +35,7 @@ from ddlsched.testing.policy_conformance import (
 )
 
 __all__ = [
+    "AdmissionConformance",
     "AllocationConformance",
     "CollectiveConformance",
     "CommunicationConformance",

@@ -52,7 +52,7 @@ def job_view(
 ) -> JobView:
     """Return the view of a job of which whole iterations are done; placed if ``servers`` are given.
 
-    ``others`` are what else a :class:`~ddlsched.Job` has: ``model``, ``user``, ``time_limit_s``.
+    ``others`` are what else a :class:`~ddlsched.Job` has, such as ``model``, ``queue`` or ``time_limit_s``.
     """
     iteration = DataParallelIteration(forward_s=compute_s, backward_s=0.0, message_bytes=message_bytes)
     job = Job(

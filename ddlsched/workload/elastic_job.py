@@ -55,6 +55,8 @@ class ElasticJob(Job):
     iterations: int = field(init=False)
     iteration: IterationDag = field(init=False)
     time_limit_s: float | None = field(init=False, default=None)
+    queue: str | None = field(init=False, default=None)
+    priority: int = field(init=False, default=0)
     samples: int
     curve: ScalingCurve
     gpu_batch: int

@@ -44,6 +44,10 @@ class Job:
         Memory taken on each of its GPUs, MB (1e6 B).
     model, user
         Labels for tables and charts.
+    queue
+        The tenant's queue it is submitted to (:mod:`ddlsched.cluster.tenants`).
+    priority
+        Higher goes first and may preempt, where an admission policy goes by it.
     time_limit_s
         How long its user said that it runs at most, seconds; placements that backfill plan with it. A job that takes
         longer is not stopped.
@@ -63,10 +67,14 @@ class Job:
     model: str | None = None
     user: str | None = None
     time_limit_s: float | None = None
+    queue: str | None = None
+    priority: int = 0
 
     def __post_init__(self) -> None:
         self._check_texts()
         _check(self, "arrival_s", self.arrival_s, 0 <= self.arrival_s < _CLOCK_S, _ON_CLOCK)
+        priority = self.priority
+        _check(self, "priority", priority, is_whole(priority, -MAX_PRIORITY, MAX_PRIORITY), _PRIORITY)
         for name in ("num_gpus", "iterations"):
             count = getattr(self, name)
             _check(self, name, count, is_whole(count, 1), "a whole number from 1")
@@ -87,7 +95,7 @@ class Job:
             )
 
     def _check_texts(self) -> None:
-        for name in ("job_id", "model", "user"):
+        for name in ("job_id", "model", "user", "queue"):
             value = getattr(self, name)
             if value is None and name != "job_id":
                 continue
@@ -147,6 +155,8 @@ class Job:
 
 _COLUMNS = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
 _SHOWN_JOBS = 5
+MAX_PRIORITY = 2**31 - 1
+_PRIORITY = f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
 _CLOCK_S = MAX_NS / NS_PER_S
 _ON_CLOCK = f"seconds from 0 to below {_CLOCK_S:.6g}"  # texts once: a stream checks hundreds of jobs
 _BYTES = f"a number of bytes from 0 to {MAX_MESSAGE_BYTES:g}"
@@ -160,7 +170,7 @@ def _check(job: Job, name: str, value: object, good: bool, expected: str) -> Non
 
 
 def _job_of_row(row: Mapping[str, Any]) -> Job:
-    limits = {name: row[name] for name in ("model", "user", "time_limit_s") if name in row}
+    limits = {name: row[name] for name in ("model", "user", "time_limit_s", "queue") if name in row}
     iteration = DataParallelIteration(
         forward_s=row["forward_s"],
         backward_s=row["backward_s"],
@@ -174,6 +184,7 @@ def _job_of_row(row: Mapping[str, Any]) -> Job:
         iterations=row["iterations"],
         iteration=iteration,
         gpu_memory_mb=row["gpu_memory_mb"],
+        priority=int(row.get("priority", 0)),
         **limits,
     )
 
@@ -270,7 +281,7 @@ class Workload:
         frame
             Columns ``job_id``, ``arrival_s`` (s), ``gpus``, ``iterations``, ``forward_s`` (s), ``backward_s`` (s),
             ``message_bytes``, ``gpu_memory_mb`` (MB), and optionally ``model``, ``user``, ``buckets``,
-            ``time_limit_s`` (s). Further columns are not read.
+            ``time_limit_s`` (s), ``queue``, ``priority``. Further columns are not read.
 
         Raises
         ------

@@ -1,8 +1,8 @@
 """Workload files: CSV and Parquet for data-parallel jobs, JSON for jobs of any iteration DAG and for elastic ones.
 
 Columns: ``job_id, arrival_s, gpus, iterations, forward_s, backward_s, message_bytes, gpu_memory_mb`` and
-optionally ``model``, ``user``, ``buckets``, ``algorithm`` (of all-reduces), ``time_limit_s``. Files are parsed, never
-executed, and every fault is reported with its file, row, column, value and what was expected.
+optionally ``model``, ``user``, ``buckets``, ``algorithm`` (of all-reduces), ``time_limit_s``, ``queue``, ``priority``.
+Files are parsed, never executed, and every fault is reported with its file, row, column, value and what was expected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ddlsched.workload import elastic_job_files
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.groups import checked_groups
-from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.job import MAX_PRIORITY, Job, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["read_workload", "refuse_suffix", "workload_table", "write_workload"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
-OPTIONAL = ("model", "user", "buckets", "algorithm", "time_limit_s")
+_FOR_ALL = ("model", "user", "time_limit_s", "queue", "priority")
+OPTIONAL = (*_FOR_ALL, "buckets", "algorithm")
 _SUFFIXES = (".csv", ".parquet", ".json")
 _JSON_FIELDS = ("job_id", "arrival_s", "gpus", "iterations", "gpu_memory_mb")
 
@@ -105,7 +106,7 @@ def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
     job_id = cell_text(where, "job_id", row["job_id"])
     if job_id is None:
         raise InputError(f"{where}, column job_id: is empty; expected a unique id")
-    limit = row.get("time_limit_s")
+    limit, priority = row.get("time_limit_s"), row.get("priority")
     return {
         "job_id": job_id,
         "arrival_s": cell_time_s(where, "arrival_s", row["arrival_s"]),
@@ -115,7 +116,18 @@ def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
         "model": cell_text(where, "model", row.get("model")),
         "user": cell_text(where, "user", row.get("user")),
         "time_limit_s": None if limit in (None, "") else cell_time_s(where, "time_limit_s", limit),
+        "queue": cell_text(where, "queue", row.get("queue")),
+        "priority": 0 if priority in (None, "") else _priority(where, priority),
     }
+
+
+def _priority(where: str, value: Any) -> int:
+    """Return a priority, which may be below 0."""
+    number = cell_number(where, "priority", str(value).removeprefix("-") if isinstance(value, str) else abs(value))
+    if not (number.is_integer() and number <= MAX_PRIORITY):
+        expected = f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
+        raise InputError(f"{where}, column priority: is {abbreviated(value)}; expected {expected}")
+    return -int(number) if str(value).startswith("-") else int(number)
 
 
 def _read_json(path: Path) -> list[Job]:
@@ -144,7 +156,7 @@ def _job_of_json(where: str, row: Any) -> Job:
             f"{where}: is {abbreviated(row)}; expected an object with the fields {', '.join(_JSON_FIELDS)}"
         )
     kinds = {
-        "tasks": (_JSON_FIELDS, ("tasks", "groups", "model", "user", "time_limit_s")),
+        "tasks": (_JSON_FIELDS, ("tasks", "groups", *_FOR_ALL)),
         "samples": (elastic_job_files.REQUIRED, elastic_job_files.OPTIONAL),
     }
     needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
@@ -221,7 +233,7 @@ def workload_table(workload: Workload) -> pd.DataFrame:
         if not isinstance(job.iteration, DataParallelIteration):
             raise InputError(f"job {job.job_id!r} has a general DAG, which a table cannot hold; write it as .json")
     frame = pd.DataFrame([_row_of_job(job) for job in workload])
-    unused = [name for name in ("model", "user", "time_limit_s") if frame[name].isna().all()]
+    unused = [name for name in _FOR_ALL if frame[name].isna().all()]
     unused += [name for name, usual in (("buckets", 1), ("algorithm", "ring")) if (frame[name] == usual).all()]
     return frame.drop(columns=unused)
 
@@ -239,7 +251,7 @@ def _row_of_job(job: Job) -> dict[str, Any]:
     else:
         row["tasks"] = job.iteration.to_dicts()
         row["groups"] = job.iteration.groups or None
-    return row | {"time_limit_s": job.time_limit_s}
+    return row | {"time_limit_s": job.time_limit_s, "queue": job.queue, "priority": job.priority or None}
 
 
 def _json_of_job(job: Job) -> dict[str, Any]:

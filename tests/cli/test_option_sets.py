@@ -23,7 +23,7 @@ from ddlsched.comparisons.settings import Policies, Settings
 
 OUTPUTS = {field.name for field in fields(OutputOptions)} | {"jobs", "help"}
 DISTURBANCES = {field.name for field in fields(Disturbances)}
-POLICY = {"scheduler", "placement", "order", "communication", "allocation", "path"}
+POLICY = {"scheduler", "placement", "order", "communication", "allocation", "path", "admission"}
 
 
 def options_of(command: str) -> set[str]:

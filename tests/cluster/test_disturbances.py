@@ -10,7 +10,8 @@ import pytest
 from jobs_by_hand import data_parallel_job
 
 import ddlsched
-from ddlsched.cluster.disturbances import CapacityChange, Disturbances, Outage, jitter_factors, read_outages
+from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces
+from ddlsched.cluster.disturbances import Disturbances, Outage, jitter_factors, read_outages
 from ddlsched.results.slices import compute_slices
 
 
@@ -144,7 +145,7 @@ def test_outages_may_be_the_name_of_a_table(tmp_path) -> None:
 
 def test_random_failures_alternate_and_have_their_means() -> None:
     faults = Disturbances(server_mtbf_s=100.0, server_repair_s=10.0)
-    changes = list(itertools.islice(faults.capacity_changes(5, np.random.default_rng(1)), 20_000))
+    changes = list(itertools.islice(faults.capacity_changes(FailurePlaces(range(6)), np.random.default_rng(1)), 20_000))
     assert changes == sorted(changes)
     for server in range(5):
         mine = [change for change in changes if change.server == server]
@@ -157,7 +158,7 @@ def test_random_failures_alternate_and_have_their_means() -> None:
 
 def test_a_server_that_comes_back_and_fails_at_the_same_instant_is_down() -> None:
     outages = (Outage(server=0, from_s=1, to_s=2), Outage(server=0, from_s=2, to_s=3))
-    changes = list(Disturbances(outages=outages).capacity_changes(1, np.random.default_rng(0)))
+    changes = list(Disturbances(outages=outages).capacity_changes(FailurePlaces(range(2)), np.random.default_rng(0)))
     assert changes == [
         CapacityChange(10**9, True, 0),
         CapacityChange(2 * 10**9, False, 0),

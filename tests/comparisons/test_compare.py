@@ -172,7 +172,7 @@ def test_a_policy_may_be_an_instance():
     from algorithms.placement.first_fit import FirstFit
 
     comparison = compare([{"placement": FirstFit()}, {"name": "text", "placement": "first-fit"}])
-    assert comparison.asked["policies"]["FirstFit() + srsf + adadual"]["placement"] == "FirstFit()"
+    assert comparison.asked["policies"]["FirstFit()"]["placement"] == "FirstFit()"
     jct_s = comparison.runs.groupby("policy")["average_jct_s"].mean()
     assert jct_s.nunique() == 1
     assert not Path("out/compare.yaml").exists()
@@ -342,7 +342,7 @@ def test_the_command_prints_tables_and_says_where_things_are():
     assert "12 runs: 2 policies x 1 workload x 1 cluster x 6 seeds" in result.stderr
     comparison = Comparison.open("out")
     table = comparison.table().set_index(["metric", "policy"])
-    worse = table.loc[("average_jct_s", "random + srsf + adadual")]
+    worse = table.loc[("average_jct_s", "random + adadual")]
     text = f"+{100 * worse['change']:.1f} [+{100 * worse['change_low']:.1f}, +{100 * worse['change_high']:.1f}]"
     assert any(text in line and "worse" in line for line in lines)
 
@@ -371,7 +371,7 @@ def test_a_failure_makes_the_exit_code_1():
     assert result.exit_code == 1
     assert "Average JCT" in result.stdout
     (line,) = (line for line in result.stderr.splitlines() if "runs failed" in line)
-    assert line.startswith("ddlsched: 2 runs failed (out/failures.csv), the first: mine.py:Unlucky + srsf + adadual")
+    assert line.startswith("ddlsched: 2 runs failed (out/failures.csv), the first: Unlucky + adadual")
     assert line.endswith("seed 1: placement Unlucky: begin raised ArithmeticError: bad\\nluck")
     assert command("--placement", "mine.py:Unlucky", "--seeds", 1).stdout.startswith("No run finished.")
 
@@ -472,7 +472,7 @@ def test_the_yaml_of_the_document_runs():
     result = run("compare", "--config", "compare.yaml", "--seeds", 1, "--processes", 1)
     assert result.exit_code == 0, result.stderr
     assert list(Comparison.open("comparison").asked["policies"]) == [
-        *("ada-srsf", "one at a time", "first-fit + srsf + adadual", "lwf:kappa=2 + srsf + adadual"),
+        *("ada-srsf", "one at a time", "first-fit + adadual", "lwf:kappa=2 + adadual"),
     ]
 
 

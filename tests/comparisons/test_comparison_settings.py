@@ -104,8 +104,8 @@ def test_a_bundle_is_called_by_its_name():
 
 def test_lists_make_every_combination():
     found = plan(policies=["ada-srsf", {"placement": ["lwf", "first-fit"], "order": ["fifo", "las"]}]).policies
-    assert list(found) == ["ada-srsf"] + [f"{p} + {o} + adadual" for p in ("lwf", "first-fit") for o in ("fifo", "las")]
-    assert found["first-fit + fifo + adadual"] == {
+    assert list(found) == ["ada-srsf"] + [f"{p} + {o}" for p in ("lwf", "first-fit") for o in ("fifo", "las")]
+    assert found["first-fit + fifo"] == {
         "placement": "first-fit",
         "order": "fifo",
         "communication": "adadual",
@@ -240,6 +240,28 @@ def test_what_is_not_random_is_one_run(tmp_path):
     keys = {(run.labels["policy"], run.inputs["seed"]) for run in runs}
     assert len(keys) == 21
     assert len(plan(**asked, policies=["srsf-1"], options={"load_per_byte_s": 1e-9}).runs()) == 1
+
+
+def test_item_22_a_label_leaves_out_what_all_share_and_the_file() -> None:
+    orders = ["fifo", "mine.py:Mine", "las"]
+    Path("mine.py").write_text(
+        "from algorithms.ordering.las import LeastAttainedService\n\n\nclass Mine(LeastAttainedService):\n    pass\n"
+    )
+    assert list(plan(policies=[{"order": orders}], baseline="Mine").policies) == ["fifo", "Mine", "las"]
+    whole = plan(policies=[{"order": orders}], baseline="lwf:kappa=1 + mine.py:Mine + adadual")
+    assert whole.baseline == "Mine"
+    alone = plan(policies=[{"order": "fifo"}]).policies
+    assert list(alone) == ["lwf:kappa=1 + fifo + adadual"]
+    mixed = plan(policies=["ada-srsf", {"placement": ["first-fit", "random"]}, {"name": "my own", "order": "fifo"}])
+    assert list(mixed.policies) == ["ada-srsf", "first-fit + srsf", "random + srsf", "my own"]
+
+
+def test_item_22_labels_that_would_be_alike_stay_whole() -> None:
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        Path(folder, "p.py").write_text("from algorithms.ordering.fifo import FirstInFirstOut as Mine\n")
+    found = list(plan(policies=[{"order": ["a/p.py:Mine", "b/p.py:Mine"]}]).policies)
+    assert found == ["lwf:kappa=1 + a/p.py:Mine + adadual", "lwf:kappa=1 + b/p.py:Mine + adadual"]
 
 
 def test_the_plan_as_yaml_asks_for_the_same():

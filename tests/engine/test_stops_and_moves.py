@@ -488,7 +488,9 @@ def test_a_job_that_moves_twice_at_once_is_refused():
         run(job("a", 1, 3), cluster=THREE_SERVERS, placement=MovesTwice(at_s=0.5, job_id="a", gpus=(4,)))
 
 
-@pytest.mark.parametrize(("name", "value"), [("restart_s", -1.0), ("state_mb", -1.0), ("state_mb", 1e300)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("restart_s", -1.0), ("state_mb", -1.0), ("state_mb", 1e300), ("state_share", 1.5)]
+)
 def test_a_negative_price_is_refused(name, value, tmp_path):
     with pytest.raises(InputError, match=rf"disturbances: {name} is .*; expected"):
         Disturbances(**{name: value})

@@ -37,7 +37,9 @@ class MovingSetting:
 def moving_settings(draw: st.DrawFn) -> MovingSetting:
     """Return a run in which state takes time, or none, and servers may fail meanwhile."""
     setting = draw(settings())
-    disturbances = replace(setting.disturbances, state_mb=draw(st.sampled_from((None, 0.0, 3.0, 12.3456789))))
+    share = st.sampled_from((0.0, 0.02, 1.0)).map(lambda share: {"state_share": share})
+    fixed = st.sampled_from((0.0, 3.0, 12.3456789)).map(lambda state_mb: {"state_mb": state_mb})
+    disturbances = replace(setting.disturbances, **draw(st.one_of(share, fixed)))
     seed, until_s = st.integers(0, 99), st.sampled_from((0.2, 0.6))
     whims = draw(st.one_of(st.none(), st.builds(Whims, seed=seed, until_s=until_s)))
     gains = st.builds(StoppingShortestRemainingTimeFirst, least_gain_s=st.sampled_from((0.0001, 0.05, 0.5)))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from algorithms.admission.kai import Kai
+from algorithms.admission.kueue import Kueue
+from algorithms.admission.slurm_multifactor import SlurmMultifactor
+from algorithms.admission.volcano import Volcano
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.elastic_scaling import ElasticScaling
 from algorithms.allocation.equal_share import NodeEqualShare
@@ -68,6 +72,7 @@ from ddlsched.network.mltcp import Mltcp
 from ddlsched.network.size_shares import SizeShares
 from ddlsched.network.strict_levels import StrictLevels
 from ddlsched.testing import (
+    AdmissionConformance,
     AllocationConformance,
     CollectiveConformance,
     CommunicationConformance,
@@ -200,3 +205,10 @@ TestRailOptimised = conformance(TopologyConformance, RailOptimised(hosts_per_uni
 TestDoubleSided = conformance(TopologyConformance, DoubleSided())
 TestMonkeyTree = conformance(TopologyConformance, MonkeyTree(servers_per_rack=4))
 TestLingjun = conformance(TopologyConformance, Lingjun(group_oversubscription=3))
+TestKueue = conformance(AdmissionConformance, Kueue())
+TestKueueFairSharing = conformance(AdmissionConformance, Kueue(fair_sharing=True, usage_half_life_s=600.0))
+TestVolcanoProportion = conformance(AdmissionConformance, Volcano())
+TestVolcanoCapacity = conformance(AdmissionConformance, Volcano(plugin="capacity"))
+TestVolcanoDrf = conformance(AdmissionConformance, Volcano(plugin="drf"))
+TestKai = conformance(AdmissionConformance, Kai(usage_weight=1.0))
+TestSlurmMultifactor = conformance(AdmissionConformance, SlurmMultifactor())

@@ -43,6 +43,7 @@ PROMISED = {
         "malletrain",
         "tiresias",
     },
+    "admission": {"kai", "kueue", "slurm-multifactor", "volcano"},
     "path": {"ecmp", "least-congested", "route", "sglb"},
     "contention": {
         "linear",

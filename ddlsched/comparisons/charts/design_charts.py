@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, new_figure, short
+from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, new_figure, plain_ticks, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
@@ -35,19 +34,10 @@ def predicted_against_measured(series: Mapping[str, tuple[np.ndarray, np.ndarray
         axes.plot(measured_s, predicted_s, marker, color=colour, markersize=2.6, alpha=0.75, label=label, linestyle="")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="Measured step (s)", ylabel="Predicted step (s)")
     for axis in (axes.xaxis, axes.yaxis):
-        _plain_ticks(axis)
+        plain_ticks(axis)
     axes.legend(loc="upper left")
     axes.set_aspect("equal")
     return figure
-
-
-def _plain_ticks(axis: Axis) -> None:
-    """Label a logarithmic axis 1, 2, 5, 10, ... in place of powers."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.set_minor_formatter(NullFormatter())
 
 
 @in_style()
@@ -113,7 +103,7 @@ def pareto_chart(
     axes.set_title("\n".join(end if len(end) <= 44 else f"{end[:41]}..." for end in ends), loc="left")
     axes.set(xscale="log", yscale="log", xlabel=cost_axis, ylabel=time_axis)
     for axis in (axes.xaxis, axes.yaxis):
-        _plain_ticks(axis)
+        plain_ticks(axis)
     axes.legend(loc="lower right")
     axes.grid()
     return figure

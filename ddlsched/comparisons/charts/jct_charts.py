@@ -16,10 +16,12 @@ from ddlsched.comparisons.charts.style import (
     INK,
     MUTED,
     SHADES,
+    axis_title,
     colours,
     in_style,
     new_figure,
     new_panels,
+    plain_ticks,
     short,
     short_labels,
     shown_figure,
@@ -121,7 +123,7 @@ def grouped_bars(
         axes.locator_params(axis="y", nbins=5)
         axes.grid(axis="y")
     over = over_seeds(interval.seeds for group in groups.values() for interval in group.values())
-    figure.suptitle(f"{axis}; each panel has its own scale;\n{over}", x=0.01, ha="left", fontsize=8)
+    figure.suptitle(axis_title(f"{axis}; each panel has its own scale;\n{over}"), x=0.01, ha="left", fontsize=8)
     legend_below(figure, panels)
     return figure
 
@@ -157,7 +159,7 @@ def heat_map(shares: pd.DataFrame, *, axis: str) -> Figure:
     axes.set_xticks(np.arange(shares.shape[1]) + 0.5, [str(name) for name in shares.columns])
     axes.tick_params(axis="x", length=0)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel(axis, loc="right")
+    axes.set_xlabel(axis_title(axis), loc="right")
     _shade_bar(figure, axes, 100 * most)
     return figure
 
@@ -222,8 +224,11 @@ def changes(
     figure, axes = new_figure(0.85 + 0.16 * lines + 0.15 * len(rows) * (len(names) + 0.8))
     shade = colours(names, colour)
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
+    for between in range(1, len(rows)):
+        axes.axhline(between - 0.5, color="#dddddd", linewidth=0.6)
     for place, row in enumerate(rows):
-        offsets = np.linspace(-0.3, 0.3, len(names)) if len(names) > 1 else [0.0]
+        # The gap between rows is twice that between the marks of one row, so that these stand together.
+        offsets = (np.arange(len(names)) - (len(names) - 1) / 2) / (len(names) + 1)
         for number, (name, offset) in enumerate(zip(names, offsets, strict=True)):
             if name in row.measured:
                 interval, y = row.measured[name], place + float(offset)
@@ -269,7 +274,7 @@ def distributions(
             first = np.asarray(next(iter(samples.values())), dtype=np.float64)
             panels[1].plot(x, 100 * (share - share_up_to(first, x)), drawstyle="steps-post", **style)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    plain_ticks(axes.xaxis)
     axes.set_ylim(0, 1.01)
     axes.set_yticks(np.arange(6) / 5)
     axes.set_ylabel("Share of jobs")
@@ -333,7 +338,7 @@ def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def _finish(figure: Figure, axes: Axes, axis: str, title: str) -> None:
-    axes.set_xlabel(axis, loc="right")  # under long names of policies a centred label would be cut off
+    axes.set_xlabel(axis_title(axis), loc="right")  # under long names of policies a centred label would be cut off
     axes.grid(axis="x")
     if title:  # at the figure's edge: over the axes, long names of policies would push it out
         lines = textwrap.wrap(unbroken(title), 52)

@@ -8,12 +8,14 @@ import numpy as np
 
 from ddlsched.comparisons.charts.jct_charts import distributions, legend_below
 from ddlsched.comparisons.charts.placement_map import placement_map
-from ddlsched.comparisons.charts.style import PALETTE, in_style, new_figure
+from ddlsched.comparisons.charts.style import PALETTE, Size, in_style, new_figure, resized
 from ddlsched.comparisons.charts.utilisation import utilisation, utilisation_bands
 from ddlsched.errors import InputError
 from ddlsched.results.result import PHASES
+from ddlsched.results.tenants import gpus_over_time
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from ddlsched.results.result import Result
@@ -33,16 +35,25 @@ _PHASE_NAMES = (
 )
 
 
+def _largest(table: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Return the columns with the largest sums, and one of all others."""
+    large = table.sum().nlargest(count).index
+    return table[large].assign(others=table.drop(columns=large).sum(axis=1))
+
+
 class RunCharts:
-    """Charts of one run, each a matplotlib figure, which notebooks show and ``figure.savefig`` writes."""
+    """Charts of one run, each a matplotlib figure, which notebooks show and ``figure.savefig`` writes.
+
+    ``size`` is width and height, inches.
+    """
 
     def __init__(self, result: Result) -> None:
         self._result = result
 
     def __repr__(self) -> str:
-        return "<charts of a run: jct, phases, placements, utilisation>"
+        return "<charts of a run: jct, phases, placements, tenants, utilisation>"
 
-    def jct(self) -> Figure:
+    def jct(self, *, size: Size = None) -> Figure:
         """Return the cumulative distribution of the completion times of the counted jobs that finished.
 
         Raises
@@ -54,10 +65,10 @@ class RunCharts:
         jct_s = jobs.loc[jobs["counted"], "jct_s"].dropna()
         if jct_s.empty:
             raise InputError("no counted job finished; expected one at least, for the distribution of JCT")
-        return distributions({"jobs": jct_s.to_numpy()}, axis="JCT (s)")
+        return resized(distributions({"jobs": jct_s.to_numpy()}, axis="JCT (s)"), size)
 
     @in_style()
-    def phases(self) -> Figure:
+    def phases(self, *, size: Size = None) -> Figure:
         """Return where the time of jobs went from arrival to finish: a bar a number of GPUs, mean seconds a job."""
         jobs = self._result.jobs
         means = jobs[jobs["counted"] & (jobs["state"] == "finished")].groupby("gpus")[list(PHASES)].mean()
@@ -73,13 +84,35 @@ class RunCharts:
         axes.set_xlabel("Mean time from arrival to finish (s)", loc="right")
         axes.grid(axis="x")
         legend_below(figure, [axes])
-        return figure
+        return resized(figure, size)
 
-    def placements(self) -> Figure:
+    def placements(self, *, size: Size = None) -> Figure:
         """Return which job was on which GPU when, a row a GPU."""
         counts = np.diff(self._result.cluster.first_gpus).tolist()
-        return placement_map(self._result.placements, counts)
+        return resized(placement_map(self._result.placements, counts), size)
 
-    def utilisation(self) -> Figure:
+    @in_style()
+    def tenants(self, *, size: Size = None) -> Figure:
+        """Return how many GPUs each tenant's jobs have, over time, one on top of the other."""
+        table = gpus_over_time(self._result)
+        figure, axes = new_figure(3.2)
+        colours = [colour for name, colour in PALETTE.items() if name != "black"]
+        if len(table.columns) > len(colours):
+            table = _largest(table, len(colours) - 1)
+        bottom = np.zeros(len(table))
+        for (queue, gpus), colour in zip(table.items(), colours, strict=False):
+            top = bottom + gpus.to_numpy()
+            axes.fill_between(table.index, bottom, top, step="post", color=colour, label=str(queue), linewidth=0)
+            bottom = top
+        axes.axhline(self._result.cluster.num_gpus, color=PALETTE["grey"], linewidth=1)
+        axes.set_xlim(0, float(table.index[-1]))
+        axes.set_ylim(0, self._result.cluster.num_gpus * 1.05)
+        axes.set_ylabel("GPUs in use (line: all)")
+        axes.set_xlabel("Time (s)", loc="right")
+        legend_below(figure, [axes])
+        return resized(figure, size)
+
+    def utilisation(self, *, size: Size = None) -> Figure:
         """Return the share of GPUs that computed, over time."""
-        return utilisation(utilisation_bands({"run": [self._result.samples]}, self._result.cluster.num_gpus))
+        bands = utilisation_bands({"run": [self._result.samples]}, self._result.cluster.num_gpus)
+        return resized(utilisation(bands), size)

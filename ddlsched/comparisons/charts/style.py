@@ -13,7 +13,9 @@ import textwrap
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,11 +31,15 @@ __all__ = [
     "MUTED",
     "PALETTE",
     "SHADES",
+    "Size",
+    "axis_title",
     "colours",
     "in_style",
     "new_figure",
     "new_panels",
     "on_dark",
+    "plain_ticks",
+    "resized",
     "save",
     "short",
     "short_labels",
@@ -42,6 +48,8 @@ __all__ = [
     "wrapped",
 ]
 
+Size: TypeAlias = tuple[float, float] | None
+"""Width and height of a figure, inches; None for what the chart needs."""
 COLUMN_INCHES = 3.5
 """Width of a column in a two-column paper."""
 
@@ -146,6 +154,7 @@ _RC: Any = {
     "text.parse_math": False,  # a label is the user's text, whatever its dollar signs
     "savefig.dpi": 300,
     "svg.hashsalt": "ddlsched",
+    "pdf.fonttype": 42,  # text that publishers' checks take and readers can search
 }
 
 
@@ -199,6 +208,25 @@ def short_labels(labels: Sequence[str]) -> dict[str, str]:
     return dict(zip(labels, labels if alike else own, strict=True))
 
 
+def resized(figure: Figure, size: Size) -> Figure:
+    """Return the figure with a width and a height in inches, or as it is.
+
+    Raises
+    ------
+    InputError
+        The size is none.
+    """
+    if size is not None:
+        if not (isinstance(size, tuple | list) and len(size) == 2 and all(_is_a_side(side) for side in size)):
+            raise InputError(f"size is {size!r}; expected a width and a height of 0.5 to 100 inches, e.g. (3.3, 2.2)")
+        figure.set_size_inches(*size)
+    return figure
+
+
+def _is_a_side(side: object) -> bool:
+    return isinstance(side, int | float) and 0.5 <= side <= 100
+
+
 def unbroken(text: str) -> str:
     """Return a text in which no line ends between a number and its unit."""
     return re.sub(r"(?<=\d) (?=[A-Za-z%µ])", "\N{NO-BREAK SPACE}", text)
@@ -230,6 +258,21 @@ def wrapped(label: str, width: int = 24) -> str:
         *whole, rest = textwrap.wrap(piece, width, drop_whitespace=False, break_on_hyphens=False)
         lines[-1:] = [lines[-1] + part for part in (whole or [rest])] + ([rest] if whole else [])
     return "\n".join(line.strip() for line in lines)
+
+
+def axis_title(title: str, width_inches: float = COLUMN_INCHES) -> str:
+    """Return an axis' title in lines that a figure of this width has room for; lines that it has stay."""
+    return "\n".join(textwrap.fill(line, round(15 * width_inches)) for line in title.split("\n"))
+
+
+def plain_ticks(axis: Any) -> None:
+    """Label a logarithmic axis 1, 2, 5, 10, ... in place of powers; from a thousandfold on, 1, 10, 100, ..."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def short(value: float) -> str:
@@ -276,10 +319,14 @@ def shown_figure(width_inches: float, height_inches: float) -> Figure:
             say_where_axes_begin(self)
             super().draw(renderer)
 
-        def _repr_html_(self) -> str:
+        def savefig(self, *args: Any, **options: Any) -> None:
+            """Write it in the style, whatever the user's matplotlibrc says."""
             with in_style():
-                sink = io.BytesIO()
-                self.savefig(sink, format="png", dpi=150, metadata={"Software": None})
+                super().savefig(*args, **options)
+
+        def _repr_html_(self) -> str:
+            sink = io.BytesIO()
+            self.savefig(sink, format="png", dpi=150, metadata={"Software": None})
             width = round(100 * self.get_figwidth())
             source = f"data:image/png;base64,{base64.b64encode(sink.getvalue()).decode()}"
             return f'<img alt="chart" width="{width}" src="{source}">'
@@ -299,7 +346,6 @@ def new_panels(height_inches: float, panels: int, *, width_inches: float = COLUM
     return figure, [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
 
 
-@in_style()
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write ``stem``.png and ``stem``.svg, the same bytes for the same figure, and return their paths."""
     stem.parent.mkdir(parents=True, exist_ok=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ddlsched.comparisons.charts.jct_charts import Change, bars, changes, distributions, grouped_bars, heat_map
 from ddlsched.comparisons.charts.placement_map import placement_map
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["draw_charts", "figures"]
+
+T = TypeVar("T")
 
 
 def draw_charts(comparison: Reported | Path | str) -> list[Path]:
@@ -57,26 +59,39 @@ def _saved(figure: Figure, stem: Path) -> list[Path]:
         raise InputError(f"{stem}.png: {problem}; expected a folder to write charts to") from None
 
 
-def figures(reported: Reported, setting: ComparedSetting) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    """Yield the name of each chart that a setting has something for, and what draws it."""
-    shade = colours(reported.policies)
+def figures(
+    reported: Reported, setting: ComparedSetting, labels: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """Yield the name of each chart that a setting has something for, and what draws it.
+
+    ``labels`` are what charts call some policies.
+    """
+    called = {policy: (labels or {}).get(policy, policy) for policy in reported.policies}
+    baseline = reported.comparison.baseline
+    kept = colours(list(reported.comparison.asked["policies"]))  # a policy keeps its colour whatever it is called
+    shade = {called[policy]: kept[policy] for policy in reported.policies}
+
+    def named(by_policy: Mapping[str, T]) -> dict[str, T]:
+        return {called[policy]: value for policy, value in by_policy.items()}
+
     if average := intervals(reported, setting, "average_jct_s"):
-        yield "average-jct", partial(bars, average, axis=METRICS["average_jct_s"], colour=shade)
+        yield "average-jct", partial(bars, named(average), axis=METRICS["average_jct_s"], colour=shade)
     if changed := changes_of(reported, setting):
-        rows = [Change(METRICS[metric].replace(" (s)", ""), measured) for metric, measured in changed.items()]
-        axis = f"Change against {reported.comparison.baseline} (%)"
+        rows = [Change(METRICS[metric].replace(" (s)", ""), named(measured)) for metric, measured in changed.items()]
+        axis = f"Change against {(labels or {}).get(baseline, baseline)} (%)"
         yield "changes", partial(changes, rows, axis=axis, colour=shade)
     if groups := class_intervals(reported, setting):
-        named = {class_name(size): group for size, group in groups.items()}
-        yield "jct-by-size", partial(grouped_bars, named, axis=METRICS["average_jct_s"], colour=shade)
+        by_class = {class_name(size): named(group) for size, group in groups.items()}
+        yield "jct-by-size", partial(grouped_bars, by_class, axis=METRICS["average_jct_s"], colour=shade)
     if samples := jct_s(reported, setting):
-        yield "jct-distribution", partial(distributions, samples, axis="JCT (s)", colour=shade)
-        axis = "Communicating or waiting for the network\n(% of JCT; mean over seeds)"
-        yield "network-share", partial(heat_map, network_shares(reported, setting), axis=axis)
-    yield "utilisation", partial(utilisation, bands(reported, setting), colour=shade)
+        yield "jct-distribution", partial(distributions, named(samples), axis="JCT (s)", colour=shade)
+        axis = "Communicating or waiting for the network (% of JCT; mean over seeds)"
+        shares = network_shares(reported, setting).rename(index=called)
+        yield "network-share", partial(heat_map, shares, axis=axis)
+    yield "utilisation", partial(utilisation, named(bands(reported, setting)), colour=shade)
     if setting == reported.settings[0]:
         for policy in reported.policies:
             placements = reported.placements(policy)
             if placements is not None and not placements.empty:
                 servers = reported.servers(setting.cluster)
-                yield f"placement-{slug(policy)}", partial(placement_map, placements, servers, title=policy)
+                yield f"placement-{slug(policy)}", partial(placement_map, placements, servers, title=called[policy])

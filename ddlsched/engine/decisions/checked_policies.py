@@ -15,6 +15,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.checks import (
+    what_is_wrong_with_admission,
     what_is_wrong_with_allocations,
     what_is_wrong_with_gpus,
     what_is_wrong_with_move,
@@ -29,6 +30,8 @@ from ddlsched.network.topology import Link
 from ddlsched.policies.compiling.source import short_path
 from ddlsched.policies.doors import Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView
 from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.elastic_job import ElasticJob
@@ -44,10 +47,11 @@ _METHODS = {
     "communication": ("admit", "transfer_key", "select"),
     "allocation": ("allocate",),
     "path": ("path",),
+    "admission": ("admit",),
 }
 
 
-STREAMS = ("placement", "order", "communication", "jobs", "capacity", "allocation", "path")
+STREAMS = ("placement", "order", "communication", "jobs", "capacity", "allocation", "path", "admission")
 """What draws random numbers of its own in a run; a new one goes last, so that the others draw what they did."""
 
 
@@ -84,7 +88,7 @@ class CheckedPolicies:
     ----------
     cluster, streams
         Where they decide, and their random numbers: :func:`random_streams` of the run's seed.
-    placement, order, communication, allocation, path, contention
+    placement, order, communication, allocation, path, admission, contention
         Policies and a contention model, bound to the network; of those that are None nothing is asked.
     rescale_cost
         Of elastic jobs without a cost of their own.
@@ -100,6 +104,7 @@ class CheckedPolicies:
         communication: Any,
         allocation: Any = None,
         path: Any = None,
+        admission: Any = None,
         contention: Any,
         rescale_cost: RescaleCost | None = None,
     ) -> None:
@@ -109,11 +114,13 @@ class CheckedPolicies:
             "communication": communication,
             "allocation": allocation,
             "path": path,
+            "admission": admission,
         }
         self._memory = FieldsBefore({**given, "contention": contention})
         begun = {kind: _begun(kind, policy, cluster, streams[kind]) for kind, policy in given.items()}
         self.placement, self.order, self.communication = begun["placement"], begun["order"], begun["communication"]
         self.allocation, self.path, self.contention = begun["allocation"], begun["path"], contention
+        self.admission = begun["admission"]
         self.communication_form = communication_form(self.communication)
         """Whether the communication policy has ``admit``, ``transfer_key`` or ``select``."""
         self._rescale_cost = ConstantRescaleCost() if rescale_cost is None else rescale_cost
@@ -229,6 +236,11 @@ class CheckedPolicies:
         """Whether the placement policy may move running jobs."""
         return hasattr(self.placement, "moves")
 
+    def stops_or_moves(self, kind: str) -> bool:
+        """Return whether the policy of a kind may take running jobs off their GPUs."""
+        policy = getattr(self, kind)
+        return any(hasattr(policy, method) for method in ("stops", "moves", "admit") if kind != "communication")
+
     def stops(self, running: Sequence[JobView], queue: JobQueue, cluster: ClusterView) -> list[int]:
         """Return the numbers of the running jobs that an order stops, checked."""
         about = f", {len(running)} running jobs"
@@ -260,6 +272,36 @@ class CheckedPolicies:
                 "communication", about, network.now_s, f"admit answered {answer!r}; expected True or False"
             )
         return bool(answer)
+
+    def admit_jobs(
+        self, tenants: TenantsView, cluster: ClusterView, before: frozenset[int]
+    ) -> Iterator[Admission | NotAdmitted]:
+        """Yield who may start, and why others may not, each checked after the one before was carried out."""
+        about = f", {len(tenants.pending)} jobs that wait"
+        ask = functools.partial(self._ask, "admission", about, tenants.now_s)
+        answers = ask(lambda: iter(self.admission.admit(tenants, cluster)))
+        while (answer := ask(lambda: next(answers, None))) is not None:
+            if wrong := what_is_wrong_with_admission(answer, tenants, cluster, before):
+                raise InvalidDecisionError(f"admission {self.label('admission')} at {tenants.now_s} s{wrong}")
+            yield answer
+
+    def check_quotas(self, node: QuotaNode, answer: Admission, now_s: float) -> None:
+        """Check that no queue has borrowed more than it may, with a job that has just been admitted.
+
+        Raises
+        ------
+        InvalidDecisionError
+            The queue, or a group that it belongs to, has.
+        """
+        for above in (node, *node.above()):
+            if above.above_limit(answer.kind):
+                limit = above.own(answer.kind)
+                about = f"at {now_s} s, job {answer.job.job_id!r}"
+                raise InvalidDecisionError(
+                    f"admission {self.label('admission')} {about}: queue {above.name!r} would use "
+                    f"{above.used[answer.kind]} GPUs; expected at most {above.quota.get(answer.kind, 0)} and "
+                    f"{limit.borrowing_limit} borrowed"
+                )
 
     def transfer_key(self, transfer: TransferView, network: NetworkView) -> Any:
         """Return a preemptive policy's key of a transfer."""

@@ -9,10 +9,12 @@ import numpy as np
 
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.units import is_whole
 
 __all__ = [
+    "what_is_wrong_with_admission",
     "what_is_wrong_with_allocations",
     "what_is_wrong_with_gpus",
     "what_is_wrong_with_move",
@@ -75,6 +77,30 @@ def what_is_wrong_with_stops(answer: Sequence[Any], running: Sequence[JobView]) 
             return f"stops answered job {job.job_id!r}{' ' if again else ', '}{why}"
         left.discard(id(job))
     return None
+
+
+def what_is_wrong_with_admission(
+    answer: Any, tenants: TenantsView, cluster: ClusterView, before: frozenset[int]
+) -> str | None:
+    """Return why an answer is no job that may start, or may not, or None; ``before`` ran when the round began."""
+    if not isinstance(answer, Admission | NotAdmitted):
+        return f": admit answered {answer!r}; expected Admission(...) or NotAdmitted(...)"
+    about = f", job {answer.job.job_id!r}: admit answered"
+    if answer.job.number not in tenants.pending:
+        return f"{about} a job that does not wait; expected one that waits"
+    if isinstance(answer, NotAdmitted):
+        return None
+    kinds = tenants.tenants.kinds
+    if answer.kind not in (kinds or ("any",)):
+        return f"{about} the kind {answer.kind!r}; expected one of {', '.join(kinds)}"
+    victims = [victim.job.number for victim in answer.victims]
+    if len(set(victims)) < len(victims) or not before.issuperset(victims):
+        return f"{about} the victims {victims}; expected jobs that ran when the round began, each once"
+    if answer.gpus is None:
+        return None
+    left = cluster.without([victim.job for victim in answer.victims]) if victims else cluster
+    wrong = what_is_wrong_with_gpus(answer.gpus, answer.job, left)
+    return None if wrong is None else f", job {answer.job.job_id!r}: admit {wrong}"
 
 
 def what_is_wrong_with_move(answer: Any, movable: set[int], cluster: ClusterView) -> str | None:

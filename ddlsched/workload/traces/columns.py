@@ -15,6 +15,17 @@ from ddlsched.workload.traces.traced import BadRowError, Cells, Reader, Refusal,
 __all__ = ["TOLD", "TraceColumns", "own_table", "table"]
 
 _WHOLE_GPU_MILLI = 1000
+_OPTIONAL = ("model", "user", "queue", "priority")
+
+PRIORITIES = {"HP": 1, "LS": 2, "BURSTABLE": 1, "BE": 0, "SPOT": 0}
+"""What classes of service in traces mean, higher goes first: Alibaba's ``job_type`` (HP, Spot) and ``qos``."""
+
+
+def _priority_of(cells: Cells, column: str) -> int:
+    """Return a job's priority; an empty cell and a class that is not known are of the lowest."""
+    text = cells.get(column, "").strip()
+    digits = text.removeprefix("-")
+    return int(text) if digits.isdecimal() and len(digits) < 10 else PRIORITIES.get(text.upper(), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +44,12 @@ class TraceColumns:
         For how long it held them, seconds; by default from ``start_s`` to ``end_s``.
     start_s, end_s
         When it got its GPUs and gave them back; a job without one of them is refused.
-    iterations, model, user, state
+    iterations, model, user, queue, state
         As in :class:`~ddlsched.workload.traces.traced.TracedJob`; the state is counted.
     time_limit_s
         How long its user said that it runs at most, seconds.
+    priority
+        Of each job, by the text of its cell: a whole number, or one of :data:`PRIORITIES`.
     workers
         By how many the GPUs are multiplied.
     gpu_milli
@@ -56,6 +69,8 @@ class TraceColumns:
     iterations: str | None = None
     model: str | None = None
     user: str | None = None
+    queue: str | None = None
+    priority: str | None = None
     state: str | None = None
     time_limit_s: str | None = None
     workers: str | None = None
@@ -63,7 +78,7 @@ class TraceColumns:
     unit_s: float = 1.0
     user_is_file: bool = False
 
-    def layout(self, source: TraceSource, optional: Collection[str] = ("model", "user")) -> Layout:
+    def layout(self, source: TraceSource, optional: Collection[str] = _OPTIONAL) -> Layout:
         """Return the columns that a file must have, which are all but those of some names, and what makes a job."""
         told = (getattr(self, field.name) for field in fields(self) if field.name not in optional)
         return [column for column in told if isinstance(column, str)], partial(self._job, source.stem)
@@ -83,6 +98,8 @@ class TraceColumns:
             time_limit_s=traced.optional_s(cells, self.time_limit_s) if self.time_limit_s else nan,
             model=traced.optional_text(cells, self.model) if self.model else None,
             user=file if self.user_is_file else traced.optional_text(cells, self.user) if self.user else None,
+            queue=traced.optional_text(cells, self.queue) if self.queue else None,
+            priority=_priority_of(cells, self.priority) if self.priority else 0,
             note=note,
         )
 

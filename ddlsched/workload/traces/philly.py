@@ -48,6 +48,7 @@ def _job_of_log(entry: Any) -> TracedJob:
         num_gpus=gpus,
         duration_s=duration_s,
         user=optional_text(cells, "user"),
+        queue=optional_text(cells, "vc"),
         note=f"state {text_of(cells, 'status')}",
     )
 

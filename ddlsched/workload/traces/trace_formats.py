@@ -29,6 +29,7 @@ class TraceFormat(NamedTuple):
 _HELIOS = TraceColumns(
     job_id="job_id",
     user="user",
+    queue="vc",
     gpus="gpu_num",
     state="state",
     arrival_s="submit_time",
@@ -37,12 +38,13 @@ _HELIOS = TraceColumns(
     duration_s="duration",
 )
 # Kalos' column ``duration`` counts the wait, too, in the examples of its documentation.
-_ACME = replace(_HELIOS, duration_s=None)
+_ACME = replace(_HELIOS, duration_s=None, queue="type")
 _OPENB = TraceColumns(
     job_id="name",
     gpus="num_gpu",
     gpu_milli="gpu_milli",
     state="pod_phase",
+    priority="qos",
     arrival_s="creation_time",
     start_s="scheduled_time",
     end_s="deletion_time",
@@ -60,7 +62,9 @@ _SPOT = TraceColumns(
     gpus="gpu_request",
     workers="worker_num",
     user="organization",
+    queue="organization",
     state="job_type",
+    priority="job_type",
     arrival_s="submit_time",
     duration_s="duration",
 )
@@ -71,7 +75,7 @@ _ELASTICFLOW = replace(_ITP, iterations="num_iteration", model="model_name", use
 _ELASTICFLOW_OLDER = replace(_ELASTICFLOW, arrival_s="submit_time", iterations="iteration")
 _TIRESIAS = replace(_ELASTICFLOW_OLDER, iterations="iterations")
 _MURI = replace(_TIRESIAS, unit_s=1e-3)
-_PHILLY = TraceColumns(arrival_s="timestamp", duration_s="duration", gpus="num_gpus", user="cluster")
+_PHILLY = TraceColumns(arrival_s="timestamp", duration_s="duration", gpus="num_gpus", user="cluster", queue="cluster")
 
 FORMATS = {
     # Hu et al., "Characterization of Large Language Model Development in the Datacenter", NSDI 2024.

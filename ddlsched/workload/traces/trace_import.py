@@ -32,6 +32,8 @@ __all__ = ["ImportedTrace", "Selection", "import_trace", "refuse_table_suffix", 
 _WATCH_EVERY = 50_000
 _SUFFIXES = (".csv", ".parquet")
 _BATCH = 65_536
+_COUNTS = ("num_gpus", "iterations", "priority", "line", "source")
+_UNTOLD = ("user", "time_limit_s", "queue", "priority")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +125,12 @@ def import_trace(
     constants = {"contention": repr(rule.contention), "gpus_per_server": gpus_per_server, "seed": seed}
     constants["scale"] = selection.scale
     report = {"format": format_name, **log.account(), "left_out": left_out, **account, "rule": constants}
-    unused = ["drawn", "alone_s", "refused", *(name for name in ("user", "time_limit_s") if made[name].isna().all())]
+    unused = [
+        "drawn",
+        "alone_s",
+        "refused",
+        *(name for name in _UNTOLD if (made[name].isna() | (made[name] == 0)).all()),
+    ]
     return ImportedTrace(jobs=made.drop(columns=unused), refused=log.refusals(), report=report)
 
 
@@ -163,8 +170,8 @@ class _Log:
         self.refused: list[tuple[int, Refusal]] = []
         self.ids: list[str] = []
         self.numbers = {name: array("d") for name in ("arrival_s", "duration_s", "compute_s", "time_limit_s")}
-        self.counts = {name: array("q") for name in ("num_gpus", "iterations", "line", "source")}
-        self.texts: dict[str, list[str | None]] = {"model": [], "user": []}
+        self.counts = {name: array("q") for name in _COUNTS}
+        self.texts: dict[str, list[str | None]] = {"model": [], "user": [], "queue": []}
         self.interned: dict[str | None, str | None] = {}
 
     def read(self, reader: Reader, opened: Iterable[TraceSource]) -> None:
@@ -207,6 +214,7 @@ class _Log:
             numbers.append(getattr(job, name))
         self.counts["num_gpus"].append(job.num_gpus)
         self.counts["iterations"].append(job.iterations)
+        self.counts["priority"].append(job.priority)
         self.counts["line"].append(job.line)
         self.counts["source"].append(source)
         for name, texts in self.texts.items():
@@ -280,8 +288,8 @@ def _write_parquet(trace: ImportedTrace, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    texts = {"job_id", "model", "user"}
-    whole = {"gpus", "iterations"}
+    texts = {"job_id", "model", "user", "queue"}
+    whole = {"gpus", "iterations", "priority"}
     kinds = [pa.string() if name in texts else pa.int64() if name in whole else pa.float64() for name in trace.jobs]
     report = json.dumps(trace.report).encode()
     schema = pa.schema(list(zip(trace.jobs.columns, kinds, strict=True)), metadata={"ddlsched": report})

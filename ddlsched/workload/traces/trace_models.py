@@ -159,6 +159,8 @@ class JobRule:
                 "model": known["name"],
                 "user": traced["user"].to_numpy(),
                 "time_limit_s": traced["time_limit_s"].to_numpy(),
+                "queue": traced["queue"].to_numpy(),
+                "priority": traced["priority"].to_numpy(),
                 "drawn": drawn,
                 "alone_s": iterations * iteration_s,
                 "refused": (service_s > _MOST_S) | (traced["arrival_s"].to_numpy() > _MOST_S),

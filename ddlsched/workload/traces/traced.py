@@ -58,7 +58,9 @@ class TracedJob(NamedTuple):
     time_limit_s
         How long its user said that it runs at most, seconds; NaN if the trace does not tell.
     model, user
-        The trace's names; ``user`` is the virtual cluster where there are no users.
+        The trace's names.
+    queue, priority
+        The tenant's queue, such as a virtual cluster, and how urgent the job is: higher goes first.
     note
         What is to be counted about the job, such as its final state.
     line
@@ -74,6 +76,8 @@ class TracedJob(NamedTuple):
     time_limit_s: float = math.nan
     model: str | None = None
     user: str | None = None
+    queue: str | None = None
+    priority: int = 0
     note: str | None = None
     line: int = 0
 

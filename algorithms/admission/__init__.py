@@ -1,0 +1,1 @@
+"""Who of the tenants' jobs may start, and who gives way."""

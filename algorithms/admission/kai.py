@@ -1,0 +1,157 @@
+"""KAI: quotas first, the rest by weight over the quota, and reclaiming from who has more than its fair share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from algorithms.admission.share_rounds import ShareRounds, requested_below, used_below
+from algorithms.admission.usage_history import UsageHistory
+from algorithms.admission.victims import Need
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.tenants import ANY_KIND
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView
+from ddlsched.ranges import check_fields, ranged
+
+__all__ = ["Kai"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kai:
+    """KAI's fair shares in a hierarchy of queues, its reclaiming and its preemption by priority.
+
+    A queue's ``gpus`` are its quota, with ``borrowing_limit`` its limit, and ``weight`` that over the quota.
+
+    Parameters
+    ----------
+    preemptible_below
+        Jobs of a lower priority may be preempted; others start within the quota only.
+    usage_weight
+        How much what a queue has used of late lowers its weight (KAI's k value); 0: not at all.
+    usage_half_life_s
+        By when half of it is forgotten, seconds.
+
+    References
+    ----------
+    KAI Scheduler, pkg/scheduler/plugins/proportion, and docs/time-based-fairshare.
+    """
+
+    preemptible_below: int = 100
+    usage_weight: float = ranged(0.0, 0.0, 1000.0)
+    usage_half_life_s: float = ranged(86400.0, 0.0, above=True)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "kai")
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _KaiRun:
+        """Return what is asked during a run."""
+        return _KaiRun(self)
+
+
+class _KaiRun(ShareRounds):
+    name = "kai"
+
+    def __init__(self, policy: Kai) -> None:
+        super().__init__()
+        self._policy = policy
+        self._history = UsageHistory(policy.usage_half_life_s) if policy.usage_weight else None
+        self._fixed: dict[str, int] = {}
+
+    def set_shares(self, tenants: TenantsView, total: int) -> None:
+        if self._history is not None:
+            self._history.update(tenants)
+        self.shares = {}
+        self._fixed = {leaf.name: self._fixed_of(leaf, tenants) for leaf in tenants.quotas.leaves}
+        self._divide(tenants.quotas.roots, float(total), total, tenants)
+
+    def _fixed_of(self, leaf: QuotaNode, tenants: TenantsView) -> int:
+        """Return how many GPUs the jobs of a queue have that nobody may preempt."""
+        return sum(each.num_gpus for each in tenants.running(leaf.name) if not self._is_preemptible(each.job.priority))
+
+    def _is_preemptible(self, priority: int) -> bool:
+        return priority < self._policy.preemptible_below
+
+    def _divide(self, queues: list[QuotaNode], amount: float, total: int, tenants: TenantsView) -> None:
+        """Divide GPUs among queues: to each what it asks for of its quota, then by weight, in whole GPUs."""
+        wanted = {node.name: float(min(requested_below(node, tenants), _limit(node))) for node in queues}
+        given = {node.name: min(float(node.quota.get(ANY_KIND, 0)), wanted[node.name]) for node in queues}
+        left = max(0.0, amount - sum(given.values()))
+        rests: dict[str, float] = {}
+        while left > 0 and (weights := self._weights(queues, given, wanted, total)):
+            in_all, again, now = sum(weights.values()), False, left
+            for name, weight in weights.items():
+                fair, lacks = now * weight / in_all if in_all else 0.0, wanted[name] - given[name]
+                more = lacks if lacks <= fair else math.floor(fair + 1e-9)
+                rests[name] = fair - more if lacks > fair else 0.0
+                given[name] += more
+                left -= more
+                again = again or lacks < fair
+            if not again:
+                break
+        for name in sorted(rests, key=lambda name: -rests[name]):
+            if rests[name] > 0 and left > 0:
+                given[name] += min(1.0, left)
+                left -= min(1.0, left)
+        for node in queues:
+            self.shares[node.name] = given[node.name]
+            self._divide(node.children, given[node.name], total, tenants)
+
+    def _weights(
+        self, queues: list[QuotaNode], given: dict[str, float], wanted: dict[str, float], total: int
+    ) -> dict[str, float]:
+        """Return the weights of the queues that lack something, less what they have used of late."""
+        hungry = [node for node in queues if given[node.name] < wanted[node.name] and node.queue.weight]
+        in_all = sum(node.queue.weight for node in hungry)
+        factor, weights = self._policy.usage_weight, {}
+        for node in hungry:
+            weight = node.queue.weight / in_all
+            weights[node.name] = max(0.0, weight + factor * (weight - self._used_of_late(node) / max(total, 1)))
+        return weights if sum(weights.values()) > 0 else {}
+
+    def _used_of_late(self, node: QuotaNode) -> float:
+        if self._history is None:
+            return 0.0
+        return sum(self._history.of_queue(leaf.name) for leaf in node.leaves())
+
+    def rank(self, leaf: QuotaNode) -> tuple[tuple[float, ...], ...]:
+        """Return how full the shares are of the groups above, from the root down, and of the queue."""
+        path = [*reversed(list(leaf.above())), leaf]
+        return tuple((self._fullness(node), -self.shares[node.name]) for node in path)
+
+    def _fullness(self, node: QuotaNode, more: int = 0) -> float:
+        used, share = used_below(node) + more, self.shares[node.name]
+        return used / share if share else math.inf
+
+    def allows(self, need: Need) -> bool:
+        if self._is_preemptible(need.job.priority):
+            return True
+        return self._fixed[need.node.name] + need.gpus <= need.node.quota.get(ANY_KIND, 0)
+
+    def may_reclaim(self, need: Need) -> bool:
+        return need.node.used[ANY_KIND] + need.gpus <= self.shares[need.node.name] and self.allows(need)
+
+    def gives_way(self, holding: HeldQuota, leaf: QuotaNode, need: Need) -> bool:
+        if not self._is_preemptible(holding.job.priority):
+            return False
+        mine, other = _below_common(need.node, leaf)
+        used, quota = used_below(other), other.quota.get(ANY_KIND, 0)
+        starves = used_below(mine) + need.gpus <= mine.quota.get(ANY_KIND, 0)
+        return used > max(self.shares[other.name], quota) or (starves and used > quota)
+
+    def may_preempt(self, need: Need, holding: HeldQuota) -> bool:
+        return need.job.priority > holding.job.priority and self._is_preemptible(holding.job.priority)
+
+
+def _limit(node: QuotaNode) -> float:
+    own = node.own(ANY_KIND)
+    return math.inf if own.borrowing_limit is None else own.gpus + own.borrowing_limit
+
+
+def _below_common(node: QuotaNode, other: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
+    """Return the queues, or groups, of two paths from the root where they part."""
+    mine = [*reversed(list(node.above())), node]
+    others = [*reversed(list(other.above())), other]
+    return next((a, b) for a, b in zip(mine, others, strict=False) if a is not b)

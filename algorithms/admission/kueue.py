@@ -1,0 +1,275 @@
+"""Kueue: quotas that queues lend to each other, and preemption by rules or by fair shares."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from algorithms.admission.kueue_classic import classic_victims
+from algorithms.admission.kueue_fair import FairRules, fair_victims
+from algorithms.admission.usage_history import UsageHistory
+from algorithms.admission.victims import Need, borrowers_of
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.tenants import ANY_KIND
+from ddlsched.errors import InputError
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView, Victim
+from ddlsched.policies.views import ClusterView, JobView
+from ddlsched.ranges import check_fields, ranged
+
+__all__ = ["Kueue"]
+
+_STRATEGIES = ("both", "final-share", "initial-share")
+_NEVER = "quota: more than the queue may ever use"
+_NOBODY = ": nobody may be preempted for it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kueue:
+    """Kueue's admission in cycles: the first job of each queue, those within quota first, then by priority and age.
+
+    A kind of GPU that has room is taken before one where others must give way.
+
+    Parameters
+    ----------
+    fair_sharing
+        Queues with small shares of what is borrowed go first, and preempt those with large ones.
+    strategies
+        Of fair sharing: ``final-share`` preempts while the other's share stays at least as large as the own becomes,
+        ``initial-share`` while it was larger; ``both`` tries them in this order.
+    preempt_below_priority
+        With fair sharing, ``borrow`` of a queue's preemption rules holds whatever the shares are, as until Kueue 0.9;
+        victims may then come back before the job for which they went.
+    usage_half_life_s
+        Within a queue, users that have used less go first (admission fair sharing); the half-life of what counts of the
+        past, seconds. 0: no such order.
+
+    References
+    ----------
+    https://kueue.sigs.k8s.io/docs/concepts/preemption, fair_sharing, admission_fair_sharing, of version 0.17.
+    """
+
+    fair_sharing: bool = False
+    strategies: str = "both"
+    preempt_below_priority: bool = False
+    usage_half_life_s: float = ranged(0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "kueue")
+        if self.strategies not in _STRATEGIES:
+            raise InputError(f"kueue: strategies is {self.strategies!r}; expected one of {', '.join(_STRATEGIES)}")
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> KueueRun:
+        """Return what remembers what was refused, and who used how much."""
+        return KueueRun(self)
+
+
+@dataclass
+class _Entry:
+    """The first job of a queue, and how it may start: without victims if there are none."""
+
+    need: Need
+    fits: bool
+    victims: list[Victim] = field(default_factory=list)
+    reason: str = ""
+
+    @property
+    def may_start(self) -> bool:
+        return self.fits or bool(self.victims)
+
+    @property
+    def borrowing(self) -> int:
+        """How far up in the tree the queue has to go for what it needs; 0 for its own quota."""
+        need = self.need
+        if not need.node.lacks(need.kind, need.gpus) or need.node.parent is None:
+            return 0
+        rest = need.gpus - need.node.free_here(need.kind)
+        groups = list(need.node.above())
+        for height, group in enumerate(groups, start=1):
+            if not group.lacks(need.kind, rest):
+                return height
+            rest -= group.free_here(need.kind)
+        return len(groups)
+
+
+class KueueRun:
+    """Kueue during a run."""
+
+    def __init__(self, policy: Kueue) -> None:
+        both = policy.strategies == "both"
+        self._fair = FairRules(
+            both or policy.strategies == "final-share",
+            both or policy.strategies == "initial-share",
+            policy.preempt_below_priority,
+        )
+        self._sharing = policy.fair_sharing
+        self._history = UsageHistory(policy.usage_half_life_s) if policy.usage_half_life_s else None
+        self._refused: dict[str, set[int]] = defaultdict(set)
+        self._preempting: dict[str, int] = {}
+        """The job of a queue for which others gave way last; it goes first in its queue until it starts."""
+        self._freed = -1
+
+    def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
+        """Yield who may start, cycle by cycle."""
+        if self._freed != tenants.freed:
+            self._refused.clear()
+        if self._history is not None:
+            self._history.update(tenants)
+        while entries := self.cycle(tenants):
+            yield from self._processed(entries, tenants)
+        self._freed = tenants.freed
+
+    def cycle(self, tenants: TenantsView) -> dict[str, _Entry]:
+        """Return the first job of each queue that has not been refused, and how it may start."""
+        entries = {}
+        for leaf in tenants.quotas.leaves:
+            if (job := self._first(leaf, tenants)) is not None:
+                entries[leaf.name] = self._nominated(job, leaf, tenants)
+        return entries
+
+    def _first(self, leaf: QuotaNode, tenants: TenantsView) -> JobView | None:
+        """Return whose turn it is in a queue: the first job; of a best-effort queue the first not refused yet."""
+        heads = tenants.pending.heads(leaf.name)
+        if (history := self._history) is not None:
+            heads = sorted(tenants.pending.jobs(leaf.name), key=lambda job: history.used(leaf.name, job.user))
+        refused = self._refused[leaf.name]
+        if leaf.queue.order == "strict":
+            heads = heads[:1]
+        preempting = self._preempting.get(leaf.name)
+        heads = sorted(heads, key=lambda job: job.number != preempting)
+        return next((job for job in heads if job.number not in refused), None)
+
+    def _nominated(self, job: JobView, leaf: QuotaNode, tenants: TenantsView) -> _Entry:
+        """Return how a job may start: on the first kind that has room, else on the first where others may give way."""
+        needs = [Need(job, leaf, kind) for kind in leaf.queue.quotas or (ANY_KIND,)]
+        for need in needs:
+            if need.fits():
+                return _Entry(need, fits=True)
+        for need in needs:
+            if victims := self._victims(need, tenants):
+                return _Entry(need, False, victims)
+        first = needs[0]
+        if all(need.gpus > leaf.most(need.kind) for need in needs):
+            return _Entry(first, False, reason=_NEVER)
+        return _Entry(first, False, reason=borrowers_of(first, leaf.root.leaves()))
+
+    def _victims(self, need: Need, tenants: TenantsView) -> list[Victim]:
+        node, rules = need.node, need.node.queue.preemption
+        if need.gpus > node.most(need.kind):
+            return []
+        borrows = rules.borrow != "never" or (self._sharing and rules.reclaim != "never")
+        within = need.gpus <= node.quota.get(need.kind, 0)
+        if not (within or borrows or self._may_reclaim_above(need)):
+            return []
+        return fair_victims(need, tenants, self._fair) if self._sharing else classic_victims(need, tenants)
+
+    @staticmethod
+    def _may_reclaim_above(need: Need) -> bool:
+        """Return whether a group below the root has the quota that a job needs."""
+        rest = need.gpus - need.node.free_here(need.kind)
+        for group in need.node.above():
+            if not group.lacks(need.kind, rest):
+                return group.parent is not None
+            rest -= group.free_here(need.kind)
+        return False
+
+    def _processed(self, entries: dict[str, _Entry], tenants: TenantsView) -> Iterator[Admission | NotAdmitted]:
+        """Yield what comes of a cycle's entries, each reckoned with those before it."""
+        reserved: list[tuple[QuotaNode, str, int]] = []
+        gone: set[int] = set()
+        while entries:
+            entry = self._next(entries, tenants)
+            need = entry.need
+            if entry.may_start and not self._still(entry, gone):
+                continue  # its turn comes again in the next cycle
+            if entry.may_start:
+                if entry.victims:
+                    gone.update(victim.job.number for victim in entry.victims)
+                    self._preempting[need.node.name] = need.job.number
+                yield Admission(need.job, need.kind, tuple(entry.victims))
+                if tenants.holding(need.job.number) is None:
+                    self._refuse(need)
+                elif self._history is not None:
+                    self._history.admitted(need.node.name, need.job)
+                continue
+            self._refuse(need)
+            if entry.reason != _NEVER and need.node.queue.preemption.reclaim != "any":
+                reserved.append(self._reserve(entry))
+            yield NotAdmitted(need.job, entry.reason)
+        for node, kind, gpus in reserved:
+            node.remove(kind, gpus)
+
+    def _refuse(self, need: Need) -> None:
+        self._refused[need.node.name].add(need.job.number)
+
+    @staticmethod
+    def _reserve(entry: _Entry) -> tuple[QuotaNode, str, int]:
+        """Keep quota for a job that may preempt nobody, until the cycle ends, so that nobody else takes it."""
+        need = entry.need
+        own, used = need.node.own(need.kind), need.node.used[need.kind]
+        most = need.gpus
+        if entry.borrowing == 0:
+            most = own.gpus - used
+        elif own.borrowing_limit is not None:
+            most = own.gpus + own.borrowing_limit - used
+        gpus = max(0, min(need.gpus, most))
+        need.node.add(need.kind, gpus)
+        return need.node, need.kind, gpus
+
+    @staticmethod
+    def _still(entry: _Entry, gone: set[int]) -> bool:
+        """Return whether an entry may start as it was nominated, after those before it in the cycle."""
+        numbers = {victim.job.number for victim in entry.victims}
+        if numbers & gone:
+            return False
+        quotas = [(entry.need.node.root, victim) for victim in entry.victims]
+        if not quotas:
+            return entry.need.fits()
+        leaves = {leaf.name: leaf for leaf in entry.need.node.root.leaves()}
+        for victim in entry.victims:
+            leaves[str(victim.job.queue)].remove(entry.need.kind, victim.job.num_gpus)
+        fits = entry.need.fits()
+        for victim in entry.victims:
+            leaves[str(victim.job.queue)].add(entry.need.kind, victim.job.num_gpus)
+        return fits
+
+    def _next(self, entries: dict[str, _Entry], tenants: TenantsView) -> _Entry:
+        """Take out the entry whose turn it is."""
+        if self._sharing:
+            name = self._most_fair(entries, tenants)
+        else:
+            name = min(entries, key=lambda name: (entries[name].borrowing, *_by_age(entries[name])))
+        return entries.pop(name)
+
+    def _most_fair(self, entries: dict[str, _Entry], tenants: TenantsView) -> str:
+        """Return whose turn it is by fair shares: of the first entry's tree, the winner at each level."""
+        root = tenants.quotas[next(iter(entries))].root
+        shares: dict[tuple[str, str], tuple[bool, bool, float]] = {}
+        for leaf in root.leaves():
+            if leaf.name in entries:
+                need = entries[leaf.name].need
+                leaf.add(need.kind, need.gpus)
+                for node in (leaf, *leaf.above()):
+                    borrows = node.parent is not None and node.lacks(need.kind)
+                    shares[node.name, leaf.name] = (borrows, *tenants.quotas.share(node))
+                leaf.remove(need.kind, need.gpus)
+        return self._winner(root, entries, shares)
+
+    def _winner(
+        self, group: QuotaNode, entries: dict[str, _Entry], shares: dict[tuple[str, str], tuple[bool, bool, float]]
+    ) -> str:
+        """Return the queue that goes first of those below a group, or an empty text."""
+        if group.is_leaf:
+            return group.name if group.name in entries else ""
+        found = [(child, winner) for child in group.children if (winner := self._winner(child, entries, shares))]
+        if not found:
+            return ""
+        return min(found, key=lambda pair: (shares[pair[0].name, pair[1]], _by_age(entries[pair[1]])))[1]
+
+
+def _by_age(entry: _Entry) -> tuple[int, int, int]:
+    job = entry.need.job
+    return -job.priority, job.arrival_ns, job.number

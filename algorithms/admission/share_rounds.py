@@ -1,0 +1,148 @@
+"""Rounds of policies that give each queue a share of the cluster and let those above theirs give way."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from algorithms.admission.victims import Need, borrowers_of, order_of, without_needless
+from ddlsched.cluster.tenants import ANY_KIND
+from ddlsched.errors import InputError
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, TenantsView, Victim
+from ddlsched.policies.views import ClusterView, JobView
+
+__all__ = ["ShareRounds", "used_below"]
+
+_WITHIN = "priority within the queue"
+_SHARE = "its queue has more than its share"
+
+
+def used_below(node: QuotaNode) -> int:
+    """Return how many GPUs the jobs of a queue, or of those below it, use."""
+    return sum(leaf.used[ANY_KIND] for leaf in node.leaves())
+
+
+def requested_below(node: QuotaNode, tenants: TenantsView) -> int:
+    """Return how many GPUs the jobs of the queues below use or wait for."""
+    waiting = sum(job.num_gpus for leaf in node.leaves() for job in tenants.pending.jobs(leaf.name))
+    return used_below(node) + waiting
+
+
+class ShareRounds:
+    """During a run: which queue is next, by its share; who may start; who gives way.
+
+    What the cluster has beyond all quotas may be lent by the queue above all others. A policy says by its methods what
+    shares are, and what they allow.
+    """
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.shares: dict[str, float] = {}
+        """How many GPUs each queue is to have now."""
+
+    def set_shares(self, tenants: TenantsView, total: int) -> None:
+        """Reckon :attr:`shares` of so many GPUs."""
+        raise NotImplementedError
+
+    def rank(self, leaf: QuotaNode) -> Any:
+        """Return what queues are sorted by, smallest first."""
+        raise NotImplementedError
+
+    def allows(self, need: Need) -> bool:
+        """Return whether a queue may have a job's GPUs, if there is room."""
+        raise NotImplementedError
+
+    def may_reclaim(self, need: Need) -> bool:
+        """Return whether others may give way to a job."""
+        raise NotImplementedError
+
+    def gives_way(self, holding: HeldQuota, leaf: QuotaNode, need: Need) -> bool:
+        """Return whether a job of another queue may give way, as things are after those before it."""
+        raise NotImplementedError
+
+    def may_preempt(self, need: Need, holding: HeldQuota) -> bool:
+        """Return whether a job of the same queue gives way to one of higher priority."""
+        return need.job.priority > holding.job.priority
+
+    def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
+        """Yield who may start, queue by queue."""
+        total = sum(cluster.is_up(gpu) for gpu in range(cluster.num_gpus))
+        self._refuse_others(tenants)
+        root = tenants.quotas.roots[0]
+        root.quota[ANY_KIND] = max(root.quota.get(ANY_KIND, 0), total)
+        self.set_shares(tenants, total)
+        refused: dict[str, set[int]] = defaultdict(set)
+        while (need := self._next(tenants, refused)) is not None:
+            victims = [] if self.allows(need) and need.fits() else self._victims(need, tenants)
+            if victims or (self.allows(need) and need.fits()):
+                yield Admission(need.job, ANY_KIND, tuple(victims))
+            else:
+                yield NotAdmitted(need.job, self._why(need, tenants))
+            if tenants.holding(need.job.number) is None:
+                refused[need.node.name].add(need.job.number)
+
+    def _refuse_others(self, tenants: TenantsView) -> None:
+        if len(tenants.quotas.roots) > 1 or set(tenants.quotas.kinds) - {ANY_KIND}:
+            raise InputError(f"{self.name} divides the GPUs of all kinds; expected quotas of 'any', and one root queue")
+
+    def _why(self, need: Need, tenants: TenantsView) -> str:
+        if not self.allows(need):
+            return f"share: {need.node.name} has its share"
+        return borrowers_of(need, tenants.quotas.leaves)
+
+    def _next(self, tenants: TenantsView, refused: dict[str, set[int]]) -> Need | None:
+        """Return the first job, not yet refused, of the queue whose turn it is."""
+        firsts = [(self._first(leaf, tenants, refused[leaf.name]), leaf) for leaf in tenants.quotas.leaves]
+        needs = [Need(job, leaf, ANY_KIND) for job, leaf in firsts if job is not None]
+        return min(needs, key=lambda need: self.rank(need.node), default=None)
+
+    def _first(self, leaf: QuotaNode, tenants: TenantsView, refused: set[int]) -> JobView | None:
+        heads = tenants.pending.heads(leaf.name)
+        if leaf.queue.order == "strict":
+            heads = heads[:1]
+        return next((job for job in heads if job.number not in refused), None)
+
+    def _victims(self, need: Need, tenants: TenantsView) -> list[Victim]:
+        """Return who gives way: of other queues if the job's queue may reclaim, else of its own."""
+        found: list[Victim] = []
+        if self.may_reclaim(need):
+            found = self._enough(need, tenants, self._of_others(need, tenants), _SHARE)
+        if not found:
+            own = [each for each in _started_before(need.node.name, tenants) if self.may_preempt(need, each)]
+            found = self._enough(need, tenants, own, _WITHIN)
+        return found
+
+    def _of_others(self, need: Need, tenants: TenantsView) -> list[HeldQuota]:
+        others = [leaf for leaf in tenants.quotas.leaves if leaf is not need.node]
+        return [holding for leaf in others for holding in _started_before(leaf.name, tenants)]
+
+    def _enough(self, need: Need, tenants: TenantsView, candidates: list[HeldQuota], why: str) -> list[Victim]:
+        """Return the first candidates without whom the job may start; none if it may not even so."""
+        quotas, victims, fits = tenants.quotas, [], False
+
+        def take(victim: Victim) -> None:
+            quotas[str(victim.job.queue)].remove(ANY_KIND, victim.job.num_gpus)
+
+        def let_stay(victim: Victim) -> None:
+            quotas[str(victim.job.queue)].add(ANY_KIND, victim.job.num_gpus)
+
+        for holding in sorted(candidates, key=order_of(need.node.name)):
+            leaf = quotas[holding.queue]
+            if leaf is need.node or self.gives_way(holding, leaf, need):
+                victims.append(Victim(holding.job, why))
+                take(victims[-1])
+                if fits := need.fits() and self.allows(need):
+                    break
+        if fits:
+            victims = without_needless(victims, let_stay, take, lambda: need.fits() and self.allows(need))
+        for victim in victims:
+            let_stay(victim)
+        return victims if fits else []
+
+
+def _started_before(queue: str, tenants: TenantsView) -> list[HeldQuota]:
+    """Return the running jobs of a queue that ran when the round began."""
+    return [holding for holding in tenants.running(queue) if holding.since_ns < tenants.now_ns]

@@ -1,0 +1,156 @@
+"""Slurm's multifactor priority, limits and preemption by QOS, with a placement's backfilling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from algorithms.admission.usage_history import UsageHistory
+from algorithms.admission.victims import Need
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.tenants import ANY_KIND
+from ddlsched.errors import InputError
+from ddlsched.plugins.names import resolve
+from ddlsched.policies.doors import PlacementPolicy
+from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, TenantsView, Victim
+from ddlsched.policies.views import ClusterView, JobQueue, JobView
+from ddlsched.ranges import check_fields, ranged
+
+__all__ = ["SlurmMultifactor"]
+
+_LIMIT = "limit: the account's group may use no more"
+_BEHIND = "backfilling: jobs of higher priority go first"
+_QOS = "its QOS may be preempted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmMultifactor:
+    """Jobs of all queues (accounts) in the order of a weighted sum of age, fair share, size and QOS.
+
+    A queue's ``weight`` is its share of the cluster, its ``borrowing_limit`` beyond ``gpus`` its limit of GPUs
+    (GrpTRES), and a job's ``priority`` that of its QOS: within ``preemption``'s rules it preempts lower ones.
+
+    Parameters
+    ----------
+    age_weight, fair_share_weight, size_weight, qos_weight
+        What each factor, from 0 to 1, counts.
+    max_age_s
+        Age that counts as 1, seconds.
+    half_life_s
+        In which past usage counts half, seconds.
+    backfill
+        The placement that plans ahead, such as ``easy-backfill``; empty: the run's placement, and nobody starts before
+        a job of higher priority that waits.
+
+    References
+    ----------
+    Slurm, priority_multifactor and preempt; the fair-share factor is 2^(-usage / shares).
+    """
+
+    age_weight: float = ranged(1000.0, 0.0)
+    fair_share_weight: float = ranged(10000.0, 0.0)
+    size_weight: float = ranged(0.0, 0.0)
+    qos_weight: float = ranged(2000.0, 0.0)
+    max_age_s: float = ranged(604800.0, 0.0, above=True)
+    half_life_s: float = ranged(604800.0, 0.0, above=True)
+    backfill: PlacementPolicy | str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "slurm-multifactor")
+        if self.backfill and not hasattr(self._planner, "begin"):
+            raise InputError(f"slurm-multifactor: backfill is {self.backfill!r}; expected one that plans ahead")
+
+    @property
+    def _planner(self) -> Any:
+        return resolve("placement", self.backfill)
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _SlurmRun:
+        """Return what remembers usage, and plans ahead."""
+        return _SlurmRun(self, self._planner.begin(cluster, rng) if self.backfill else None)
+
+
+class _SlurmRun:
+    def __init__(self, policy: SlurmMultifactor, planner: Any) -> None:
+        self._policy, self._planner = policy, planner
+        self._history = UsageHistory(policy.half_life_s)
+
+    def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
+        """Yield who may start, in the order of priorities."""
+        self._history.update(tenants)
+        waiting = self.in_order(tenants, cluster)
+        if self._planner is not None:
+            yield from self._backfilled(waiting, tenants, cluster)
+            return
+        for job in waiting:
+            need = Need(job, tenants.quotas[str(job.queue)], ANY_KIND)
+            if not need.fits():
+                yield NotAdmitted(job, _LIMIT)
+                continue
+            yield Admission(job, ANY_KIND, tuple(self._victims(need, tenants, cluster)))
+            if tenants.holding(job.number) is None:
+                return
+
+    def in_order(self, tenants: TenantsView, cluster: ClusterView) -> list[JobView]:
+        """Return the jobs that wait, those of the highest priority first."""
+        jobs = [job for leaf in tenants.quotas.leaves for job in tenants.pending.jobs(leaf.name)]
+        most = max((job.priority for job in jobs), default=0) or 1
+        policy, shares = self._policy, self._fair_shares(tenants, cluster)
+
+        def priority(job: JobView) -> float:
+            age = min((tenants.now_s - job.arrival_s) / policy.max_age_s, 1.0)
+            size, qos = job.num_gpus / cluster.num_gpus, max(job.priority, 0) / most
+            fair = policy.fair_share_weight * shares[str(job.queue)]
+            return policy.age_weight * age + fair + policy.size_weight * size + policy.qos_weight * qos
+
+        return sorted(jobs, key=lambda job: (-priority(job), job.arrival_ns, job.number))
+
+    def _fair_shares(self, tenants: TenantsView, cluster: ClusterView) -> dict[str, float]:
+        """Return the fair-share factor of each account: 1 for no usage, 0.5 for as much as its share of the cluster."""
+        leaves = tenants.quotas.leaves
+        weights = sum(leaf.queue.weight for leaf in leaves) or 1.0
+        used = {leaf.name: self._history.of_queue(leaf.name) / cluster.num_gpus for leaf in leaves}
+        return {
+            leaf.name: 2.0 ** -(used[leaf.name] / (leaf.queue.weight / weights)) if leaf.queue.weight else 0.0
+            for leaf in leaves
+        }
+
+    def _victims(self, need: Need, tenants: TenantsView, cluster: ClusterView) -> list[Victim]:
+        """Return running jobs of lower QOS, the lowest and latest first, without which enough GPUs are free."""
+        lacking = need.gpus - len(cluster.eligible(need.job))
+        rules = need.node.queue.preemption
+        victims: list[Victim] = []
+        others = [leaf.name for leaf in tenants.quotas.leaves if leaf is not need.node]
+        running = [*need.candidates(tenants, need.node.name, rules.within_queue)]
+        running += [each for name in others for each in need.candidates(tenants, name, rules.reclaim)]
+        for holding in sorted(running, key=_lowest_first):
+            if lacking <= 0:
+                break
+            victims.append(Victim(holding.job, _QOS))
+            lacking -= holding.num_gpus
+        return victims if lacking <= 0 else []
+
+    def _backfilled(
+        self, waiting: list[JobView], tenants: TenantsView, cluster: ClusterView
+    ) -> Iterator[Admission | NotAdmitted]:
+        """Yield those that the planner starts, of those whose limits allow it."""
+        may = []
+        for job in waiting:
+            need = Need(job, tenants.quotas[str(job.queue)], ANY_KIND)
+            if need.fits():
+                may.append(job)
+            else:
+                yield NotAdmitted(job, _LIMIT)
+        queue = JobQueue(np.array([job.number for job in may], np.int64), {job.number: job for job in may})
+        for job, gpus in self._planner.place_round(queue, cluster) if may else ():
+            if Need(job, tenants.quotas[str(job.queue)], ANY_KIND).fits():
+                yield Admission(job, ANY_KIND, (), tuple(gpus))
+        for job in may:
+            if tenants.holding(job.number) is None:
+                yield NotAdmitted(job, _BEHIND)
+
+
+def _lowest_first(holding: HeldQuota) -> tuple[int, int, int]:
+    return holding.job.priority, -holding.since_ns, holding.job.number

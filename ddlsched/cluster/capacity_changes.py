@@ -1,0 +1,170 @@
+"""What happens to servers and jobs from outside, in order of time: drawn from causes of failures."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from ddlsched.units import MAX_NS, ns_from_s
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ddlsched.cluster.failure_causes import FailureCause
+
+__all__ = ["CapacityChange", "FailurePlaces", "Strike", "drawn_changes"]
+
+
+class CapacityChange(NamedTuple):
+    """A server that goes or comes; ordered by time, then those that come first, then by server.
+
+    ``warned`` is whether its jobs can save their work before it goes, ``cause`` why it goes, where that is known.
+    """
+
+    time_ns: int
+    fails: bool
+    server: int
+    warned: bool = False
+    cause: str = ""
+
+
+class Strike(NamedTuple):
+    """A failure that hits jobs while their servers stay: those on ``gpus``, or the one of number ``job``.
+
+    They hang for ``hang_ns``; None: nobody notices.
+    """
+
+    time_ns: int
+    cause: str
+    gpus: range
+    job: int
+    hang_ns: int | None
+
+
+Change: TypeAlias = CapacityChange | Strike
+
+
+class FailurePlaces(NamedTuple):
+    """Where failures may happen: the first GPU of each server and the end, the servers of each rack, and the jobs.
+
+    Of jobs it is their arrival (nanoseconds) and GPUs, by number.
+    """
+
+    first_gpus: Sequence[int]
+    racks: Sequence[Sequence[int]] = ()
+    jobs: Sequence[tuple[int, int]] = ()
+
+    @property
+    def num_servers(self) -> int:
+        """How many servers there are."""
+        return len(self.first_gpus) - 1
+
+
+class _Thing(NamedTuple):
+    """Something that fails by a cause: the servers and GPUs that are hit, and its part of the mean rate."""
+
+    cause: FailureCause
+    servers: Sequence[int]
+    gpus: range
+    job: int
+    rate: float
+
+
+_COMES, _GOES, _FAILS = range(3)
+
+
+def drawn_changes(causes: Sequence[FailureCause], places: FailurePlaces, rng: np.random.Generator) -> Iterator[Change]:
+    """Yield what fails and comes back, in order of time, without an end.
+
+    A thing fails again after its repair. While its servers are down it cannot: such a failure is none, and the next is
+    drawn from then. A server that is down already does not go down again, nor is its repair any later.
+    """
+    return _Draws(causes, places, rng).changes()
+
+
+class _Draws:
+    def __init__(self, causes: Sequence[FailureCause], places: FailurePlaces, rng: np.random.Generator) -> None:
+        self._rng, self._down = rng, set[int]()
+        self._coming: list[tuple[int, int, int, int, list[int]]] = []  # time, what, first server, thing, servers
+        luck = rng.random(places.num_servers) if any(cause.lemon_share for cause in causes) else None
+        self._things = [thing for cause in causes for thing in _things(cause, places, luck)]
+        for number, thing in enumerate(self._things):
+            arrival_ns = places.jobs[thing.job][0] if thing.job >= 0 else 0
+            self._fails_after(arrival_ns, number)
+        heapq.heapify(self._coming)
+
+    def _fails_after(self, now_ns: int, number: int) -> None:
+        """Note, without ordering, when a thing fails next."""
+        thing = self._things[number]
+        first = thing.servers[0] if thing.servers else thing.job
+        at_ns = self._after(now_ns, thing.cause.scale_s / thing.rate, thing.cause.shape)
+        self._coming.append((at_ns, _FAILS if thing.cause.hangs else _GOES, first, number, []))
+
+    def _after(self, now_ns: int, scale_s: float, shape: float = 1.0) -> int:
+        """Return a time at least a nanosecond later."""
+        drawn_s = self._rng.exponential(scale_s) if shape == 1 else scale_s * self._rng.weibull(shape)
+        return MAX_NS if drawn_s * 1e9 >= MAX_NS - now_ns else now_ns + max(1, ns_from_s(drawn_s))
+
+    def changes(self) -> Iterator[Change]:
+        carried_out = {_COMES: self._come, _GOES: self._go, _FAILS: self._fail}
+        while self._coming and self._coming[0][0] < MAX_NS:
+            now_ns, what, _, number, servers = heapq.heappop(self._coming)
+            noted = len(self._coming)
+            yield from carried_out[what](now_ns, number, servers)
+            self._order(noted)
+
+    def _order(self, noted: int) -> None:
+        """Order what was noted since."""
+        new = self._coming[noted:]
+        del self._coming[noted:]
+        for entry in new:
+            heapq.heappush(self._coming, entry)
+
+    def _come(self, now_ns: int, number: int, servers: list[int]) -> Iterator[Change]:
+        self._down.difference_update(servers)
+        self._fails_after(now_ns, number)
+        return (CapacityChange(now_ns, False, server) for server in servers)
+
+    def _go(self, now_ns: int, number: int, _: list[int]) -> Iterator[Change]:
+        thing = self._things[number]
+        cause = thing.cause
+        servers = [server for server in thing.servers if server not in self._down]
+        if not servers:
+            self._fails_after(now_ns, number)
+        elif cause.repair_s <= MAX_NS / 1e9:
+            self._coming.append((self._after(now_ns, cause.repair_s), _COMES, servers[0], number, servers))
+        self._down.update(servers)
+        return (CapacityChange(now_ns, True, server, cause.warned, cause.cause) for server in servers)
+
+    def _fail(self, now_ns: int, number: int, _: list[int]) -> Iterator[Change]:
+        thing = self._things[number]
+        cause, hang_ns = thing.cause, thing.cause.noticed_ns
+        if thing.servers and self._down.issuperset(thing.servers):
+            self._fails_after(now_ns, number)
+            return
+        if cause.takes == "job" or hang_ns is None:
+            self._fails_after(now_ns, number)
+        else:
+            self._coming.append((now_ns + hang_ns, _GOES, thing.servers[0], number, []))
+        yield Strike(now_ns, cause.cause, thing.gpus, thing.job, hang_ns)
+
+
+def _things(cause: FailureCause, places: FailurePlaces, luck: np.ndarray | None) -> Iterator[_Thing]:
+    """Yield what may fail by a cause."""
+    first, lemons = places.first_gpus, cause.lemon_share if luck is not None else 0.0
+    mean = 1 + lemons * (cause.lemon_times - 1)
+    if cause.per == "job":
+        for job, (_, num_gpus) in enumerate(places.jobs):
+            if num_gpus >= cause.least_gpus:
+                yield _Thing(cause, (), range(0), job, 1.0)
+        return
+    racks = {server: rack for rack in places.racks for server in rack}
+    hit = [list(rack) for rack in places.racks] if cause.per == "rack" else [[s] for s in range(places.num_servers)]
+    for servers in hit:
+        lemon = luck is not None and cause.per != "rack" and luck[servers[0]] < lemons
+        rate = 1.0 if cause.per == "rack" else (cause.lemon_times if lemon else 1.0) / mean
+        taken = racks.get(servers[0], servers) if cause.takes == "rack" else servers
+        gpus = range(first[min(servers)], first[max(servers) + 1])
+        for gpu in gpus if cause.per == "gpu" else (-1,):
+            yield _Thing(cause, taken, gpus if gpu < 0 else range(gpu, gpu + 1), -1, rate)

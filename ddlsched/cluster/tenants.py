@@ -1,0 +1,209 @@
+"""Tenants: a tree of queues, what each is guaranteed of which kind of GPU, and what it may borrow, lend and preempt.
+
+:mod:`ddlsched.cluster.tenants_file` reads one from a file; ``docs/tenants.md`` has an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from ddlsched.errors import InputError, UnknownNameError, did_you_mean, says_unknown_arguments
+from ddlsched.units import is_whole
+
+__all__ = ["ANY_KIND", "Preemption", "Queue", "Quota", "Rule", "Tenants"]
+
+ANY_KIND = "any"
+"""The kind of GPU of a quota that holds for all GPUs."""
+
+Rule: TypeAlias = Literal["never", "lower-priority", "lower-or-newer", "any"]
+"""Which jobs may be preempted, beside the one that needs the room: none; those of lower priority; those too that came
+later with the same priority; or all."""
+
+_RULES = ("never", "lower-priority", "lower-or-newer", "any")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quota:
+    """How many GPUs of one kind a queue has.
+
+    Parameters
+    ----------
+    gpus
+        Guaranteed, from 0.
+    borrowing_limit
+        How many more it may use that others of its group leave; by default any number.
+    lending_limit
+        How many of its own it lends at most; by default all.
+    """
+
+    gpus: int = 0
+    borrowing_limit: int | None = None
+    lending_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "borrowing_limit", "lending_limit"):
+            value = getattr(self, name)
+            if not is_whole(value, 0) and (value is not None or name == "gpus"):
+                raise InputError(f"{name} is {value!r}; expected a whole number of GPUs from 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preemption:
+    """Whom the jobs of a queue may preempt.
+
+    Parameters
+    ----------
+    within_queue
+        Of the same queue, for a job of higher priority that does not fit; not ``any``.
+    reclaim
+        Of queues of the same tree that have borrowed, for GPUs that this queue is guaranteed.
+    borrow
+        Of such queues, even if this queue borrows with the job: only jobs of lower priority, or none.
+    borrow_max_priority
+        With ``borrow``: none above this priority.
+    """
+
+    within_queue: Rule = "never"
+    reclaim: Rule = "never"
+    borrow: Rule = "never"
+    borrow_max_priority: int | None = None
+
+    def __post_init__(self) -> None:
+        allowed = {"within_queue": _RULES[:3], "reclaim": _RULES, "borrow": _RULES[:2]}
+        for name, rules in allowed.items():
+            if (rule := getattr(self, name)) not in rules:
+                raise InputError(f"{name} is {rule!r}; expected one of {', '.join(rules)}")
+        if (most := self.borrow_max_priority) is not None and not is_whole(most, -(2**31)):
+            raise InputError(f"borrow_max_priority is {most!r}; expected a whole number")
+
+
+@says_unknown_arguments
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """A tenant's queue; or a group of queues, if others name it as their parent.
+
+    Parameters
+    ----------
+    name
+        Unique.
+    parent
+        The group it belongs to, if any: the queues of a tree lend to each other.
+    quotas
+        By the kind of GPU, in the order in which they are tried; ``any`` alone where kinds do not matter. A group's are
+        on top of those of its queues.
+    weight
+        Its share of what is not guaranteed, from 0.
+    order
+        ``strict``: nobody starts before the first job of the queue; ``best-effort``: one that fits may.
+    preemption
+        Whom its jobs may preempt.
+    """
+
+    name: str
+    parent: str | None = None
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    weight: float = 1.0
+    order: Literal["best-effort", "strict"] = "best-effort"
+    preemption: Preemption = Preemption()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.weight, int | float) or not 0 <= self.weight < float("inf"):
+            raise InputError(f"queue {self.name!r}: weight is {self.weight!r}; expected a finite number from 0")
+        if self.order not in ("best-effort", "strict"):
+            raise InputError(f"queue {self.name!r}: order is {self.order!r}; expected best-effort or strict")
+        if ANY_KIND in self.quotas and len(self.quotas) > 1:
+            raise InputError(f"queue {self.name!r}: has quotas of {ANY_KIND!r} and of kinds; expected one of the two")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tenants:
+    """The queues of a cluster.
+
+    Parameters
+    ----------
+    queues
+        In the order by which ties are broken.
+
+    Raises
+    ------
+    InputError
+        No queue, a name twice, a circle of parents, or kinds of GPU beside ``any``.
+    UnknownNameError
+        A parent that is no queue.
+
+    Examples
+    --------
+    >>> from ddlsched import Queue, Quota, Tenants
+    >>> half = {"any": Quota(gpus=32)}
+    >>> group = Queue(name="all")
+    >>> Tenants(queues=(group, *(Queue(name=name, parent="all", quotas=half) for name in "ab"))).leaves
+    ('a', 'b')
+    """
+
+    queues: tuple[Queue, ...]
+
+    def __post_init__(self) -> None:
+        if not self.queues:
+            raise InputError("queues: holds none; expected at least one")
+        for queue in self.queues:
+            if self.by_name[queue.name] is not queue:
+                raise InputError(f"queue {queue.name!r}: is there twice; expected unique names")
+            if queue.parent is not None and queue.parent not in self.by_name:
+                hint = did_you_mean(queue.parent, self.by_name)
+                raise UnknownNameError(f"queue {queue.name!r}: no queue is named {queue.parent!r}, its parent.{hint}")
+        for queue in self.queues:
+            self._refuse_circle(queue.name)
+        if ANY_KIND in self.kinds and len(self.kinds) > 1:
+            raise InputError(
+                f"queues: have quotas of the kinds {', '.join(self.kinds)}; expected {ANY_KIND!r} in all or in none"
+            )
+
+    def _refuse_circle(self, name: str) -> None:
+        seen: set[str] = set()
+        above: str | None = name
+        while above is not None:
+            if above in seen:
+                raise InputError(f"queue {name!r}: is above itself; expected parents that form a tree")
+            seen.add(above)
+            above = self.by_name[above].parent
+
+    @cached_property
+    def by_name(self) -> dict[str, Queue]:
+        """Each queue by its name; of two of a name the last."""
+        return {queue.name: queue for queue in self.queues}
+
+    @cached_property
+    def leaves(self) -> tuple[str, ...]:
+        """The queues that jobs are submitted to: those that are nobody's parent."""
+        parents = {queue.parent for queue in self.queues}
+        return tuple(queue.name for queue in self.queues if queue.name not in parents)
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of GPU of all quotas."""
+        return tuple(dict.fromkeys(kind for queue in self.queues for kind in queue.quotas))
+
+    def path(self, name: str) -> Iterator[Queue]:
+        """Yield a queue and those above it."""
+        above: str | None = name
+        while above is not None:
+            queue = self.by_name[above]
+            yield queue
+            above = queue.parent
+
+    def refuse_others(self, where: str, job_id: str, queue: str | None) -> None:
+        """Refuse a job's queue unless it is one of :attr:`leaves`; ``where`` is the job's place in its file.
+
+        Raises
+        ------
+        InputError
+            With the near matches.
+        """
+        if queue in self.leaves:
+            return
+        hint = did_you_mean(queue, self.leaves) if queue is not None else f" The queues are {', '.join(self.leaves)}."
+        told = "has no queue" if queue is None else f"has the queue {queue!r}"
+        raise InputError(f"{where}: job {job_id!r} {told}; expected a queue of the run without others below.{hint}")

@@ -1,0 +1,130 @@
+"""What the files of a scheduler told, and the files that are made of it."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddlsched.cluster.cluster import Server
+from ddlsched.cluster.tenants import Queue, Tenants
+from ddlsched.cluster.tenants_file import write_tenants
+from ddlsched.errors import InputError
+from ddlsched.plugins.defaults import IMPORT_CONTENTION
+from ddlsched.plugins.names import resolve
+from ddlsched.workload.traces.trace_models import JobRule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ImportedCluster", "LoggedJob", "write_imported"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedJob:
+    """A job as a scheduler's files tell it; ``duration_s`` is None if they do not say for how long it ran."""
+
+    job_id: str
+    queue: str
+    arrival_s: float
+    num_gpus: int
+    duration_s: float | None
+    priority: int = 0
+    user: str | None = None
+    model: str | None = None
+    time_limit_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedCluster:
+    """Queues, servers and jobs.
+
+    Parameters
+    ----------
+    queues, servers, jobs
+        As they were told; perhaps none.
+    admission
+        The policy that decides as the scheduler does, with its parameters.
+    notes
+        What was left out, and why, a line each.
+    """
+
+    queues: tuple[Queue, ...]
+    servers: tuple[Server, ...]
+    jobs: tuple[LoggedJob, ...]
+    admission: str
+    notes: list[str] = field(default_factory=list)
+
+
+def write_imported(imported: ImportedCluster, folder: Path, default_s: float | None) -> list[str]:
+    """Write ``queues.yaml``, ``servers.csv`` and ``jobs.csv``, of what there is; return the flags of a run with them.
+
+    Parameters
+    ----------
+    imported, folder
+        What was told, and where the files go.
+    default_s
+        For how long jobs run of which it is not known, seconds; None: they are left out.
+
+    Raises
+    ------
+    InputError
+        There are no queues, or no jobs whose duration is known.
+    """
+    if not imported.queues:
+        raise InputError("the files hold no queues; expected those that jobs are submitted to")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tenants(Tenants(queues=imported.queues), folder / "queues.yaml")
+    flags = [f"--queues {folder / 'queues.yaml'}", f"--admission {imported.admission}"]
+    if imported.servers:
+        _write_servers(imported.servers, folder / "servers.csv")
+        flags.append(f"--server-table {folder / 'servers.csv'}")
+    else:
+        imported.notes.append("no servers with GPUs are told; give --servers and --gpus-per-server")
+    table = _jobs_table(imported, default_s)
+    table.to_csv(folder / "jobs.csv", index=False, lineterminator="\n")
+    return [str(folder / "jobs.csv"), *flags]
+
+
+def _write_servers(servers: tuple[Server, ...], path: Path) -> None:
+    kinds = any(server.gpu_kind for server in servers)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["gpus", "gpu_memory_mb", "exclusive", *(["gpu_kind"] if kinds else [])])
+        for server in servers:
+            kind = [server.gpu_kind or ""] if kinds else []
+            writer.writerow([server.gpus, f"{server.gpu_memory_mb:g}", 1, *kind])
+
+
+def _jobs_table(imported: ImportedCluster, default_s: float | None) -> pd.DataFrame:
+    """Return a workload's table; what jobs compute and send is that of the models of traces."""
+    import pandas as pd
+
+    known = [job for job in imported.jobs if job.duration_s is not None or default_s is not None]
+    if left_out := len(imported.jobs) - len(known):
+        imported.notes.append(f"{left_out} jobs left out, of which no duration is known; give --default-s")
+    if not known:
+        raise InputError("the files hold no job whose duration is known; expected finished ones, or --default-s")
+    first_s = min(job.arrival_s for job in known)
+    rows = [_row(job, first_s, default_s) for job in sorted(known, key=lambda job: job.arrival_s)]
+    traced = pd.DataFrame(rows).astype({"model": object, "user": object, "queue": object})
+    made = JobRule(contention=resolve("contention", IMPORT_CONTENTION), gpus_per_server=8, seed=1).apply(traced)
+    unused = [name for name in ("user", "time_limit_s") if made[name].isna().all()]
+    return made.drop(columns=["drawn", "alone_s", "refused", *unused])
+
+
+def _row(job: LoggedJob, first_s: float, default_s: float | None) -> dict[str, Any]:
+    return {
+        "job_id": job.job_id,
+        "arrival_s": round(job.arrival_s - first_s, 3),
+        "num_gpus": job.num_gpus,
+        "duration_s": default_s if job.duration_s is None else job.duration_s,
+        "iterations": 0,
+        "compute_s": float("nan"),
+        "time_limit_s": job.time_limit_s if job.time_limit_s is not None else float("nan"),
+        "model": job.model,
+        "user": job.user,
+        "queue": job.queue,
+        "priority": job.priority,
+    }

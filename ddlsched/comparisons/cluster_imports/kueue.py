@@ -1,0 +1,175 @@
+"""Kueue's objects: ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Topology, Workload, and Nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ddlsched.cluster.tenants import ANY_KIND, Preemption, Queue, Quota, Rule
+from ddlsched.comparisons.cluster_imports.imported import ImportedCluster, LoggedJob
+from ddlsched.comparisons.cluster_imports.kubernetes import (
+    gpus_of_pods,
+    gpus_of_resources,
+    name_of,
+    objects_of,
+    of_kind,
+    seconds_of,
+    servers_of,
+    spec_of,
+    told_number,
+)
+from ddlsched.errors import InputError
+
+__all__ = ["read_kueue"]
+
+_GROUP = "kueue.x-k8s.io"
+_RULES: dict[Any, Rule] = {
+    None: "never",
+    "Never": "never",
+    "LowerPriority": "lower-priority",
+    "LowerOrNewerEqualPriority": "lower-or-newer",
+    "Any": "any",
+}
+
+
+def read_kueue(path: Path) -> ImportedCluster:
+    """Read the objects of a folder or file; quotas of what is no GPU are left out.
+
+    A workload's duration is from its admission to its end, or what its annotation ``ddlsched.io/duration-s`` says.
+    """
+    objects = objects_of(path)
+    queues = of_kind(objects, "ClusterQueue", _GROUP)
+    flavors = {
+        name_of(each): spec_of(each).get("nodeLabels") or {} for each in of_kind(objects, "ResourceFlavor", _GROUP)
+    }
+    used = list(dict.fromkeys(flavor for each in queues for flavor in _flavors(spec_of(each))))
+    kinds = {flavor: flavors.get(flavor, {}) for flavor in used} if len(used) > 1 else {}
+    levels = [str(level["nodeLabel"]) for each in of_kind(objects, "Topology", _GROUP) for level in _levels(each)]
+    notes: list[str] = []
+    return ImportedCluster(
+        queues=_queues(objects, queues, single=len(used) <= 1),
+        servers=servers_of(objects, kinds, levels),
+        jobs=_jobs(objects, notes),
+        admission=f"kueue:fair_sharing={'true' if any(_weight(each) != 1 for each in queues) else 'false'}",
+        notes=notes,
+    )
+
+
+def _levels(topology: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(spec_of(topology).get("levels") or [])
+
+
+def _flavors(spec: Mapping[str, Any]) -> dict[str, Quota]:
+    """Return the quota of GPUs of each flavor."""
+    found = {}
+    for group in spec.get("resourceGroups") or []:
+        for flavor in group.get("flavors") or []:
+            for resource in flavor.get("resources") or []:
+                if str(resource.get("name")).endswith("gpu"):
+                    found[str(flavor["name"])] = _quota(resource)
+    return found
+
+
+def _quota(resource: Mapping[str, Any]) -> Quota:
+    def gpus(field: str) -> int | None:
+        value = resource.get(field)
+        return None if value is None else gpus_of_resources({"gpu": value})
+
+    limits = gpus("borrowingLimit"), gpus("lendingLimit")
+    return Quota(gpus=gpus("nominalQuota") or 0, borrowing_limit=limits[0], lending_limit=limits[1])
+
+
+def _queues(objects: Sequence[dict[str, Any]], queues: Sequence[dict[str, Any]], *, single: bool) -> tuple[Queue, ...]:
+    """Return the cohorts, those too that only queues name, and the queues."""
+    names = {name_of(each) for each in queues}
+    cohorts = {name_of(each): each for each in of_kind(objects, "Cohort", _GROUP)}
+    named = [_parent(each) for each in [*queues, *cohorts.values()]]
+    groups = list(dict.fromkeys([*cohorts, *(name for name in named if name)]))
+    title = {name: f"cohort {name}" if name in names else name for name in groups}
+    found = []
+    for name in groups:
+        cohort = cohorts.get(name, {"kind": "Cohort"})
+        found.append(_queue(title[name], cohort, title, single=single))
+    return (*found, *(_queue(name_of(each), each, title, single=single) for each in queues))
+
+
+def _parent(found: Mapping[str, Any]) -> str | None:
+    spec = spec_of(found)
+    names = ("cohortName", "cohort") if found["kind"] == "ClusterQueue" else ("parentName", "parent")
+    return next((str(spec[name]) for name in names if spec.get(name)), None)
+
+
+def _queue(name: str, found: Mapping[str, Any], title: Mapping[str, str], *, single: bool) -> Queue:
+    spec, parent = spec_of(found), _parent(found)
+    quotas = _flavors(spec)
+    return Queue(
+        name=name,
+        parent=None if parent is None else title[parent],
+        quotas={ANY_KIND: next(iter(quotas.values()))} if single and quotas else quotas,
+        weight=_weight(found),
+        order="strict" if spec.get("queueingStrategy") == "StrictFIFO" else "best-effort",
+        preemption=_preemption(name, spec.get("preemption") or {}),
+    )
+
+
+def _weight(found: Mapping[str, Any]) -> float:
+    text = str((spec_of(found).get("fairSharing") or {}).get("weight", 1))
+    return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
+
+
+def _preemption(name: str, told: Mapping[str, Any]) -> Preemption:
+    borrow = told.get("borrowWithinCohort") or {}
+    try:
+        return Preemption(
+            within_queue=_RULES[told.get("withinClusterQueue")],
+            reclaim=_RULES[told.get("reclaimWithinCohort")],
+            borrow=_RULES[borrow.get("policy")],
+            borrow_max_priority=borrow.get("maxPriorityThreshold"),
+        )
+    except KeyError as error:
+        raise InputError(f"ClusterQueue {name}: preemption {error} is no rule; expected {list(_RULES)[1:]}") from None
+
+
+def _jobs(objects: Sequence[dict[str, Any]], notes: list[str]) -> tuple[LoggedJob, ...]:
+    """Return the workloads that need GPUs; of others, and those of unknown queues, how many there are is noted."""
+    local = {
+        (each["metadata"].get("namespace", ""), name_of(each)): str(spec_of(each).get("clusterQueue"))
+        for each in of_kind(objects, "LocalQueue", _GROUP)
+    }
+    known = {name_of(each) for each in of_kind(objects, "ClusterQueue", _GROUP)}
+    jobs, lost, without = [], 0, 0
+    for each in of_kind(objects, "Workload", _GROUP):
+        spec, space = spec_of(each), each["metadata"].get("namespace", "")
+        admitted_to = (each.get("status") or {}).get("admission", {}).get("clusterQueue")
+        queue = admitted_to or local.get((space, str(spec.get("queueName"))))
+        gpus = sum(gpus_of_pods(int(pods.get("count", 1)), pods.get("template") or {}) for pods in spec["podSets"])
+        without += not gpus
+        lost += queue not in known
+        if gpus and queue in known:
+            jobs.append(_job(each, f"{space}/{name_of(each)}".lstrip("/"), str(queue), gpus))
+    for count, what in ((lost, "of queues that are not told"), (without, "without GPUs")):
+        if count:
+            notes.append(f"{count} workloads left out, {what}")
+    return tuple(jobs)
+
+
+def _job(found: Mapping[str, Any], job_id: str, queue: str, gpus: int) -> LoggedJob:
+    begin_s, end_s = _since(found, "Admitted") or _since(found, "QuotaReserved"), _since(found, "Finished")
+    lasted_s = end_s - begin_s if begin_s is not None and end_s is not None and end_s > begin_s else None
+    told_s = told_number(found, "duration-s")
+    return LoggedJob(
+        job_id=job_id,
+        queue=queue,
+        arrival_s=seconds_of(found["metadata"].get("creationTimestamp")) or 0.0,
+        num_gpus=gpus,
+        duration_s=lasted_s if told_s is None else told_s,
+        priority=int(spec_of(found).get("priority") or 0),
+        user=str(spec_of(found).get("queueName") or "") or None,
+    )
+
+
+def _since(found: Mapping[str, Any], condition: str) -> float | None:
+    conditions = (found.get("status") or {}).get("conditions") or []
+    times = [each.get("lastTransitionTime") for each in conditions if each.get("type") == condition]
+    return seconds_of(times[0]) if times else None

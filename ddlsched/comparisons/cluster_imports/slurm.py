@@ -1,0 +1,95 @@
+"""Slurm's tables, as ``-P`` prints them: ``sacctmgr show assoc``, ``sacct``, and ``scontrol show node``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ddlsched.cluster.cluster import Server
+from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota
+from ddlsched.comparisons.cluster_imports.imported import ImportedCluster, LoggedJob
+from ddlsched.comparisons.cluster_imports.kubernetes import seconds_of
+from ddlsched.errors import InputError
+from ddlsched.io.tables import read_text
+
+__all__ = ["read_slurm"]
+
+_ROOT = "root"
+_GPUS = re.compile(r"gres/gpu(?::\w+)?=(\d+)")
+_NODE_GPUS = re.compile(r"gpu(?::[\w.-]+)?:(\d+)")
+
+
+def read_slurm(path: Path) -> ImportedCluster:
+    """Read a folder's files: tables are told apart by their columns.
+
+    Accounts are from one with Account, ParentName, Share and GrpTRES; jobs from one with JobID, Account, Submit, Start,
+    End and AllocTRES, and perhaps User, Priority and Timelimit; servers from ``scontrol show node``.
+    """
+    tables = [read_text(file) for file in sorted(path.iterdir()) if file.is_file()] if path.is_dir() else []
+    if not tables:
+        raise InputError(f"{path}: is no folder with files; expected what sacctmgr, sacct and scontrol print")
+    accounts = [row for text in tables for row in _rows(text, "Account", "Share")]
+    logged = [row for text in tables for row in _rows(text, "JobID", "AllocTRES")]
+    queues = {row["Account"]: _queue(row) for row in accounts if not row.get("User") and row["Account"] != _ROOT}
+    jobs = [job for row in logged if "." not in row["JobID"] and (job := _job(row)) is not None]
+    known = tuple(job for job in jobs if job.queue in queues)
+    lost = len(logged) - len(known)
+    return ImportedCluster(
+        queues=(Queue(name=_ROOT), *queues.values()) if queues else (),
+        servers=tuple(server for text in tables for server in _servers(text)),
+        jobs=known,
+        admission="slurm-multifactor",
+        notes=[f"{lost} rows of jobs left out: steps, without GPUs, never started, or of no account"] if lost else [],
+    )
+
+
+def _rows(text: str, *needed: str) -> Iterator[dict[str, str]]:
+    lines = [line.split("|") for line in text.splitlines() if line.strip()]
+    if lines and set(needed) <= set(lines[0]):
+        yield from (dict(zip(lines[0], line, strict=False)) for line in lines[1:])
+
+
+def _queue(row: dict[str, str]) -> Queue:
+    limit = _GPUS.search(row.get("GrpTRES", ""))
+    share = row.get("Share", "1")
+    quota = Quota(gpus=0, borrowing_limit=int(limit[1]) if limit else None)
+    parent = row.get("ParentName") or _ROOT
+    weight = float(share) if share.isdecimal() else 1.0
+    return Queue(name=row["Account"], parent=parent, quotas={ANY_KIND: quota}, weight=weight)
+
+
+def _job(row: dict[str, str]) -> LoggedJob | None:
+    gpus = _GPUS.search(row["AllocTRES"])
+    submit_s, start_s, end_s = (_time_s(row.get(name, "")) for name in ("Submit", "Start", "End"))
+    if gpus is None or submit_s is None or start_s is None or end_s is None or end_s <= start_s:
+        return None
+    return LoggedJob(
+        job_id=row["JobID"],
+        queue=row.get("Account", ""),
+        arrival_s=submit_s,
+        num_gpus=int(gpus[1]),
+        duration_s=end_s - start_s,
+        user=row.get("User") or None,
+        time_limit_s=_limit_s(row.get("Timelimit", "")),
+    )
+
+
+def _time_s(text: str) -> float | None:
+    return None if text in ("", "Unknown", "None") else seconds_of(text)
+
+
+def _limit_s(text: str) -> float | None:
+    """Return a limit such as 1-02:03:04, seconds; None for none."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _servers(text: str) -> Iterator[Server]:
+    for block in re.split(r"(?=NodeName=)", text):
+        found = re.search(r"Gres=(\S+)", block) if block.startswith("NodeName=") else None
+        if found and (gpus := sum(int(count) for count in _NODE_GPUS.findall(found[1]))):
+            yield Server(gpus=gpus, gpu_memory_mb=80_000.0)

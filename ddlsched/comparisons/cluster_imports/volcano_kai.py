@@ -1,0 +1,152 @@
+"""Volcano's and KAI's objects: Queue, Volcano's Job, PodGroup, and Nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota
+from ddlsched.comparisons.cluster_imports.imported import ImportedCluster, LoggedJob
+from ddlsched.comparisons.cluster_imports.kubernetes import (
+    gpus_of_pods,
+    gpus_of_resources,
+    name_of,
+    objects_of,
+    of_kind,
+    priorities_of,
+    seconds_of,
+    servers_of,
+    spec_of,
+    told_number,
+)
+
+__all__ = ["read_kai", "read_volcano"]
+
+_ROOT = "cluster"
+
+
+def read_volcano(path: Path) -> ImportedCluster:
+    """Read Volcano's queues and jobs; what a job's pods need is what its tasks say."""
+    objects = objects_of(path)
+    queues = of_kind(objects, "Queue", "scheduling.volcano.sh")
+    deserved = any(spec_of(each).get("deserved") for each in queues)
+    priorities = priorities_of(objects)
+    jobs = [_volcano_job(each, priorities) for each in of_kind(objects, "Job", "batch.volcano.sh")]
+    names = {name_of(each) for each in queues} - {"root"}
+    return ImportedCluster(
+        queues=_under_root([_volcano_queue(each) for each in queues if name_of(each) != "root"]),
+        servers=servers_of(objects, {}),
+        jobs=tuple(job for job in jobs if job.num_gpus and job.queue in names),
+        admission=f"volcano:plugin={'capacity' if deserved else 'proportion'}",
+        notes=_left_out(jobs, names),
+    )
+
+
+def _volcano_queue(found: Mapping[str, Any]) -> Queue:
+    spec = spec_of(found)
+    deserved = gpus_of_resources(spec.get("deserved"))
+    guaranteed = gpus_of_resources((spec.get("guarantee") or {}).get("resource"))
+    gpus = max(deserved, guaranteed)
+    most = gpus_of_resources(spec["capability"]) if spec.get("capability") else None
+    quota = Quota(
+        gpus=gpus, borrowing_limit=None if most is None else max(0, most - gpus), lending_limit=gpus - guaranteed
+    )
+    parent = str(spec.get("parent") or _ROOT)
+    return Queue(
+        name=name_of(found),
+        parent=_ROOT if parent == "root" else parent,
+        quotas={ANY_KIND: quota},
+        weight=float(spec.get("weight", 1)),
+    )
+
+
+def _volcano_job(found: Mapping[str, Any], priorities: Mapping[str, int]) -> LoggedJob:
+    spec, status = spec_of(found), found.get("status") or {}
+    tasks = spec.get("tasks") or []
+    gpus = sum(gpus_of_pods(int(task.get("replicas", 1)), task.get("template") or {}) for task in tasks)
+    changed = {str(each.get("status")): seconds_of(each.get("lastTransitionTime")) for each in _conditions(status)}
+    begin_s = changed.get("Running")
+    end_s = next((changed[name] for name in ("Completed", "Failed", "Terminated") if name in changed), None)
+    return _logged(found, str(spec.get("queue", "default")), gpus, _lasted(begin_s, end_s), priorities)
+
+
+def _conditions(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return status.get("conditions") or []
+
+
+def _lasted(begin_s: float | None, end_s: float | None) -> float | None:
+    return end_s - begin_s if begin_s is not None and end_s is not None and end_s > begin_s else None
+
+
+def _logged(
+    found: Mapping[str, Any], queue: str, gpus: int, lasted_s: float | None, priorities: Mapping[str, int]
+) -> LoggedJob:
+    told_s, meta = told_number(found, "duration-s"), found["metadata"]
+    return LoggedJob(
+        job_id=f"{meta.get('namespace', '')}/{name_of(found)}".lstrip("/"),
+        queue=queue,
+        arrival_s=seconds_of(meta.get("creationTimestamp")) or 0.0,
+        num_gpus=gpus,
+        duration_s=lasted_s if told_s is None else told_s,
+        priority=priorities.get(str(spec_of(found).get("priorityClassName")), 0),
+        user=meta.get("namespace"),
+    )
+
+
+def read_kai(path: Path) -> ImportedCluster:
+    """Read KAI's queues and pod groups; a group's GPUs are those of its annotation ``ddlsched.io/gpus`` or its pods."""
+    objects = objects_of(path)
+    queues = of_kind(objects, "Queue", "scheduling.run.ai")
+    priorities = priorities_of(objects)
+    pods = of_kind(objects, "Pod")
+    jobs = [_kai_job(each, pods, priorities) for each in of_kind(objects, "PodGroup", "scheduling.run.ai")]
+    names = {name_of(each) for each in queues}
+    return ImportedCluster(
+        queues=_under_root([_kai_queue(each) for each in queues]),
+        servers=servers_of(objects, {}),
+        jobs=tuple(job for job in jobs if job.num_gpus and job.queue in names),
+        admission="kai",
+        notes=_left_out(jobs, names),
+    )
+
+
+def _kai_queue(found: Mapping[str, Any]) -> Queue:
+    spec = spec_of(found)
+    told = (spec.get("resources") or {}).get("gpu") or {}
+    quota, limit = max(0, int(told.get("quota", 0))), told.get("limit", -1)
+    bound = None if limit is None or float(limit) < 0 else max(0, int(limit) - quota)
+    return Queue(
+        name=name_of(found),
+        parent=str(spec.get("parentQueue") or _ROOT),
+        quotas={ANY_KIND: Quota(gpus=quota, borrowing_limit=bound)},
+        weight=float(told.get("overQuotaWeight", 1)),
+    )
+
+
+def _kai_job(found: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], priorities: Mapping[str, int]) -> LoggedJob:
+    name, told = name_of(found), told_number(found, "gpus")
+    own = [each for each in pods if (each["metadata"].get("annotations") or {}).get("pod-group-name") == name]
+    gpus = sum(gpus_of_pods(1, each) for each in own) if told is None else int(told)
+    return _logged(found, str(spec_of(found).get("queue")), gpus, None, priorities)
+
+
+def _under_root(queues: Sequence[Queue]) -> tuple[Queue, ...]:
+    """Return the queues below one; a group's own quota is what it has beyond those of its queues."""
+    below: dict[str, int] = {}
+    for queue in queues:
+        below[str(queue.parent)] = below.get(str(queue.parent), 0) + queue.quotas[ANY_KIND].gpus
+    fitted = [Queue(**{**vars(queue), "quotas": {ANY_KIND: _beyond(queue, below)}}) for queue in queues]
+    return (Queue(name=_ROOT), *fitted) if queues else ()
+
+
+def _beyond(queue: Queue, below: Mapping[str, int]) -> Quota:
+    own = queue.quotas[ANY_KIND]
+    gpus = max(0, own.gpus - below.get(queue.name, 0))
+    lent = None if own.lending_limit is None else min(own.lending_limit, own.gpus)
+    return Quota(gpus=gpus, borrowing_limit=own.borrowing_limit, lending_limit=lent)
+
+
+def _left_out(jobs: Sequence[LoggedJob], names: set[str]) -> list[str]:
+    count = sum(not job.num_gpus or job.queue not in names for job in jobs)
+    return [f"{count} jobs left out, without GPUs or of queues that are not told"] if count else []

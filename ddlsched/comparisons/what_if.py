@@ -1,0 +1,190 @@
+"""A run as it was, and again with something changed: which tenants and jobs gain, and which lose."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ddlsched.cluster.cluster import Cluster, Server
+from ddlsched.cluster.cluster_files import read_cluster
+from ddlsched.cluster.tenants import ANY_KIND, Quota, Tenants
+from ddlsched.cluster.tenants_file import tenants_of
+from ddlsched.engine.run_options import RunOptions
+from ddlsched.errors import InputError, UnknownNameError, did_you_mean
+from ddlsched.options import declared, hints_of
+from ddlsched.results.tenants import tenant_table
+from ddlsched.simulation import simulate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlsched.results.result import Result
+    from ddlsched.workload.job import Workload
+
+__all__ = ["WhatIf", "changed", "what_if"]
+
+_OWN = ("servers", "quota.QUEUE")
+_REFUSED = ("timeline", "watch", "disturbances", "throughputs", "reference_kind", "replay", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIf:
+    """Two runs of the same jobs."""
+
+    before: Result
+    after: Result
+
+    def tenants(self) -> pd.DataFrame:
+        """Return for each queue what it had before and after: means, and the change of the JCT as a share.
+
+        Returns
+        -------
+        DataFrame
+            By ``queue``: ``jobs``, ``wait_before_s``, ``wait_after_s``, ``jct_before_s``, ``jct_after_s``,
+            ``jct_change``, ``preemptions_before``, ``preemptions_after``; the last row, ``all``, is of all jobs. Jobs
+            count that finished in both runs.
+        """
+        import pandas as pd
+
+        both = self._finished_in_both()
+        columns = {"wait": "queueing_s", "jct": "jct_s"}
+        names = [f"{name}_{when}_s" for name in columns for when in ("before", "after")]
+        means = both.groupby("queue")[names].mean()
+        means.loc["all"] = both[names].mean()
+        counts = both.groupby("queue").size()
+        counts.loc["all"] = len(both)
+        table = pd.DataFrame({"jobs": counts}).join(means)
+        table["jct_change"] = table["jct_after_s"] / table["jct_before_s"] - 1
+        for when, result in (("before", self.before), ("after", self.after)):
+            stops = tenant_table(result)["preemptions"]
+            table[f"preemptions_{when}"] = stops.reindex(table.index).fillna(0).astype(int)
+            table.loc["all", f"preemptions_{when}"] = int(stops.sum())
+        return table
+
+    def jobs(self) -> pd.DataFrame:
+        """Return by how much each job that finished in both runs is faster: those that gain most first.
+
+        Returns
+        -------
+        DataFrame
+            ``job_id``, ``queue``, ``jct_before_s``, ``jct_after_s``, ``gain_s``.
+        """
+        both = self._finished_in_both()
+        both["gain_s"] = both["jct_before_s"] - both["jct_after_s"]
+        columns = ["job_id", "queue", "jct_before_s", "jct_after_s", "gain_s"]
+        return both[columns].sort_values("gain_s", ascending=False, ignore_index=True)
+
+    def _finished_in_both(self) -> pd.DataFrame:
+        jobs = {"before": self.before.jobs, "after": self.after.jobs}
+        done = (jobs["before"]["state"] == "finished") & (jobs["after"]["state"] == "finished")
+        table = jobs["before"][["job_id"]].assign(queue=[job.queue or "-" for job in self.before.workload])
+        for when, frame in jobs.items():
+            table[f"wait_{when}_s"], table[f"jct_{when}_s"] = frame["queueing_s"], frame["jct_s"]
+        return table[done].copy()
+
+
+def what_if(workload: Workload, options: Mapping[str, Any], changes: Sequence[str]) -> WhatIf:
+    """Run jobs as they were, and with changes.
+
+    Parameters
+    ----------
+    workload, options
+        The run: its jobs, and arguments of :func:`ddlsched.simulate`.
+    changes
+        See :func:`changed`.
+
+    Raises
+    ------
+    InputError, UnknownNameError
+        A change that is none, or a run that cannot be.
+    """
+    if not any(job.queue for job in workload):
+        raise InputError("no job has a queue; expected a workload with the column queue, to say which tenants gain")
+    after = changed(options, changes)
+    return WhatIf(before=simulate(workload, **options), after=simulate(workload, **after))
+
+
+def changed(options: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a run with changes, each ``NAME=VALUE``.
+
+    ``servers=+4`` adds servers like the last one (``-4`` takes the last ones away), ``quota.QUEUE=16`` sets what a
+    queue is guaranteed (``+8``: so many more), and any other name is that of an option of a run.
+
+    Raises
+    ------
+    InputError
+        A text without ``=``, or a value that is none.
+    UnknownNameError
+        No option of that name, or no such queue.
+    """
+    found = dict(options)
+    for text in changes:
+        name, sign, value = text.partition("=")
+        if not sign or not value:
+            raise InputError(f"--change {text}: expected NAME=VALUE, such as servers=+4 or quota.team-a=32")
+        if name == "servers":
+            found["cluster"] = _with_servers(found.get("cluster") or Cluster(), text, value)
+        elif name.startswith("quota."):
+            found["queues"] = _with_quota(found, text, name.removeprefix("quota."), value)
+        else:
+            _set(found, text, name.replace("-", "_"), value)
+    return found
+
+
+def _set(found: dict[str, Any], text: str, name: str, value: str) -> None:
+    known = [option for option in declared(RunOptions) if option not in _REFUSED]
+    if name not in known:
+        raise UnknownNameError(f"--change {text}: nothing is called so.{did_you_mean(name, [*known, *_OWN])}")
+    cluster = found.get("cluster") or Cluster()
+    if name == "server_table":
+        found["cluster"] = read_cluster(value, topology=cluster.topology, exclusive=cluster.exclusive)
+    elif name in ("topology", "exclusive", "gpus_per_server", "gpu_memory_mb"):
+        found["cluster"] = replace(cluster, **{name: _value(text, name, value)})
+    else:
+        found[name] = _value(text, name, value)
+
+
+def _value(text: str, name: str, value: str) -> Any:
+    """Return a value of an option's type."""
+    kinds = typing.get_args(hints_of(RunOptions)[name]) or (hints_of(RunOptions)[name],)
+    try:
+        if bool in kinds:
+            return {"true": True, "false": False}[value.lower()]
+        if int in kinds or float in kinds:
+            return int(value) if int in kinds else float(value)
+    except (KeyError, ValueError):
+        raise InputError(f"--change {text}: {value!r} is no value of {name}") from None
+    return value
+
+
+def _number(text: str, value: str, before: int) -> int:
+    """Return a number, or one that is so many more or fewer than before."""
+    try:
+        return before + int(value) if value[0] in "+-" else int(value)
+    except ValueError:
+        raise InputError(f"--change {text}: {value!r} is no number; expected such as 16, +4 or -4") from None
+
+
+def _with_servers(cluster: Cluster, text: str, value: str) -> Cluster:
+    count = _number(text, value, cluster.num_servers)
+    if not cluster.servers:
+        return replace(cluster, num_servers=count)
+    servers: tuple[Server, ...] = cluster.servers[: max(count, 0)]
+    return replace(cluster, servers=servers + cluster.servers[-1:] * (count - len(servers)))
+
+
+def _with_quota(found: Mapping[str, Any], text: str, name: str, value: str) -> Tenants:
+    tenants = tenants_of(found.get("queues"))
+    if tenants is None:
+        raise InputError(f"--change {text}: the run has no queues; expected --queues as well")
+    if name not in tenants.by_name:
+        raise UnknownNameError(f"--change {text}: no queue is named {name!r}.{did_you_mean(name, tenants.by_name)}")
+    queue = tenants.by_name[name]
+    if len(queue.quotas) > 1:
+        raise InputError(f"--change {text}: {name} has quotas of several kinds; expected queues=FILE with others")
+    kind = next(iter(queue.quotas), next(iter(tenants.kinds), ANY_KIND))
+    own = queue.quotas.get(kind, Quota())
+    other = replace(queue, quotas={kind: replace(own, gpus=_number(text, value, own.gpus))})
+    return Tenants(queues=tuple(other if each is queue else each for each in tenants.queues))

@@ -1,0 +1,167 @@
+"""Rounds of a run with tenants: who may start, who gives way, and why the others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ddlsched.cluster.tenants import ANY_KIND, Tenants
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.job_placement import JobPlacement
+from ddlsched.engine.outcome import Refused
+from ddlsched.engine.records.field_values import JobState
+from ddlsched.engine.run_state import RunState
+from ddlsched.policies.quota_tree import QuotaTree
+from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, PendingJobs, TenantsView
+from ddlsched.policies.views import ClusterView
+
+__all__ = ["TenantRounds"]
+
+_NO_PLACE = "the placement found no place, though the quota would do"
+
+
+class TenantRounds:
+    """Asks the admission policy of a run, and has its answers carried out.
+
+    Parameters
+    ----------
+    state, policies, placing
+        The run.
+    tenants
+        Its queues.
+    stop
+        Takes a job, by number, off its GPUs, and notes why.
+
+    Attributes
+    ----------
+    refused
+        Why jobs waited, whenever that changed, in order of time.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        policies: CheckedPolicies,
+        placing: JobPlacement,
+        tenants: Tenants,
+        stop: Callable[[int, str], None],
+    ) -> None:
+        self._state, self._policies, self._placing, self._stop = state, policies, placing, stop
+        for number, job in enumerate(state.workload):
+            tenants.refuse_others(state.workload.where(number), job.job_id, job.queue)
+        self._tenants, self._quotas = tenants, QuotaTree(tenants)
+        self._pending = PendingJobs(tenants.leaves)
+        self._holdings: dict[int, HeldQuota] = {}
+        self._by_queue: dict[str, dict[int, HeldQuota]] = {queue: {} for queue in tenants.leaves}
+        self._known = np.zeros(len(state.workload), bool)
+        self._gpus_of_kind: dict[str, np.ndarray] = {}
+        self._reasons: dict[int, str] = {}
+        self._freed, self._num_there, self._started = 0, 0, False
+        self._no_place: set[tuple[int, int, str]] = set()
+        self.refused: list[Refused] = []
+
+    def place_queue(self) -> None:
+        """Ask who of the queue may start, and where."""
+        state, now = self._state, self._state.now
+        queue = state.arrays.queue[: now.num_queued.item(0)].copy()
+        self._note_left()
+        self._note_come(queue)
+        stopped = self._carry_out() if len(self._pending) else []
+        left = queue[state.jobs.state[queue] == JobState.QUEUED]
+        state.arrays.queue[: len(left)] = left
+        state.arrays.queue[len(left) : len(left) + len(stopped)] = stopped
+        now.num_sorted[0], now.num_queued[0] = len(left), len(left) + len(stopped)
+
+    def _note_left(self) -> None:
+        """Give back what jobs held that have ended, or failed with a server; note servers that have come back."""
+        first_gpus = self._state.cluster.first_gpus[:-1]
+        num_there = int(np.count_nonzero(self._state.gpus.free_bytes[first_gpus] >= -1))
+        self._make_room(num_there > self._num_there or self._started)  # who has just started may be preempted now
+        self._num_there, self._started = num_there, False
+        numbers = np.fromiter(self._holdings, np.int64, len(self._holdings))
+        for number in numbers[self._state.jobs.state[numbers] != JobState.RUNNING].tolist():
+            self._release(number)
+
+    def _make_room(self, more: bool = True) -> None:
+        """Note that what found no place may find one now."""
+        if more:
+            self._freed += 1
+            self._no_place.clear()
+
+    def _note_come(self, queue: np.ndarray) -> None:
+        for number in queue[~self._known[queue]].tolist():
+            self._known[number] = True
+            self._pending.add(self._state.views[number])
+
+    def _release(self, number: int) -> None:
+        holding = self._holdings.pop(number)
+        del self._by_queue[holding.queue][number]
+        self._quotas[holding.queue].remove(holding.kind, holding.num_gpus)
+        self._known[number] = False
+        self._make_room()
+
+    def _view(self) -> TenantsView:
+        jobs = self._pending, self._holdings, self._by_queue
+        return TenantsView(self._tenants, self._quotas, *jobs, self._state.now_ns, self._freed)
+
+    def _carry_out(self) -> list[int]:
+        """Carry out the policy's answers; return who stopped, by number."""
+        stopped: list[int] = []
+        before, cluster = frozenset(self._holdings), self._placing.view()
+        for answer in self._policies.admit_jobs(self._view(), cluster, before):
+            if isinstance(answer, NotAdmitted):
+                self._note_refusal(answer.job.number, answer.reason)
+            elif (gpus := self._gpus_for(answer, cluster)) is None:
+                self._note_refusal(answer.job.number, _NO_PLACE)
+            else:
+                stopped += self._start(answer, gpus)
+        return stopped
+
+    def _gpus_for(self, answer: Admission, cluster: ClusterView) -> list[int] | None:
+        """Return where a job goes, as if its victims had left."""
+        if answer.gpus is not None:
+            return list(answer.gpus)
+        size = answer.job.num_gpus, answer.job.memory_bytes, answer.kind
+        if answer.victims:
+            cluster = cluster.without([victim.job for victim in answer.victims])
+        elif size in self._no_place:
+            return None
+        if answer.kind != ANY_KIND:
+            cluster = cluster.restricted_to(self._of_kind(answer.kind))
+        enough = len(cluster.eligible(answer.job)) >= answer.job.num_gpus
+        gpus = self._policies.place(answer.job, cluster) if enough else None
+        if gpus is None and not answer.victims:
+            self._no_place.add(size)
+        return gpus
+
+    def _of_kind(self, kind: str) -> np.ndarray:
+        """Return the GPUs of a kind."""
+        if kind not in self._gpus_of_kind:
+            cluster = self._state.cluster
+            kinds = [server.gpu_kind for server in cluster.servers] or [None] * cluster.num_servers
+            there = np.array([own == kind for own in kinds])
+            self._gpus_of_kind[kind] = np.flatnonzero(there[cluster.server_of_gpu])
+        return self._gpus_of_kind[kind]
+
+    def _start(self, answer: Admission, gpus: list[int]) -> list[int]:
+        """Stop an admission's victims and start its job; return who stopped."""
+        number, queue = answer.job.number, str(answer.job.queue)
+        for victim in answer.victims:
+            self._release(victim.job.number)
+            self._stop(victim.job.number, f"preempted for job {answer.job.job_id}: {victim.reason}")
+            self._note_refusal(victim.job.number, f"preempted: {victim.reason}")
+        self._pending.remove(answer.job)
+        self._reasons.pop(number, None)
+        holding = HeldQuota(answer.job, queue, answer.kind, self._state.now_ns)
+        self._holdings[number] = self._by_queue[queue][number] = holding
+        self._quotas[queue].add(answer.kind, holding.num_gpus)
+        self._policies.check_quotas(self._quotas[queue], answer, self._state.now_s)
+        self._placing.put(number, gpus)
+        self._started = True
+        return [victim.job.number for victim in answer.victims]
+
+    def _note_refusal(self, number: int, reason: str) -> None:
+        if self._reasons.get(number) != reason:
+            self._reasons[number] = reason
+            self.refused.append(Refused(self._state.now_ns, number, reason))

@@ -1,0 +1,163 @@
+"""The queues of tenants as admission policies see them, and what such a policy answers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from ddlsched.cluster.tenants import ANY_KIND, Tenants
+from ddlsched.policies.cluster_view import ClusterView
+from ddlsched.policies.job_view import JobView
+from ddlsched.policies.quota_tree import QuotaTree
+from ddlsched.policies.view_parts import GpuId, View, view
+from ddlsched.units import s_from_ns
+
+__all__ = ["Admission", "AdmissionPolicy", "HeldQuota", "NotAdmitted", "PendingJobs", "TenantsView", "Victim"]
+
+Size: TypeAlias = tuple[int, int]
+"""How many GPUs a job needs, and the memory on each, bytes."""
+
+
+class Victim(NamedTuple):
+    """A running job that gives way, and why."""
+
+    job: JobView
+    reason: str
+
+
+class Admission(NamedTuple):
+    """A job that may start, on GPUs of a kind, and the running jobs that give way to it.
+
+    ``gpus`` are given by a policy that chooses them itself; otherwise the placement policy is asked.
+    """
+
+    job: JobView
+    kind: str = ANY_KIND
+    victims: tuple[Victim, ...] = ()
+    gpus: tuple[GpuId, ...] | None = None
+
+
+class NotAdmitted(NamedTuple):
+    """A job that may not start now, and why; jobs of its queue and size that come later wait behind it."""
+
+    job: JobView
+    reason: str
+
+
+@runtime_checkable
+class AdmissionPolicy(Protocol):
+    """Who of the jobs that wait may start, and who gives way."""
+
+    def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterable[Admission | NotAdmitted]:
+        """Yield the jobs that may start, one after the other, and why others may not.
+
+        Asked at each round of placement. An admission is carried out before the next is asked for: the placement policy
+        is asked for GPUs as if the victims had left, and only if it has some do they stop, and the job starts. Whether
+        it has is what :meth:`TenantsView.holding` says then.
+        """
+        ...
+
+
+class HeldQuota(NamedTuple):
+    """A running job, its queue, the kind of GPU that its quota is of, and since when it runs, nanoseconds."""
+
+    job: JobView
+    queue: str
+    kind: str
+    since_ns: int
+
+    @property
+    def num_gpus(self) -> int:
+        """How many GPUs it has."""
+        return self.job.num_gpus
+
+
+class PendingJobs:
+    """The jobs that wait, by queue and size, each in the order of priority, arrival and number."""
+
+    def __init__(self, queues: Iterable[str]) -> None:
+        self._of: dict[str, dict[Size, list[tuple[int, int, int]]]] = {queue: {} for queue in queues}
+        self._views: dict[int, JobView] = {}
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._views
+
+    def numbers(self) -> Iterable[int]:
+        """Return the numbers of all."""
+        return self._views.keys()
+
+    def add(self, job: JobView) -> None:
+        """Let a job wait."""
+        self._views[job.number] = job
+        insort(self._of[str(job.queue)].setdefault(_size(job), []), _rank(job))
+
+    def remove(self, job: JobView) -> None:
+        """Let a job wait no more."""
+        del self._views[job.number]
+        sizes = self._of[str(job.queue)]
+        ranks = sizes[_size(job)]
+        del ranks[bisect_left(ranks, _rank(job))]
+        if not ranks:
+            del sizes[_size(job)]
+
+    def heads(self, queue: str) -> list[JobView]:
+        """Return the first job of each size of a queue, the first of all first.
+
+        What lets another of the same size start lets the first start.
+        """
+        return [self._views[rank[2]] for rank in sorted(ranks[0] for ranks in self._of[queue].values())]
+
+    def jobs(self, queue: str) -> Iterator[JobView]:
+        """Yield all jobs of a queue, the first first."""
+        for rank in sorted(rank for ranks in self._of[queue].values() for rank in ranks):
+            yield self._views[rank[2]]
+
+
+def _size(job: JobView) -> Size:
+    return job.num_gpus, job.memory_bytes
+
+
+def _rank(job: JobView) -> tuple[int, int, int]:
+    return -job.priority, job.arrival_ns, job.number
+
+
+@view
+class TenantsView(View):
+    """The queues, what they use, who waits and who runs, as an admission policy sees them."""
+
+    _what = "the tenants"
+
+    tenants: Tenants
+    """The queues."""
+    quotas: QuotaTree
+    """What each may use and uses."""
+    pending: PendingJobs
+    """The jobs that wait."""
+    _holdings: Mapping[int, HeldQuota]
+    _by_queue: Mapping[str, Mapping[int, HeldQuota]]
+    now_ns: int
+    """Simulated time, nanoseconds."""
+    freed: int
+    """Goes up whenever there may be more room than before: while it stays the same, who was refused is again."""
+
+    @property
+    def now_s(self) -> float:
+        """Simulated time, seconds."""
+        return s_from_ns(self.now_ns)
+
+    def holding(self, number: int) -> HeldQuota | None:
+        """Return what a running job holds, by its number; None if it does not run."""
+        return self._holdings.get(number)
+
+    def running(self, queue: str) -> list[HeldQuota]:
+        """Return the running jobs of a queue, in the order in which they started."""
+        return list(self._by_queue[queue].values())
+
+    def used(self, queue: str) -> int:
+        """Return how many GPUs of all kinds the jobs of a queue, or of those below it, use."""
+        leaves = self.quotas[queue].leaves()
+        return sum(sum(leaf.used.values()) for leaf in leaves)

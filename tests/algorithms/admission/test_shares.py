@@ -1,0 +1,139 @@
+"""Volcano's, KAI's and Slurm's admission: shares worked by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from algorithms.admission.kai import Kai
+from algorithms.admission.slurm_multifactor import SlurmMultifactor
+from algorithms.admission.volcano import Volcano
+from ddlsched import Cluster, DataParallelIteration, Job, Preemption, Queue, Quota, Tenants, Workload, simulate
+from ddlsched.errors import InputError
+from ddlsched.testing.admission_play import Case, Submission, play
+
+
+def tenants(*queues: Queue, spare: int = 0) -> Tenants:
+    return Tenants(queues=(Queue(name="all", quotas={"any": Quota(gpus=spare)}), *queues))
+
+
+def queue(name: str, gpus: int = 0, weight: float = 1.0, limit: int | None = None, **rules: Any) -> Queue:
+    quota = Quota(gpus=gpus, borrowing_limit=limit)
+    return Queue(name=name, parent="all", quotas={"any": quota}, weight=weight, preemption=Preemption(**rules))
+
+
+def used(case: Tenants, jobs: list[tuple[Any, ...]], policy: Any) -> dict[str, int]:
+    """Return how many GPUs each queue has in the end."""
+    faults, running = play(Case(case, tuple(Submission(*job) for job in jobs)), policy)
+    assert not faults
+    counts: Counter[str] = Counter()
+    for number in running:
+        counts[jobs[number][0]] += jobs[number][1]
+    return dict(counts)
+
+
+MANY = [("a", 1)] * 9 + [("b", 1)] * 9
+
+
+def test_proportion_divides_by_weight_what_is_asked_for() -> None:
+    queues = tenants(queue("a"), queue("b", weight=3.0), spare=8)
+    assert used(queues, MANY, Volcano()) == {"a": 2, "b": 6}
+    assert used(queues, [("a", 1)] * 9 + [("b", 1)] * 3, Volcano()) == {"a": 5, "b": 3}
+    limited = tenants(queue("a"), queue("b", weight=3.0, limit=4), spare=8)
+    assert used(limited, MANY, Volcano()) == {"a": 4, "b": 4}
+
+
+def test_capacity_gives_what_is_deserved_and_lends_the_rest() -> None:
+    queues = tenants(queue("a", 2), queue("b", 6))
+    policy = Volcano(plugin="capacity")
+    assert used(queues, [("a", 1)] * 9, policy) == {"a": 8}
+    assert used(queues, [("a", 1)] * 9 + [("b", 3)], policy) == {"a": 5, "b": 3}
+    assert used(queues, MANY, policy) == {"a": 2, "b": 6}
+
+
+def test_drf_evens_out_shares() -> None:
+    assert used(tenants(queue("a"), queue("b"), spare=8), MANY, Volcano(plugin="drf")) == {"a": 4, "b": 4}
+
+
+def test_kai_gives_quotas_first_and_the_rest_by_weight() -> None:
+    """Of 8 GPUs both have 2; of the 4 left, a quarter goes to a."""
+    queues = tenants(queue("a", 2), queue("b", 2, weight=3.0), spare=4)
+    assert used(queues, MANY, Kai()) == {"a": 3, "b": 5}
+    assert used(queues, [("a", 1)] * 9, Kai()) == {"a": 8}
+    limited = tenants(queue("a", 2, limit=1), queue("b", 2), spare=4)
+    assert used(limited, [("a", 1)] * 9, Kai()) == {"a": 3}
+
+
+def test_kai_keeps_jobs_that_may_not_be_preempted_within_the_quota() -> None:
+    queues = tenants(queue("a", 2), queue("b", 2), spare=4)
+    assert used(queues, [("a", 1, 100)] * 9, Kai()) == {"a": 2}
+    assert used(queues, [("a", 1, 100)] * 2 + [("b", 1)] * 9, Kai()) == {"a": 2, "b": 6}
+
+
+def job(job_id: str, queue: str, gpus: int, arrival_s: float, seconds: float, **more: Any) -> Job:
+    step = DataParallelIteration(forward_s=1.0, backward_s=0.0, message_bytes=0)
+    given = {"iterations": int(seconds), "iteration": step, "gpu_memory_mb": 1.0, "queue": queue} | more
+    return Job(job_id=job_id, arrival_s=arrival_s, num_gpus=gpus, **given)
+
+
+FOUR = Cluster(num_servers=1, gpus_per_server=4, exclusive=True)
+
+
+def starts(queues: Tenants, jobs: list[Job], policy: Any) -> dict[str, float]:
+    result = simulate(Workload.of(jobs), FOUR, queues=queues, admission=policy)
+    return dict(zip(result.jobs["job_id"], result.jobs["start_s"], strict=True))
+
+
+def test_kai_lets_those_who_used_less_of_late_go_first() -> None:
+    """Who has had the cluster all day gets less of what is over the quotas, if usage counts."""
+    queues = tenants(queue("a"), queue("b"))
+    jobs = [job("a0", "a", 4, 0, 1000)]
+    jobs += [job(f"{name}{n}", name, 1, 999, 100) for name in ("a", "b") for n in range(1, 5)]
+    names = ["a1", "a2", "a3", "a4"]
+    at_once = starts(queues, jobs, Kai())
+    assert sum(at_once[name] == 999 for name in names) == 2
+    late = starts(queues, jobs, Kai(usage_weight=10.0, usage_half_life_s=1000.0))
+    assert sum(late[name] == 999 for name in names) == 0
+
+
+def test_slurm_orders_by_fair_share_then_age_and_by_qos() -> None:
+    queues = tenants(queue("a", 4), queue("b", 4))
+    jobs = [job("a1", "a", 4, 0, 100), job("a2", "a", 4, 1, 10), job("b1", "b", 4, 2, 10)]
+    assert starts(queues, jobs, SlurmMultifactor()) == {"a1": 0, "b1": 100, "a2": 110}
+    fifo = SlurmMultifactor(fair_share_weight=0.0)
+    assert starts(queues, jobs, fifo) == {"a1": 0, "a2": 100, "b1": 110}
+    urgent = [*jobs, job("a3", "a", 4, 3, 10, priority=9)]
+    assert starts(queues, urgent, fifo)["a3"] == 100
+
+
+def test_slurm_preempts_by_qos_where_it_may() -> None:
+    preempting = tenants(queue("a", 4), queue("b", 4, reclaim="lower-priority"))
+    jobs = [job("a1", "a", 4, 0, 100), job("b1", "b", 2, 5, 10, priority=1)]
+    assert starts(preempting, jobs, SlurmMultifactor())["b1"] == 5
+    assert starts(tenants(queue("a", 4), queue("b", 4)), jobs, SlurmMultifactor())["b1"] == 100
+
+
+def test_slurm_backfills_what_ends_in_time() -> None:
+    limits = [("a1", 2, 100), ("a2", 4, 10), ("b1", 2, 50), ("b2", 1, 200)]
+    jobs = [job(name, name[0], gpus, n, s, time_limit_s=float(s)) for n, (name, gpus, s) in enumerate(limits)]
+    queues = tenants(queue("a", 4), queue("b", 4))
+    fifo = SlurmMultifactor(fair_share_weight=0.0, qos_weight=0.0)
+    planned = SlurmMultifactor(fair_share_weight=0.0, qos_weight=0.0, backfill="easy-backfill")
+    assert starts(queues, jobs, fifo)["b1"] == 110
+    assert starts(queues, jobs, planned) == {"a1": 0, "b1": 2, "a2": 100, "b2": 110}
+
+
+def test_a_limit_of_gpus_holds() -> None:
+    queues = tenants(queue("a", 2, limit=0), queue("b", 2))
+    jobs = [job(f"a{n}", "a", 1, 0, 10) for n in range(3)]
+    for policy in (SlurmMultifactor(), Kai(), Volcano(), Volcano(plugin="capacity")):
+        assert sorted(starts(queues, jobs, policy).values()) == [0, 0, 10]
+
+
+@pytest.mark.parametrize("policy", [Kai(), Volcano()])
+def test_kinds_are_refused(policy: Any) -> None:
+    queues = Tenants(queues=(Queue(name="a", quotas={"a100": Quota(gpus=4)}),))
+    with pytest.raises(InputError, match="expected quotas of 'any', and one root queue"):
+        starts(queues, [job("a1", "a", 1, 0, 1)], policy)

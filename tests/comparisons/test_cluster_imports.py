@@ -1,0 +1,211 @@
+"""Files of Kueue, Volcano, KAI and Slurm become queues, servers and jobs; what-if says who gains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from command_line import refused, run
+
+from ddlsched import Quota, read_cluster, read_tenants, read_workload
+from ddlsched.errors import InputError
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "kueue_cluster"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def imported(scheduler: str, source: Path, *flags: str) -> str:
+    said = run("import-cluster", scheduler, str(source), "--out", "o", *flags)
+    return said.stdout
+
+
+def test_kueue() -> None:
+    said = imported("kueue", EXAMPLE)
+    assert "3 queues, 4 servers, 12 jobs" in said
+    tenants = read_tenants("o/queues.yaml")
+    assert tenants.leaves == ("team-a", "team-b")
+    team_b = tenants.by_name["team-b"]
+    assert team_b.quotas == {"any": Quota(gpus=24, borrowing_limit=8, lending_limit=16)}
+    assert (team_b.preemption.borrow, team_b.preemption.borrow_max_priority) == ("lower-priority", 5)
+    cluster, jobs = read_cluster("o/servers.csv"), read_workload("o/jobs.csv")
+    assert (cluster.num_gpus, cluster.exclusive) == (32, True)
+    second = jobs[1]
+    assert (second.job_id, second.num_gpus, second.priority) == ("team-b/train-1", 16, 1)
+    assert (second.arrival_s, second.queue, second.user) == (300.0, "team-b", "bob")
+
+
+def test_several_flavors_are_kinds_of_gpu() -> None:
+    flavors = [{"name": n, "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 8}]} for n in ("old", "new")]
+    api = "kueue.x-k8s.io/v1beta2"
+    objects = [
+        *(
+            {"kind": "ResourceFlavor", "apiVersion": api, "metadata": {"name": n}, "spec": {"nodeLabels": {"gen": n}}}
+            for n in ("old", "new")
+        ),
+        {
+            "kind": "ClusterQueue",
+            "apiVersion": api,
+            "metadata": {"name": "q"},
+            "spec": {"resourceGroups": [{"flavors": flavors}], "cohortName": "q", "fairSharing": {"weight": "500m"}},
+        },
+        *(
+            {
+                "kind": "Node",
+                "metadata": {"name": n, "labels": {"gen": n}},
+                "status": {"allocatable": {"nvidia.com/gpu": "8"}},
+            }
+            for n in ("new", "old")
+        ),
+        {
+            "kind": "Workload",
+            "apiVersion": api,
+            "metadata": {"name": "w", "annotations": {"ddlsched.io/duration-s": "100"}},
+            "spec": {
+                "queueName": "l",
+                "podSets": [
+                    {
+                        "count": 2,
+                        "template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 4}}}]}},
+                    }
+                ],
+            },
+            "status": {"admission": {"clusterQueue": "q"}},
+        },
+    ]
+    Path("all.json").write_text(json.dumps({"kind": "List", "items": objects}))
+    assert "kueue:fair_sharing=true" in imported("kueue", Path("all.json"))
+    tenants = read_tenants("o/queues.yaml")
+    assert (tenants.leaves, tenants.by_name["q"].parent) == (("q",), "cohort q")
+    assert (list(tenants.by_name["q"].quotas), tenants.by_name["q"].weight) == (["old", "new"], 0.5)
+    assert pd.read_csv("o/servers.csv")["gpu_kind"].tolist() == ["new", "old"]
+    (job,) = read_workload("o/jobs.csv")
+    assert job.num_gpus == 8
+
+
+VOLCANO = """
+kind: Queue
+apiVersion: scheduling.volcano.sh/v1beta1
+metadata: {name: dev}
+spec: {weight: 2, capability: {nvidia.com/gpu: 12}, deserved: {nvidia.com/gpu: 8},
+  guarantee: {resource: {nvidia.com/gpu: 2}}}
+---
+kind: PriorityClass
+metadata: {name: high}
+value: 7
+---
+kind: Job
+apiVersion: batch.volcano.sh/v1alpha1
+metadata: {name: j, namespace: ann, creationTimestamp: "2025-05-01T10:00:00Z"}
+spec:
+  queue: dev
+  priorityClassName: high
+  tasks: [{replicas: 2, template: {spec: {containers: [{resources: {limits: {nvidia.com/gpu: 4}}}]}}}]
+status:
+  conditions:
+  - {status: Running, lastTransitionTime: "2025-05-01T10:10:00Z"}
+  - {status: Completed, lastTransitionTime: "2025-05-01T11:10:00Z"}
+"""
+KAI = """
+kind: Queue
+apiVersion: scheduling.run.ai/v2
+metadata: {name: department}
+spec: {resources: {gpu: {quota: 12, limit: -1, overQuotaWeight: 1}}}
+---
+kind: Queue
+apiVersion: scheduling.run.ai/v2
+metadata: {name: team}
+spec: {parentQueue: department, resources: {gpu: {quota: 8, limit: 10, overQuotaWeight: 3}}}
+---
+kind: PodGroup
+apiVersion: scheduling.run.ai/v2alpha2
+metadata: {name: g, annotations: {ddlsched.io/gpus: "4", ddlsched.io/duration-s: "60"}}
+spec: {queue: team, minMember: 4}
+"""
+
+
+def test_volcano() -> None:
+    Path("v.yaml").write_text(VOLCANO)
+    assert "volcano:plugin=capacity" in imported("volcano", Path("v.yaml"))
+    queue = read_tenants("o/queues.yaml").by_name["dev"]
+    assert queue.quotas == {"any": Quota(gpus=8, borrowing_limit=4, lending_limit=6)}
+    (job,) = read_workload("o/jobs.csv")
+    assert (job.num_gpus, job.priority, job.queue, job.user) == (8, 7, "dev", "ann")
+
+
+def test_kai() -> None:
+    Path("k.yaml").write_text(KAI)
+    imported("kai", Path("k.yaml"))
+    tenants = read_tenants("o/queues.yaml")
+    assert tenants.by_name["department"].quotas["any"].gpus == 4  # beyond its team's 8
+    assert tenants.by_name["team"].quotas["any"] == Quota(gpus=8, borrowing_limit=2)
+    assert tenants.by_name["team"].weight == 3
+    assert [job.num_gpus for job in read_workload("o/jobs.csv")] == [4]
+
+
+def test_slurm() -> None:
+    Path("s").mkdir()
+    Path("s/assoc").write_text(
+        "Account|User|ParentName|Share|GrpTRES\nroot|||1|\nbio||root|3|gres/gpu=12\nbio|eve||1|\n"
+    )
+    Path("s/jobs").write_text(
+        "JobID|User|Account|Submit|Start|End|AllocTRES|Timelimit\n"
+        "7|eve|bio|2025-05-01T10:00:00|2025-05-01T10:01:00|2025-05-01T12:01:00|cpu=8,gres/gpu=4|1-00:00:00\n"
+        "7.batch||bio|2025-05-01T10:00:00|2025-05-01T10:01:00|2025-05-01T12:01:00|cpu=8|\n"
+        "8|eve|bio|2025-05-01T10:00:00|Unknown|Unknown|cpu=8,gres/gpu=4|UNLIMITED\n"
+    )
+    Path("s/nodes").write_text("NodeName=n1 Arch=x\n   Gres=gpu:h100:8(S:0-1)\n\nNodeName=n2\n   Gres=(null)\n")
+    assert "1 servers, 1 jobs" in imported("slurm", Path("s"))
+    queue = read_tenants("o/queues.yaml").by_name["bio"]
+    assert (queue.weight, queue.quotas["any"].borrowing_limit) == (3.0, 12)
+    (job,) = read_workload("o/jobs.csv")
+    assert (job.num_gpus, job.time_limit_s) == (4, 86_400.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("kind: [", "is no YAML"),
+        ("kind: ClusterQueue\napiVersion: kueue.x-k8s.io/v1\nspec: {}", "has no metadata.name"),
+        ("kind: Node\nmetadata: {name: n}", "hold no queues"),
+        (
+            "kind: ClusterQueue\napiVersion: kueue.x-k8s.io/v1\nmetadata: {name: q}\n"
+            "spec: {preemption: {withinClusterQueue: Sometimes}}",
+            "'Sometimes' is no rule",
+        ),
+    ],
+)
+def test_bad_files_are_one_line(text: str, part: str) -> None:
+    Path("bad.yaml").write_text(text)
+    refused(run("import-cluster", "kueue", "bad.yaml"), part)
+
+
+def test_what_if_says_who_gains() -> None:
+    imported("kueue", EXAMPLE)
+    flags = ["--queues", "o/queues.yaml", "--server-table", "o/servers.csv"]
+    said = run("what-if", "o/jobs.csv", *flags, "--change", "servers=+2", "--change", "quota.team-a=+16").stdout
+    assert "gain: team-a" in said
+    refused(run("what-if", "o/jobs.csv", *flags, "--change", "seed-not=1"), "nothing is called so")
+    same = json.loads(run("what-if", "o/jobs.csv", *flags, "--change", "until_s=1e9", "--json").stdout)
+    assert {row["jct_change"] for row in same["tenants"]} == {0.0}
+    assert [row["queue"] for row in same["tenants"]] == ["team-a", "team-b", "all"]
+
+
+def test_changes() -> None:
+    from ddlsched.comparisons.what_if import changed
+
+    imported("kueue", EXAMPLE)
+    given = {"queues": "o/queues.yaml", "cluster": read_cluster("o/servers.csv")}
+    assert changed(given, ["servers=+2"])["cluster"].num_servers == 6
+    assert changed(given, ["servers=3"])["cluster"].num_gpus == 24
+    assert changed(given, ["quota.team-a=-3"])["queues"].by_name["team-a"].quotas["any"].gpus == 5
+    assert changed(given, ["exclusive=false", "seed-s=1"][:1])["cluster"].exclusive is False
+    assert changed(given, ["admission=kai"])["admission"] == "kai"
+    for bad in ("servers", "servers=many", "quota.x=1", "nothing=1", "until_s=soon"):
+        with pytest.raises(InputError):
+            changed(given, [bad])

@@ -1,0 +1,159 @@
+"""Runs with tenants: preemption by an admission policy, what it costs, and answers that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Preemption, Queue, Quota, Tenants, Workload
+from ddlsched import simulate as run
+from ddlsched.errors import InputError, InvalidDecisionError, PluginError
+from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView, Victim
+from ddlsched.policies.views import ClusterView
+
+STEP = DataParallelIteration(forward_s=0.1, backward_s=0.2, message_bytes=0)
+CLUSTER = Cluster(num_servers=2, gpus_per_server=4, exclusive=True)
+
+
+def tenants(**rules: Any) -> Tenants:
+    return Tenants(
+        queues=(
+            Queue(name="all"),
+            Queue(name="a", parent="all", quotas={"any": Quota(gpus=4)}, preemption=Preemption(**rules)),
+            Queue(name="b", parent="all", quotas={"any": Quota(gpus=4)}),
+        )
+    )
+
+
+def job(job_id: str, queue: str | None, gpus: int, arrival_s: float, **more: Any) -> Job:
+    given = {"iterations": 100, "iteration": STEP, "gpu_memory_mb": 1.0, "queue": queue} | more
+    return Job(job_id=job_id, arrival_s=arrival_s, num_gpus=gpus, **given)
+
+
+JOBS = Workload.of([job("b1", "b", 4, 0), job("b2", "b", 4, 1), job("a1", "a", 4, 4.4)])
+
+
+def test_a_job_that_is_preempted_goes_on_later_and_loses_the_iteration_under_way() -> None:
+    """At 4.4 s b2 has ended 11 iterations of 0.3 s; the 12th is lost, and it takes 2 s to start again at 30 s."""
+    result = run(JOBS, CLUSTER, queues=tenants(reclaim="any"), disturbances=Disturbances(restart_s=2.0, state_mb=0.0))
+    jobs = result.jobs.set_index("job_id")
+    assert jobs["finish_s"].tolist() == pytest.approx([30.0, 30.0 + 2.0 + 0.3 * 89, 4.4 + 30.0])
+    assert jobs["restarts"].tolist() == [0, 1, 0]
+    assert [stay.ended_by for stay in result.finished.stays if stay.ended_by] == [
+        "preempted for job a1: reclaimed quota that it had borrowed"
+    ]
+
+
+def test_without_the_right_to_reclaim_it_waits_and_says_for_whom() -> None:
+    result = run(JOBS, CLUSTER, queues=tenants())
+    assert result.jobs["start_s"].tolist() == [0.0, 1.0, 30.0]
+    assert [each.reason for each in result.finished.refused] == ["quota: b borrowed it"]
+
+
+def test_what_is_guaranteed_and_lent_may_be_more_than_the_cluster_has() -> None:
+    """The quota would do, and no place is found: nobody is stopped, and the job starts when there is one."""
+    result = run(JOBS, replace(CLUSTER, num_servers=1), queues=tenants(reclaim="never"))
+    assert result.jobs["start_s"].tolist() == [0.0, 30.0, 60.0]
+    assert {each.reason for each in result.finished.refused} == {
+        "the placement found no place, though the quota would do"
+    }
+
+
+def test_quotas_are_by_kind_of_gpu() -> None:
+    from ddlsched import Server
+
+    kinds = {"fast": Quota(gpus=2), "slow": Quota(gpus=4)}
+    queues = Tenants(queues=(Queue(name="a", quotas=kinds),))
+    cluster = Cluster(servers=(Server(gpu_kind="slow"), Server(gpu_kind="fast")), exclusive=True)
+    result = run(Workload.of([job(str(n), "a", 2, n) for n in range(3)]), cluster, queues=queues)
+    assert [result.finished.gpus[n] for n in range(3)] == [(4, 5), (0, 1), (2, 3)]
+
+
+def test_quota_is_kept_whatever_fails(tmp_path: Any) -> None:
+    """Servers that leave and come back: nobody uses more than its quota at any time, and every job ends."""
+    rng = np.random.default_rng(3)
+    jobs = [
+        job(str(n), str(rng.choice(["a", "b"])), int(rng.integers(1, 5)), float(n), priority=int(rng.integers(3)))
+        for n in range(24)
+    ]
+    rules = {"within_queue": "lower-priority", "reclaim": "any", "borrow": "lower-priority"}
+    broken = Disturbances(server_mtbf_s=40.0, server_repair_s=5.0, restart_s=1.0)
+    result = run(Workload.of(jobs), CLUSTER, queues=tenants(**rules), disturbances=broken, seed=4)
+    assert (result.jobs["state"] == "finished").all()
+    assert any("preempted" in stay.ended_by for stay in result.finished.stays)
+    changes = sorted({time for stay in result.finished.stays for time in (stay.from_ns, stay.to_ns)})
+    for time_ns in changes:
+        used = sum(len(stay.gpus) for stay in result.finished.stays if stay.from_ns <= time_ns < stay.to_ns)
+        assert used <= 8
+
+
+@pytest.mark.parametrize(("queue", "parts"), [(None, ["has no queue", "a, b"]), ("bb", ["'bb'"]), ("all", ["'all'"])])
+def test_a_job_of_no_queue_is_refused(queue: str | None, parts: list[str]) -> None:
+    with pytest.raises(InputError) as refused:
+        run(Workload.of([job("x", queue, 1, 0)]), CLUSTER, queues=tenants())
+    for part in ["row 1", "job 'x'", *parts]:
+        assert part in str(refused.value)
+
+
+def test_admission_without_queues_is_refused() -> None:
+    with pytest.raises(InputError, match="expected queues as well"):
+        run(JOBS, CLUSTER, admission="kueue")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Answers what it is told to at 4.4 s, and before lets everybody start."""
+
+    what: str
+
+    def admit(self, view: TenantsView, cluster: ClusterView) -> Iterator[Any]:
+        waiting = [job for leaf in view.tenants.leaves for job in view.pending.jobs(leaf)]
+        if view.now_s < 4:
+            yield from (Admission(job) for job in waiting)
+            return
+        (mine,) = waiting
+        running = view.running("b")[0].job
+        yield {
+            "text": "start a1",
+            "running": Admission(running),
+            "kind": Admission(mine, "h100"),
+            "victim twice": Admission(mine, victims=(Victim(running, ""), Victim(running, ""))),
+            "victim waits": Admission(mine, victims=(Victim(mine, ""),)),
+            "taken": Admission(mine, gpus=(0, 1, 2, 3)),
+            "refused runs": NotAdmitted(running, ""),
+        }[self.what]
+
+
+@pytest.mark.parametrize(
+    ("what", "part"),
+    [
+        ("text", "admit answered 'start a1'; expected Admission"),
+        ("running", "a job that does not wait"),
+        ("refused runs", "a job that does not wait"),
+        ("kind", "the kind 'h100'; expected one of any"),
+        ("victim twice", "expected jobs that ran when the round began, each once"),
+        ("victim waits", "expected jobs that ran when the round began, each once"),
+        ("taken", "answered GPU 0, which has a job"),
+    ],
+)
+def test_an_answer_that_cannot_be_is_refused(what: str, part: str) -> None:
+    with pytest.raises(InvalidDecisionError) as refused:
+        run(JOBS, CLUSTER, queues=tenants(), admission=Answers(what=what))
+    assert part in str(refused.value)
+    assert "4.4 s" in str(refused.value)
+
+
+def test_a_policy_that_raises_is_named() -> None:
+    with pytest.raises(PluginError, match=r"raised KeyError at 4\.4 s, 1 jobs that wait: 'nothing'"):
+        run(JOBS, CLUSTER, queues=tenants(), admission=Answers(what="nothing"))
+
+
+def test_a_queue_that_would_borrow_more_than_it_may_is_refused() -> None:
+    limited = Tenants(queues=(Queue(name="r"), Queue(name="b", parent="r", quotas={"any": Quota(borrowing_limit=6)})))
+    jobs = Workload.of([job("b1", "b", 4, 0), job("b2", "b", 4, 1)])
+    with pytest.raises(InvalidDecisionError, match="queue 'b' would use 8 GPUs; expected at most 0 and 6 borrowed"):
+        run(jobs, CLUSTER, queues=limited, admission=Answers(what="text"))

@@ -13,9 +13,11 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
+from matplotlib.axes import Axes
+
+from ddlsched.comparisons.charts.style import new_panels
 
 
 def room(module: str) -> str:
@@ -44,7 +46,7 @@ def order_of_rooms(imports: Counter[tuple[str, str]]) -> list[str]:
     return [name for circle in nx.lexicographical_topological_sort(circles, members.get) for name in members[circle]]
 
 
-def draw(axes: plt.Axes, imports: Counter[tuple[str, str]], title: str) -> None:
+def draw(axes: Axes, imports: Counter[tuple[str, str]], title: str) -> None:
     """Draw one tree's rooms, with what is imported from left to right."""
     rooms = order_of_rooms(imports)
     counts = np.array([[imports[importer, other] for other in rooms] for importer in rooms], float)
@@ -65,8 +67,8 @@ def main(out: str, *trees: str) -> None:
     """Write the picture of some checkouts."""
     with ProcessPoolExecutor(1, max_tasks_per_child=1) as processes:
         found = list(processes.map(count_imports, trees))
-    figure, panels = plt.subplots(1, len(trees), figsize=(8 * len(trees), 8), squeeze=False, layout="constrained")
-    for axes, imports, tree in zip(panels[0], found, trees, strict=True):
+    figure, panels = new_panels(8, len(trees), width_inches=8 * len(trees))
+    for axes, imports, tree in zip(panels, found, trees, strict=True):
         draw(axes, imports, Path(tree).absolute().name)
     figure.savefig(out, dpi=100, bbox_inches="tight")
     print(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -17,7 +18,7 @@ from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.errors import InputError
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
-from ddlsched.units import is_whole
+from ddlsched.units import is_whole, s_from_ns
 from ddlsched.workload.job import Workload
 from ddlsched.workload.workload_specs import workload_of
 
@@ -103,7 +104,8 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
     settings
         Further arguments of :func:`ddlsched.simulate`, such as ``order="srsf"`` or ``exclusive=True``.
     unit_s
-        Seconds that are a reward of -1.
+        Seconds that are a reward of -1; by default the mean time for which a job computes, so that an episode's return
+        is of a like size whatever the jobs.
 
     Raises
     ------
@@ -119,15 +121,16 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         *,
         cluster: Cluster | None = None,
         settings: Mapping[str, Any] | None = None,
-        unit_s: float = 3600.0,
+        unit_s: float | None = None,
     ) -> None:
-        if not unit_s > 0:
+        if unit_s is not None and not unit_s > 0:
             raise InputError(f"unit_s is {unit_s}; expected seconds above 0")
         self.workload, self.cluster, self.settings = workload, cluster or Cluster(), dict(settings or {})
         if taken := set(self.settings) & {"workload", "cluster", "seed", "until_s", *self.doors}:
             text = f"settings has {', '.join(sorted(taken))}; expected no argument that the environment gives itself"
             raise InputError(f"{text}, and none that cuts runs off")
-        self.unit_s = unit_s
+        if unit_s is not None:
+            self.unit_s = unit_s
         self.result: Result | None = None
         """Of the last episode that has ended."""
         self._before_s = 0.0
@@ -138,6 +141,13 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         mask = spaces.Box(0, 1, (num_actions,), np.int8)
         boxes = {name: spaces.Box(0, 1, shape, np.float32) for name, shape in observed.items()}
         self.observation_space = spaces.Dict({**boxes, "action_mask": mask})
+
+    @cached_property
+    def unit_s(self) -> float:
+        """Seconds that are a reward of -1."""
+        jobs = self.workload if isinstance(self.workload, Workload) else workload_of(str(self.workload), 0)
+        computing_ns = [job.iterations * job.compute_ns for job in jobs]
+        return s_from_ns(round(sum(computing_ns) / len(computing_ns))) or 1.0
 
     action_space: spaces.Discrete
     doors: ClassVar[frozenset[str]]

@@ -75,7 +75,7 @@ def test_the_return_is_minus_the_average_jct(vector: CommunicationVectorEnv) -> 
         going &= ~terminated
     for number, result in enumerate(vector.results):
         assert result is not None
-        assert returns[number] == pytest.approx(-result.summary()["average_jct_s"] / 3600.0, rel=1e-9)
+        assert returns[number] == pytest.approx(-result.summary()["average_jct_s"] / vector._unit_s, rel=1e-9)
 
 
 def test_a_run_that_begins_by_itself_and_has_no_decision_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:

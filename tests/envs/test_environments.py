@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -64,6 +65,18 @@ def test_gymnasium_finds_nothing_to_complain_of(env: SchedulingEnv) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(env, skip_render_check=True)
+
+
+def test_item_20_a_reward_of_1_is_the_mean_time_for_which_a_job_computes() -> None:
+    short = alone()[0]
+    jobs = Workload.of([short, replace(short, job_id="b", iterations=5)])
+    assert OrderEnv(jobs).unit_s == (2 + 10) / 2
+    assert OrderEnv(jobs, unit_s=60.0).unit_s == 60.0
+
+
+def test_item_20_an_episode_returns_at_most_hundreds_whatever_the_jobs(env: SchedulingEnv) -> None:
+    returned = sum(reward for _, reward, _ in episode(env, first_allowed, seed=3))
+    assert -1000 < returned < -0.1
 
 
 @pytest.mark.parametrize("choose", [first_allowed, last_allowed])

@@ -1,7 +1,7 @@
 """Published tables of failures beside what the engine makes of them: failure_models.py [--seeds 20].
 
-The clock counts the service of a job in nanoseconds of a GPU, so 16,384 GPUs run for at most 6.5 days at once: spans are
-made of runs of 6 days, each with a seed of its own, which times without memory allow.
+The clock counts the service of a job in nanoseconds of a GPU, so 16,384 GPUs run for at most 6.5 days at once: spans
+are made of runs of 6 days, each with a seed of its own, which times without memory allow.
 """
 
 from __future__ import annotations
@@ -80,9 +80,8 @@ def main() -> None:
     for cause in read_causes("llama3-16k"):
         published = round(days[cause.per] * DAY_S / cause.mtbf_s)
         least, most = poisson.interval(0.99, published)
-        print(
-            f"{cause.cause:30} {published:8}  {least:7.0f} to {most:3.0f}   {[count.get(cause.cause, 0) for count in counts]}"
-        )
+        found = [count[cause.cause] for count in counts]
+        print(f"{cause.cause:30} {published:8}  {least:7.0f} to {most:3.0f}   {found}")
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def test_kernels_are_measured_on_a_cpu(tmp_path: Path) -> None:
     out = tmp_path / "kernels.csv"
     if not torch.cuda.is_available():
         refused(run("calibrate-gpu", "--out", out), "PyTorch finds no GPU")
-    done = run("calibrate-gpu", "--out", out, "--device", "cpu", "--shapes", "2", "--largest", "128")
+    done = run("calibrate-gpu", "--out", out, "--device", "cpu", "--shapes", "2", "--largest", "256")
     assert done.exit_code == 0, done.stderr
     kernels = read_kernels(out)
     assert [one.kernel for one in kernels] == ["product"] * 4 + ["attention", "copy"]

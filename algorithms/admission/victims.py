@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ddlsched.cluster.tenants import Rule
@@ -10,7 +10,7 @@ from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 from ddlsched.policies.views import JobView
 
-__all__ = ["Need", "borrowers_of", "may_preempt", "order_of", "without_needless"]
+__all__ = ["Need", "borrowers_of", "order_of", "without_needless"]
 
 
 @dataclass(frozen=True)
@@ -32,28 +32,25 @@ class Need:
             return False
         return self.gpus <= self.node.available(self.kind)
 
-    def candidates(self, tenants: TenantsView, queue: str, rule: Rule) -> Iterator[HeldQuota]:
-        """Yield the running jobs of a queue, on GPUs of the kind, that a rule lets the job preempt."""
-        if rule != "never":
-            for holding in tenants.running(queue):
-                started_before = holding.since_ns < tenants.now_ns
-                if started_before and holding.kind == self.kind and may_preempt(self.job, holding.job, rule):
-                    yield holding
-
-
-def may_preempt(job: JobView, other: JobView, rule: Rule) -> bool:
-    """Return whether a rule lets a job preempt another."""
-    if rule == "any" or job.priority > other.priority:
-        return rule != "never"
-    came_before = (job.arrival_ns, job.number) < (other.arrival_ns, other.number)
-    return rule == "lower-or-newer" and job.priority == other.priority and came_before
+    def candidates(self, tenants: TenantsView, queue: str, rule: Rule) -> list[HeldQuota]:
+        """Return the running jobs of a queue, on GPUs of the kind, that a rule lets the job preempt."""
+        if rule == "never":
+            return []
+        kind, now_ns, mine = self.kind, tenants.now_ns, self.job.priority
+        there = [each for each in tenants.running(queue) if each.since_ns < now_ns and each.kind == kind]
+        if rule == "any":
+            return there
+        if rule == "lower-priority":
+            return [each for each in there if each.priority < mine]
+        came = self.job.arrival_ns, self.job.number
+        return [each for each in there if each.priority < mine or (each.priority == mine and each.came > came)]
 
 
 def order_of(queue: str) -> Callable[[HeldQuota], tuple[bool, int, int, int]]:
     """Return by what candidates go, first who gives way first: of other queues, of low priority, started last."""
 
     def key(holding: HeldQuota) -> tuple[bool, int, int, int]:
-        return holding.queue == queue, holding.job.priority, -holding.since_ns, holding.job.number
+        return holding.queue == queue, holding.priority, -holding.since_ns, holding.came[1]
 
     return key
 

@@ -11,6 +11,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Cells", "HiveD", "tenants_of"]
 
@@ -23,6 +24,8 @@ class HiveD:
     goes where its tenant's bound cells have room, the one with the most GPUs in use first; otherwise the smallest
     unbound one that holds it is bound: a free cell of its size, or the lowest larger one is split. What is given back
     merges with its buddies if all of them are free. So the cells that a tenant owns are there whenever it asks.
+    Where ``top_servers`` says up to how many servers neighbours are nearer to each other than others are, cells are no
+    larger, and an opportunistic job that is takes as many of the largest as it needs.
 
     Jobs without a user that owns cells, or larger than the largest of these, are opportunistic. Deviation: they are
     not stopped for others, but start only if all cells that are owned and unbound could still be bound; so no cell
@@ -31,6 +34,8 @@ class HiveD:
 
     Parameters
     ----------
+    top_servers
+        Servers of the largest cells, a power of two: 1 on a star, on which all are alike; 0 for as many as there are.
     cells
         What tenants own: ``alice/2x8+alice/1x4+bob/1x16`` are two cells of 8 GPUs and one of 4 of alice's, one of 16 of
         bob's. By default everything is one tenant's, and each job has a cell of its own.
@@ -41,8 +46,12 @@ class HiveD:
     """
 
     cells: str = ""
+    top_servers: int = ranged(0, 0, 1_000_000)
 
     def __post_init__(self) -> None:
+        check_fields(self, "hived")
+        if self.top_servers & (self.top_servers - 1):
+            raise InputError(f"hived: top_servers is {self.top_servers}; expected a power of two, or 0")
         tenants_of(self.cells)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Tenants:
@@ -78,13 +87,14 @@ def tenants_of(text: str) -> dict[str, dict[int, int]]:
 class Cells:
     """The free cells of a cluster, by level; a cell is named by its first GPU."""
 
-    def __init__(self, num_servers: int, gpus_per_server: int) -> None:
+    def __init__(self, num_servers: int, gpus_per_server: int, top_servers: int = 0) -> None:
         inside = [2**k for k in range(gpus_per_server.bit_length()) if 2**k < gpus_per_server]
         if gpus_per_server & (gpus_per_server - 1):
             inside = [1]
         self.sizes = [*inside, gpus_per_server]
         """GPUs of a cell of each level."""
-        while self.sizes[-1] * 2 <= num_servers * gpus_per_server:
+        most = min(top_servers or num_servers, num_servers) * gpus_per_server
+        while self.sizes[-1] * 2 <= most:
             self.sizes.append(self.sizes[-1] * 2)
         self.free: list[set[int]] = [set() for _ in self.sizes]
         """The free cells of each level."""
@@ -96,9 +106,22 @@ class Cells:
                 self.free[level].add(first)
                 first, left = first + self.sizes[level], left - self.sizes[level]
 
-    def level_of(self, num_gpus: int) -> int | None:
-        """Return the lowest level whose cells have so many GPUs."""
-        return next((level for level, size in enumerate(self.sizes) if size >= num_gpus), None)
+    def needed(self, num_gpus: int) -> tuple[int, int]:
+        """Return the lowest level whose cells have so many GPUs, or the highest, and how many of its cells have."""
+        level = next((level for level, size in enumerate(self.sizes) if size >= num_gpus), len(self.sizes) - 1)
+        return level, -(-num_gpus // self.sizes[level])
+
+    def take_all(self, level: int, count: int) -> tuple[int, ...]:
+        """Take so many free cells; none if there are fewer."""
+        firsts: list[int] = []
+        while len(firsts) < count:
+            first = self.take(level)
+            if first is None:
+                for taken in firsts:
+                    self.give_back(level, taken)
+                return ()
+            firsts.append(first)
+        return tuple(firsts)
 
     def take(self, level: int) -> int | None:
         """Take a free cell, the first, splitting the lowest larger one if there is none; None without any."""
@@ -140,7 +163,8 @@ class _Bound:
 
     tenant: str | None
     level: int
-    first: int
+    firsts: tuple[int, ...]
+    """Its first GPU; those of several cells of a job that no single one holds."""
     used: dict[int, tuple[GpuId, ...]] = field(default_factory=dict)
 
     @property
@@ -154,7 +178,7 @@ class _Tenants:
         counts = np.diff(cluster.first_gpus)
         if (counts != counts[0]).any():
             raise InputError("hived: servers differ in their GPUs; expected as many in each")
-        self._cells = Cells(cluster.num_servers, int(counts[0]))
+        self._cells = Cells(cluster.num_servers, int(counts[0]), policy.top_servers)
         self._unbound: dict[str, dict[int, int]] = {}
         for tenant, sizes in owned.items():
             self._unbound[tenant] = {self._level(size): count for size, count in sizes.items()}
@@ -186,7 +210,7 @@ class _Tenants:
         self._take_back(cluster)
         tenant = job.user if job.num_gpus <= self._largest.get(job.user or "", 0) else None
         mine = [cell for cell in self._bound if tenant is not None and cell.tenant == tenant]
-        for cell in sorted(mine, key=lambda cell: (-cell.num_used, cell.first)):
+        for cell in sorted(mine, key=lambda cell: (-cell.num_used, cell.firsts)):
             if gpus := self._room(cell, job, cluster):
                 return self._use(cell, job, gpus)
         bound = self._bind(job, tenant)
@@ -203,13 +227,13 @@ class _Tenants:
             if not fits:
                 return None
             left[min(fits)] -= 1
-            level: int | None = min(fits)
+            level, count = min(fits), 1
         else:
-            level = self._cells.level_of(job.num_gpus)
-        first = None if level is None else self._cells.take(level)
-        if level is None or first is None:
+            level, count = self._cells.needed(job.num_gpus)
+        firsts = self._cells.take_all(level, count)
+        if not firsts:
             return None
-        cell = _Bound(tenant, level, first)
+        cell = _Bound(tenant, level, firsts)
         self._bound.append(cell)
         if tenant is None and not self._cells.could_take(self._owed()):
             self._release(cell)
@@ -219,7 +243,8 @@ class _Tenants:
     def _room(self, cell: _Bound, job: JobView, cluster: ClusterView) -> list[GpuId]:
         """Return GPUs of a cell for a job, none if there are too few: the servers with the most in use first."""
         taken = {gpu for gpus in cell.used.values() for gpu in gpus}
-        gpus = [g for g in range(cell.first, cell.first + self._cells.sizes[cell.level]) if g not in taken]
+        size = self._cells.sizes[cell.level]
+        gpus = [g for first in cell.firsts for g in range(first, first + size) if g not in taken]
         gpus = [gpu for gpu in gpus if cluster.fits(job, gpu) and not cluster.num_residents(gpu)]
         free_on: dict[int, int] = {}
         for gpu in gpus:
@@ -253,11 +278,13 @@ class _Tenants:
         if cell is None:
             return
         self._bound.remove(cell)
-        self._cells.give_back(cell.level, cell.first)
+        for first in cell.firsts:
+            self._cells.give_back(cell.level, first)
         if cell.tenant is not None:
             self._unbound[cell.tenant][cell.level] += 1
 
     def cells(self) -> Iterator[tuple[str | None, range]]:
         """Yield whose each bound cell is, and its GPUs."""
         for cell in self._bound:
-            yield cell.tenant, range(cell.first, cell.first + self._cells.sizes[cell.level])
+            for first in cell.firsts:
+                yield cell.tenant, range(first, first + self._cells.sizes[cell.level])

@@ -48,7 +48,9 @@ def compare(
         ),
     ] = None,
     *,
-    options: Annotated[Given[RunOptions], Panel(without=("seed",), several=_SEVERAL, only_given=True, shown=_SHOWN)],
+    options: Annotated[
+        Given[RunOptions], Panel(without=("seed", "replay"), several=_SEVERAL, only_given=True, shown=_SHOWN)
+    ],
     disturbances: Annotated[
         Given[Disturbances],
         Panel("What goes wrong (all drawn from the seed)", metavars={"outages": "FILE.csv"}, only_given=True),

@@ -34,7 +34,9 @@ def tune(
     ],
     *,
     tuned: Annotated[Given[RunOptions], Panel("Policies to tune", only=_TUNED, shown=dict.fromkeys(_TUNED, "none"))],
-    options: Annotated[Given[RunOptions], Panel(_RUNS, without=(*_TUNED, "scheduler", "seed"), only_given=True)],
+    options: Annotated[
+        Given[RunOptions], Panel(_RUNS, without=(*_TUNED, "scheduler", "seed", "replay"), only_given=True)
+    ],
     disturbances: Annotated[Given[Disturbances], Panel(_RUNS, metavars={"outages": "FILE.csv"}, only_given=True)],
     vary: Annotated[
         list[str] | None,

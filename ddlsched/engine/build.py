@@ -79,6 +79,7 @@ def build_state(
         transfers=arrays.transfers,
         links=_links(network),
         entries=make_records("entry", _FIRST_ENTRIES),
+        crossings=make_records("crossing", 1),
         covers=make_covers(len(network.links)),
         hops=make_records("hop", _FIRST_ENTRIES),
         paths=make_records("path", _FIRST_ENTRIES),
@@ -269,6 +270,7 @@ def _jobs(workload: Workload, moving: bool) -> Records:
     jobs.group_steps = [
         _group_steps(job) if grouped else 0 for job, grouped in zip(workload, jobs.grouped, strict=True)
     ]
+    jobs.num_tuples = jobs.num_transfers
     jobs.elastic = [isinstance(job, ElasticJob) for job in workload]
     jobs.samples_left = [job.samples if isinstance(job, ElasticJob) else 0 for job in workload]
     jobs.start_iterations_left = jobs.iterations
@@ -301,6 +303,7 @@ def _gpus(cluster: Cluster, slowdowns: np.ndarray) -> Records:
 
 def _links(network: Network) -> Records:
     links = make_records("link", len(network.links))
+    links.leader = np.arange(len(links))
     links.head = links.waiting_head = links.first_filled = -1
     links.relative_bandwidth = [link.relative_bandwidth for link in network.links]
     links.bandwidth_bytes_per_s = [link.bandwidth_bytes_per_s for link in network.links]

@@ -110,7 +110,7 @@ def _workers(jobs: Records) -> Records:
     workers = make_records("worker", num_workers)
     workers.job = np.repeat(np.arange(len(jobs)), jobs.num_gpus)
     workers.gpu = -1
-    workers.leader = np.arange(num_workers)
+    workers.leader = workers.stands_for = np.arange(num_workers)
     flags = np.where(jobs.grouped, 0, jobs.num_tasks)[workers.job]
     workers.first_flag = np.cumsum(flags) - flags
     return workers

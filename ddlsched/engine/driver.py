@@ -28,7 +28,7 @@ from ddlsched.engine.loop.from_python import (
 from ddlsched.engine.outcome import Finished, Window
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.recording import KeptSlices, touching
-from ddlsched.engine.records.field_values import NEVER, Contention, Door, Question
+from ddlsched.engine.records.field_values import NEVER, Communication, Contention, Door, Question
 from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.routes import HopTables, Routes, beyond_plain_rings, refuse_what_nobody_sends
@@ -176,6 +176,7 @@ class Simulation:
         # Otherwise each GPU's tasks are recorded; and an order that may remember what it was asked is asked about each
         # GPU, as in recorded runs.
         run.grouping = window is None and not run.order_ranked
+        self._placing.groups.may_fold = self._may_fold()
         if window is not None:
             run.record = 1
             run.record_from_ns = ns_from_s(window.from_s)
@@ -185,6 +186,19 @@ class Simulation:
         """Return whether jobs on several servers that meet nobody may skip iterations."""
         overlaps = any(job.dag.overlaps for job in self._state.workload)
         return not self._routes.chosen_anew and self._forms.may_skip(overlaps)
+
+    def _may_fold(self) -> bool:
+        """Return whether transfers that do alike may be simulated as one: nobody is asked which of them it is.
+
+        A policy that admits must look at no more than the fullest link, and jobs stay where they are.
+        """
+        run, forms = self._state.run, self._forms
+        if not run.grouping or self._routes.chosen or self._moving is not None or run.elastic or self._outside:
+            return False
+        asked = run.communication == Communication.ADMITS and run.refused_by_link and run.message_parts == 1
+        fixed = run.contention == Contention.LINK_RATES or run.weights_are_fixed
+        compiled = forms.all_compiled and not forms.have_memory and "number" not in forms.contention.reads
+        return bool(asked and fixed and compiled and len(self._state.arrays.jitter) == 1)
 
     def _may_jump(self) -> bool:
         """Return whether what jobs that do meet do follows from their own state, up to the next change from outside.
@@ -212,6 +226,7 @@ class Simulation:
             Question.ALLOCATION: self._allocate,
             Question.HEAR_SIGNALS: lambda: None,
             Question.JUMPS: self._begin_to_jump,
+            Question.SPLIT: self._placing.groups.split_all,
         }
         begin = time.perf_counter()
         teller = None if (watch := self._settings.options["watch"]) is None else ProgressTeller(state, watch)
@@ -258,6 +273,8 @@ class Simulation:
             yield Part.SHARES
         if self._moving is not None:
             yield Part.MOVES
+        if self._placing.groups.may_fold and self._state.jobs.grouped.any():
+            yield Part.GROUPS
 
     def _begin_to_jump(self) -> None:
         """Get what looks for periods, which only long runs call; that is not part of the run's own time."""

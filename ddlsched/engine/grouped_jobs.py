@@ -2,44 +2,229 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from ddlsched.engine.grouped_parts import GroupedDag, Parts
+from ddlsched.engine.alike import Colours
+from ddlsched.engine.grouped_parts import GroupedDag, Partition, Parts
+from ddlsched.engine.loop.splitting import put_on_network, stand_alone, take_off_network
 from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.engine.run_state import RunState
+from ddlsched.engine.sent_in_groups import SentInGroups
 
-__all__ = ["GroupedJobs"]
+__all__ = ["GroupedJobs", "Sending"]
 
-_ROOM = ("tasks", "ready", "successors", "members")
+_ROOM = ("tasks", "ready", "successors", "members", "crossings")
+
+
+class Sending(NamedTuple):
+    """What the transfers of a job put on links that are simulated: what ``place_job`` asks for."""
+
+    job_links: np.ndarray
+    num_links: np.ndarray
+    links: np.ndarray
+    shares: np.ndarray
+    wire_bytes: np.ndarray
+    latency_ns: np.ndarray
+    load_ns: np.ndarray
+
+
+class _Folded(NamedTuple):
+    """How a job is simulated now."""
+
+    dag: GroupedDag
+    partition: Partition
+    parts: Parts
+    sent: SentInGroups
+    gpus: np.ndarray
 
 
 class GroupedJobs:
-    """The jobs of a run whose workers do different things."""
+    """The jobs of a run whose workers do different things.
+
+    Attributes
+    ----------
+    may_fold
+        Whether workers, tuples and links that are alike may be simulated as one.
+    """
 
     def __init__(self, state: RunState) -> None:
         self._state = state
+        self.may_fold = False
         self._dags: dict[tuple[int, int], GroupedDag] = {}
         self._used = {name: len(getattr(state.arrays, name)) for name in _ROOM}
         self._rooms: dict[tuple[int, str], tuple[int, int]] = {}
+        self._folded: dict[int, _Folded] = {}
 
     def part_of(self, number: int, transfer: int) -> int:
         """Return the number of a transfer of a job among the parts of an iteration."""
         state = self._state
         return int(state.tasks.part.item(state.jobs.first_task.item(number) + state.transfers.task.item(transfer)))
 
+    def dag(self, number: int) -> GroupedDag:
+        """Return the tasks of a job of groups."""
+        job = self._state.workload[number]
+        return self._dags.setdefault((id(job.dag), job.num_gpus), GroupedDag(job.dag, job.num_gpus))
+
+    def folds(self, number: int) -> bool:
+        """Return whether some of a job's workers may be simulated for others."""
+        return self.may_fold and bool(self._state.jobs.grouped.item(number))
+
     def write(self, number: int) -> None:
         """Write the parts of a job of groups, whose workers and tuples are each by itself; of others do nothing."""
-        state, job = self._state, self._state.workload[number]
-        if not state.jobs.grouped.item(number) or (number, "tasks") in self._rooms:
-            return
-        grouped = self._dags.setdefault((id(job.dag), job.num_gpus), GroupedDag(job.dag, job.num_gpus))
-        self._write(number, grouped, grouped.parts(grouped.finest))
+        if self._state.jobs.grouped.item(number) and (number, "tasks") not in self._rooms:
+            dag = self.dag(number)
+            self._write(number, dag, dag.finest, dag.parts(dag.finest))
 
-    def _write(self, number: int, grouped: GroupedDag, parts: Parts) -> None:
+    # --- some stand for others
+
+    def fold(self, number: int, gpus: np.ndarray, sent: SentInGroups) -> Sending:
+        """Write the parts of a job that is about to get these GPUs, with as few workers, tuples and links as can be."""
+        dag, state = self.dag(number), self._state
+        free = state.gpus.num_residents[gpus] == 0
+        slow = _codes(state.gpus.slowness[gpus], state.gpus.kind[gpus])
+        links = _codes(state.links.relative_bandwidth[sent.links], state.links.bandwidth_bytes_per_s[sent.links])
+        met = state.links.num_jobs[sent.links] > 0
+        workers = np.where(free, slow, len(gpus) + np.arange(len(gpus)))
+        links = np.where(met, len(links) + np.arange(len(links)), links)
+        colours = sent.alike(workers, links)
+        return self._simulate(number, dag, gpus, sent, colours)
+
+    def _simulate(
+        self, number: int, dag: GroupedDag, gpus: np.ndarray, sent: SentInGroups, colours: Colours
+    ) -> Sending:
+        state, partition = self._state, sent.partition(colours)
+        parts = dag.parts(partition)
+        self._write(number, dag, partition, parts)
+        crossed = sent.crossed(parts, partition, colours)
+        first = self._take_room(number, "crossings", len(crossed.all_links))
+        arrays, jobs = state.arrays, state.jobs
+        arrays.crossings.link[first : first + len(crossed.all_links)] = crossed.all_links
+        arrays.crossings.share[first : first + len(crossed.all_links)] = crossed.all_shares
+        begin, count = jobs.first_transfer.item(number), len(parts.group)
+        transfers = arrays.transfers[begin : begin + count]
+        transfers.first_crossing, transfers.num_crossings = first + crossed.first, crossed.num
+        state.links.leader[sent.links] = crossed.leaders
+        state.links.leader_busy_ns[sent.links] = state.links.busy_ns[crossed.leaders]
+        state.links.folded[sent.links] = crossed.folded
+        if not jobs.folded.item(number):
+            state.now.num_folded[0] += 1
+        jobs.folded[number] = 1
+        self._folded[number] = _Folded(dag, partition, parts, sent, gpus)
+        return Sending(sent.links, crossed.num_links, crossed.links, crossed.shares, *sent.planned_of(parts))
+
+    def split_meeting(self, gpus: Iterable[int], links: np.ndarray) -> None:
+        """Simulate each worker and link of a job by itself that a job meets which is about to come."""
+        state = self._state
+        for number in [*self._folded]:
+            if not state.jobs.folded.item(number):
+                del self._folded[number]
+                continue
+            held = self._folded[number]
+            if not set(gpus).isdisjoint(held.gpus.tolist()) or np.isin(held.sent.links, links).any():
+                self._split(number)
+
+    def split_all(self) -> None:
+        """Simulate every worker and tuple by itself, as it may matter which of several that are alike goes first."""
+        self._state.now.doubt[0] = 0
+        for number in [*self._folded]:
+            if self._state.jobs.folded.item(number):
+                self._split(number)
+
+    def _split(self, number: int) -> None:
+        """Simulate every worker, tuple and link of a job by itself, from the state of those that stood for them."""
+        state, jobs = self._state, self._state.jobs
+        old = self._folded.pop(number)
+        take_off_network(state.arrays, number)
+        self._spread_links(old.sent.links)
+        first, count = jobs.first_transfer.item(number), jobs.num_transfers.item(number)
+        transfers = state.arrays.transfers[first : first + count].copy()
+        begin, flags = jobs.first_task.item(number), self._flags(number)
+        ended = state.arrays.tasks.ended[begin : begin + len(old.parts.task)] == jobs.parity.item(number)
+        ready = state.arrays.ready[flags : flags + len(old.parts.task)].copy()
+        at_work = self._at_work(number)
+        finest = old.dag.finest
+        parts = old.dag.parts(finest)
+        self._write(number, old.dag, finest, parts)
+        before = _places_before(old, parts)
+        begin, flags = jobs.first_task.item(number), self._flags(number)
+        tasks = state.arrays.tasks[begin : begin + len(parts.task)]
+        tasks.ended = np.where(ended[before], jobs.parity.item(number), 1 - jobs.parity.item(number))
+        tasks.pending = parts.pending(ended[before])
+        tasks.load_ns[parts.num_computes :] = old.sent.planned_of(parts)[2]
+        state.arrays.ready[flags : flags + len(parts.task)] = ready[before]
+        self._copy_transfers(number, old, parts, transfers[before[parts.num_computes :] - old.parts.num_computes])
+        stand_alone(state.arrays, number)
+        self._resume(number, parts, at_work)
+        jobs.folded[number] = 0
+        state.now.num_folded[0] -= 1
+        put_on_network(state.arrays, number)
+
+    def _copy_transfers(self, number: int, old: _Folded, parts: Parts, states: Any) -> None:
+        state, jobs = self._state, self._state.jobs
+        first = jobs.first_transfer.item(number)
+        transfers = state.arrays.transfers[first : first + len(states)]
+        tasks = transfers.task.copy()
+        transfers[:] = states
+        transfers.task, transfers.others = tasks, 0
+        crossed = old.sent.each(parts)
+        begin = state.now.num_entries.item(0)
+        self.make_room("entries", begin + len(crossed.links))
+        entries = state.arrays.entries
+        entries.link[begin : begin + len(crossed.links)] = crossed.links
+        entries.share[begin : begin + len(crossed.links)] = crossed.shares
+        owners = np.repeat(first + np.arange(len(states)), crossed.num_links)
+        entries.transfer[begin : begin + len(crossed.links)] = owners
+        ends = np.cumsum(crossed.num_links)
+        transfers.first_entry, transfers.num_entries = begin + ends - crossed.num_links, crossed.num_links
+        transfers.entry_room, transfers.num_crossings = crossed.num_links, 0
+        state.now.num_entries[0] += len(crossed.links)
+
+    def _flags(self, number: int) -> int:
+        first_flag = self._state.arrays.workers.first_flag
+        return int(first_flag[self._state.jobs.first_worker.item(number)])
+
+    def _spread_links(self, links: np.ndarray) -> None:
+        """Give links what those have that stood for them."""
+        state = self._state.links
+        led = links[state.leader[links] != links]
+        leader = state.leader[led]
+        state.busy_ns[led] += state.busy_ns[leader] - state.leader_busy_ns[led]
+        state.busy_since_ns[led] = state.busy_since_ns[leader]
+        state.leader[links], state.folded[links] = links, 0
+
+    def _at_work(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return of each worker the task that the one that stands for it computes, and the first that it has ready."""
+        state, jobs = self._state, self._state.jobs
+        first, count = jobs.first_worker.item(number), jobs.num_gpus.item(number)
+        workers, tasks = state.arrays.workers, state.tasks.dag_task[jobs.first_task.item(number) :]
+        leader = workers.leader[first : first + count]
+        gpu = workers.gpu[leader]
+        running = np.where(state.gpus.worker[gpu] == leader, tasks[state.gpus.task[gpu]], -1)
+        ready = np.where(workers.num_ready[leader] > 0, tasks[workers.first_ready[leader]], -1)
+        return running, ready
+
+    def _resume(self, number: int, parts: Parts, at_work: tuple[np.ndarray, np.ndarray]) -> None:
+        """Say by their new numbers what workers compute and have ready."""
+        state, jobs = self._state, self._state.jobs
+        first, count = jobs.first_worker.item(number), jobs.num_gpus.item(number)
+        own = parts.worker[: parts.num_computes] * (parts.task.max() + 1) + parts.task[: parts.num_computes]
+        workers = state.arrays.workers[first : first + count]
+        for tasks, write in zip(at_work, (state.gpus.task, workers.first_ready), strict=True):
+            some = np.flatnonzero(tasks >= 0)
+            numbers = np.searchsorted(own, some * (parts.task.max() + 1) + tasks[some])
+            write[workers.gpu[some] if write is state.gpus.task else some] = numbers
+
+    # --- the arrays
+
+    def _write(self, number: int, grouped: GroupedDag, partition: Partition, parts: Parts) -> None:
         state, jobs = self._state, self._state.jobs
         count, num_transfers = len(parts.task), len(parts.task) - parts.num_computes
         first_successor = self._take_room(number, "successors", len(parts.successors) + len(parts.sources))
-        first_member = self._take_room(number, "members", len(parts.members))
+        leaders = np.unique(partition.workers, return_index=True)[1]
+        first_member = self._take_room(number, "members", len(parts.members) + len(leaders))
         first_task, first_flag = self._take_room(number, "tasks", count), self._take_room(number, "ready", count)
         first_transfer, first_worker = jobs.first_transfer.item(number), jobs.first_worker.item(number)
         arrays = state.arrays
@@ -47,7 +232,7 @@ class GroupedJobs:
         tasks.dag_task, tasks.part = parts.task, parts.part
         tasks.duration_ns = grouped.durations_ns[parts.task]
         tasks.worker = first_worker + parts.worker
-        tasks.transfer = -1
+        tasks.transfer, tasks.ended = -1, jobs.parity.item(number)
         tasks.transfer[parts.num_computes :] = first_transfer + np.arange(num_transfers)
         tasks.reduce_predecessors = tasks.pending = parts.predecessors
         tasks.first_successor = first_successor + parts.first_successor[:-1]
@@ -55,31 +240,66 @@ class GroupedJobs:
         tasks.first_member, tasks.num_members = first_member + parts.first_member, parts.num_members
         whole = np.concatenate([parts.successors, parts.sources])
         arrays.successors[first_successor : first_successor + len(whole)] = whole
-        arrays.members[first_member : first_member + len(parts.members)] = parts.members
+        whole = np.concatenate([parts.members, leaders])
+        arrays.members[first_member : first_member + len(whole)] = whole
         arrays.ready[first_flag : first_flag + count] = 0
         transfers = arrays.transfers[first_transfer : first_transfer + num_transfers]
         transfers.job, transfers.task = number, parts.num_computes + np.arange(num_transfers)
-        transfers.step = -1
-        arrays.workers.first_flag[first_worker : first_worker + jobs.num_gpus.item(number)] = first_flag
+        transfers.step, transfers.num_crossings = -1, 0
+        transfers.others = parts.copies[parts.num_computes :] - 1
+        workers = arrays.workers[first_worker : first_worker + jobs.num_gpus.item(number)]
+        workers.first_flag, workers.stands_for = first_flag, first_worker + leaders[partition.workers]
         jobs.first_task[number], jobs.num_tasks[number] = first_task, count
         jobs.num_transfers[number] = num_transfers
         jobs.first_source[number] = first_successor + len(parts.successors)
         jobs.num_sources[number] = len(parts.sources)
+        jobs.first_leader[number] = first_member + len(parts.members)
+        jobs.num_leaders[number] = len(leaders)
 
     def _take_room(self, number: int, name: str, needed: int) -> int:
         """Return where a job has room in an array for so many; one that is too short grows."""
         first, room = self._rooms.get((number, name), (0, -1))
-        if needed <= room:
-            return first
-        state, first = self._state, self._used[name]
-        self._rooms[number, name] = first, needed
-        self._used[name] = first + needed
+        if needed > room:
+            first = self._used[name]
+            self._rooms[number, name] = first, needed
+            self._used[name] = first + needed
+            self.make_room(name, first + needed)
+        return first
+
+    def make_room(self, name: str, needed: int) -> None:
+        """Lengthen an array that is too short."""
+        state = self._state
         array = getattr(state.arrays, name)
-        if first + needed > len(array):
-            length = max(first + needed, len(array) + len(array) // 2)
-            longer = make_records("task", length) if name == "tasks" else np.zeros(length, array.dtype)
+        if needed > len(array):
+            length = max(needed, len(array) + len(array) // 2)
+            kind = {"entries": "entry", "tasks": "task", "crossings": "crossing"}.get(name)
+            longer = np.zeros(length, array.dtype) if kind is None else make_records(kind, length)
             longer[: len(array)] = array
             state.arrays = state.arrays._replace(**{name: longer})
             if name == "tasks":
                 state.tasks = Columns(longer)
-        return first
+
+
+def _codes(*columns: np.ndarray) -> np.ndarray:
+    """Return a number for each row that is the same for equal rows."""
+    codes: np.ndarray = np.unique(np.stack(columns), axis=1, return_inverse=True)[1].reshape(-1)
+    return codes
+
+
+def _places_before(old: _Folded, parts: Parts) -> np.ndarray:
+    """Return for each part of the finest partition the one that stood for it."""
+    num_tasks = int(parts.task.max()) + 1
+    now, computes = old.parts, parts.num_computes
+    class_of = old.partition.workers
+    keys = class_of[now.worker[: now.num_computes]] * num_tasks + now.task[: now.num_computes]
+    found = np.searchsorted(keys, class_of[parts.worker[:computes]] * num_tasks + parts.task[:computes])
+    first = np.cumsum([0, *map(len, old.partition.tuples)])
+    classes = np.concatenate([*old.partition.tuples])
+    stride = int(classes.max(initial=0)) + 1
+
+    def keys_of(each: Parts) -> np.ndarray:
+        keys: np.ndarray = each.task[each.num_computes :] * stride + classes[first[each.group] + each.place]
+        return keys
+
+    own = keys_of(now)
+    return np.concatenate([found, now.num_computes + np.searchsorted(own, keys_of(parts))])

@@ -70,6 +70,12 @@ class Parts(NamedTuple):
     group: np.ndarray
     place: np.ndarray
 
+    def pending(self, ended: np.ndarray) -> np.ndarray:
+        """Return for how many parts each one waits when some have ended; for none: as at the beginning."""
+        waiting = np.repeat(~ended, np.diff(self.first_successor))
+        counts = np.bincount(self.successors[waiting], minlength=len(self.task))
+        return np.where(counts == 0, self.predecessors, counts)
+
 
 @dataclass(frozen=True)
 class Group:

@@ -19,6 +19,7 @@ from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.routes import HopTables, Routes
 from ddlsched.engine.run_state import RunState
+from ddlsched.engine.sent_in_groups import SentInGroups
 from ddlsched.engine.state_transfers import StateTransfer, StateTransfers
 from ddlsched.policies.views import ClusterView, JobQueue, JobView, TransferView
 from ddlsched.units import NS_PER_S
@@ -51,7 +52,8 @@ class JobPlacement:
         """Where the loop finds the paths that transfers may take, if it chooses among them itself."""
         self.state_at: dict[int, tuple[int, ...]] = {}
         """Where the state of each worker of a job is that a policy has taken off its GPUs: servers."""
-        self._groups = GroupedJobs(state)
+        self.groups = GroupedJobs(state)
+        """The jobs whose workers do different things."""
         self._reserved_ns: dict[int, int] = {}
         self.reservations: list[tuple[int, int, int]] = []
         """Job, when it was made, and for when (ns), of each reservation that a policy told of in a recorded run."""
@@ -108,6 +110,9 @@ class JobPlacement:
 
     def put_after(self, number: int, chosen: list[int], hold_ns: int) -> None:
         """Give a job its GPUs, in placement order; it starts after ``hold_ns``."""
+        if self.groups.folds(number):
+            self._put_folded(number, chosen, hold_ns)
+            return
         state, costs, dag = self._state, self.costs, self._state.workload[number].dag
         planned = costs.planned(dag, chosen, self._routes.of_job(number))
         transfers = self._state_transfers(number, chosen)
@@ -124,6 +129,34 @@ class JobPlacement:
             stay.state_bytes = sum(transfer.size_bytes for transfer in transfers)
             self._make_room(sum(len(transfer.links) for transfer in transfers), 0)
             self._transfers.send(number, transfers, hold_ns)
+
+    def _put_folded(self, number: int, chosen: list[int], hold_ns: int) -> None:
+        """Give a job of groups its GPUs, of whose workers and transfers some are simulated for others."""
+        state, gpus = self._state, np.array(chosen, np.int64)
+        sent = SentInGroups(self.groups.dag(number), self.costs, chosen)
+        self.groups.split_meeting(chosen, sent.links)
+        if len(sent.links):
+            state.check_service(number, sent.iteration_ns)
+            state.jobs.communication_ns[number] = sent.iteration_ns
+        self._make_room_on(gpus)
+        sending, servers = self.groups.fold(number, gpus, sent), self.costs.servers_of(chosen)
+        self._make_room(len(sending.links), len(sending.job_links))
+        place_job(
+            state.arrays,
+            number,
+            len(state.stays),
+            gpus,
+            len(servers),
+            sending.job_links,
+            sending.num_links,
+            sending.links,
+            sending.shares,
+            sending.wire_bytes,
+            sending.latency_ns,
+            sending.load_ns,
+            hold_ns,
+        )
+        self._note_start(number, chosen, [], state.now_ns, hold_ns)
 
     def note_starts(self) -> None:
         """Make what Python looks at of the jobs that compiled code has started since it was asked last."""
@@ -146,7 +179,7 @@ class JobPlacement:
             state.transfer_views[t] = TransferView(
                 t, view, transfer.links, state.transfers, t, state.now, transfer.shares
             )
-            stay.links_of[self._groups.part_of(number, t)] = transfer.links
+            stay.links_of[self.groups.part_of(number, t)] = transfer.links
         state.stays.append(stay)
 
     def _state_transfers(self, number: int, chosen: list[int]) -> list[StateTransfer]:
@@ -165,10 +198,11 @@ class JobPlacement:
         """Put a job on its GPUs and links; ``crossed`` are the links of all transfers, an entry a crossing."""
         state, costs, servers = self._state, self.costs, self.costs.servers_of(chosen)
         job_links = [*dict.fromkeys([*crossed, *self._routes.candidates])]
+        self.groups.split_meeting(chosen, np.array(job_links, np.int64))
         gpus = np.array(chosen, np.int64)
         self._make_room_on(gpus)
         self._make_room(self._most_crossings(number, servers, planned, crossed), len(job_links))
-        self._groups.write(number)
+        self.groups.write(number)
         place_job(
             state.arrays,
             number,
@@ -214,7 +248,7 @@ class JobPlacement:
                 transfer, view, planned.links, state.transfers, transfer, state.now, planned.shares
             )
             if state.now.record.item(0):
-                stay.reroute(self._groups.part_of(number, transfer), state.now_ns, planned.links)
+                stay.reroute(self.groups.part_of(number, transfer), state.now_ns, planned.links)
         state.now.num_unrouted[0] = 0
 
     def _loads(self, gpus: np.ndarray) -> np.ndarray:

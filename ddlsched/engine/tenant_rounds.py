@@ -153,7 +153,7 @@ class TenantRounds:
             self._note_refusal(victim.job.number, f"preempted: {victim.reason}")
         self._pending.remove(answer.job)
         self._reasons.pop(number, None)
-        holding = HeldQuota(answer.job, queue, answer.kind, self._state.now_ns)
+        holding = HeldQuota.of(answer.job, answer.kind, self._state.now_ns)
         self._holdings[number] = self._by_queue[queue][number] = holding
         self._quotas[queue].add(answer.kind, holding.num_gpus)
         self._policies.check_quotas(self._quotas[queue], answer, self._state.now_s)

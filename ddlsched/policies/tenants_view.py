@@ -60,17 +60,23 @@ class AdmissionPolicy(Protocol):
 
 
 class HeldQuota(NamedTuple):
-    """A running job, its queue, the kind of GPU that its quota is of, and since when it runs, nanoseconds."""
+    """A running job, its queue, the kind of GPU that its quota is of, and since when it runs, nanoseconds.
+
+    What else is asked of thousands of jobs is here by value: priority, number of GPUs, and arrival and number.
+    """
 
     job: JobView
     queue: str
     kind: str
     since_ns: int
+    priority: int
+    num_gpus: int
+    came: tuple[int, int]
 
-    @property
-    def num_gpus(self) -> int:
-        """How many GPUs it has."""
-        return self.job.num_gpus
+    @classmethod
+    def of(cls, job: JobView, kind: str, since_ns: int) -> HeldQuota:
+        """Return what a job holds that starts now."""
+        return cls(job, str(job.queue), kind, since_ns, job.priority, job.num_gpus, (job.arrival_ns, job.number))
 
 
 class PendingJobs:

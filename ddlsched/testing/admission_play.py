@@ -117,7 +117,7 @@ class _Play:
     def _start(self, answer: Admission) -> None:
         queue = str(answer.job.queue)
         self.pending.remove(answer.job)
-        holding = HeldQuota(answer.job, queue, answer.kind, self.clock_ns)
+        holding = HeldQuota.of(answer.job, answer.kind, self.clock_ns)
         self.running[answer.job.number] = self.by_queue[queue][answer.job.number] = holding
         self.quotas[queue].add(answer.kind, answer.job.num_gpus)
 

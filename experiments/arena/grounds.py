@@ -1,118 +1,164 @@
-"""The grounds of the arena: networks, clusters, and the jobs that come."""
+"""The grounds of the arena: networks, clusters, the jobs that come, and what a stop costs there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from language_models import language_model_jobs
 
-from ddlsched import Cluster, Job, Workload
+from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.errors import InputError
-from ddlsched.network.contention import TEN_GBE
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.generators.microsoft import microsoft_160
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
-from ddlsched.workload.generators.streams import gpu_seconds, stream
+from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES, gpu_seconds
 from ddlsched.workload.scaling_curves import LinearCurve
 from ddlsched.workload.traces.trace_import import Selection, import_trace, write_jobs
 from ddlsched.workload.workload_files import read_workload
+from experiments.beyond_ada_srsf.mixes import second_mix
 from experiments.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
+from experiments.smaller_claims.jobs import helios_like
 
 TRACES = {name.lower(): PUBLIC_TRACES[name] for name in ("Philly", "Alibaba")}
-TRACED_JOBS = 2000
-LOAD = 0.9
-MIX_SCALE = 0.02
-MONKEYTREE_SCALE = 0.03
+TRACED_JOBS = 8000
+TUNING_SEED = 1001
+"""From this seed on jobs are for tuning; those of traces are from the first quarter of it, all others from the rest."""
+RESTART_S, STATE_MB = 30.0, 3500.0
+"""What going on after a stop costs whole jobs, whoever stopped them: time, and what each GPU takes along."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """A cluster and a network, and the name of the jobs that come there.
+    """A cluster and a network of cards of ``gbps``, and the jobs that come there.
 
-    ``per_rack`` servers are a rack, under ``spines``; ``restart_s`` is what a stop costs, scaled as the jobs are;
-    ``round_s`` how often those look again that work in rounds: some iterations at least; ``block_gpus`` is what
-    MonkeyTree gives jobs whole: what they are multiples of, or else of a GPU and a server what has the lower average
-    JCT there.
+    ``scale`` is the part of their iterations that jobs have: prices and thresholds are scaled alike. ``per_rack``
+    servers are a rack, ``per_pod`` a pod (0: none), ``spines`` those of two tiers (0: three). ``round_s`` is how often
+    those look again that work in rounds: some iterations at least; ``block_gpus`` what MonkeyTree gives jobs whole.
     """
 
     name: str
     jobs: str
+    num_jobs: int
+    scale: float
     servers: int
     gpus_per_server: int
     topology: str
+    gbps: float
     per_rack: int
     spines: int
-    restart_s: float
     round_s: float
     block_gpus: int
+    per_pod: int = 0
+    load: float = 0.9
 
     @property
     def gpus(self) -> int:
         """GPUs in all."""
         return self.servers * self.gpus_per_server
 
+    @property
+    def stop_s(self) -> float:
+        """What a stop costs a job that goes on elsewhere, its state over a free card: for those who allocate."""
+        return self.scale * (RESTART_S + self.gpus_per_server * STATE_MB * 8e-3 / self.gbps)
+
     def cluster(self, *, exclusive: bool = True) -> Cluster:
         """Return the cluster."""
         return Cluster(
             num_servers=self.servers,
             gpus_per_server=self.gpus_per_server,
+            gpu_memory_mb=80_000.0,
             topology=self.topology,
             exclusive=exclusive,
         )
 
+    def workload(self, jobs: int, fixed_size: bool, folder: Path) -> str:
+        """Return the text that names its jobs, ``jobs`` at most."""
+        file = f",file={folder / self.jobs}.parquet" if self.jobs in TRACES else ""
+        return (
+            f"{Path(__file__)}:jobs_of:ground={self.jobs},jobs={min(jobs, self.num_jobs)},fixed_size={fixed_size}{file}"
+        )
 
-def _leaf_spine(name: str, jobs: str, gbps: float, restart_s: float, round_s: float, block_gpus: int) -> Ground:
-    """Return 16 servers of 4 GPUs, four a leaf, four spines, 2:1."""
-    topology = f"leaf-spine:servers_per_leaf=4,spines=4,oversubscription=2,nic_gbps={gbps:g}"
-    return Ground(
-        name=name,
-        jobs=jobs,
-        servers=16,
-        gpus_per_server=4,
-        topology=topology,
-        per_rack=4,
-        spines=4,
-        restart_s=restart_s,
-        round_s=round_s,
-        block_gpus=block_gpus,
-    )
+
+def _leaf_spine(name: str, jobs: str, scale: float, round_s: float, **differs: float) -> Ground:
+    """Return servers under leaves and spines, 2:1; by default 16 of 4 GPUs, four a leaf, four spines, 10 Gbit/s."""
+    values = {"num_jobs": 280, "servers": 16, "gpus_per_server": 4, "gbps": 10.0, "per_rack": 4, "spines": 4}
+    values |= {"block_gpus": 4} | differs
+    topology = f"leaf-spine:servers_per_leaf={values['per_rack']},spines={values['spines']},oversubscription=2"
+    topology += f",nic_gbps={values['gbps']:g}"
+    return Ground(name=name, jobs=jobs, scale=scale, round_s=round_s, topology=topology, **values)  # type: ignore[arg-type]
 
 
 GROUNDS = {
     ground.name: ground
     for ground in (
-        _leaf_spine("64 GPUs, 10G", "mix", 10, restart_s=30 * MIX_SCALE, round_s=360 * MIX_SCALE, block_gpus=4),
+        _leaf_spine("64-GPU mix", "mix", 0.02, 7.2),
+        _leaf_spine("Other models", "other", 0.02, 7.2),
         Ground(
-            name="MonkeyTree's mix, 256 GPUs",
+            name="MonkeyTree's mix",
             jobs="monkeytree",
+            num_jobs=100,
+            scale=0.03,
             servers=256,
             gpus_per_server=1,
             topology="monkeytree:racks=4,servers_per_rack=64,spines=16",
+            gbps=400.0,
             per_rack=64,
             spines=16,
-            restart_s=9.02 * MONKEYTREE_SCALE,
             round_s=120.0,
             block_gpus=8,
         ),
-        *(
-            _leaf_spine(
-                f"{trace.capitalize()}, {gbps}G",
-                trace,
-                gbps,
-                restart_s=30 * TRACES[trace].scale,
-                round_s=5.0,
-                block_gpus=1,
-            )
-            for trace in TRACES
-            for gbps in (10, 100, 400)
+        _leaf_spine("Philly", "philly", TRACES["philly"].scale, 5.0, block_gpus=1),
+        _leaf_spine("Helios-like", "helios", 1 / 90, 5.0, block_gpus=1, num_jobs=200),
+        _leaf_spine("Alibaba", "alibaba", TRACES["alibaba"].scale, 5.0, block_gpus=1, num_jobs=200),
+        Ground(
+            name="2,048-GPU Clos",
+            jobs="clos",
+            num_jobs=600,
+            scale=0.01,
+            servers=256,
+            gpus_per_server=8,
+            topology="clos:servers_per_rack=8,racks_per_pod=4,rack_oversubscription=2,pod_oversubscription=2",
+            gbps=400.0,
+            per_rack=8,
+            per_pod=32,
+            spines=0,
+            round_s=10.0,
+            block_gpus=8,
+        ),
+        _leaf_spine(
+            "LLM cluster",
+            "llm",
+            0.03,
+            20.0,
+            num_jobs=200,
+            servers=128,
+            gpus_per_server=8,
+            gbps=3200.0,
+            per_rack=16,
+            spines=8,
+            block_gpus=8,
+            load=0.8,
+        ),
+        _leaf_spine(
+            "Fine-tuning",
+            "fine-tuning",
+            0.03,
+            20.0,
+            gpus_per_server=8,
+            gbps=400.0,
+            block_gpus=1,
+            load=0.8,
         ),
     )
 }
 
 
-def imported(trace: str, data: Path, folder: Path) -> Path:
-    """Write a trace's workload file, unless it is there; return it."""
+def imported(trace: str, data: Path, folder: Path) -> None:
+    """Write a trace's workload file, unless it is there."""
     kind, file, day, scale = TRACES[trace]
     path = folder / f"{trace}.parquet"
     if not path.exists():
@@ -121,42 +167,97 @@ def imported(trace: str, data: Path, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         selection = Selection(from_s=day * 86400, limit=TRACED_JOBS, scale=scale)
         write_jobs(import_trace(kind, [data / file], selection=selection, gpus_per_server=8, seed=1), path)
-    return path
 
 
-def jobs_of(*, seed: int, ground: str, jobs: int, gpus: int = 64, file: str = "", fixed_size: bool = False) -> Workload:
-    """Return the jobs of a ground.
+def jobs_of(*, seed: int, ground: str, jobs: int, file: str = "", fixed_size: bool = False) -> Workload:
+    """Return the jobs of a ground, drawn anew by each seed.
 
     Parameters
     ----------
     ground
-        ``mix``, ``monkeytree``, or a trace, whose workload is in ``file``.
+        The ``jobs`` of a ground; a trace's workload is in ``file``.
     jobs
         How many.
     fixed_size
         As jobs that an allocation policy gives their GPUs or none.
     """
-    if ground == "mix":
-        made = stream(seed=seed, num_jobs=jobs, load=LOAD, scale=MIX_SCALE)
-    elif ground == "monkeytree":
-        made = monkeytree_mix(seed=seed, jobs=jobs, gpus=gpus, load=LOAD, scale=MONKEYTREE_SCALE)
+    (of,) = (one for one in GROUNDS.values() if one.jobs == ground)
+    rng = np.random.default_rng([seed, 2])
+    if ground == "monkeytree":
+        made = monkeytree_mix(seed=seed, jobs=jobs, gpus=of.gpus, load=of.load, scale=of.scale)
+    elif ground == "helios":
+        made = helios_like(seed=seed, jobs=jobs, load=of.load, gpus=of.gpus)
+    elif ground in TRACES:
+        made = _window(of, file, seed, jobs)
     else:
-        made = _window(file, seed, jobs, gpus)
+        made = _stream(of, _drawn(of, seed, jobs, rng), rng)
     return Workload.of([fixed_size_job(job) for job in made]) if fixed_size else made
 
 
-def _window(file: str, seed: int, jobs: int, gpus: int) -> Workload:
-    """Return neighbours in a trace, from a place that the seed draws, at a load of 0.9.
+def _drawn(ground: Ground, seed: int, jobs: int, rng: np.random.Generator) -> Sequence[Job]:
+    """Return jobs without their arrivals; of mixes of 160 none twice, as no job recurs to the iteration."""
+    if ground.jobs == "clos":
+        return _clos(jobs, ground.scale, rng)
+    if ground.jobs not in ("mix", "other"):
+        return language_model_jobs(ground.jobs, jobs, ground.scale, rng)
+    mix = microsoft_160 if ground.jobs == "mix" else second_mix
+    pool = [job for part in range(-(-jobs // 160)) for job in mix(seed=seed + 100_000 * part)]
+    chosen = [pool[place] for place in rng.choice(len(pool), size=jobs, replace=False).tolist()]
+    return [replace(job, iterations=max(1, round(job.iterations * ground.scale))) for job in chosen]
+
+
+def _stream(ground: Ground, jobs: Sequence[Job], rng: np.random.Generator) -> Workload:
+    """Return jobs that arrive as a Poisson process, at the ground's load."""
+    gap_s = sum(_gpu_seconds(job, ground) for job in jobs) / (ground.load * ground.gpus * len(jobs))
+    arrivals_s = np.cumsum(rng.exponential(gap_s, len(jobs))).round(9).tolist()
+    numbered = enumerate(zip(jobs, arrivals_s, strict=True))
+    return Workload.of([replace(job, job_id=str(number), arrival_s=at_s) for number, (job, at_s) in numbered])
+
+
+def _gpu_seconds(job: Job, ground: Ground) -> float:
+    """Return the time of a job alone x its GPUs; a ring of four servers moves 1.5 of a message over each card."""
+    return gpu_seconds(job, per_byte_s=1.5 * 8e-9 / ground.gbps, gpus_per_server=ground.gpus_per_server)
+
+
+def _window(ground: Ground, file: str, seed: int, jobs: int) -> Workload:
+    """Return neighbours in a trace in its order, at the load; windows of other seeds have no job of it.
 
     Without jobs larger than the cluster; long ones are cut to ``MOST_ITERATIONS``, or one of them would be all of it.
     """
-    traced = [job for job in read_workload(file) if job.num_gpus <= gpus]
-    first = int(np.random.default_rng(seed).integers(len(traced) - jobs))
-    chosen = [replace(job, iterations=min(job.iterations, MOST_ITERATIONS)) for job in traced[first : first + jobs]]
-    work_s = sum(gpu_seconds(job, per_byte_s=TEN_GBE["per_byte_s"], gpus_per_server=4) for job in chosen)
-    begin_s, end_s = chosen[0].arrival_s, chosen[-1].arrival_s
-    stretch = work_s / (LOAD * gpus * (end_s - begin_s))
-    return Workload.of([replace(job, arrival_s=round((job.arrival_s - begin_s) * stretch, 9)) for job in chosen])
+    traced = [job for job in read_workload(file) if job.num_gpus <= ground.gpus]
+    quarter = len(traced) // 4
+    part = traced[:quarter] if seed >= TUNING_SEED else traced[quarter:]
+    first = (seed - 1) % 1000 * jobs
+    if first + jobs > len(part):
+        raise InputError(f"seed is {seed}; expected at most {len(part) // jobs} windows of {jobs} jobs")
+    cut = [replace(job, iterations=min(job.iterations, MOST_ITERATIONS)) for job in part[first : first + jobs]]
+    begin_s, end_s = cut[0].arrival_s, cut[-1].arrival_s
+    stretch = sum(_gpu_seconds(job, ground) for job in cut) / (ground.load * ground.gpus * (end_s - begin_s))
+    return Workload.of([replace(job, arrival_s=round((job.arrival_s - begin_s) * stretch, 9)) for job in cut])
+
+
+def _clos(jobs: int, scale: float, rng: np.random.Generator) -> list[Job]:
+    """Return jobs of 1 to 512 GPUs that alone take 120 s to four hours at full size."""
+    gpus = rng.choice(LARGE_CLUSTER_GPUS, jobs, p=LARGE_CLUSTER_SHARES).tolist()
+    compute_s = rng.choice([0.1, 0.25, 0.5, 1.0], jobs).tolist()
+    run_s = (np.exp(rng.uniform(np.log(120), np.log(14_400), jobs)) * scale).tolist()
+    message_bytes = rng.choice([1e9, 4e9, 13e9, 26e9], jobs).tolist()
+    return [
+        Job(
+            job_id=str(number),
+            arrival_s=0.0,
+            num_gpus=gpus[number],
+            iterations=max(int(run_s[number] / compute_s[number]), 1),
+            iteration=DataParallelIteration(
+                forward_s=compute_s[number] / 3,
+                backward_s=compute_s[number] * 2 / 3,
+                message_bytes=message_bytes[number],
+            ),
+            gpu_memory_mb=1.0,
+            model=f"{message_bytes[number] / 1e9:g} GB",
+        )
+        for number in range(jobs)
+    ]
 
 
 def fixed_size_job(job: Job) -> ElasticJob:

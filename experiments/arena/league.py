@@ -1,4 +1,4 @@
-"""The league table: means over seeds, changes against a FIFO queue that skips, paired, and Holm's adjustment."""
+"""The league table: means over seeds, tails over all jobs, and changes against the baseline and the strongest rival."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from grounds import Ground, jobs_of
-from rivals import BASELINE, Rival
+from rivals import BASELINE, RIVALS, Rival
 
 from algorithms.optimal.bound import average_jct_bound_s
-from ddlsched import Result
+from ddlsched.comparisons.sweeps.sweep import Sweep
 from ddlsched.network.contention import MaxMin
 from ddlsched.results.paired_comparison import compare_runs, with_holm
+from ddlsched.results.statistics import by_seed, paired_change
 
-METRICS = ("average_jct_s", "p99_jct_s", "average_slowdown", "gpu_utilisation", "jain_index")
+METRICS = ("average_jct_s", "average_slowdown", "gpu_utilisation", "jain_index")
+KNOWN = tuple(frozenset(each) for each in ((), ("rings",), ("kinds", "rings"), ("kinds", "lengths", "rings")))
+"""What policies may be told of jobs: the rings of their all-reduces, what jobs of the kind took, how long they take."""
+_RESAMPLES = 400
 
 
 def league(summaries: pd.DataFrame, bounds: pd.DataFrame) -> pd.DataFrame:
@@ -25,7 +29,8 @@ def league(summaries: pd.DataFrame, bounds: pd.DataFrame) -> pd.DataFrame:
     ``average_jct_s`` and the other metrics are means over seeds; ``jct_change`` is the geometric mean of the average
     JCT over the baseline's - 1, with its 95 % interval, paired by seed; ``p_holm`` and ``verdict`` of it are adjusted
     for all rivals of all grounds. ``bound_s`` is the mean over the seeds of what no schedule's average JCT is below,
-    which ``bounds`` has for each ground and rival, ``over_bound`` the mean average JCT over it.
+    which ``bounds`` has for each ground and rival, ``over_bound`` the mean average JCT over it. ``strongest`` is the
+    best of the others that know no more (:func:`strongest`), and ``over_strongest`` the change against that.
     """
     compared = [
         compare_runs(rows, baseline=BASELINE, metrics=METRICS).assign(ground=ground)
@@ -38,12 +43,99 @@ def league(summaries: pd.DataFrame, bounds: pd.DataFrame) -> pd.DataFrame:
     table = means.join(changes.rename(columns=lambda name: name.replace("change", "jct_change")))
     table["verdict"] = jct.set_index(["ground", "policy"])["verdict_holm"]
     table["bound_s"] = bounds.set_index(["ground", "policy"])["bound_s"]
-    return table.assign(over_bound=table["average_jct_s"] / table["bound_s"]).reset_index()
+    table = table.assign(over_bound=table["average_jct_s"] / table["bound_s"])
+    return table.join(_against_the_strongest(summaries)).reset_index()
 
 
-def bounds_of(
-    grounds: Sequence[Ground], rivals: Sequence[Rival], seeds: int, jobs: int, files: Mapping[str, Path]
-) -> pd.DataFrame:
+def _against_the_strongest(summaries: pd.DataFrame) -> pd.DataFrame:
+    rows = {}
+    for ground, runs in summaries.groupby("ground", sort=False):
+        jct = by_seed(runs, "average_jct_s")
+        for rival in RIVALS:
+            other = strongest(rival, jct)
+            if other is None:
+                continue
+            change = paired_change(jct[rival.name], jct[other])
+            row = {"knows": knowledge(rival), "shares": rival.shares, "strongest": other}
+            row |= {"over_strongest": change.mean, "over_strongest_low": change.low, "over_strongest_high": change.high}
+            rows[ground, rival.name] = row
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["ground", "policy"])
+
+
+def knowledge(rival: Rival) -> str:
+    """Return what a rival knows, as tables show it."""
+    return ", ".join(sorted(rival.knows)) or "nothing"
+
+
+def strongest(rival: Rival, jct_s: pd.DataFrame) -> str | None:
+    """Return the other one of the least average JCT, a mean over seeds, that knows no more than a rival.
+
+    It shares GPUs only if the rival does. ``jct_s`` has a row a seed and a column a policy. None without any.
+    """
+    means = {
+        other.name: float(jct_s[other.name].mean())
+        for other in RIVALS
+        if other.name in jct_s and other != rival and other.knows <= rival.knows and other.shares <= rival.shares
+    }
+    return min(means, key=lambda name: means[name]) if means and rival.name in jct_s else None
+
+
+def best_by_knowledge(summaries: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a ground and what is known of jobs: the best policy with a GPU's jobs one at a time.
+
+    ``change`` is what it changes of the average JCT of the best that knows nothing; of that itself, of the baseline's.
+    """
+    rows = []
+    for ground, runs in summaries.groupby("ground", sort=False):
+        jct = by_seed(runs, "average_jct_s")
+        alone = [rival for rival in RIVALS if rival.name in jct and not rival.shares]
+        against = BASELINE
+        for known in KNOWN:
+            names = [rival.name for rival in alone if rival.knows <= known]
+            best = str(jct[names].mean().idxmin())
+            change = paired_change(jct[best], jct[against])
+            row = {"ground": ground, "knows": ", ".join(sorted(known)) or "nothing", "policy": best, "against": against}
+            rows.append(row | {"change": change.mean, "change_low": change.low, "change_high": change.high})
+            against = rows[-1]["policy"] if not known else against
+    return pd.DataFrame(rows)
+
+
+def tails(done: Sweep) -> pd.DataFrame:
+    """Return of each ground and policy the 99th percentile of JCT over the jobs of all seeds, and its change.
+
+    ``p99_change`` is against the baseline; its interval is the bootstrap's over seeds, the same for both.
+    """
+    jobs = done.jobs()[["ground", "policy", "seed", "jct_s"]]
+    rows = {}
+    for ground, of_ground in jobs.groupby("ground", sort=False):
+        seeds = of_ground["seed"].unique()
+        drawn = np.random.default_rng(0).integers(len(seeds), size=(_RESAMPLES, len(seeds)))
+        times = {
+            policy: [own["jct_s"].to_numpy() for _, own in one.groupby("seed")]
+            for policy, one in of_ground.groupby("policy", sort=False)
+        }
+        resampled = {policy: np.array([_p99(own, places) for places in drawn]) for policy, own in times.items()}
+        base = _p99(times[BASELINE], range(len(seeds)))
+        for policy, own in times.items():
+            p99_s = _p99(own, range(len(seeds)))
+            low, high = np.quantile(resampled[policy] / resampled[BASELINE] - 1, [0.025, 0.975])
+            rows[ground, policy] = {"p99_jct_s": p99_s, "p99_change": p99_s / base - 1, "p99_change_low": low}
+            rows[ground, policy]["p99_change_high"] = high
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["ground", "policy"]).reset_index()
+
+
+def _p99(times_s: Sequence[np.ndarray], seeds: Sequence[int] | np.ndarray) -> float:
+    return float(np.quantile(np.concatenate([times_s[seed] for seed in seeds]), 0.99))
+
+
+def by_seeds(summaries: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a ground and policy with the average JCT of each seed, seconds."""
+    return summaries.pivot_table(
+        index=["ground", "policy"], columns="seed", values="average_jct_s", sort=False
+    ).reset_index()
+
+
+def bounds_of(grounds: Sequence[Ground], rivals: Sequence[Rival], seeds: int, jobs: int, folder: Path) -> pd.DataFrame:
     """Return a row a ground and rival that plays there: the mean bound over the seeds, seconds.
 
     On shared GPUs it is lower than on exclusive ones.
@@ -51,7 +143,8 @@ def bounds_of(
     rows = []
     for ground in grounds:
         playing = [rival for rival in rivals if rival.plays_on(ground)]
-        made = partial(jobs_of, ground=ground.jobs, jobs=jobs, gpus=ground.gpus, file=str(files.get(ground.jobs, "")))
+        file = str(folder / f"{ground.jobs}.parquet")
+        made = partial(jobs_of, ground=ground.jobs, jobs=min(jobs, ground.num_jobs), file=file)
         mean_s = {
             shares: np.mean(
                 [
@@ -65,7 +158,8 @@ def bounds_of(
     return pd.DataFrame(rows)
 
 
-def tails(result: Result) -> Mapping[str, float]:
-    """Return the 99th percentile of JCT, which ddlsched's own metrics lack."""
-    jobs = result.jobs[result.jobs["finish_s"].notna()]
-    return {"p99_jct_s": float(np.quantile(jobs["jct_s"], 0.99)) if len(jobs) else float("nan")}
+def tables(done: Sweep, bounds: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+    """Return the league, the average JCTs that it is made of, and who is best by what is known."""
+    summaries = done.summaries()
+    table = league(summaries, bounds).merge(tails(done), on=["ground", "policy"])
+    return {"league": table, "seeds": by_seeds(summaries), "best": best_by_knowledge(summaries)}

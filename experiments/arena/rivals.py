@@ -1,4 +1,4 @@
-"""The rivals: what each decides here, and what it has to know for it."""
+"""The rivals: what each decides here, what it has to know for it, and which of its numbers are tuned."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grounds import Ground
+from grounds import RESTART_S, STATE_MB, Ground
 
 from ddlsched import Disturbances
 
-BASELINE = "FIFO that skips"
+BASELINE = "FIFO, first-fit"
 _FREE = "bounded-overlap:limit=100000"
 """Transfers start when they are ready, as with TCP."""
 COMMON = {"placement": "first-fit", "order": "fifo", "communication": _FREE, "contention": "max-min", "path": "ecmp"}
@@ -21,66 +21,112 @@ class Rival:
     """A rival by what differs from a FIFO queue that skips, first-fit, ECMP and fair sharing of links.
 
     ``knows`` is what it needs of jobs beyond GPUs and memory; ``shares`` GPUs with others; ``allocates``: it gives
-    jobs of a fixed size their GPUs, and takes them back.
+    jobs of a fixed size their GPUs, and takes them back. ``tunes`` are ranges of its numbers, as ``ddlsched tune
+    --vary`` reads them; one that has the numbers of another is tuned with it.
     """
 
     name: str
     differs: Mapping[str, str] = field(default_factory=dict)
-    knows: str = "nothing"
+    knows: frozenset[str] = frozenset()
     shares: bool = False
     allocates: bool = False
+    tunes: tuple[str, ...] = ()
 
     def plays_on(self, ground: Ground) -> bool:
-        """Return whether it can: jobs of several rings are of a fixed size, and sharing is not for racks of hosts."""
-        return not (ground.jobs == "monkeytree" and (self.allocates or self.shares))
+        """Return whether it can: on jobs of several rings, and with paths only where there is a spine to choose."""
+        if ground.jobs == "monkeytree" and (self.allocates or self.shares):
+            return False
+        return bool(ground.spines) or self.differs.get("path") not in ("perfect", "sglb")
 
-    def options(self, ground: Ground) -> dict[str, Any]:
-        """Return the arguments of ``simulate``."""
-        values = {"per_rack": ground.per_rack, "round_s": ground.round_s}
+    def options(self, ground: Ground, tuned: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """Return the arguments of ``simulate``; ``tuned`` are values of the ground."""
+        values: dict[str, Any] = {name: getattr(ground, name) for name in ("per_rack", "per_pod", "spines")}
         values |= {"rack_gpus": ground.per_rack * ground.gpus_per_server, "block_gpus": ground.block_gpus}
-        values["spines"] = ground.spines
+        values |= defaults(ground) | (tuned or {})
         differs = {door: text.format(**values) for door, text in self.differs.items()}
-        stops = {"rescale_cost": f"restart_s={ground.restart_s:g}"} if self.allocates else {}
-        disturbances = {} if self.allocates else {"disturbances": Disturbances(restart_s=ground.restart_s)}
+        stops = {"rescale_cost": f"restart_s={ground.stop_s:g}"} if self.allocates else {}
+        prices = Disturbances(restart_s=RESTART_S * ground.scale, state_mb=STATE_MB * ground.scale)
+        disturbances = {} if self.allocates else {"disturbances": prices}
         return COMMON | differs | stops | disturbances | {"cluster": ground.cluster(exclusive=not self.shares)}
 
 
+def defaults(ground: Ground) -> dict[str, float]:
+    """Return the numbers that are tuned as their authors have them, times of service and rounds as of such jobs."""
+    rounds = dict.fromkeys(("gavel_s", "sia_s", "rubick_s", "interval_s"), ground.round_s)
+    return {"threshold_gpu_s": 100.0 * ground.scale, "patience": 2.0} | rounds
+
+
+PLACEMENTS: dict[str, dict[str, str]] = {
+    "first-fit": {},
+    "LWF-1": {"placement": "lwf"},
+    "HiveD": {"placement": "hived"},
+    "whole racks": {"placement": "whole-racks:servers_per_rack={per_rack},servers_per_pod={per_pod}"},
+}
+"""None knows a length: where GPUs are not shared, those that LWF-1 may choose have nobody on them."""
+_TIERS = {"placement": "whole-racks:servers_per_rack={per_rack},rings_up={spines}", "path": "perfect"}
+_LENGTHS, _KINDS, _RINGS = frozenset({"lengths"}), frozenset({"kinds"}), frozenset({"rings"})
+_TIRESIAS = "stopping-tiresias:threshold_gpu_s={threshold_gpu_s},interval_s={interval_s}"
+ORDERS: dict[str, tuple[str, frozenset[str], tuple[str, ...]]] = {
+    "FIFO": ("fifo", frozenset(), ()),
+    "Tiresias": (_TIRESIAS, frozenset(), ("order.threshold_gpu_s={low}:{high}", "order.interval_s={short}:{long}")),
+    "History": ("history:patience={patience}", _KINDS, ("order.patience=0.25:32",)),
+    "QSSF": ("qssf", _KINDS, ()),
+    "Themis": ("themis", _LENGTHS, ()),
+    "SRTF": ("srtf", _LENGTHS, ()),
+}
+"""The text of an order, what it knows, what of it is tuned. All but Tiresias leave running jobs alone."""
+TUNED_FIELDS = {"threshold_gpu_s": "threshold_gpu_s", "interval_s": "interval_s", "patience": "patience"}
+"""Which number of :func:`defaults` a field of an order is; that of a round is an allocation's name and ``_s``."""
+
+
+def _allocating(name: str, knows: str) -> Rival:
+    return Rival(
+        name=name.capitalize(),
+        differs={"allocation": f"{name}:round_s={{{name}_s}}"},
+        knows=frozenset({knows}),
+        allocates=True,
+        tunes=("allocation.round_s={short}:{long}",),
+    )
+
+
+_MONKEYTREE = "monkeytree:gpus_per_rack={rack_gpus},block_gpus={block_gpus},spines={spines}"
 RIVALS = (
-    Rival(name=BASELINE),
-    Rival(name="FIFO that skips, LWF-1", differs={"placement": "lwf"}),
-    Rival(name="FIFO, EASY backfilling", differs={"placement": "easy-backfill:error_sigma=0"}, knows="durations"),
-    Rival(name="SRSF, LWF-1", differs={"order": "srsf", "placement": "lwf"}, knows="durations"),
+    *(
+        Rival(name=f"{order}, {place}", differs={"order": text} | where, knows=knows, tunes=tunes)
+        for place, where in PLACEMENTS.items()
+        for order, (text, knows, tunes) in ORDERS.items()
+    ),
+    *(
+        Rival(name=f"{order}, whole racks, perfect routing", differs={"order": ORDERS[order][0]} | _TIERS, knows=knows)
+        for order, knows in (("FIFO", _RINGS), ("History", _RINGS | _KINDS), ("SRTF", _RINGS | _LENGTHS))
+    ),
+    Rival(name="EASY, first-fit", differs={"placement": "easy-backfill:error_sigma=0"}, knows=_LENGTHS),
+    Rival(name="SRSF, LWF-1", differs={"order": "srsf", "placement": "lwf"}, knows=_LENGTHS),
     Rival(
         name="Ada-SRSF",
         differs={"order": "srsf", "placement": "lwf", "communication": "adadual"},
-        knows="durations, bytes",
+        knows=_LENGTHS | {"bytes"},
     ),
-    Rival(name="Tiresias, stopping", differs={"order": "stopping-tiresias:interval_s={round_s:g}"}),
-    Rival(name="HiveD", differs={"placement": "hived"}),
-    Rival(name="Arnold", differs={"placement": "arnold:servers_per_pod={per_rack}"}, knows="parallel groups"),
-    Rival(name="Muri-S", differs={"order": "srsf", "placement": "muri"}, knows="durations, phases", shares=True),
-    Rival(name="Lucid", differs={"order": "srsf", "placement": "lucid"}, knows="durations, phases", shares=True),
+    Rival(name="Arnold", differs={"placement": "arnold:servers_per_pod={per_rack}"}, knows=_RINGS),
+    Rival(name="Muri-S", differs={"order": "srsf", "placement": "muri"}, knows=_LENGTHS | {"phases"}, shares=True),
+    Rival(name="Lucid", differs={"order": "srsf", "placement": "lucid"}, knows=_LENGTHS | {"phases"}, shares=True),
+    _allocating("gavel", "throughputs"),
+    _allocating("sia", "goodput"),
+    _allocating("rubick", "curves"),
+    *(
+        Rival(name=f"{name}, {place}", differs=PLACEMENTS[place] | differs, knows=frozenset(knows))
+        for place in ("first-fit", "HiveD")
+        for name, differs, knows in (
+            ("SGLB", {"path": "sglb"}, ()),
+            ("Crux", {"path": "crux", "contention": "crux"}, ("compute", "bytes", "phases")),
+            ("Perfect routing", {"path": "perfect"}, ("rings",)),
+        )
+    ),
+    Rival(name="MLTCP", differs={"contention": "mltcp"}, knows=frozenset({"bytes"})),
     Rival(
-        name="Gavel",
-        differs={"allocation": "gavel:round_s={round_s:g}"},
-        knows="throughputs by kind",
-        allocates=True,
+        name="CASSINI",
+        differs={"placement": "cassini", "communication": "cassini"},
+        knows=frozenset({"bytes", "phases"}),
     ),
-    Rival(name="Sia", differs={"allocation": "sia:round_s={round_s:g}"}, knows="goodput by GPUs", allocates=True),
-    Rival(name="Rubick", differs={"allocation": "rubick:round_s={round_s:g}"}, knows="curves by GPUs", allocates=True),
-    Rival(name="SGLB", differs={"path": "sglb"}),
-    Rival(name="crux:paths-only", differs={"path": "crux"}, knows="compute, bytes"),
-    Rival(name="Crux", differs={"path": "crux", "contention": "crux"}, knows="compute, bytes, phases"),
-    Rival(name="MLTCP", differs={"contention": "mltcp"}, knows="bytes"),
-    Rival(name="CASSINI", differs={"placement": "cassini", "communication": "cassini"}, knows="bytes, phases"),
-    Rival(name="Perfect routing", differs={"path": "perfect"}, knows="rings"),
-    Rival(
-        name="MonkeyTree",
-        differs={
-            "placement": "monkeytree:gpus_per_rack={rack_gpus},block_gpus={block_gpus},spines={spines}",
-            "order": "monkeytree:gpus_per_rack={rack_gpus},block_gpus={block_gpus},spines={spines}",
-            "path": "perfect",
-        },
-        knows="rings",
-    ),
+    Rival(name="MonkeyTree", differs={"placement": _MONKEYTREE, "order": _MONKEYTREE, "path": "perfect"}, knows=_RINGS),
 )

@@ -1,7 +1,8 @@
 """The arena: rivals side by side on one simulator with contention.
 
-    python experiments/arena/run.py                      quick: 2 seeds, small, under three minutes on two cores
-    python experiments/arena/run.py --seeds 20 --all --num-jobs 120      what is in expected/
+    python experiments/arena/run.py                        quick: 2 seeds of 40 jobs on four grounds
+    python experiments/arena/run.py --tune                 tunes on seeds from 1001 on, prints and writes tuned.csv
+    python experiments/arena/run.py --seeds 20 --all       what is in expected/
 
 Prints the league table and writes it to OUT/tables. Finished runs are kept in OUT/runs, so that the same command goes
 on where it was stopped.
@@ -11,40 +12,43 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from grounds import GROUNDS, TRACES, Ground, imported
-from league import bounds_of, league
-from rivals import RIVALS, Rival
+import pandas as pd
+from grounds import GROUNDS, TRACES, TUNING_SEED, Ground, imported
+from league import bounds_of, tables
+from rivals import RIVALS, TUNED_FIELDS, Rival, defaults
 
 from ddlsched.cli.reporting import reported
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
+from ddlsched.comparisons.tuning import tune
 from experiments.commands import PUBLIC_DATA, new_parser, sweep_command, write_tables
 
 HERE = Path(__file__).parent
-QUICK = ("64 GPUs, 10G", "MonkeyTree's mix, 256 GPUs", "Philly, 10G", "Alibaba, 10G")
+TUNED = HERE / "expected" / "tuned.csv"
+QUICK = ("64-GPU mix", "MonkeyTree's mix", "Philly", "Fine-tuning")
+QUICK_JOBS = 40
+TRIALS, TUNING_SEEDS = 8, 3
+"""What every rival that has numbers is given on each ground; the first trial is its authors' numbers."""
 
 
-def workload_text(ground: Ground, jobs: int, fixed_size: bool, files: dict[str, Path]) -> str:
-    """Return the text that names a ground's jobs."""
-    fields: dict[str, Any] = {"ground": ground.jobs, "jobs": jobs, "gpus": ground.gpus, "fixed_size": fixed_size}
-    fields |= {"file": files[ground.jobs]} if ground.jobs in files else {}
-    return f"{HERE / 'grounds.py'}:jobs_of:" + ",".join(f"{name}={value}" for name, value in fields.items())
+def tuned_values(ground: Ground, table: pd.DataFrame) -> dict[str, float]:
+    """Return the tuned numbers of a ground."""
+    own = table[table["ground"] == ground.name]
+    return dict(zip(own["number"], own["value"].astype(float), strict=True))
 
 
 def runs_of(
-    grounds: Sequence[Ground], rivals: Sequence[Rival], seeds: int, jobs: int, files: dict[str, Path]
+    grounds: Sequence[Ground], rivals: Sequence[Rival], seeds: int, jobs: int, folder: Path, tuned: pd.DataFrame
 ) -> list[Run]:
     """Return the runs of a league table, rivals on the same seeds."""
     return [
         Run(
             labels={"ground": ground.name, "policy": rival.name},
-            workload=workload_text(ground, jobs, rival.allocates, files),
+            workload=ground.workload(jobs, rival.allocates, folder),
             seed=seed,
-            options=rival.options(ground),
-            measures=(f"{HERE / 'league.py'}:tails",),
+            options=rival.options(ground, tuned_values(ground, tuned)),
         )
         for ground in grounds
         for rival in rivals
@@ -53,27 +57,79 @@ def runs_of(
     ]
 
 
+def tuned_on(ground: Ground, rival: Rival, jobs: int, folder: Path, processes: int) -> list[dict[str, object]]:
+    """Return a row a number of a rival that is tuned on a ground: its value, and what it changes of the average JCT."""
+    values: Mapping[str, object] = defaults(ground)
+    low, high = 100.0 * ground.scale, 1e6 * ground.scale
+    given = {"low": low, "high": high, "short": ground.round_s / 4, "long": ground.round_s * 4}
+    options = rival.options(ground)
+    policies = {door: options.pop(door) for door in rival.differs}
+    found = tune(
+        ground.workload(jobs, rival.allocates, folder),
+        policies,
+        ranges=[text.format(**given) for text in rival.tunes],
+        trials=TRIALS,
+        seeds=range(TUNING_SEED, TUNING_SEED + TUNING_SEEDS),
+        held_out=range(TUNING_SEED + TUNING_SEEDS, TUNING_SEED + 2 * TUNING_SEEDS),
+        options=options,
+        folder=folder / "tuning" / f"{ground.jobs}-{rival.name}".replace(" ", "-"),
+        processes=processes,
+    )
+    row = {"ground": ground.name, "policy": rival.name, "trials": len(found.trials), "seeds": TUNING_SEEDS}
+    row |= {"change": found.tuning_change, "held_out_change": found.held_out_change}
+    return [
+        row | {"number": number, "untuned": values[number], "value": value}
+        for field, value in found.values.items()
+        for number in [TUNED_FIELDS.get(field.partition(".")[2], f"{rival.name.lower()}_s")]
+    ]
+
+
+def tuned_on_all(grounds: Sequence[Ground], jobs: int, folder: Path, processes: int) -> pd.DataFrame:
+    """Return the rows of all grounds; an order is tuned on whole racks, and has these numbers on every placement."""
+    rivals = [rival for rival in RIVALS if rival.tunes and (rival.allocates or rival.name.endswith("whole racks"))]
+    rows = []
+    for ground in grounds:
+        for rival in (rival for rival in rivals if rival.plays_on(ground)):
+            found = tuned_on(ground, rival, jobs, folder, processes)
+            print(*found, sep="\n", flush=True)
+            rows += found
+    return pd.DataFrame(rows)
+
+
 def main() -> int:
     """Run what is missing, report."""
     parser = new_parser(__doc__, "arena")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--num-jobs", type=int, default=40, help="of a run")
+    parser.add_argument("--num-jobs", type=int, help="at most so many of a run; default: 40, with --all the ground's")
     parser.add_argument("--all", action="store_true", help="all grounds")
+    parser.add_argument("--ground", action="append", choices=GROUNDS, help="these grounds")
+    parser.add_argument("--tune", action="store_true", help="tune in place of playing")
     parser.add_argument("--data", type=Path, default=PUBLIC_DATA, metavar="DIR", help="default: %(default)s")
 
-    def made(given: argparse.Namespace) -> tuple[list[Ground], dict[str, Path]]:
-        files = {trace: imported(trace, given.data, given.out / "workloads") for trace in TRACES}
-        return [GROUNDS[name] for name in (GROUNDS if given.all else QUICK)], files
+    def made(given: argparse.Namespace) -> tuple[list[Ground], int, Path]:
+        folder = given.out.resolve() / "workloads"
+        grounds = [GROUNDS[name] for name in given.ground or (GROUNDS if given.all else QUICK)]
+        for trace in TRACES:
+            if any(ground.jobs == trace for ground in grounds):
+                imported(trace, given.data, folder)
+        return grounds, given.num_jobs or (10**6 if given.all or given.ground else QUICK_JOBS), folder
 
     def runs(given: argparse.Namespace) -> list[Run]:
-        grounds, files = made(given)
-        return runs_of(grounds, RIVALS, given.seeds, given.num_jobs, files)
+        grounds, jobs, folder = made(given)
+        if given.tune:
+            table = tuned_on_all(grounds, jobs, folder, given.jobs)
+            write_tables(given.out / "tables", {"tuned": table}, float_format="%.5g")
+            return []
+        return runs_of(grounds, RIVALS, given.seeds, jobs, folder, pd.read_csv(TUNED))
 
     def report(done: Sweep, given: argparse.Namespace) -> None:
-        grounds, files = made(given)
-        table = league(done.summaries(), bounds_of(grounds, RIVALS, given.seeds, given.num_jobs, files))
-        write_tables(given.out / "tables", {"league": table}, float_format="%.5g")
-        print(table.to_string(index=False, float_format="{:.4g}".format))
+        if given.tune:
+            return
+        grounds, jobs, folder = made(given)
+        found = tables(done, bounds_of(grounds, RIVALS, given.seeds, jobs, folder))
+        write_tables(given.out / "tables", found, float_format="%.5g")
+        for name in ("league", "best"):
+            print(found[name].to_string(index=False, float_format="{:.4g}".format))
 
     with reported():
         return sweep_command(parser, runs, report)

@@ -7,19 +7,21 @@ python experiments/beyond_ada_srsf/exclusive.py --full   100 held seeds at full 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from bounds import distance_table, distances
-from run import BASELINES, BLOCKS, LWF, METRICS, Table
+from run import BASELINES, BLOCKS, LWF, METRICS, MIXES, Table
 
 import ddlsched
 from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.in_order import InOrder
-from ddlsched.comparisons.sweeps.sweep import Sweep
+from ddlsched.comparisons.sweeps.sweep import Run, Sweep
 from ddlsched.results.paired_comparison import compare_runs, readable
 from ddlsched.results.statistics import mean_interval
 from experiments.commands import new_parser, sweep_command, write_tables
@@ -28,8 +30,10 @@ ALONE = {"cluster": ddlsched.Cluster(exclusive=True)}
 """The 64-GPU cluster with one job a GPU."""
 NO_OVERLAP = {"communication": "bounded-overlap:limit=1"}
 FIFO = LWF | {"order": "fifo"} | NO_OVERLAP
-BASELINES_ALONE = {"SRSF(1)": "srsf_1", "FIFO that skips": "fifo"}
-"""Both on exclusive GPUs."""
+BASELINES_ALONE = {"SRSF(1)": "srsf_1", "FIFO that skips": "fifo", "SRTF, cells up to servers": "srtf_cells"}
+"""All on exclusive GPUs."""
+CELLS = "hived:top_servers=1"
+"""On the star no servers are neighbours, so that larger cells would only keep GPUs free."""
 SHARED = "GPUs shared at no cost: "
 PRICED = "GPUs shared at the measured cost: "
 PENALTIES = Path(__file__).resolve().parents[1] / "gpu_sharing" / "expected" / "penalties.csv"
@@ -40,6 +44,10 @@ POLICIES: dict[str, dict[str, Any]] = {
     "FIFO, strict": FIFO | {"placement": InOrder(placement="lwf:kappa=1")} | ALONE,
     "FIFO with EASY backfilling": FIFO | {"placement": EasyBackfill(placement="lwf:kappa=1", error_sigma=0.0)} | ALONE,
     "FIFO that skips": FIFO | ALONE,
+    "HiveD": FIFO | {"placement": "hived"} | ALONE,
+    "HiveD, cells up to servers": FIFO | {"placement": CELLS} | ALONE,
+    "SRTF, HiveD": FIFO | {"placement": "hived", "order": "srtf"} | ALONE,
+    "SRTF, cells up to servers": FIFO | {"placement": CELLS, "order": "srtf"} | ALONE,
     "SRTF, LWF-1, preemption by time": LWF | {"order": "srtf", "communication": "preemptive:by=time"} | ALONE,
     "FIFO that skips, blocks": FIFO | {"placement": "blocks"} | ALONE,
     "Block-SRTF, no preemption": BLOCKS | NO_OVERLAP | ALONE,
@@ -48,18 +56,34 @@ POLICIES: dict[str, dict[str, Any]] = {
     f"{SHARED}Block-SRTF": BLOCKS,
     f"{PRICED}SRSF(1)": BASELINES["SRSF(1)"] | {"load_per_byte_s": None} | TURNS,
     f"{PRICED}Block-SRTF": BLOCKS | TURNS,
+    **{f"{PRICED}Block-SRTF, at most {most} jobs": BLOCKS | TURNS for most in (4, 2)},
     f"{PRICED}Block-SRTF, LAS for SRTF": BLOCKS | {"order": "las"} | TURNS,
 }
-"""All but the last five on exclusive GPUs. FIFO and LAS know no length of a job; EASY estimates it as the time alone.
+"""All but the last seven on exclusive GPUs. FIFO and LAS know no length of a job; EASY estimates it as the time alone.
 The order says whose turn it is on a shared GPU, which a driver by itself does not ask."""
+BLIND = ("FIFO, strict", "FIFO that skips", "FIFO that skips, blocks", "HiveD", "HiveD, cells up to servers")
+"""They know no length, nor does LAS; all others do."""
 MORE: dict[str, dict[str, Any]] = {
-    "HiveD": FIFO | {"placement": "hived"} | ALONE,
     "Block-SRTF, lengths 0.3 off": BLOCKS | ALONE | {"disturbances": ddlsched.Disturbances(prediction_error=0.3)},
     "Block-SRTF, lengths 1.0 off": BLOCKS | ALONE | {"disturbances": ddlsched.Disturbances(prediction_error=1.0)},
 }
-"""On exclusive GPUs, in the quick form only. HiveD knows no length; where lengths are off, policies see each wrong by a
-log-normal factor of that standard deviation."""
-QUICK = Table(name="exclusive", title="One job a GPU", policies=POLICIES | MORE, scale=0.1, most_seeds=20)
+"""On exclusive GPUs, in the quick form only: policies see each length wrong by a log-normal factor of that standard
+deviation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CappedTable(Table):
+    """Policies of which some have at most so many jobs on a GPU: each job takes that part of its memory."""
+
+    def runs(self, seeds: int) -> Iterator[Run]:
+        """Yield the runs."""
+        for run in super().runs(seeds):
+            most = re.search(r"at most (\d+)", run.labels["policy"])
+            capped = f"{MIXES}:capped:jobs_per_gpu={most[1]},scale={self.scale}" if most else run.workload
+            yield replace(run, workload=capped)
+
+
+QUICK = CappedTable(name="exclusive", title="One job a GPU", policies=POLICIES | MORE, scale=0.1, most_seeds=20)
 FULL = replace(QUICK, name="exclusive_full", policies=POLICIES, scale=1.0, most_seeds=100)
 
 

@@ -55,6 +55,14 @@ def bucketed(*, seed: int, scale: float = 1.0) -> Workload:
     return Workload(tuple(replace(job, iteration=replace(job.iteration, buckets=4)) for job in jobs))
 
 
+def capped(*, seed: int, jobs_per_gpu: int, scale: float = 1.0) -> Workload:
+    """Return the paper's mix with jobs of which at most so many fit on a GPU of 32,768 MB."""
+    memory_mb = ddlsched.Cluster().gpu_memory_mb / jobs_per_gpu
+    return Workload(
+        tuple(replace(job, gpu_memory_mb=memory_mb) for job in ddlsched.microsoft_160(seed=seed, scale=scale))
+    )
+
+
 def by_size(result: Result) -> dict[str, float]:
     """Return the average JCT (s) of jobs of 1, 2 to 4, and 8 or more GPUs."""
     jobs = result.jobs

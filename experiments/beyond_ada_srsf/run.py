@@ -153,42 +153,7 @@ SCENARIOS = (
         most_seeds=20,
     ),
 )
-BSBF = {"placement": "sjf-bsbf", "order": "srtf", "communication": "bounded-overlap:limit=2"}
-NEIGHBOURS = Table(
-    name="neighbours",
-    title="Neighbours, at 1/50 of the iterations and arrivals, times shown x 50",
-    scale=0.02,
-    most_seeds=10,
-    policies={
-        "SRSF(1)": BASELINES["SRSF(1)"],
-        "SRSF(2)": BASELINES["SRSF(2)"],
-        "Tiresias": LWF | {"order": "tiresias:threshold_gpu_s=100", "communication": "bounded-overlap:limit=1"},
-        "LAS": LWF | {"order": "las", "communication": "bounded-overlap:limit=1"},
-        "QSSF": LWF | {"order": "qssf", "communication": "bounded-overlap:limit=1"},
-        "Themis": LWF | {"order": "themis", "communication": "bounded-overlap:limit=1"},
-        "Dally": LWF | {"placement": "delay:server_s=2,rack_s=2", "communication": "bounded-overlap:limit=1"},
-        "SJF-BSBF": BSBF,
-        NEW: BLOCKS,
-    },
-)
-
-
-def sharing(percent: int) -> Table:
-    """Return the policies where each other job on a GPU makes compute tasks take so much longer; SJF-BSBF knows it."""
-    known = BSBF | {"placement": f"sjf-bsbf:slowdown={1 + percent / 100:g}"}
-    policies = {name: BASELINES[name] for name in ("SRSF(1)", "Ada-SRSF")} | {"SJF-BSBF": known, NEW: BLOCKS}
-    interference = {"interference": f"uniform:share={percent / 100:g}"} if percent else {}
-    return Table(
-        name=f"interference_{percent}",
-        title=f"Each other job on a GPU takes {percent} % of a job's compute time more",
-        scale=0.1,
-        most_seeds=20,
-        policies={name: options | interference for name, options in policies.items()},
-    )
-
-
-INTERFERENCE = {percent: sharing(percent) for percent in (0, 5, 10, 30)}
-TABLES = (POLICIES, ABLATION, *SCENARIOS, NEIGHBOURS, *INTERFERENCE.values())
+TABLES = (POLICIES, ABLATION, *SCENARIOS)
 
 
 def comparisons(done: Sweep, table: Table) -> dict[str, pd.DataFrame]:
@@ -226,7 +191,7 @@ def report(done: Sweep, given: argparse.Namespace) -> None:
 def main() -> int:
     """Run what is missing, then report."""
     parser = new_parser(__doc__, "beyond_ada_srsf")
-    parser.add_argument("--full", action="store_true", help="100 held seeds (20 or 10 in the smaller tables)")
+    parser.add_argument("--full", action="store_true", help="100 held seeds (20 in the smaller tables)")
     parser.add_argument("--seeds", type=int, metavar="N", help="held seeds 1 to N")
 
     def runs(given: argparse.Namespace) -> list[Run]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from fitting import Fitted, Link, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
+from fitting import PRIORS, Fitted, Link, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
 from rich.console import Console
 from rich.progress import track
 
@@ -61,7 +61,8 @@ def splits(frames: dict[str, pd.DataFrame], count: int) -> pd.DataFrame:
     for seed in track(range(count), "fitting splits", console=Console(stderr=True)):
         fitted, drawn = fit(frames, seed)
         errors = {f"{name} %": 100 * mean_error(frame[~drawn[name]], fitted) for name, frame in frames.items()}
-        rows.append({"seed": seed, **vars(fitted.efficiency), "network": fitted.network_bytes_per_s, **errors})
+        constants = {name: getattr(fitted.efficiency, name) for name in PRIORS if name != "network_bytes_per_s"}
+        rows.append({"seed": seed, **constants, "network": fitted.network_bytes_per_s, **errors})
     return pd.DataFrame(rows)
 
 
@@ -96,6 +97,9 @@ def main() -> int:
     """Fit, test, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "expected" / "splits.csv", metavar="FILE.csv"
+    )
     parser.add_argument("--splits", type=int, default=20, metavar="N", help="default: %(default)s")
     arguments = parser.parse_args()
     for folder in ("training_times", "allreduce_times"):
@@ -115,8 +119,12 @@ def main() -> int:
     widths = (f"{width:,} {100 * mean_error(own, fitted):.1f} %" for width, own in tested.groupby("hidden"))
     print(f"  multi, tested rows by width: {', '.join(widths)}")
     table = splits(frames, arguments.splits)
+    table.to_csv(arguments.out, index=False, float_format="%.4g")
     print(f"\n{table.to_string(index=False, float_format='%.4g')}\n")
-    print(table[["single %", "multi %"]].agg(["mean", "min", "max"]).to_string(float_format="%.2f"))
+    kinds = [f"{name} %" for name in frames]
+    summary = table[kinds].agg(["mean", "min", "max"]).T.rename_axis("rows").assign(splits=len(table)).reset_index()
+    summary.to_csv(arguments.out.with_name("measured_rows.csv"), index=False, float_format="%.4g")
+    print(summary.to_string(index=False, float_format="%.2f"))
     return 0
 
 

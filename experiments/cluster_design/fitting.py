@@ -63,6 +63,7 @@ PRIORS: Mapping[str, Prior] = {
     "gap_s": Prior(10e-6, 1.0),
     "launch_s": Prior(60e-6, 1.0),
     "collective_s": Prior(100e-6, 1.0),
+    "crowded": Prior(1.2, 0.3),
     "odd": Prior(3.0, 0.4),
     "network_bytes_per_s": Prior(5e9, 0.5),
 }

@@ -106,6 +106,13 @@ def on_one_server(jobs: pd.DataFrame, measured: pd.DataFrame, model: str = "pack
     return f"error of jobs under {model} (%): {'; '.join(texts)}"
 
 
+def each_policy_alike(jobs: pd.DataFrame) -> str:
+    """Return the mean error by model if every policy counts alike; over all jobs most count that ran most often."""
+    errors = jobs.jct_error.abs().groupby([jobs.model, jobs.policy], sort=False).mean() * 100
+    means = errors.groupby("model", sort=False).mean()
+    return "mean error of a JCT, each policy counted alike (%): " + ", ".join(f"{k} {v:.2f}" for k, v in means.items())
+
+
 def beyond(folder: Path) -> list[str]:
     """Return a line for what of the mixes is beyond what the calibration measured, if anything is."""
     reach = Reach.of(read_measurements(folder / measuring.CALIBRATION))
@@ -153,6 +160,7 @@ def main(arguments: Sequence[str]) -> None:
     models = {**fit.by_name} | {name: RunModel(contention=name) for name in args.contention}
     for half, report in reports(*runs, models).items():
         print(f"== {half} mixes\n\n{report.text()}")
+        print(each_policy_alike(report.jobs))
         if "packet-rings" in report.models:
             print(on_one_server(report.jobs, measured_runs(folder)[0]) + "\n")
         tables = args.out if args.measured is None else args.tables

@@ -16,12 +16,14 @@ def comparison(workload: Workload, scenario: Scenario, real: pd.DataFrame, took:
     """Return what the two have in common and what not, times in seconds.
 
     The interval is of the mean difference of waits, job by job, by the bootstrap over runs of 25 neighbouring jobs,
-    whose waits depend on one another. Where there are several simulated runs, jobs have their mean times.
+    whose waits depend on one another. ``arrival_order_%`` is what jobs that start as they arrive have in common with
+    the real run: what the same order is worth. Where there are several simulated runs, jobs have their mean times.
     """
     runs = [_beside(workload, real, run) for run in predictions(workload, scenario, took)]
     both = pd.concat(runs).groupby("job_id", sort=False).mean(numeric_only=True)
     real_s, difference_s = float(both["real_wait_s"].mean()), both["wait_s"] - both["real_wait_s"]
     low_s, high_s = _interval(difference_s.to_numpy())
+    arrivals_s = both["start_s_real"] - both["real_wait_s"]
     waits_s = [float(run["wait_s"].mean()) for run in runs]
     return {
         "real_wait_s": round(real_s, 2),
@@ -33,6 +35,7 @@ def comparison(workload: Workload, scenario: Scenario, real: pd.DataFrame, took:
         "draws_sd_%": round(100 * float(np.std(waits_s, ddof=len(runs) > 1)) / real_s, 2),
         "same_order_%": round(100 * same_order(both["start_s_real"], both["start_s_simulated"], EVERY_S), 2),
         "same_order_strict_%": round(100 * same_order(both["start_s_real"], both["start_s_simulated"], 0.0), 2),
+        "arrival_order_%": round(100 * same_order(both["start_s_real"], arrivals_s, EVERY_S), 2),
         "real_makespan_s": round(float(both["end_s_real"].max()), 1),
         "simulated_makespan_s": round(float(np.mean([run["end_s_simulated"].max() for run in runs])), 1),
         **_what_slurm_took(real, scenario),

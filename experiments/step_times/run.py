@@ -1,11 +1,11 @@
 """How far estimated training steps are from published ones, on rows that the constants were not fitted to.
 
-    python experiments/step_times/run.py                       # splits, tables and the picture; about an hour
+    python experiments/step_times/run.py                       # splits, tables and the pictures; about an hour
     python experiments/step_times/run.py --splits 1 --only fsdp   # a few minutes
 
 Constants of each program are fitted to two thirds of its settings (some whole pairs of model and GPU are left out)
-and judged on the others. The last fit takes all rows; its constants are those of
-ddlsched/training/estimate/measured.py.
+and judged on the others; then to all but one pair, or but one kind of GPU, each in turn. The last fit takes all rows;
+its constants are those of ddlsched/training/estimate/measured.py.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from page import BY, draw
 from scipy.optimize import least_squares
 
-from ddlsched.comparisons.charts.style import PALETTE, in_style, save, shown_figure
 from ddlsched.training.estimate.hardware import Efficiency, Machine
 from ddlsched.training.estimate.published_rows import PublishedRun, read_published
 
@@ -74,6 +72,7 @@ PRIORS: Mapping[str, Mapping[str, Prior]] = {
         "attention hopper": Prior(1.0, 0.1),
         "attention blackwell": Prior(1.1, 0.07),
         "memory": Prior(0.5, 0.3),
+        "casting": Prior(0.3, 0.7),
         "experts": Prior(0.8, 0.3),
         "expert_rows": Prior(300, 0.5),
         "expert_s": Prior(2e-4, 1.0),
@@ -94,7 +93,8 @@ Large products reach 0.6 to 0.8 of a data sheet, FlashAttention 0.35 (second ver
 causal half of the pairs and twice that over all, copies 0.5 to 0.9, links 0.7."""
 
 Values = Mapping[str, float]
-_COLUMNS = ["program", "split", "model", "gpu", "precision", "experts", "measured_step_s", "error"]
+_TOLD = ["model", "gpu", "precision", "experts", "gpus", "sequence", "tokens", "measured_step_s"]
+_COLUMNS = ["program", "kind", "fold", "place", *_TOLD, "error"]
 
 
 def efficiency_of(program: str, run: PublishedRun, values: Values) -> Efficiency:
@@ -122,7 +122,7 @@ def efficiency_of(program: str, run: PublishedRun, values: Values) -> Efficiency
     )
 
 
-_SHARED = ("memory", "experts", "expert_rows", "exposed", "scattered", "gap_s", "taken")
+_SHARED = ("memory", "casting", "experts", "expert_rows", "exposed", "scattered", "gap_s", "taken")
 
 
 def log_ratios(program: str, runs: Sequence[PublishedRun], values: Values) -> np.ndarray:
@@ -198,18 +198,68 @@ def split(runs: Sequence[PublishedRun], seed: int) -> np.ndarray:
     return out | (rng.random(len(runs)) < 0.2)
 
 
-def held_out(name: str, runs: Sequence[PublishedRun], splits: int, say: Callable[[str], None]) -> pd.DataFrame:
-    """Return a row a split and run kept out of it: predicted over measured, less 1."""
-    program, rows = name.split()[0], []
-    for seed in range(splits):
-        out = split(runs, seed)
+class Fold(NamedTuple):
+    """Rows that a fit does not see, and how they were chosen: at random, as a whole pair or a kind of GPU."""
+
+    kind: str
+    out: np.ndarray
+
+
+def folds(runs: Sequence[PublishedRun], splits: int) -> list[Fold]:
+    """Return random thirds, each pair of model and GPU, and each GPU of programs whose GPUs share constants."""
+    found = [Fold("a third", split(runs, seed)) for seed in range(splits)]
+    pairs = [(run.row["model"], run.gpu) for run in runs]
+    gpus = [run.gpu for run in runs]
+    for kind, keys in (("a pair", pairs), ("a GPU", gpus)):
+        if len(set(keys)) > 1:
+            found += [Fold(kind, np.array([key == one for key in keys])) for one in sorted(set(keys))]
+    return found
+
+
+class Judged(NamedTuple):
+    """Kept-out rows with their errors, and the constants of each fit."""
+
+    rows: pd.DataFrame
+    constants: pd.DataFrame
+
+
+def held_out(name: str, runs: Sequence[PublishedRun], chosen: Sequence[Fold], say: Callable[[str], None]) -> Judged:
+    """Return a row a fold and run kept out of it: predicted over measured, less 1."""
+    program, rows, constants = name.split()[0], [], []
+    for number, (kind, out) in enumerate(chosen):
         values = fitted(program, [run for run, kept in zip(runs, out, strict=True) if not kept])
-        own = [run for run, kept in zip(runs, out, strict=True) if kept]
-        for run, ratio in zip(own, log_ratios(program, own, values), strict=True):
-            told = (run.row["model"], run.gpu, run.precision, _experts(run), run.measured_step_s)
-            rows.append((name, seed, *told, float(np.expm1(ratio))))
-        say(f"{name}: split {seed + 1} of {splits}, {100 * np.mean([abs(row[-1]) for row in rows]):.1f} % mean error")
-    return pd.DataFrame(rows, columns=_COLUMNS)
+        constants.append({"kind": kind, **values})
+        own = [(place, run) for place, (run, kept) in enumerate(zip(runs, out, strict=True)) if kept]
+        ratios = log_ratios(program, [run for _, run in own], values)
+        for (place, run), ratio in zip(own, ratios, strict=True):
+            rows.append((name, kind, number, place, *_told(run), float(np.expm1(ratio))))
+        say(f"{name}: {kind}, {number + 1} of {len(chosen)}, {100 * np.mean([abs(row[-1]) for row in rows]):.1f} %")
+    return Judged(pd.DataFrame(rows, columns=_COLUMNS), pd.DataFrame(constants))
+
+
+def _told(run: PublishedRun) -> tuple[object, ...]:
+    """Return what a table says of a run, and the tokens that each GPU trains in a step."""
+    assert run.model is not None
+    sequence, gpus = int(run.model.sequence), int(run.plan.num_gpus)
+    tokens = float(run.plan.global_batch) * sequence / gpus
+    return run.row["model"], run.gpu, run.precision, _experts(run), gpus, sequence, tokens, run.measured_step_s
+
+
+def ordered(held: pd.DataFrame) -> pd.DataFrame:
+    """Return how often the faster of two settings of one model, kept out together, is predicted to be faster.
+
+    Settings that differ by less than 2 % are no order.
+    """
+    rows = []
+    for (program, kind, *_), own in held.groupby(["program", "kind", "fold", "model"]):
+        measured = np.log(own["measured_step_s"] / own["tokens"]).to_numpy()
+        predicted = measured + np.log1p(own["error"].to_numpy())
+        one, other = np.triu_indices(len(own), 1)
+        apart = measured[one] - measured[other]
+        right = np.sign(apart) == np.sign(predicted[one] - predicted[other])
+        rows += [(program, kind, bool(is_right)) for is_right in right[np.abs(apart) > 0.02]]
+    table = pd.DataFrame(rows, columns=["program", "kind", "right"]).groupby(["program", "kind"])["right"]
+    return table.agg(right="mean", pairs="size").reset_index()
 
 
 def _experts(run: PublishedRun) -> bool:
@@ -217,33 +267,34 @@ def _experts(run: PublishedRun) -> bool:
     return bool(np.max(run.model.experts) > 1)
 
 
-def errors(held: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean and the 95th percentile of held-out errors by program, GPU, precision and experts."""
-    by = held.assign(error=held["error"].abs()).groupby(["program", "gpu", "precision", "experts"])["error"]
-    return by.agg(mean="mean", p95=lambda errors: errors.quantile(0.95), rows="size").reset_index()
+def errors(held: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return the mean and the 95th percentile of errors, and the share within 15 %, by some columns."""
+    table = held.assign(error=held["error"].abs()).groupby(list(by))["error"]
+    told = table.agg(
+        mean="mean",
+        p95=lambda errors: errors.quantile(0.95),
+        within_15=lambda errors: (errors <= 0.15).mean(),
+        rows="size",
+    )
+    return told.reset_index()
 
 
-def draw(held: pd.DataFrame, stem: Path) -> None:
-    """Draw how far rows that were kept out are predicted too long, a panel a GPU, a point a row's mean over splits."""
-    points = held.groupby(["gpu", "model", "measured_step_s"], as_index=False)["error"].mean()
-    models = dict(zip(sorted(set(points["model"])), [*PALETTE.values()] * 2, strict=False))
-    with in_style():
-        figure = shown_figure(7.2, 4.2)
-        for place, gpu in enumerate(_GPUS, 1):
-            axes = figure.add_subplot(2, 4, place)
-            for model, own in points[points["gpu"] == gpu].groupby("model"):
-                axes.plot(own["measured_step_s"], 100 * own["error"], ".", color=models[model])
-            axes.axhline(0, color=PALETTE["grey"], linewidth=0.8, zorder=0)
-            axes.set(xscale="log", ylim=(-50, 50), title=gpu, xlabel="Measured step (s)" if place > 4 else "")
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.xaxis.set_minor_formatter(NullFormatter())
-            axes.set_ylabel("Predicted too long (%)" if place % 4 == 1 else "")
-        marks = [Line2D([], [], marker=".", linestyle="", color=colour) for colour in models.values()]
-        figure.legend(marks, list(models), loc="outside lower center", ncols=6, fontsize=6, frameon=False)
-        save(figure, stem)
+def headlines(held: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean error of each kind of rows over the fits, and the least and the most of one fit."""
+    models = np.where(held["experts"], "experts", "dense")
+    told = held.assign(models=np.where(held["precision"] == "fp8", models + " fp8", models))
+    told["models"] = np.where(told["program"].str.startswith("fsdp"), told["models"], models)
+    by = ["kind", "program", "models"]
+    fits = told.assign(error=told["error"].abs()).groupby([*by, "fold"])["error"].mean().groupby(by)
+    return errors(told, by).merge(fits.agg(low="min", high="max", fits="size").reset_index())
 
 
-_GPUS = ("a100-40", "a100-80", "h100", "h100-96", "b200", "b300", "gb200", "gb300")
+def intervals(name: str, judged: Judged, values: Values) -> pd.DataFrame:
+    """Return a program's constants with what 5 and 95 % of the fits to random two thirds stay below."""
+    fits = judged.constants[judged.constants["kind"] == "a third"].drop(columns="kind")
+    low, high = fits.quantile(0.05), fits.quantile(0.95)
+    told = pd.DataFrame({"program": name, "constant": list(values), "value": list(values.values())})
+    return told.assign(low=low[told["constant"]].to_numpy(), high=high[told["constant"]].to_numpy())
 
 
 def main() -> None:
@@ -256,20 +307,35 @@ def main() -> None:
     runs = [run for name in ("mpt", "torchtitan", "megatron_bridge") for run in read_published(DATA / f"{name}.csv")]
     told = [run for run in runs if not run.reason and np.isfinite(run.measured_step_s)]
     chosen = {name: own for name, own in groups(told).items() if options.only in name}
-    parts, constants = [], {}
+    held, seen, constants = [], [], []
     for name, own in chosen.items():
-        parts.append(held_out(name, own, options.splits, lambda line: print(line, flush=True)))
-        constants[name] = fitted(name.split()[0], own)
-        ratios = log_ratios(name.split()[0], own, constants[name])
-        print(f"{name}: {100 * np.abs(np.expm1(ratios)).mean():.2f} % on the rows that it was fitted to", flush=True)
-    held, values = pd.concat(parts), pd.DataFrame(constants)
-    table = errors(held)
-    options.out.mkdir(parents=True, exist_ok=True)
-    table.to_csv(options.out / "errors.csv", index=False, float_format="%.4f")
-    values.to_csv(options.out / "constants.csv", index_label="constant", float_format="%.6g")
-    draw(held, options.out / "held_out")
-    print(table.to_string(index=False))
-    print(values.to_string())
+        judged = held_out(name, own, folds(own, options.splits), lambda line: print(line, flush=True))
+        values = fitted(name.split()[0], own)
+        ratios = log_ratios(name.split()[0], own, values)
+        held.append(judged.rows)
+        seen += [(name, *_told(run), float(np.expm1(ratio))) for run, ratio in zip(own, ratios, strict=True)]
+        constants.append(intervals(name, judged, values))
+    write(pd.concat(held), pd.DataFrame(seen, columns=["program", *_TOLD, "error"]), pd.concat(constants), options.out)
+
+
+def write(held: pd.DataFrame, seen: pd.DataFrame, constants: pd.DataFrame, out: Path) -> None:
+    """Write the tables, draw the page and print what was found."""
+    out.mkdir(parents=True, exist_ok=True)
+    thirds = held[held["kind"] == "a third"]
+    by = ["program", "gpu", "precision", "experts"]
+    tables = {
+        "errors": errors(thirds, by),
+        "headlines": headlines(held),
+        "order": ordered(held),
+        "by_model": errors(thirds, ["model"]),
+        "fitted": errors(seen, ["program"]),
+    }
+    for name, table in tables.items():
+        table.to_csv(out / f"{name}.csv", index=False, float_format="%.4f")
+        print(f"\n{name}\n{table.to_string(index=False)}")
+    constants.to_csv(out / "constants.csv", index=False, float_format="%.6g")
+    print(constants.to_string(index=False))
+    draw(thirds, seen, {column: errors(thirds, [column]) for column in BY}, out / "held_out")
 
 
 if __name__ == "__main__":

@@ -49,6 +49,25 @@ def test_what_is_given_back_merges_with_its_buddies() -> None:
     assert [sorted(free) for free in cells.free] == [[], [], [], [], [0]]
 
 
+def test_on_a_star_a_job_of_several_servers_takes_any_free_ones() -> None:
+    """With servers 0 and 2 busy, 1 and 3 hold no cell of eight GPUs, but two of four each."""
+    jobs = [
+        data_parallel_job(str(n), 4, arrival_s=n / 100, iterations=i, forward_s=0.1)
+        for n, i in enumerate((90, 2, 90, 2))
+    ]
+    jobs.append(data_parallel_job("wide", 8, arrival_s=0.05, iterations=1))
+    cluster = ddlsched.Cluster(num_servers=4, gpus_per_server=4, exclusive=True)
+    servers = {}
+    for top in (0, 1):
+        placement = HiveD(top_servers=top)
+        result = ddlsched.simulate(ddlsched.Workload.of(jobs), cluster=cluster, placement=placement, order="fifo")
+        servers[top] = result.jobs.set_index("job_id")
+    assert servers[1].loc["wide", "start_s"] < servers[0].loc["wide", "start_s"]
+    assert servers[1].loc["wide", "start_s"] == servers[1].loc[["1", "3"], "finish_s"].max()
+    with pytest.raises(InputError, match="top_servers is 3"):
+        HiveD(top_servers=3)
+
+
 def test_cells_do_not_merge_beyond_what_there_was() -> None:
     cells = Cells(6, 4)
     for first in (cells.take(3), cells.take(3), cells.take(3)):

@@ -12,6 +12,7 @@ from clos_2048 import cluster as clos_cluster
 from clos_2048 import jobs as clos_jobs
 from clos_2048 import run as run_on_clos
 from crux_small_cases import FixedPaths, Levels, case, flows_between_leaves
+from failure_models import time_to_failure_h
 from flow_rivals import heapq_loop, simpy_processes
 from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, simulate_flows, wire_bytes
 from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
@@ -154,3 +155,7 @@ def test_crux_in_a_small_case_is_at_most_the_best(seed: int) -> None:
     assert given.utilisation("crux", fair) >= min(on_one)
     levels = Levels(levels=(0, 1, 2, 3, 4), per_byte_s=1e-9)
     assert given.utilisation("crux", levels) != given.utilisation("crux", fair)
+
+
+def test_the_table_of_rsc_1_gives_its_published_time_to_failure() -> None:
+    assert time_to_failure_h(1024, 60, seeds=2) == pytest.approx(7.9, rel=0.1)

@@ -25,6 +25,9 @@ OUTPUTS = {field.name for field in fields(OutputOptions)} | {"jobs", "help"}
 DISTURBANCES = {field.name for field in fields(Disturbances)}
 POLICY = {"scheduler", "placement", "order", "communication", "allocation", "path", "admission"}
 
+ONE_RUN = {"seed", "replay"}
+"""What belongs to one run: a comparison has seeds, and the jobs of each seed are placed anew."""
+
 
 def options_of(command: str) -> set[str]:
     return {str(each.name) for each in COMMAND.get_command(None, command).params}
@@ -37,25 +40,25 @@ def test_simulate_in_python_has_what_the_command_has() -> None:
     parameters = set(inspect.signature(ddlsched.simulate).parameters)
     assert parameters >= SIMULATED - DISTURBANCES
     assert "disturbances" in parameters
-    assert parameters - SIMULATED == {"workload", "cluster", "disturbances", "watch", "timeline"}
+    assert parameters - SIMULATED == {"workload", "cluster", "disturbances", "watch", "timeline", "draw"}
 
 
 def test_compare_has_what_simulate_has() -> None:
-    assert SIMULATED - options_of("compare") == {"seed"}
+    assert SIMULATED - options_of("compare") == ONE_RUN
     assert "seeds" in options_of("compare")
 
 
 def test_a_yaml_file_and_python_have_what_compare_has() -> None:
     fields_of_yaml = set(Settings.model_fields) | set(Policies.model_fields) | set(Options.model_fields) | DISTURBANCES
-    assert fields_of_yaml >= SIMULATED - {"seed"}
+    assert fields_of_yaml >= SIMULATED - ONE_RUN
     flags = options_of("compare") - {"config", "out", "processes", "dask", "as_json", "jobs", "help"}
     own = set(Settings.model_fields) - {"workloads", "policies", "options"}
-    assert flags - POLICY - DISTURBANCES == own | set(Options.model_fields) - {"disturbances"}
+    assert flags - POLICY - {"name"} - DISTURBANCES == own | set(Options.model_fields) - {"disturbances"}
     assert set(inspect.signature(ddlsched.compare).parameters) >= set(Settings.model_fields)
 
 
 def test_tune_has_what_simulate_has() -> None:
-    assert SIMULATED - options_of("tune") == {"scheduler", "seed"}
+    assert SIMULATED - options_of("tune") == {"scheduler", *ONE_RUN}
     assert {"seeds", "held_out"} <= options_of("tune")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,11 +14,15 @@ from experiment_scripts import EXPERIMENTS, scripts_of
 import ddlsched
 from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.errors import InputError
+from ddlsched.workload.workload_files import write_workload
 
-run, grounds, rivals, league = scripts_of("arena", "run", "grounds", "rivals", "league")
+run, grounds, rivals, league, language_models = scripts_of(
+    "arena", "run", "grounds", "rivals", "league", "language_models"
+)
 EXPECTED = EXPERIMENTS / "arena" / "expected"
-MIX = grounds.GROUNDS["64 GPUs, 10G"]
-RACKS = grounds.GROUNDS["MonkeyTree's mix, 256 GPUs"]
+MIX = grounds.GROUNDS["64-GPU mix"]
+RACKS = grounds.GROUNDS["MonkeyTree's mix"]
+NOWHERE, UNTUNED = Path("nowhere"), pd.DataFrame(columns=["ground", "number", "value"])
 
 
 @pytest.mark.parametrize("rival", rivals.RIVALS, ids=lambda rival: rival.name)
@@ -25,29 +30,98 @@ def test_every_rival_ends_all_jobs(rival):
     workload = grounds.jobs_of(seed=1, ground="mix", jobs=8, fixed_size=rival.allocates)
     result = ddlsched.simulate(workload, seed=1, **rival.options(MIX))
     assert (result.jobs["state"] == "finished").all()
+    assert rival.shares or result.most_jobs_on_a_gpu == 1
+
+
+@pytest.mark.parametrize("ground", [one for one in grounds.GROUNDS.values() if one.jobs not in grounds.TRACES])
+def test_jobs_are_drawn_anew_by_each_seed_at_the_load(ground):
+    one, again, other = (grounds.jobs_of(seed=seed, ground=ground.jobs, jobs=60) for seed in (1, 1, 2))
+    assert one == again != other
+    assert max(job.num_gpus for job in one) <= ground.gpus
+    if ground.jobs not in ("monkeytree", "helios"):
+        work_s = sum(grounds._gpu_seconds(job, ground) for job in one)
+        assert work_s / ground.gpus / one.jobs[-1].arrival_s == pytest.approx(ground.load, rel=0.5)
+
+
+def test_no_job_of_a_mix_comes_twice():
+    jobs = grounds.jobs_of(seed=3, ground="mix", jobs=150)
+    whole = ddlsched.microsoft_160(seed=3)
+    kinds = [(job.num_gpus, job.model, max(1, round(job.iterations * MIX.scale))) for job in whole]
+    for job in jobs:
+        kinds.remove((job.num_gpus, job.model, job.iterations))
+
+
+def test_windows_for_tuning_and_for_judging_have_no_job_in_common(tmp_path):
+    traced = ddlsched.Workload.of(
+        [replace(job, arrival_s=float(n)) for n, job in enumerate(ddlsched.microsoft_160(seed=1))]
+    )
+    path = tmp_path / "trace.csv"
+    write_workload(traced, path)
+    ground = grounds.GROUNDS["Philly"]
+    models = [
+        [(job.num_gpus, job.model, job.compute_ns) for job in grounds._window(ground, str(path), seed, 20)]
+        for seed in (1001, 1002, 1, 2, 6)
+    ]
+    expected = [
+        [(job.num_gpus, job.model, job.compute_ns) for job in traced.jobs[first : first + 20]]
+        for first in (0, 20, 40, 60, 140)
+    ]
+    assert models == expected
+    with pytest.raises(InputError, match="at most 6 windows of 20 jobs"):
+        grounds._window(ground, str(path), 7, 20)
+
+
+@pytest.mark.parametrize("kind", language_models.FINE_TUNING + language_models.LLM_CLUSTER)
+def test_every_language_model_fits_and_only_what_spans_servers_is_reduced_there(kind):
+    step_s, message_bytes, memory_mb = language_models.estimated(kind)
+    assert 0.1 < step_s < 60
+    assert memory_mb < 80_000
+    assert (message_bytes > 0) == (kind.gpus > 8)
+
+
+def test_prices_and_thresholds_are_scaled_with_the_jobs():
+    (rival,) = (rival for rival in rivals.RIVALS if rival.name == "Tiresias, HiveD")
+    options = rival.options(MIX)
+    assert options["disturbances"].restart_s == pytest.approx(30 * MIX.scale)
+    assert options["disturbances"].state_mb == pytest.approx(3500 * MIX.scale)
+    assert options["order"].startswith(f"stopping-tiresias:threshold_gpu_s={100 * MIX.scale}")
+    assert "threshold_gpu_s=7," in rival.options(MIX, {"threshold_gpu_s": 7})["order"]
+
+
+def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():
+    table = pd.read_csv(EXPECTED / "tuned.csv")
+    tuned = {rival.name for rival in rivals.RIVALS if rival.tunes and "racks" in rival.name + "racks" * rival.allocates}
+    for ground, rows in table.groupby("ground"):
+        playing = {rival.name for rival in rivals.RIVALS if rival.plays_on(grounds.GROUNDS[ground])}
+        assert set(rows["policy"]) == tuned & playing
+    assert set(table["trials"]) == {run.TRIALS}
+    assert set(table["seeds"]) == {run.TUNING_SEEDS}
+    assert grounds.TUNING_SEED > 20
 
 
 def test_rivals_that_share_gpus_or_allocate_do_not_play_with_jobs_of_several_rings():
     absent = {rival.name for rival in rivals.RIVALS if not rival.plays_on(RACKS)}
     assert absent == {"Muri-S", "Lucid", "Gavel", "Sia", "Rubick"}
     with pytest.raises(InputError, match="has rings of its own"):
-        grounds.jobs_of(seed=1, ground="monkeytree", jobs=20, gpus=256, fixed_size=True)
+        grounds.jobs_of(seed=1, ground="monkeytree", jobs=20, fixed_size=True)
 
 
-def test_monkeytree_gets_the_better_of_a_gpu_and_a_server():
-    """Sizes of the mix fill servers; on the traces jobs of one GPU would hold a server each."""
-    (rival,) = (rival for rival in rivals.RIVALS if rival.name == "MonkeyTree")
-    workload = grounds.jobs_of(seed=1, ground="mix", jobs=40)
+@pytest.mark.parametrize("name", ["64-GPU mix", "Fine-tuning"])
+def test_monkeytree_gets_the_better_of_a_gpu_and_a_server(name):
+    (rival,), ground = (rival for rival in rivals.RIVALS if rival.name == "MonkeyTree"), grounds.GROUNDS[name]
+    workload = grounds.jobs_of(seed=1001, ground=ground.jobs, jobs=60)
     jct_s = {
-        size: ddlsched.simulate(workload, seed=1, **rival.options(replace(MIX, block_gpus=size))).jobs["jct_s"].mean()
-        for size in (1, 4)
+        size: ddlsched.simulate(workload, seed=1, **rival.options(replace(ground, block_gpus=size)))
+        .jobs["jct_s"]
+        .mean()
+        for size in (1, ground.gpus_per_server)
     }
-    assert jct_s[MIX.block_gpus] < 0.8 * jct_s[1]
+    assert jct_s[ground.block_gpus] == min(jct_s.values())
 
 
 def test_fixed_jobs_take_as_long_alone():
     made = {fixed: grounds.jobs_of(seed=2, ground="mix", jobs=1, fixed_size=fixed) for fixed in (False, True)}
-    gavel, fifo = (next(r for r in rivals.RIVALS if r.name == name) for name in ("Gavel", "FIFO that skips, LWF-1"))
+    gavel, fifo = (next(r for r in rivals.RIVALS if r.name == name) for name in ("Gavel", "FIFO, LWF-1"))
     jct_s = [
         ddlsched.simulate(made[rival.allocates], seed=1, **rival.options(MIX)).jobs["jct_s"].item()
         for rival in (gavel, fifo)
@@ -58,21 +132,42 @@ def test_fixed_jobs_take_as_long_alone():
 def test_the_league_table_has_paired_changes():
     rows = [
         {"ground": "g", "policy": policy, "seed": seed, **dict.fromkeys(league.METRICS, value * seed)}
-        for policy, value in ((rivals.BASELINE, 2.0), ("half", 1.0))
+        for policy, value in ((rivals.BASELINE, 2.0), ("FIFO, HiveD", 1.0), ("SRTF, HiveD", 0.9))
         for seed in (1, 2, 3)
     ]
-    bound_s = pd.DataFrame([{"ground": "g", "policy": policy, "bound_s": 1.6} for policy in (rivals.BASELINE, "half")])
+    bound_s = pd.DataFrame(
+        [
+            {"ground": "g", "policy": policy, "bound_s": 1.6}
+            for policy in (rivals.BASELINE, "FIFO, HiveD", "SRTF, HiveD")
+        ]
+    )
     table = league.league(pd.DataFrame(rows), bound_s).set_index("policy")
-    assert table.loc["half", "average_jct_s"] == pytest.approx(2.0)
-    assert table.loc["half", ["jct_change", "jct_change_low", "jct_change_high"]].tolist() == pytest.approx([-0.5] * 3)
-    assert table.loc["half", "seeds"] == 3
-    assert table["over_bound"].tolist() == pytest.approx([4.0 / 1.6, 2.0 / 1.6])
+    assert table.loc["FIFO, HiveD", "average_jct_s"] == pytest.approx(2.0)
+    assert table.loc["FIFO, HiveD", ["jct_change", "jct_change_low", "jct_change_high"]].tolist() == pytest.approx(
+        [-0.5] * 3
+    )
+    assert table.loc["FIFO, HiveD", "seeds"] == 3
+    assert table["over_bound"].tolist() == pytest.approx([4.0 / 1.6, 2.0 / 1.6, 1.8 / 1.6])
+    assert table["strongest"].tolist() == ["FIFO, HiveD", rivals.BASELINE, "FIFO, HiveD"]
+    assert table["over_strongest"].tolist() == pytest.approx([1.0, -0.5, -0.1])
+
+
+def test_the_strongest_rival_knows_no_more_and_shares_no_more():
+    names = ("FIFO, HiveD", "History, HiveD", "SRTF, HiveD", "Lucid")
+    jct_s = pd.DataFrame([dict(zip(names, (4.0, 3.0, 2.0, 1.0), strict=True))] * 2)
+    found = {rival.name: league.strongest(rival, jct_s) for rival in rivals.RIVALS if rival.name in names}
+    assert found == {
+        "FIFO, HiveD": None,
+        "History, HiveD": "FIFO, HiveD",
+        "SRTF, HiveD": "FIFO, HiveD",
+        "Lucid": "SRTF, HiveD",
+    }
 
 
 def test_every_rival_stays_above_its_bound_which_is_lower_on_shared_gpus():
-    few = [rival for rival in rivals.RIVALS if rival.name in ("HiveD", "Muri-S")]
-    found = league.bounds_of([MIX], few, 1, 60, {}).set_index("policy")["bound_s"]
-    assert found["Muri-S"] < found["HiveD"]
+    few = [rival for rival in rivals.RIVALS if rival.name in ("FIFO, HiveD", "Muri-S")]
+    found = league.bounds_of([MIX], few, 1, 60, NOWHERE).set_index("policy")["bound_s"]
+    assert found["Muri-S"] < found["FIFO, HiveD"]
     for rival in few:
         result = ddlsched.simulate(grounds.jobs_of(seed=1, ground="mix", jobs=60), seed=1, **rival.options(MIX))
         assert result.jobs["jct_s"].mean() >= found[rival.name]
@@ -85,15 +180,15 @@ def test_the_expected_league_has_the_distance_to_the_bound():
 
 
 def test_the_runs_are_all_rivals_on_all_seeds():
-    made = run.runs_of([MIX, RACKS], rivals.RIVALS, 3, 10, {})
+    made = run.runs_of([MIX, RACKS], rivals.RIVALS, 3, 10, NOWHERE, UNTUNED)
     assert len(made) == 3 * (2 * len(rivals.RIVALS) - 5)
     assert len({str((sorted(one.labels.items()), one.seed)) for one in made}) == len(made)
 
 
 def test_a_league_on_dask_is_that_of_this_machine(tmp_path):
     """A scheduler and a worker in this process, which have the jobs, the rivals and the measure sent to them."""
-    few = [rival for rival in rivals.RIVALS if rival.name in (rivals.BASELINE, "crux:paths-only", "Gavel")]
-    runs = run.runs_of([MIX], few, 1, 6, {})
+    few = [rival for rival in rivals.RIVALS if rival.name in (rivals.BASELINE, "Crux, first-fit", "Gavel")]
+    runs = run.runs_of([MIX], few, 1, 6, NOWHERE, UNTUNED)
     alone = sweep(runs, tmp_path / "alone", processes=1)
     with LocalCluster(
         n_workers=1,
@@ -107,6 +202,6 @@ def test_a_league_on_dask_is_that_of_this_machine(tmp_path):
         there = sweep(runs, tmp_path / "there", dask=cluster.scheduler_address)
     assert not alone.failures
     assert not there.failures
-    tables = [league.league(done.summaries(), league.bounds_of([MIX], few, 1, 6, {})) for done in (alone, there)]
+    tables = [league.league(done.summaries(), league.bounds_of([MIX], few, 1, 6, NOWHERE)) for done in (alone, there)]
     assert set(tables[0]["policy"]) == {rival.name for rival in few}
     pd.testing.assert_frame_equal(*tables)

@@ -25,7 +25,9 @@ def tables(tmp_path_factory) -> dict[str, pd.DataFrame]:
 
 def test_committed_tables_are_those_of_the_run(tables) -> None:
     committed = {path.stem: pd.read_csv(path) for path in (FOLDER / "expected").glob("*.csv")}
-    errors = committed.pop("megatron")
+    errors, splits, summary = (committed.pop(name) for name in ("megatron", "splits", "measured_rows"))
+    assert len(splits) >= 20
+    assert summary["mean"].tolist() == pytest.approx([splits[rows].mean() for rows in summary["rows"]], rel=1e-3)
     pd.testing.assert_frame_equal(megatron.summary(), errors, rtol=1e-4)
     assert set(committed) == set(tables)
     for name, table in committed.items():

@@ -3,6 +3,10 @@
 Each row: a number as a document shows it, and its interval there (or ``exact``, where nothing is drawn); what must
 stand in the same sentence, or in the same section if it is in a table; and the table, row and column that it comes
 from, with the command that prints it. A column may name those of the interval's ends, too: ``value:low:high``.
+
+A headline, what a policy changes of the average JCT, has a row in ``docs/headlines.csv``, too: the policy, the
+baseline, what each knows of jobs, whether it shares GPUs, ground and seeds. ``own`` matches what belongs to the policy.
+Its baseline must be the strongest on that ground of all others that know and share no more.
 """
 
 from __future__ import annotations
@@ -12,12 +16,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from experiment_scripts import scripts_of
 
 from ddlsched.results.paired_comparison import interval_text
-from ddlsched.results.statistics import Interval
+from ddlsched.results.statistics import Interval, paired_change
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = pd.read_csv(ROOT / "docs" / "claims.csv", dtype=str).to_dict("records")
+HEADLINES = pd.read_csv(ROOT / "docs" / "headlines.csv", dtype=str).to_dict("records")
+LEAGUE = "experiments/arena/expected/league.csv"
+BURST, BURST_TABLE = "64-GPU burst", "experiments/beyond_ada_srsf/expected/exclusive_full_against_fifo.csv"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
@@ -108,3 +116,88 @@ def test_another_number_is_no_headline():
     number = whole("-44.9", "[-45.9, -43.9]")
     for text in ("-44.9 [-50.0, -40.0] %", "-40.0 [-44.9, -38.1] %", "-50.0 [-53.0, -44.9] %", "-44.91 %"):
         assert not without_condition(text, number, "shared")
+
+
+# ---- Headlines and their baselines
+
+
+def entrants() -> pd.DataFrame:
+    """Return all of the league and of the 64-GPU burst: ground, policy, knows, shares, seeds, average_jct_s."""
+    columns = ["ground", "policy", "knows", "shares", "seeds", "average_jct_s"]
+    burst = pd.read_csv(ROOT / BURST_TABLE).query("metric == 'average_jct_s'").rename(columns={"mean": "average_jct_s"})
+    (exclusive,) = scripts_of("beyond_ada_srsf", "exclusive")
+    blind = burst["policy"].isin(exclusive.BLIND) | burst["policy"].str.contains("LAS")
+    burst = burst.assign(ground=BURST, knows=blind.map({True: "nothing", False: "lengths"}))
+    burst["shares"] = burst["policy"].str.startswith("GPUs shared")
+    return pd.concat([pd.read_csv(ROOT / LEAGUE)[columns], burst[columns]], ignore_index=True)
+
+
+def known(text: str) -> set[str]:
+    return set() if text == "nothing" else set(text.split(", "))
+
+
+def faults(headline: dict[str, str], table: pd.DataFrame) -> list[str]:
+    """Return what is wrong with a headline: a fact of either side, or a baseline that others beat."""
+    rows = table[table["ground"] == headline["ground"]].set_index("policy")
+    found = []
+    for side, prefix in ((headline["policy"], ""), (headline["baseline"], "baseline_")):
+        if side not in rows.index:
+            return [f"{side!r} does not play on {headline['ground']!r}"]
+        facts = {"knows": str(rows.loc[side, "knows"]), "shares": str(rows.loc[side, "shares"])}
+        facts |= {} if prefix else {"seeds": str(rows.loc[side, "seeds"])}
+        found += [f"{side}: {k} is {v}" for k, v in facts.items() if headline[f"{prefix}{k}"] != v]
+    may = known(headline["knows"])
+    fair = [known(knows) <= may and (headline["shares"] == "True" or not shares)
+            for knows, shares in zip(rows["knows"], rows["shares"], strict=True)]  # fmt: skip
+    others = rows[fair & ~rows.index.str.contains(headline["own"])]
+    strongest = others["average_jct_s"].idxmin()
+    return found + ([] if strongest == headline["baseline"] else [f"{strongest} beats {headline['baseline']}"])
+
+
+@pytest.mark.parametrize("headline", HEADLINES, ids=lambda row: f"{row['policy']} on {row['ground']}")
+def test_a_headline_is_held_against_the_strongest_of_the_same_knowledge_and_sharing(headline):
+    assert re.search(headline["own"], headline["policy"])
+    assert not faults(headline, entrants())
+
+
+@pytest.mark.parametrize("headline", HEADLINES, ids=lambda row: f"{row['policy']} on {row['ground']}")
+def test_the_number_of_a_headline_is_that_of_its_seeds_and_its_sentence_names_both_sides(headline):
+    if headline["ground"] == BURST:
+        assert any(claim["shown"] == headline["shown"] for claim in CLAIMS)  # with its table and row
+    else:
+        seeds = pd.read_csv(ROOT / LEAGUE.replace("league", "seeds")).query("ground == @headline['ground']")
+        jct_s = seeds.set_index("policy").drop(columns="ground").dropna(axis=1, how="all").T
+        change = paired_change(jct_s[headline["policy"]], jct_s[headline["baseline"]]).scaled(100)
+        assert interval_text(change, decimals=1, sign=True) == shown_with_interval(headline)
+    text = (ROOT / headline["document"]).read_text(encoding="utf-8")
+    number = re.compile(re.escape(shown_with_interval(headline)))
+    assert statements(text, number)
+    assert not without_condition(text, number, headline["says"])
+
+
+def test_a_headline_with_a_weak_baseline_or_a_wrong_fact_is_found():
+    table = pd.DataFrame(
+        [
+            ("g", "ours", "kinds", False, 20, 1.0),
+            ("g", "first-fit", "nothing", False, 20, 9.0),
+            ("g", "cells", "nothing", False, 20, 2.0),
+            ("g", "cells, lengths", "lengths", False, 20, 1.5),
+            ("g", "cells, sharing", "nothing", True, 20, 1.4),
+        ],
+        columns=["ground", "policy", "knows", "shares", "seeds", "average_jct_s"],
+    )
+    right = {"ground": "g", "policy": "ours", "own": "ours", "baseline": "cells", "knows": "kinds", "shares": "False"}
+    right |= {"baseline_knows": "nothing", "baseline_shares": "False", "seeds": "20"}
+    assert not faults(right, table)
+    assert faults(right | {"baseline": "first-fit"}, table) == ["cells beats first-fit"]
+    assert faults(right | {"seeds": "2"}, table) == ["ours: seeds is 20"]
+    assert faults(right | {"knows": "lengths"}, table) == ["ours: knows is kinds", "cells, lengths beats cells"]
+    assert faults(right | {"shares": "True"}, table) == ["ours: shares is False", "cells, sharing beats cells"]
+    assert faults(right | {"baseline": "nobody"}, table) == ["'nobody' does not play on 'g'"]
+
+
+def test_every_claim_of_the_league_is_a_headline():
+    """What a policy changes against no matter whom stands in tables alone."""
+    told = {(row["document"], row["shown"], row["interval"]) for row in HEADLINES}
+    claims = {(row["document"], row["shown"], row["interval"]) for row in CLAIMS if row["table"] == LEAGUE}
+    assert claims <= told

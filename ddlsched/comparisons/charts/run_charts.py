@@ -11,6 +11,7 @@ from ddlsched.comparisons.charts.placement_map import placement_map
 from ddlsched.comparisons.charts.style import PALETTE, Size, in_style, new_figure, resized
 from ddlsched.comparisons.charts.utilisation import utilisation, utilisation_bands
 from ddlsched.errors import InputError
+from ddlsched.results.reliability import GPU_TIME_PARTS, gpu_time_of
 from ddlsched.results.result import PHASES
 from ddlsched.results.tenants import gpus_over_time
 
@@ -116,3 +117,27 @@ class RunCharts:
         """Return the share of GPUs that computed, over time."""
         bands = utilisation_bands({"run": [self._result.samples]}, self._result.cluster.num_gpus)
         return resized(utilisation(bands), size)
+
+    @in_style()
+    def waterfall(self) -> Figure:
+        """Return what of the time that jobs held GPUs went where, from all of it down to what trained, GPU hours."""
+        hours = gpu_time_of(self._result)[["held", *GPU_TIME_PARTS]].sum() / 3600
+        lost = list(GPU_TIME_PARTS[:-1])
+        names = ["held by jobs", *lost, "training"]
+        left = hours["held"] - hours[lost].cumsum()
+        starts = [0.0, *left, 0.0]
+        widths = [hours["held"], *hours[lost], hours["training"]]
+        colours = [PALETTE[name] for name in ("grey", *["vermillion"] * len(lost), "blue")]
+        figure, axes = new_figure(2.2)
+        axes.barh(range(len(names)), widths, left=starts, color=colours)
+        for place, (start, width) in enumerate(zip(starts, widths, strict=True)):
+            share = width / hours["held"] if hours["held"] else 0.0
+            axes.text(start + width, place, f" {width:,.0f} ({share:.1%})", va="center")
+        axes.set_yticks(
+            range(len(names)), [name.replace("_", " ").replace("gpus and network", "others") for name in names]
+        )
+        axes.invert_yaxis()
+        axes.set_xlim(0, max(1.7 * hours["held"], 1e-9))
+        axes.set_xlabel("GPU hours", loc="right")
+        axes.grid(axis="x")
+        return figure

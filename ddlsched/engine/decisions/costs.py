@@ -80,9 +80,19 @@ class CommunicationCosts:
         """
         if self.has_plain_rings(dag):
             return self.rings(dag.messages, self.servers_of(gpus), way)
-        ranks = [self._rank(gpu) for gpu in gpus]
+        ranks = self.ranks(gpus)
         taking_part = collectives_of(dag, len(gpus))
         return [self._planned(task, [ranks[worker] for worker in workers], way) for task, workers in taking_part]
+
+    def ranks(self, gpus: Sequence[int]) -> list[Rank]:
+        """Return where workers on GPUs are."""
+        return [self._rank(gpu) for gpu in gpus]
+
+    def planned_of(self, dag: IterationDag, task: CollectiveTask, ranks: list[Rank]) -> PlannedTransfer:
+        """Return what a collective of an iteration over ranks puts on the network, on the topology's own routes."""
+        if self.has_plain_rings(dag):
+            return self.rings([task.message_bytes], list(dict.fromkeys(rank.server for rank in ranks)))[0]
+        return self._planned(task, ranks, None)
 
     def rings(self, messages: Sequence[float], servers: Sequence[int], way: Way | None = None) -> list[PlannedTransfer]:
         """Return what all-reduces of messages over servers put on the network."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from ddlsched.engine.loop.failures import cut_compute
 from ddlsched.engine.loop.gpu_groups import part_groups_of
-from ddlsched.engine.loop.placement import book, expand
+from ddlsched.engine.loop.placement import book, expand, spread_links
 from ddlsched.engine.loop.skipping.dormancy import wake_all
 from ddlsched.engine.loop.time_accounts import computed_ns, count_time, simulated_for
 from ddlsched.engine.loop.transfers import leave_waiting, stop_transfer
@@ -44,7 +44,8 @@ def close_books(s: State) -> None:
         elif job.state == JobState.RUNNING:
             if job.lockstep == 1:
                 expand(s, job)
-            part_groups_of(s, job)
+            if job.grouped == 0:
+                part_groups_of(s, job)
             job.samples_left = max(job.samples_left - (job.start_iterations_left - job.iterations_left) * job.batch, 0)
             count_time(job, run.now_ns)
             for worker in range(job.first_worker, job.first_worker + job.num_gpus):
@@ -54,6 +55,7 @@ def close_books(s: State) -> None:
                 close_transfer(s, transfer)
             for transfer in range(job.first_flow, job.first_flow + job.num_flows):
                 close_transfer(s, transfer)
+            spread_links(s, job)
 
 
 @njit

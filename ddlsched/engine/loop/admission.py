@@ -103,10 +103,63 @@ def sort_transfers(s: State, count: int) -> None:
 
 
 @njit
+def all_start(s: State, count: int) -> bool:
+    """Whether no transfer in ``items`` is kept from starting by one that starts before it.
+
+    Then it does not matter in which order transfers are asked of which some stand for others. If it may matter, all are
+    to be asked again, once nobody stands for others. What a policy refuses does not depend on who asks, but on how many
+    there are on a transfer's fullest link: it is asked as if all others had started.
+    """
+    run = s.run[0]
+    folded, start = False, True
+    for place in range(count):
+        folded = folded or s.jobs[s.transfers[s.items[place]].job].folded == 1
+        count_crossings(s, s.transfers[s.items[place]], 1)
+    for place in range(count):
+        if folded and start:
+            number = s.items[place]
+            count_once(s, s.transfers[number], -1)
+            start = (count == 1 and s.transfers[number].others == 0) or not refuses(s, number)
+            count_once(s, s.transfers[number], 1)
+    for place in range(count):
+        count_crossings(s, s.transfers[s.items[place]], -1)
+    if start or run.failed_door >= 0:
+        return True
+    run.doubt = 1
+    for place in range(count):
+        transfer = s.transfers[s.items[place]]
+        if transfer.fresh == 0:
+            transfer.fresh = 1
+            s.fresh[run.num_fresh] = s.items[place]
+            run.num_fresh += 1
+    return False
+
+
+@njit
+def count_crossings(s: State, transfer: Records, change: int) -> None:
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        s.links[s.entries[e].link].count += change
+
+
+@njit
+def count_once(s: State, transfer: Records, change: int) -> None:
+    """Count a transfer more, or less, on each of its links once."""
+    run = s.run[0]
+    run.stamp += 1
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link = s.links[s.entries[e].link]
+        if link.stamp != run.stamp:
+            link.stamp = run.stamp
+            link.count += change
+
+
+@njit
 def admit_transfers(s: State) -> None:
     """Ask a compiled ``admit``."""
     run = s.run[0]
     count = gather_candidates(s) if run.refusal_lasts == 1 else gather_transfers(s)
+    if run.num_folded > 0 and not all_start(s, count):
+        return
     for place in range(count):
         number = s.items[place]
         door, address, fields = Door.COMMUNICATION.value, run.communication_address, run.communication_fields

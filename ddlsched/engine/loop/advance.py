@@ -158,6 +158,9 @@ def advance(s: State) -> int:
                 run.communicate = 0
                 if run.communication == Communication.ADMITS:
                     admit_transfers(s)
+                    if run.doubt == 1:
+                        run.communicate, run.stage = 1, Stage.COMMUNICATION.value
+                        return Question.SPLIT.value
                 elif run.communication == Communication.KEYS:
                     select_transfers(s)
                 else:
@@ -169,6 +172,9 @@ def advance(s: State) -> int:
                     rerate_neighbours(s)
                 elif run.contention == Contention.SHARES:
                     rerate_shares(s, ZERO)
+                    if run.doubt == 1:
+                        run.stage = Stage.RATES.value
+                        return Question.SPLIT.value
                 elif run.num_active > 0:
                     return Question.RATES.value
                 forget_touched_links(s)

@@ -35,6 +35,7 @@ from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job, reroute_transfer
 from ddlsched.engine.loop.rates import apply_rates
 from ddlsched.engine.loop.room import next_fitting, reserve_bytes
+from ddlsched.engine.loop.splitting import put_on_network, stand_alone, take_off_network
 from ddlsched.engine.loop.state_flows import plan_move, send_state, wake_running
 from ddlsched.engine.native.jit import NUMBER, NUMBERS, REAL, REALS, STATE, compiled_part, compiling, is_kept
 from ddlsched.engine.native.support import runs_in_python, say_if_unsupported
@@ -59,6 +60,7 @@ class Part(Enum):
     SHARES = "whose transfers share by weights and levels"
     MOVES = "whose policies stop or move jobs"
     PATHS = "whose transfers choose their paths anew"
+    GROUPS = "with jobs of groups, of which some workers may do alike"
     COMPILED_PATHS = "whose transfers choose their paths anew by a compiled policy"
 
 
@@ -102,6 +104,11 @@ def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
         Part.ELASTIC: [(stop_job, (STATE, NUMBER, NUMBER))],
         Part.JUMPS: [],
         Part.SHARES: [],
+        Part.GROUPS: [
+            (take_off_network, (STATE, NUMBER)),
+            (put_on_network, (STATE, NUMBER)),
+            (stand_alone, (STATE, NUMBER)),
+        ],
         Part.MOVES: [
             (stop_job, (STATE, NUMBER, NUMBER)),
             (sort_queue, (STATE,)),

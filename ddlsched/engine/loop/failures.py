@@ -6,14 +6,14 @@ import numpy as np
 
 from ddlsched.engine.loop.gpu_groups import part_groups_of
 from ddlsched.engine.loop.heap import unschedule
-from ddlsched.engine.loop.placement import expand, remove_job
+from ddlsched.engine.loop.placement import expand, remove_job, spread_links
 from ddlsched.engine.loop.room import change_free_bytes
 from ddlsched.engine.loop.skipping.dormancy import wake
 from ddlsched.engine.loop.tasks import leave_ready, touch_gpu
 from ddlsched.engine.loop.time_accounts import count_time, record_slice, stop_computing
 from ddlsched.engine.loop.transfers import leave_waiting, pause_transfer
 from ddlsched.engine.native.jit import called_from_python, njit
-from ddlsched.engine.records.field_values import OFFLINE_BYTES, ONE, ZERO, JobState, SliceKind, TransferState
+from ddlsched.engine.records.field_values import OFFLINE_BYTES, ZERO, JobState, SliceKind, TransferState
 from ddlsched.engine.records.layout import Records, State
 
 
@@ -26,7 +26,7 @@ def cut_compute(s: State, job: Records, number: int) -> None:
     if g.worker == number:
         if run.record == 1:
             record_slice(s, SliceKind.CUT.value, number, job, g.task, g.started_ns, ZERO, 0.0)
-        stop_computing(run, g, worker, job, ONE)
+        stop_computing(run, g, worker, job, g.group_size)
         unschedule(run, s.heap, s.position, s.end_ns, worker.gpu)
         touch_gpu(run, s.gpus, s.touched_gpus, worker.gpu)
 
@@ -86,7 +86,8 @@ def stop_job(s: State, number: int, checkpoint_iterations: int) -> None:
         wake(s, number)
     if job.lockstep == 1:
         expand(s, job)
-    part_groups_of(s, job)
+    if job.grouped == 0:
+        part_groups_of(s, job)
     for worker in range(job.first_worker, job.first_worker + job.num_gpus):
         cut_compute(s, job, worker)
     count_time(job, run.now_ns)
@@ -94,6 +95,7 @@ def stop_job(s: State, number: int, checkpoint_iterations: int) -> None:
     for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
         cut_transfer(s, transfer)
     cut_state(s, job)
+    spread_links(s, job)
     forget_iteration(s, job)
     if job.restarting == 1:
         if s.position[run.num_gpus + len(s.transfers) + number] >= 0:

@@ -18,7 +18,8 @@ from ddlsched.engine.records.layout import Records, State
 @njit
 def start_iteration(s: State, job: Records) -> None:
     job.iteration_ns = s.run[0].now_ns
-    job.steps_left = compute_steps(job) + job.num_transfers
+    job.parity = 1 - job.parity
+    job.steps_left = compute_steps(job) + (job.num_tuples if job.grouped == 1 else job.num_transfers)
     lockstep = should_be_lockstep(job)
     if lockstep != job.lockstep:
         count_time(job, s.run[0].now_ns)

@@ -17,7 +17,8 @@ def load_of(s: State, gpu: int) -> int:
     for place in range(s.gpus[gpu].num_residents):
         number = s.residents[gpu, place]
         job = s.jobs[s.workers[number].job]
-        done_ns = s.workers[simulated_for(s, job, number)].done_ns
+        simulated = s.workers[simulated_for(s, job, number)]
+        done_ns = simulated.done_ns
         if job.dormant == 1:
             done_ns += dormant_done_ns(s, job)
             load_ns -= dormant_sent_ns(s, job)
@@ -26,7 +27,7 @@ def load_of(s: State, gpu: int) -> int:
         if len(s.speeds) > 0:
             left_ns = np.int64(np.rint(left_ns / s.speeds[job.speed_row, s.gpus[gpu].kind]))
         compute_ns += left_ns
-        load_ns += job.load_left_ns + s.workers[number].load_left_ns
+        load_ns += job.load_left_ns + (simulated.load_left_ns if job.grouped == 1 else 0)
     if s.gpus[gpu].relative_speed != 1.0:
         compute_ns = np.int64(np.rint(compute_ns / s.gpus[gpu].relative_speed))
     return load_ns + compute_ns

@@ -84,6 +84,8 @@ def place_job(
         join_gpu(s, job, job.first_worker + i, chosen[i])
         if slowness(s, job, chosen[i]) != 1.0:
             job.uneven = 1
+    if job.grouped == 1:
+        stand_for_others(s, job)
     join_links(s, number, job_links)
     job.running_place = run.num_running
     s.running[run.num_running] = number
@@ -101,7 +103,7 @@ def place_job(
             transfer.entry_room = num_links[i]
         transfer.uneven = 0
         if num_links[i] > 0:
-            job.num_linked += 1
+            job.num_linked += 1 + transfer.others
         for _ in range(num_links[i]):
             s.entries[run.num_entries].link = links[place]
             s.entries[run.num_entries].share = shares[place]
@@ -125,6 +127,30 @@ def place_job(
     do_work(s)
     if run.num_finished > 0:
         run.again = 1
+
+
+@njit
+def stand_for_others(s: State, job: Records) -> None:
+    """Have some workers of a job of groups, each on a GPU without others, simulated for those that do the same."""
+    for number in range(job.first_worker, job.first_worker + job.num_gpus):
+        leader = s.workers[number].leader = s.workers[number].stands_for
+        if leader != number:
+            s.gpus[s.workers[leader].gpu].group_size += 1
+
+
+@njit
+def spread_links(s: State, job: Records) -> None:
+    """Write down of the links of a job that leaves them for how long they were busy, as those simulated for them."""
+    if job.folded == 0:
+        return
+    job.folded = 0
+    s.run[0].num_folded -= 1
+    for place in range(job.first_link, job.first_link + job.num_links):
+        link = s.links[s.job_links[place]]
+        link.busy_ns += s.links[link.leader].busy_ns - link.leader_busy_ns if link.leader != s.job_links[place] else 0
+    for place in range(job.first_link, job.first_link + job.num_links):
+        s.links[s.job_links[place]].leader = s.job_links[place]
+        s.links[s.job_links[place]].folded = 0
 
 
 @njit
@@ -219,6 +245,8 @@ def leave_gpu(s: State, number: int) -> None:
         place += 1
     s.residents[gpu, place] = s.residents[gpu, g.num_residents]
     s.workers[number].leader = number
+    if s.jobs[s.workers[number].job].grouped == 1:
+        g.group_size = 1
     g.residents_hash -= mix(s.workers[number].job + 1)
     compare_again(s, gpu)
     add_penalties(s, gpu)
@@ -254,6 +282,10 @@ def book_bytes(s: State, transfer: Records) -> None:
     if transfer.state != TransferState.IDLE:
         sent_bytes += transfer.bytes - bytes_left_now(transfer, s.run[0].now_ns)
     transfer.times_sent = 0
+    for place in range(transfer.first_crossing, transfer.first_crossing + transfer.num_crossings):
+        s.links[s.crossings[place].link].bytes += sent_bytes * s.crossings[place].share
+    if transfer.num_crossings > 0:
+        return
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         s.links[s.entries[e].link].bytes += sent_bytes * s.entries[e].share
 
@@ -333,5 +365,6 @@ def remove_finished(s: State) -> None:
     run = s.run[0]
     for place in range(run.num_finished):
         remove_job(s, s.jobs[s.finished[place]])
+        spread_links(s, s.jobs[s.finished[place]])
         run.num_jobs_left -= 1
     run.num_finished = 0

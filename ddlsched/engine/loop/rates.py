@@ -186,6 +186,13 @@ def rerate_max_min(s: State) -> None:
         settle_covers(s)
         settle_binding(s)
         count = fill(s)
+    if run.doubt == 1:  # fill all of it again, once nobody stands for others
+        for place in range(count):
+            transfer = s.transfers[s.items[place]]
+            leave_filling(s, transfer)
+            for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+                touch_link(s, s.entries[e].link)
+        return
     if run.record == 1:
         count_sharing(s)
     for place in range(count):

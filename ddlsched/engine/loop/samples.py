@@ -34,7 +34,8 @@ def take_sample(s: State, time_ns: int) -> None:
     record.time_ns = time_ns
     record.busy_ns = run.busy_ns + np.float64(run.computing_gpus) * (time_ns - run.sampled_ns)
     record.allocated_gpus, record.queued_jobs = run.allocated_gpus, run.num_queued + run.num_elastic_queued
-    record.active_transfers, record.waiting_transfers = run.num_active, run.num_waiting
+    record.active_transfers = run.num_active + run.others_active
+    record.waiting_transfers = run.num_waiting + run.others_waiting
     for place in range(run.num_dormant):
         job = s.jobs[s.dormant[place]]
         record.busy_ns += np.float64(job.num_gpus) * dormant_busy_ns(s, job, run.sampled_ns, time_ns)

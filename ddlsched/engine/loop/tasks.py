@@ -193,7 +193,7 @@ def end_all_reduce(s: State, number: int) -> None:
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
     task = s.tasks[job.first_task + transfer.task]
-    job.steps_left -= 1
+    job.steps_left -= 1 + transfer.others
     if job.grouped == 1:
         for member in range(task.first_member, task.first_member + task.num_members):
             s.workers[job.first_worker + s.members[member]].load_left_ns -= task.load_ns
@@ -218,6 +218,7 @@ def end_all_reduce(s: State, number: int) -> None:
 @njit
 def end_part(s: State, job: Records, task: Records) -> None:
     """A part of an iteration of a job of groups is done: what waits for it may go."""
+    task.ended = job.parity
     for place in range(task.first_successor, task.first_successor + task.num_successors):
         successor = s.successors[place]
         record = s.tasks[job.first_task + successor]

@@ -27,6 +27,7 @@ def join_waiting(s: State, number: int) -> None:
     transfer.position = run.num_waiting
     s.waiting[run.num_waiting] = number
     run.num_waiting += 1
+    run.others_waiting += transfer.others
     run.rerate = 1
     transfer.waits_on = -1
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
@@ -102,6 +103,7 @@ def leave_waiting(s: State, number: int) -> None:
     count_time(job, run.now_ns)
     job.waiting_transfers -= 1
     run.num_waiting = leave_list(s.transfers, s.waiting, run.num_waiting, transfer.position)
+    run.others_waiting -= transfer.others
     leave_waiting_lists(s, transfer)
     transfer.state = TransferState.IDLE
 
@@ -118,6 +120,7 @@ def start_transfer(s: State, number: int) -> None:
     transfer.position = run.num_active
     s.active[run.num_active] = number
     run.num_active += 1
+    run.others_active += transfer.others
     transfer.since_ns = run.now_ns
     transfer.segment_ns = run.now_ns
     if transfer.weight == 0.0:
@@ -148,6 +151,7 @@ def stop_transfer(s: State, number: int) -> None:
     count_time(job, run.now_ns)
     job.active_transfers -= 1
     run.num_active = leave_list(s.transfers, s.active, run.num_active, transfer.position)
+    run.others_active -= transfer.others
     transfer.state = TransferState.IDLE
     leave_filling(s, transfer)
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
@@ -191,7 +195,7 @@ def pause_transfer(s: State, number: int) -> None:
 def end_transfer(s: State, number: int) -> None:
     """Step 1: an active transfer has sent its last byte."""
     run = s.run[0]
-    run.events += 1
+    run.events += 1 + s.transfers[number].others
     run.communicate = 1
     stop_transfer(s, number)
     s.transfers[number].bytes_left = 0.0

@@ -51,6 +51,7 @@ class Question(IntEnum):
     POLICY_FAILED = 12
     PATHS = 13
     JUMPS = 14
+    SPLIT = 15
 
 
 class Door(IntEnum):

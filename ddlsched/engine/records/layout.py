@@ -35,6 +35,9 @@ _INTEGERS = {
         "num_unsettled "
         # transfers that are ready and have yet to get their paths; links that may be covered or not covered any more
         "num_unrouted num_doubted_links "
+        # of transfers that stand for others: how many others run and wait; whether it may matter that these do all the
+        # same, so that they must be simulated each by itself
+        "others_active others_waiting num_folded doubt "
         # when a policy wants to be woken; -1 for never
         "wake_placement_ns wake_communication_ns "
         # when servers fail or come back, and when Python wants to see the state; the last ns for never
@@ -61,8 +64,11 @@ _INTEGERS = {
         # fixed
         "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
         "first_worker first_transfer num_transfers first_source num_sources elastic kind "
-        # of one whose workers do different things: its compute tasks, counted for each worker that runs them
-        "grouped group_steps "
+        # of one whose workers do different things: its compute tasks, counted for each worker that runs them,
+        # its collectives, for each tuple, and a number that changes from iteration to iteration
+        "grouped group_steps num_tuples parity "
+        # and, of those, the workers that are simulated for all
+        "folded first_leader num_leaders "
         # fixed at placement
         "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left first_link num_links "
         "num_linked "
@@ -97,12 +103,14 @@ _INTEGERS = {
     "task": (
         "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns "
         "begins_ns ends_ns dag_task part first_member num_members "
-        # of a job of groups: who computes it
-        "worker"
+        # of a job of groups: who computes it, and the parity of the iteration in which it ended last
+        "worker ended"
     ),
     "worker": (
         "job gpu leader done_ns busy_ns first_ready num_ready first_flag next_ready previous_ready penalty_ppm "
-        "memory_bytes spared_ns load_left_ns"
+        "memory_bytes spared_ns load_left_ns "
+        # of a job of groups: the worker that is simulated for it
+        "stands_for"
     ),
     "gpu": (
         "server worker task touched first_ready num_residents free_bytes started_ns busy_ns fits open_place "
@@ -117,6 +125,8 @@ _INTEGERS = {
         "level step seen "
         # whether its links carry different bytes
         "uneven "
+        # for how many others it stands, and where all their links are listed
+        "others first_crossing num_crossings end_ns "
         # the entry by which alone it is in the list of a link while it waits, or -1 if it is in those of all its links
         "waits_on "
         # parts of its message that it has sent, and whether what is to come next is the end of one
@@ -138,11 +148,16 @@ _INTEGERS = {
         "first_filled fill_stamp stale cursor last_step fill_level num_unfilled "
         "due_place due_level due_lead due_follower "
         # whether it cannot bind the one transfer on it, and whether it cannot bind any, as another link does before
-        "asleep covered"
+        "asleep covered "
+        # the link that is simulated for it, and for how long that had been busy when it began to be; whether transfers
+        # stand for others on it (1), which cross several such links (2)
+        "leader leader_busy_ns folded"
     ),
     # of the entries from a transfer's first on, ``open`` holds one after another those at links that are not covered,
     # and ``binding`` those that bind it; the lists of those that are placed are there whether or not they send
     "entry": "link transfer next previous next_filled previous_filled binding open next_placed previous_placed",
+    # a link that a transfer crosses, or one that it stands for
+    "crossing": "link",
     # a link's list of entries that are placed; while links are compared, what a transfer does on this one
     # then how many flows of the transfer that is getting its paths have it on theirs, and of which transfer that is
     "cover": "head doubted stamp crossings mark passed passed_stamp chosen chosen_stamp",
@@ -161,10 +176,11 @@ _FLOATS = {
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
     "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight new_rate",
-    "link": "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share",
+    "link": "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share last_taken last_share",
     "step": "lead_share share",
     "filling": "lead_share",
     "entry": "share units",
+    "crossing": "share",
     "cover": "least_share greatest_share",
     "path": "latency_s",
     "slice": "rate",
@@ -230,6 +246,7 @@ class Arrays(NamedTuple):
     transfers: Records
     links: Records
     entries: Records
+    crossings: Records
     covers: Records
     hops: Records
     paths: Records

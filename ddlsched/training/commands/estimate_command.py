@@ -16,6 +16,7 @@ from ddlsched.io.files import refuse_unwritable, replacing
 from ddlsched.training.commands.machine_options import MachineOptions
 
 if TYPE_CHECKING:
+    from ddlsched.training.estimate.hardware import Machine
     from ddlsched.training.estimate.models import Model
     from ddlsched.training.estimate.parallel_layout import Parallelism
     from ddlsched.training.estimate.step_estimate import Estimate
@@ -37,7 +38,13 @@ class PlanOptions:
     global_batch: int | None = option(None, "Samples of a step.", shown="data x micro-batch")
     interleave: int = option(1, "Model chunks of each pipeline stage.")
     zero: int = option(0, "ZeRO stage, 0 to 3.")
-    recompute: str = option("none", "What backward computes again: none, selective or full.", metavar="WHAT")
+    shards: int = option(0, "Of the data-parallel GPUs, those that ZeRO spreads over (HSDP).", shown="all")
+    recompute: str = option(
+        "none", "What backward computes again: none, selective, elementwise, alternate or full.", metavar="WHAT"
+    )
+    offload: float = option(0.0, "Share of kept activations that waits in the host's memory.")
+    zero_bubble: bool = option(False, "Fill bubbles with weight gradients (ZB-H1).")
+    asynchronous: bool = option(False, "Cut tensor parallelism's collectives up behind their products.")
     sequence_parallel: bool = option(False, "Split norms along the sequence.")
     overlap: bool = option(False, "Reduce gradients behind the last backward.")
 
@@ -57,6 +64,9 @@ class EstimateOptions:
     """How products and collectives run."""
 
     precision: str = option("half", "Of matrix products: half, single, fp8, mxfp8 or nvfp4.")
+    gpu: Path | None = option(
+        None, "Kernels of --cluster's GPU that 'calibrate-gpu' measured, in place of a program's.", metavar="FILE.csv"
+    )
     algorithm: str = option("ring", "Of collectives: ring, halving-doubling, direct, or one of yours.")
 
 
@@ -124,7 +134,9 @@ def estimate(
     chosen = host.made()
     cluster = parse_cluster(chosen.cluster, topology=chosen.topology, efficiency=chosen.efficiency)
     machine = cluster.machine(max(1, int(plan.num_gpus)))
-    found = estimate_checked(found_model, plan, machine, **running.values)
+    options = dict(running.values)
+    machine, measured = _with_kernels(machine, options.pop("gpu", None))
+    found = estimate_checked(found_model, plan, machine, **options)
     if job_out is not None:
         from ddlsched.training.estimate.estimated_jobs import job_of
 
@@ -132,11 +144,23 @@ def estimate(
         job = job_of(found_model, plan, machine, job_id=name, iterations=count, label=name, groups=groups)
         _write_job(job, job_out)
     title = f"{name} on {int(plan.num_gpus)} GPUs of {chosen.cluster}"
-    said = remark(cluster.efficiency, machine.gpu.name, running.made().precision, found_model)
+    said = measured or remark(cluster.efficiency, machine.gpu.name, running.made().precision, found_model)
     if wanted.as_json:
         emit(json.dumps(_numbers(found) | {"efficiency": cluster.efficiency, "remark": said}, indent=2) + "\n")
     else:
         emit(_table(title, found_model.samples_are, plan, found) + f"  {cluster.efficiency}: {said}\n")
+
+
+def _with_kernels(machine: Machine, path: Path | None) -> tuple[Machine, str]:
+    """Return a cluster whose GPUs multiply as fast as those that were measured, and a line that says so."""
+    if path is None:
+        return machine, ""
+    from ddlsched.training.kernels.speeds import kernel_speeds, read_kernels
+
+    kernels = read_kernels(path)
+    found = kernel_speeds(kernels, machine.gpu)
+    said = f"products and attention as measured on {kernels[0].gpu}, its products met within {100 * found.error:.0f} %"
+    return machine.with_efficiency(found.given_to(machine.gpu.efficiency)), said
 
 
 def _model(name: str | None, given: ModelOptions) -> tuple[str, Model]:

@@ -117,7 +117,7 @@ class Plan:
             return preset(known, self.efficiency, "efficiency"), _SHARES[self.efficiency]
         program = PROGRAMS[self.efficiency]
         like = program.known(self.gpu.name)
-        return program.efficiencies[like], program.links[like]
+        return program.efficiencies[like].at_clock(_clock(self.gpu, GPUS[like])), program.links[like]
 
     def _tiers(self, nodes: int, per_node: int) -> tuple[Tier, ...]:
         inside, between = self._reached()[1]
@@ -137,6 +137,16 @@ class Plan:
             )
             for number, tier in enumerate(tiers)
         )
+
+
+def _clock(gpu: Gpu, measured: Gpu) -> float:
+    """Return how many times as high a GPU's clock is as that of one of its kind with another power limit.
+
+    Power grows with the clock and the square of the voltage, which grows with the clock.
+    """
+    if gpu.peak_flops_per_s != measured.peak_flops_per_s:
+        return 1.0
+    return float((gpu.power_w / measured.power_w) ** (1 / 3))
 
 
 _WHOLE = ("nodes", "gpus_per_node", "expansion_shared_by")

@@ -19,13 +19,15 @@ __all__ = ["Costs", "Group", "PassTimes", "groups_of", "halving_rules"]
 
 Group = tuple[Span, ...]
 
+_CROWD = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class PassTimes:
     """A part of a model, for one micro-batch on one GPU; seconds.
 
     ``forward_exposed_s`` and ``backward_exposed_s`` are the collectives during which nothing is computed;
-    ``again_s`` and ``again_exposed_s`` are what recomputation adds.
+    ``again_s`` and ``again_exposed_s`` are what recomputation adds; ``weight_s`` is the part of backward for weights.
     """
 
     forward_s: Amount = 0.0
@@ -34,6 +36,7 @@ class PassTimes:
     backward_exposed_s: Amount = 0.0
     again_s: Amount = 0.0
     again_exposed_s: Amount = 0.0
+    weight_s: Amount = 0.0
 
     @property
     def compute_s(self) -> Amount:
@@ -49,17 +52,21 @@ class PassTimes:
 def groups_of(parallelism: Parallelism, machine: Machine) -> dict[str, Group]:
     """Return the groups of each kind of parallelism on the machine's tiers.
 
-    ``replicas`` are the data-parallel GPUs that hold the same experts; ``world`` is every GPU that trains.
+    ``shards`` spread a copy, ``mirrors`` hold the same shard; ``replicas`` are data-parallel GPUs that hold the same
+    experts; ``world`` is every GPU that trains.
     """
     expert = parallelism.expert
     copies, own = parallelism.copies, parallelism.own_experts
     tiers = [tier.size for tier in machine.tiers]
     tensor, data, pipeline = split_group([parallelism.tensor, copies, parallelism.pipeline], tiers)
+    sharded = parallelism.spread_over
+    _, shards, mirrors = split_group([parallelism.tensor, sharded, copies // sharded], tiers)
     context = split_group([parallelism.tensor, parallelism.context], tiers)[1]
     inner = np.where(own, 1, parallelism.tensor)
     _, experts, replicas = split_group([inner, expert, copies * parallelism.tensor // inner // expert], tiers)
     world = [a * b * c for a, b, c in zip(tensor, data, pipeline, strict=True)]
     named = {"tensor": tensor, "context": context, "data": data, "expert": experts, "replicas": replicas}
+    named |= {"shards": shards, "mirrors": mirrors}
     return {
         name: tuple(
             Span(size, tier.bytes_per_s, tier.latency_s) for size, tier in zip(sizes, machine.tiers, strict=True)
@@ -165,7 +172,9 @@ class Costs:
 
     def _launches_s(self, layer: Layer, recomputed: bool) -> PassTimes:
         """Return the time of a layer's launches, its collectives' included."""
-        launch_s = self.machine.gpu.efficiency.launch_s
+        efficiency = self.machine.gpu.efficiency
+        crowded = np.asarray(self.parallelism.tensor) >= _CROWD
+        launch_s = efficiency.launch_s * np.where(crowded, efficiency.crowded, 1.0)
         backward = (*layer.input_gradient, *layer.weight_gradient)
         forward_s, backward_s = (
             launch_s * (sum(one.kernels for one in operations) + sum(map(self._is_sent, collectives)))
@@ -174,14 +183,17 @@ class Costs:
                 (backward, layer.backward_collectives),
             )
         )
-        return PassTimes(forward_s=forward_s, backward_s=backward_s, again_s=forward_s * self._again(layer, recomputed))
+        return PassTimes(forward_s=forward_s, backward_s=backward_s, again_s=recomputed * forward_s * self.again(layer))
 
     def _is_sent(self, collective: LayerCollective) -> Amount:
         return (np.asarray(collective.message_bytes) > 0) & (self._members(collective.group) > 1)
 
-    def _again(self, layer: Layer, recomputed: bool) -> Amount:
-        kind = np.asarray(self.parallelism.recompute)
-        return recomputed & ((kind == "full") | ((kind == "selective") & (layer.role == "attention")))
+    def again(self, layer: Layer) -> Amount:
+        """Return the share of a layer of a block that backward computes again."""
+        kind, moves = np.asarray(self.parallelism.recompute), not np.any(layer.output_bytes)
+        share = np.where(kind == "full", 1.0, np.where(kind == "alternate", layer.alternate, 0.0))
+        whole = ((kind == "selective") & (layer.role == "attention")) | ((kind == "elementwise") & moves)
+        return np.where(whole, 1.0, share)
 
     def _layer(self, layer: Layer, recomputed: bool) -> PassTimes:
         forward_s, input_s, weight_s = map(
@@ -189,16 +201,24 @@ class Costs:
         )
         sent_s = self.collectives_s(layer.forward_collectives)
         returned_s = self.collectives_s(layer.backward_collectives)
-        again = self._again(layer, recomputed)
+        if self.parallelism.asynchronous:
+            sent_s, returned_s = self._behind(sent_s, forward_s), self._behind(returned_s, input_s)
+        again = recomputed * self.again(layer)
         return PassTimes(
             forward_s=forward_s,
             backward_s=input_s + weight_s,
+            weight_s=weight_s,
             forward_exposed_s=sent_s,
             # The weight gradient is computed while the input gradient is reduced.
             backward_exposed_s=np.maximum(0.0, returned_s - weight_s),
             again_s=forward_s * again,
             again_exposed_s=sent_s * again,
         )
+
+    def _behind(self, sent_s: Amount, computing_s: Amount) -> Amount:
+        """Return what is exposed of a collective that is cut into a part a GPU, each behind a part of its product."""
+        hidden_s = np.minimum(sent_s, computing_s) * (1 - 1 / np.asarray(self.parallelism.tensor))
+        return sent_s - hidden_s
 
 
 def _scattered(span: Span, share: Amount, copies: Amount) -> Span:

@@ -214,7 +214,7 @@ class _Step:
         return [Sent(*pair, message_bytes) for pair, message_bytes in total.items()]
 
     def _is_again(self, layer: Layer) -> bool:
-        return self.plan.recompute == "full" or (self.plan.recompute == "selective" and layer.role == "attention")
+        return bool(self.costs.again(layer) > 0)
 
 
 def _send_name(direction: Direction, stage: int, number: int) -> str:

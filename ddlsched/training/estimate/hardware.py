@@ -43,6 +43,8 @@ class Efficiency:
     launch_s
         The host's time to launch a kernel or a collective. The host runs ahead, so a pass over a part of the model
         takes no less than its launches, and no more for those that end before the GPU has done its work.
+    crowded
+        How many times as long launches take where eight GPUs or more split a matrix: their hosts wait for each other.
     collective_s
         Lost with every collective of more than one GPU, beside its steps.
     odd
@@ -53,6 +55,8 @@ class Efficiency:
     attention
         Share of the peak in half precision that fused attention reaches, all pairs of tokens counted, also those that a
         causal mask leaves out; None: ``matrix``.
+    casting
+        How often the bytes of a product are moved to bring its operands into 8 or 4 bits.
     experts, expert_rows
         Share of ``matrix`` that products of experts reach if each has endlessly many tokens, and the tokens of an
         expert that reach half of it.
@@ -73,10 +77,12 @@ class Efficiency:
     kernel_s: Amount = 0.0
     gap_s: Amount = 0.0
     launch_s: Amount = 0.0
+    crowded: Amount = 1.0
     collective_s: Amount = 0.0
     odd: Amount = 1.0
     by_precision: Mapping[str, Amount] = field(default_factory=dict)
     attention: Amount | None = None
+    casting: Amount = 0.0
     experts: Amount = 1.0
     expert_rows: Amount = 0.0
     expert_s: Amount = 0.0
@@ -84,6 +90,15 @@ class Efficiency:
     exposed: Amount = 1.0
     scattered: Amount = 1.0
     taken: Amount = 0.0
+
+    def at_clock(self, factor: float) -> Efficiency:
+        """Return the shares of a GPU of the same kind whose clock is so many times as high."""
+        return dataclasses.replace(
+            self,
+            matrix=self.matrix * factor,
+            by_precision={name: share * factor for name, share in self.by_precision.items()},
+            attention=None if self.attention is None else self.attention * factor,
+        )
 
     def share(self, work: Work, precision: Precision, rows: Amount) -> Amount:
         """Return the share of the peak that products of a kind reach; ``rows`` are the tokens of an expert."""
@@ -111,6 +126,8 @@ class Gpu:
         At full load.
     price_per_hour
         US dollars an hour.
+    host_bytes_per_s
+        To the host's memory, one direction.
     efficiency
         How far it stays below these figures.
     """
@@ -122,6 +139,7 @@ class Gpu:
     link_bytes_per_s: Amount
     power_w: Amount = 0.0
     price_per_hour: Amount = 0.0
+    host_bytes_per_s: Amount = 32e9
     efficiency: Efficiency = field(default_factory=Efficiency)
 
     def peak(self, precision: Precision) -> Amount:
@@ -236,9 +254,11 @@ def operations_s(
     flops = operation.flops * np.where(operation.odd, efficiency.odd, 1.0)
     reached = gpu.peak(precision) * efficiency.share(operation.work, precision, operation.rows)
     computing_s = (flops + started * efficiency.half_flops) / reached
+    cast = operation.work in ("matrix", "experts") and precision not in ("half", "single")
+    casting_s = np.where(started > 0, efficiency.casting * moving_s, 0.0) if cast else 0.0
     longest_s = np.maximum(np.maximum(moving_s, computing_s), operation.kernels * efficiency.kernel_s)
     lost_s = efficiency.expert_s if operation.work == "dispatch" else efficiency.gap_s
-    return longest_s + operation.kernels * lost_s
+    return longest_s + casting_s + operation.kernels * lost_s
 
 
 def tiers_of_topology(

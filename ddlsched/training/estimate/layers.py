@@ -22,9 +22,9 @@ __all__ = [
     "matrix_product",
 ]
 
-GroupName: TypeAlias = Literal["tensor", "context", "expert", "data", "replicas", "world"]
-"""Which GPUs take part: those that share a layer's matrices, a sequence, its experts, its copies, copies of its
-experts, or all."""
+GroupName: TypeAlias = Literal["tensor", "context", "expert", "data", "shards", "mirrors", "replicas", "world"]
+"""Which GPUs take part: those that share a layer's matrices, a sequence, its experts, its copies, of these those that
+shard it together and those that hold the same shard, copies of its experts, or all."""
 
 Work: TypeAlias = Literal["matrix", "attention", "experts", "output", "dispatch"]
 """Kinds of kernels whose speed is measured apart: products with weights, fused attention, products of experts, those of
@@ -95,6 +95,10 @@ class Layer:
         Run after each pass.
     role
         Whether selective recomputation runs it again.
+    alternate
+        Share of it that is computed again if every second product is.
+    output_bytes
+        Of products and attention: what they give.
     awaited_before
         Layer before which the forward collective must have ended; by default the next.
     """
@@ -110,6 +114,8 @@ class Layer:
     forward_collectives: tuple[LayerCollective, ...] = ()
     backward_collectives: tuple[LayerCollective, ...] = ()
     role: Role = "other"
+    alternate: Amount = 1.0
+    output_bytes: Amount = 0.0
     awaited_before: str | None = None
 
     def times(self, share: Amount) -> Layer:
@@ -134,6 +140,7 @@ class Layer:
             parameters=self.parameters * share,
             expert_parameters=self.expert_parameters * share,
             activation_bytes=self.activation_bytes * share,
+            output_bytes=self.output_bytes * share,
             forward_collectives=sent(self.forward_collectives),
             backward_collectives=sent(self.backward_collectives),
         )
@@ -172,6 +179,7 @@ def matrix_product(
     forward_collectives: Sequence[LayerCollective] = (),
     backward_collectives: Sequence[LayerCollective] = (),
     role: Role = "other",
+    alternate: Amount = 0.5,
     odd: Amount = False,
     work: Work = "matrix",
 ) -> Layer:
@@ -193,6 +201,8 @@ def matrix_product(
         forward_collectives=tuple(forward_collectives),
         backward_collectives=tuple(backward_collectives),
         role=role,
+        alternate=alternate,
+        output_bytes=element_bytes * batch * m * n,
     )
 
 

@@ -11,7 +11,15 @@ from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.layers import Layer, Layers
 from ddlsched.training.estimate.parallel_layout import Parallelism, stage_blocks
 
-__all__ = ["GRADIENT_BYTES", "OPTIMISER_BYTES", "WEIGHT_BYTES", "Memory", "memory_per_gpu", "stage_parameters"]
+__all__ = [
+    "GRADIENT_BYTES",
+    "OPTIMISER_BYTES",
+    "WEIGHT_BYTES",
+    "Memory",
+    "memory_per_gpu",
+    "offloaded_bytes",
+    "stage_parameters",
+]
 
 WEIGHT_BYTES = 2
 GRADIENT_BYTES = 2
@@ -45,15 +53,17 @@ def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
     may have a block more. The last stage keeps one, but the logits too.
     """
     copied, own = stage_parameters(layers, parallelism)
-    zero, data = np.asarray(parallelism.zero), parallelism.copies
+    zero, data = np.asarray(parallelism.zero), parallelism.spread_over
 
-    def held_bytes(stage: int, bytes_each: int) -> Amount:
+    def held_bytes(stage: int, bytes_each: Amount) -> Amount:
         spread = zero >= stage
         return bytes_each * (copied / np.where(spread, data, 1) + own / np.where(spread, parallelism.replicas, 1))
 
     return Memory(
-        weights_bytes=held_bytes(3, WEIGHT_BYTES) + TABLE_BYTES * _sum(layers.first, "table_parameters"),
-        gradients_bytes=held_bytes(2, GRADIENT_BYTES),
+        weights_bytes=held_bytes(3, WEIGHT_BYTES)
+        + _gathered_bytes(layers, parallelism)
+        + TABLE_BYTES * _sum(layers.first, "table_parameters"),
+        gradients_bytes=held_bytes(2, parallelism.widths.gradient),
         optimiser_bytes=held_bytes(1, OPTIMISER_BYTES),
         activations_bytes=_activations_bytes(layers, parallelism),
     )
@@ -71,6 +81,13 @@ def stage_parameters(layers: Layers, parallelism: Parallelism) -> tuple[Amount, 
     return whole * blocks + beside - own * blocks, own * blocks
 
 
+def _gathered_bytes(layers: Layers, parallelism: Parallelism) -> Amount:
+    """Return the weights that ZeRO 3 has gathered: those of one block, of the next, and of the output layer."""
+    copied = _sum(layers.block, "parameters") - _sum(layers.block, "expert_parameters")
+    gathered = 2 * copied + _sum(layers.last, "parameters")
+    return np.where((np.asarray(parallelism.zero) == 3) & (parallelism.copies > 1), WEIGHT_BYTES * gathered, 0.0)
+
+
 def _sum(part: Iterable[Layer], quantity: str) -> Amount:
     return sum(getattr(layer, quantity) for layer in part)
 
@@ -79,7 +96,7 @@ def _activations_bytes(layers: Layers, parallelism: Parallelism) -> Amount:
     stages, chunks = np.asarray(parallelism.pipeline), np.asarray(parallelism.interleave)
     kept_passes = stages + np.where(chunks > 1, (stages - 1) / chunks, 0)
     in_flight = np.minimum(parallelism.micro_batches, kept_passes)
-    kept, working = _block_bytes(layers.block, parallelism.recompute)
+    kept, working = _block_bytes(layers.block, parallelism.recompute, parallelism.offload)
     at_end, between = (kept * blocks for blocks in stage_blocks(layers.num_blocks, parallelism))
     first, last = (_sum(part, "activation_bytes") for part in (layers.first, layers.last))
     first_stage = in_flight * (at_end + first) + np.where(stages > 1, 0, last)
@@ -87,13 +104,25 @@ def _activations_bytes(layers: Layers, parallelism: Parallelism) -> Amount:
     return np.maximum(np.maximum(first_stage, second_stage), at_end + last) + working
 
 
-def _block_bytes(block: tuple[Layer, ...], recompute: Amount) -> tuple[Amount, Amount]:
+def _block_bytes(block: tuple[Layer, ...], recompute: Amount, offload: Amount) -> tuple[Amount, Amount]:
     """Return what a block keeps from forward to backward, and what recomputing it takes on top, once."""
     if not block:
         return 0.0, 0.0
-    full, selective = (np.asarray(recompute) == kind for kind in ("full", "selective"))
+    kind = np.asarray(recompute)
     everything = _sum(block, "activation_bytes")
     attention = _sum([layer for layer in block if layer.role == "attention"], "activation_bytes")
-    again = np.where(selective, attention, 0.0)
     # With all layers computed again, the first keeps exactly the block's input.
-    return np.where(full, block[0].activation_bytes, everything - again), np.where(full, everything, again)
+    entered = block[0].activation_bytes
+    kept = np.where(kind == "selective", everything - attention, everything)
+    kept = np.where(kind == "full", entered, kept)
+    for name, share in (("elementwise", 0.0), ("alternate", 1.0)):
+        given = sum(layer.output_bytes * (1 - share * layer.alternate) for layer in block)
+        kept = np.where(kind == name, entered + given, kept)
+    working = np.where(kind == "none", 0.0, np.where(kind == "selective", attention, everything))
+    return (1 - np.asarray(offload)) * kept, working
+
+
+def offloaded_bytes(layers: Layers, parallelism: Parallelism) -> Amount:
+    """Return what a stage's blocks send to the host in each forward pass."""
+    kept, _ = _block_bytes(layers.block, parallelism.recompute, 0.0)
+    return parallelism.offload * kept * stage_blocks(layers.num_blocks, parallelism).middle

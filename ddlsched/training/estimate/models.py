@@ -260,13 +260,18 @@ class _Shard:
         """Return the layers from the norm to the residual sum."""
         latent = self.model.latent
         wide = (self.query + 2 * self.key_value) / self.tensor
-        entry = (self._entry("qkv", wide, self.bias * wide, kept_too=wide),) if latent is None else self._latent(latent)
+        # Of query, key, value, projection, gate, up and out, in this order, the second, fourth, ... are computed again.
+        entry = (
+            (self._entry("qkv", wide, self.bias * wide, kept_too=wide, alternate=self.key_value / self.tensor / wide),)
+            if latent is None
+            else self._latent(latent)
+        )
         value = self.query if latent is None else latent.value_width * self.model.heads
         return (
             self._norm("attention norm"),
             *entry,
             *(self._fused_core() if self.model.fused_attention else self._core()),
-            self._exit("projection", value / self.tensor),
+            self._exit("projection", value / self.tensor, alternate=1.0),
             self._residual("attention residual"),
         )
 
@@ -295,11 +300,12 @@ class _Shard:
             kernels=5,
             activation_bytes=2 * self.tokens * columns,
         )
+        scanned = dataclasses.replace(scanned, alternate=0.0, output_bytes=2 * self.tokens * space.inner / self.tensor)
         return (
             self._norm("scan norm"),
             self._entry("scan in", columns, 0),
             scanned,
-            self._exit("scan out", space.inner / self.tensor),
+            self._exit("scan out", space.inner / self.tensor, alternate=0.5),
             self._residual("scan residual"),
         )
 
@@ -345,6 +351,8 @@ class _Shard:
             forward_collectives=sent,
             backward_collectives=sent,
             role="attention",
+            alternate=0.0,
+            output_bytes=2 * self.tokens * self.query / self.tensor + sums_bytes,
         )
         return (layer,)
 
@@ -353,9 +361,14 @@ class _Shard:
         model, inner = self.model, self.model.inner / self.tensor
         return (
             self._norm("feed-forward norm"),
-            self._entry("feed-forward in", inner * (2 if model.gated else 1), self.bias * inner),
+            self._entry(
+                "feed-forward in",
+                inner * (2 if model.gated else 1),
+                self.bias * inner,
+                alternate=0.5 if model.gated else 0.0,
+            ),
             self._activation(self.tokens * inner),
-            self._exit("feed-forward out", inner),
+            self._exit("feed-forward out", inner, alternate=0.0 if model.gated else 1.0),
             self._residual("feed-forward residual"),
         )
 
@@ -400,7 +413,7 @@ class _Shard:
             forward_passes=5,
             backward_passes=3,
             kernels=8,
-            activation_bytes=4 * self.tokens * own,
+            activation_bytes=self.parallelism.widths.logit * self.tokens * own,
         )
         last = (self._norm("last norm"), logits, loss)
         return tuple(layer.times(1 + self.model.next_tokens) for layer in last) if self.model.next_tokens else last
@@ -451,7 +464,9 @@ class _Shard:
             activation_bytes=2 * elements * (2 if gated else 1),
         )
 
-    def _entry(self, name: str, columns: Amount, bias: Amount, *, kept_too: Amount = 0) -> Layer:
+    def _entry(
+        self, name: str, columns: Amount, bias: Amount, *, kept_too: Amount = 0, alternate: Amount = 0.5
+    ) -> Layer:
         """Return a product whose matrix is split by columns: every GPU needs the whole input.
 
         Its input is kept for backward, and of its output ``kept_too`` columns (queries, keys and values).
@@ -466,9 +481,10 @@ class _Shard:
             activation_bytes=kept_bytes,
             forward_collectives=self._entering(),
             backward_collectives=self._entering_backward(),
+            alternate=alternate,
         )
 
-    def _exit(self, name: str, rows: Amount) -> Layer:
+    def _exit(self, name: str, rows: Amount, *, alternate: Amount) -> Layer:
         """Return a product whose matrix is split by rows: every GPU has a part of each sum."""
         return matrix_product(
             name,
@@ -478,6 +494,7 @@ class _Shard:
             bias=self.bias * self.h,
             forward_collectives=self._leaving(),
             backward_collectives=self._leaving_backward(),
+            alternate=alternate,
         )
 
     def _sharing(self) -> tuple[Amount, Amount, Amount]:
@@ -565,7 +582,13 @@ class _Shard:
         """Return what sorts tokens by expert, and back."""
         moved_bytes = 4 * elements
         forward = Operation(0.0, moved_bytes, work="dispatch")
-        return Layer(name="dispatch", forward=(forward,), input_gradient=(forward._replace(kernels=2),))
+        return Layer(
+            name="dispatch",
+            forward=(forward,),
+            input_gradient=(forward._replace(kernels=2),),
+            alternate=0.0,
+            output_bytes=2 * elements,
+        )
 
     def _shared_expert(self) -> tuple[Layer, ...]:
         """Return the expert that every token visits, if there is one."""

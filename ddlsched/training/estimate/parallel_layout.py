@@ -11,14 +11,35 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.training.estimate import Amount
 
-__all__ = ["MOST", "RECOMPUTE", "Parallelism", "Recompute", "Rule", "StageBlocks", "refuse_broken", "stage_blocks"]
+__all__ = [
+    "MOST",
+    "RECOMPUTE",
+    "Parallelism",
+    "Recompute",
+    "Rule",
+    "StageBlocks",
+    "Widths",
+    "refuse_broken",
+    "stage_blocks",
+]
 
-Recompute: TypeAlias = Literal["none", "selective", "full"]
+Recompute: TypeAlias = Literal["none", "selective", "elementwise", "alternate", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 
 
 MOST = 10**12
 """Of GPUs or samples: beyond it, products would leave 64 bits."""
+
+
+class Widths(NamedTuple):
+    """Bytes of a number, where programs differ: of a logit (4: the loss works in place), a gradient, a weight sent."""
+
+    logit: Amount = 4
+    gradient: Amount = 2
+    gathered: Amount = 2
+
+
+_USUAL = Widths()
 
 
 class Rule(NamedTuple):
@@ -53,9 +74,21 @@ class Parallelism:
     zero
         0: everything on every GPU. 1: optimiser states, 2: gradients too, 3: weights too, spread over the data-parallel
         GPUs.
+    shards
+        Of the GPUs that hold the same weights, those over which ZeRO spreads (hybrid sharding, HSDP); 0: all.
     recompute
-        What is computed again in backward instead of kept: nothing, the attention's core, or all layers (a name, or an
-        array of names).
+        What is computed again in backward instead of kept: nothing; the attention's core (``selective``); all but
+        products and attention (``elementwise``), or of products every second too (``alternate``, torchtitan's); or all
+        layers (``full``). A name, or an array of names.
+    offload
+        Share of what the blocks keep for backward that waits in the host's memory.
+    zero_bubble
+        Whether weight gradients wait for what would be bubbles (ZB-H1 of Qi et al., "Zero Bubble Pipeline Parallelism",
+        ICLR 2024).
+    asynchronous
+        Whether tensor parallelism's collectives are cut into as many parts as it has GPUs, behind their products.
+    widths
+        Bytes of logits, gradients and gathered weights.
     overlap
         Whether gradients are reduced while the last micro-batch's backward still runs; with ZeRO 2 and 3, which
         communicate for every micro-batch, behind each one's.
@@ -73,7 +106,12 @@ class Parallelism:
     micro_batch: Amount = 1
     global_batch: Amount = 1
     zero: Amount = 0
+    shards: Amount = 0
     recompute: Recompute | np.ndarray = "none"
+    offload: Amount = 0.0
+    zero_bubble: bool = False
+    asynchronous: bool = False
+    widths: Widths = _USUAL
     overlap: Amount = False
 
     def __post_init__(self) -> None:
@@ -105,6 +143,11 @@ class Parallelism:
         return np.asarray(self.data) * self.context
 
     @property
+    def spread_over(self) -> Amount:
+        """GPUs over which ZeRO spreads what copies hold."""
+        return np.where(np.asarray(self.shards) > 0, self.shards, self.copies)
+
+    @property
     def overlapped_passes(self) -> Amount:
         """Micro-batches whose backward hides data parallelism's communication, if any does: with ZeRO 2 and 3 all."""
         if_overlapped = np.where(np.asarray(self.zero) >= 2, self.micro_batches, 1)
@@ -120,6 +163,12 @@ class Parallelism:
         rules = [self._at_least_one(name) for name in _DEGREES]
         zero = np.asarray(self.zero)
         rules.append(Rule((zero >= 0) & (zero <= 3), f"ZeRO stage is {self.zero}; expected 0, 1, 2 or 3"))
+        text = (
+            f"shards {self.shards} do not divide the {self.copies} GPUs that hold the same weights; expected a divisor"
+        )
+        rules.append(Rule(_divides(self.spread_over, self.copies), text))
+        offload = np.asarray(self.offload)
+        rules.append(Rule((offload >= 0) & (offload <= 1), f"offload is {self.offload}; expected a share from 0 to 1"))
         if num_gpus is not None:
             product = f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data} is {self.num_gpus} GPUs"
             text = f"{product}; expected their product to be the {num_gpus} GPUs of the cluster"

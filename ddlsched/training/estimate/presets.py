@@ -31,6 +31,7 @@ def _gpu(
         link_bytes_per_s=link * _GB,
         power_w=power_w,
         price_per_hour=price,
+        host_bytes_per_s=(225 if name.startswith("gb") else 64 if name[0] in "hb" else 32) * _GB,
     )
 
 
@@ -66,13 +67,17 @@ it. b300, gb200, gb300: NVIDIA's pages of HGX B300 and of GB200 and GB300 NVL72,
 These were typed in. The sheets themselves were not at hand: those of a100-40, h200, b200 and tpu-v4 were compared with
 pages that quote them at most, and tpu-v4's ports are often quoted as half of this.
 
+To the host: PCIe of the fourth or fifth generation, 16 lanes; of gb200 and gb300 half of a superchip's NVLink-C2C.
+
 Prices, US dollars an hour and GPU, are guesses of the order of magnitude of cloud offers and nobody's data: give your
 own. """
 
 EFFICIENCIES: dict[str, Efficiency] = {
     "ideal": Efficiency(),
     "megatron": Efficiency(matrix=0.740, half_flops=1e9, memory=0.529, kernel_s=5e-6),
-    "eager": Efficiency(matrix=0.768, memory=0.692, gap_s=41.2e-6, launch_s=94.8e-6, collective_s=336e-6, odd=3.10),
+    "eager": Efficiency(
+        matrix=0.775, memory=0.657, gap_s=43.4e-6, launch_s=94.3e-6, crowded=1.284, collective_s=281e-6, odd=2.92
+    ),
 }
 """How far GPUs stay below those figures.
 
@@ -83,7 +88,7 @@ kernels are launched one by one. Both were fitted on A100s; on other GPUs they a
 
 A100_NODE_TIERS = (
     Tier(size=8, bytes_per_s=228.4e9, latency_s=6.42e-6),
-    Tier(size=1, bytes_per_s=6.640e9, latency_s=10e-6),
+    Tier(size=1, bytes_per_s=6.980e9, latency_s=10e-6),
 )
 """Nodes of eight A100s as measured: inside, the fit to ``allreduce_times``; between, that to ``training_times`` (the
 data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""
@@ -164,10 +169,61 @@ MODELS |= {
         scan=StateSpace(num_layers=40, heads=128, head_width=64, state=128, groups=8),
         **_experts(512, 22, 2688, shared_inner=5376, expert_hidden=1024),
     ),
+    "gpt-oss-20b": _latest(
+        24, 2880, 64, 8, 201088, head_width=64, window=128, windowed_share=0.5, **_experts(32, 4, 2880)
+    ),
+    "deepseek-v2": _latest(
+        60,
+        5120,
+        128,
+        0,
+        102400,
+        latent=LatentAttention(),
+        feed_forward=12288,
+        **_experts(160, 6, 1536, shared_inner=3072, dense_layers=1),
+    ),
+    "glm-4.5": _latest(
+        92,
+        5120,
+        96,
+        8,
+        151552,
+        head_width=128,
+        feed_forward=12288,
+        next_tokens=1,
+        **_experts(160, 8, 1536, shared_inner=1536, dense_layers=3),
+    ),
+    "mixtral-8x22b": _latest(56, 6144, 48, 8, 32768, **_experts(8, 2, 16384)),
+    "qwen3-4b": _latest(36, 2560, 32, 8, 151936, head_width=128, feed_forward=9728, tied=True),
+    "qwen3-8b": _latest(36, 4096, 32, 8, 151936, feed_forward=12288),
+    "qwen3-14b": _latest(40, 5120, 40, 8, 151936, feed_forward=17408),
+    "qwen3-32b": _latest(64, 5120, 64, 8, 151936, head_width=128, feed_forward=25600),
+    "qwen2.5-7b": _latest(28, 3584, 28, 4, 152064, feed_forward=18944),
+    "qwen2.5-72b": _latest(80, 8192, 64, 8, 152064, feed_forward=29568),
+    "llama-3.2-1b": _latest(16, 2048, 32, 8, 128256, sequence=8192, feed_forward=8192, tied=True),
+    "llama-3.2-3b": _latest(28, 3072, 24, 8, 128256, sequence=8192, feed_forward=8192, tied=True),
+    "mistral-7b": _latest(32, 4096, 32, 8, 32000, feed_forward=14336, window=4096, windowed_share=1.0),
+    "phi-4": _latest(40, 5120, 40, 10, 100352, feed_forward=17920),
+    "gemma-2-27b": _latest(
+        46,
+        4608,
+        32,
+        16,
+        256000,
+        sequence=8192,
+        head_width=128,
+        feed_forward=36864,
+        window=4096,
+        windowed_share=0.5,
+        tied=True,
+    ),
+    "nemotron-4-340b": _latest(96, 18432, 96, 8, 256000, feed_forward=73728, gated=False),
 }
 """Models of today by their published configurations (config.json of each on Hugging Face): DeepSeek-AI 2024, Moonshot
 2025, Qwen 2025, OpenAI 2025, NVIDIA 2025. Parameters come to 671 billion and a block of multi-token prediction, 1.03
-trillion, 235, 30.5, 117, 31.6 and 122.6 billion. Attention counts all pairs of tokens, also masked ones."""
+trillion, 235, 30.5, 117, 31.6 and 122.6 billion. The later ones, from DeepSeek-AI 2024, Zhipu 2025, Mistral 2023 and
+2024, Qwen 2024 and 2025, Meta 2024, Microsoft 2024, Google 2024 and NVIDIA 2024, were typed in from memory of these
+configurations and checked by their published parameters. Attention counts all pairs of tokens, also masked ones."""
 _ROWS = """
 name           layers hidden heads groups   inner vocabulary sequence
 gpt3-125m          12    768    12      0       0      50257     2048

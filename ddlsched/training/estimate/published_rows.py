@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ddlsched.errors import InputError
 from ddlsched.io.tables import read_text
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.models import Transformer
-from ddlsched.training.estimate.parallel_layout import Parallelism
-from ddlsched.training.estimate.presets import MODELS
+from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Rule, Widths, refuse_broken
+from ddlsched.training.estimate.presets import GPUS, MODELS
 from ddlsched.training.estimate.step_estimate import Estimate, estimate
 
 __all__ = ["PublishedRun", "is_published", "read_published"]
@@ -63,9 +65,12 @@ class PublishedRun:
 
     @property
     def machine(self) -> Machine:
-        """The cluster that it ran on."""
-        card = f":nic_gbps={self.nic_gbps}" if self.nic_gbps else ""
-        return parse_cluster(self.gpu + card, efficiency=self.program).machine(int(self.plan.num_gpus))
+        """The cluster that it ran on; nodes that it does not fill are as large as divides it."""
+        gpus, node = int(self.plan.num_gpus), parse_cluster(self.gpu).gpus_per_node
+        per_node = max(size for size in range(1, node + 1) if gpus % size == 0) if gpus > node else node
+        cards = self.nic_gbps or parse_cluster(self.gpu).nic_gbps
+        fields = f"gpus_per_node={per_node},nic_gbps={cards * per_node / node}"
+        return parse_cluster(f"{self.gpu}:{fields}", efficiency=self.program).machine(gpus)
 
     def estimated(self, machine: Machine | None = None) -> Estimate:
         """Return the estimate, on another machine if one is given."""
@@ -94,23 +99,84 @@ def read_published(path: Path) -> list[PublishedRun]:
 
 
 def _reader(header: list[str]) -> Callable[[Row], PublishedRun] | None:
-    own = {name.strip() for name in header}
+    own = {name.strip().lower() for name in header}
     known = {"accumulation": _foundry, "release": _bridge, "local_batch": _titan}
     return next((read for name, read in known.items() if name in own), None)
 
 
-def _kept(read: Callable[[Row], PublishedRun], row: Row) -> PublishedRun:
+def _kept(read: Callable[[Row], PublishedRun], row: dict[str, Any]) -> PublishedRun:
+    """Return a row, with the reason why it cannot be said if a value is missing, unknown, or contradicts the others."""
+    own = {str(name).strip().lower(): (value or "").strip() for name, value in row.items() if name is not None}
+    row.pop(None, None)  # type: ignore[call-overload]
     try:
-        return read(row)
+        run = dataclasses.replace(read(own), row=row)
+        rules = run.plan.rules(_whole(own, "gpus"))
+        refuse_broken([*rules, Rule(run.plan.micro_batches >= 1, "has less than one micro-batch a pipeline")])
+        if not np.isfinite(run.estimated().step_s):
+            raise InputError("its estimate is no finite time")
     except KeyError as error:
-        return PublishedRun(row=row, reason=f"{error} is none that is known")
-    except (InputError, ValueError) as error:
+        return PublishedRun(row=row, reason=f"has no value for {error}")
+    except (InputError, ValueError, OverflowError, ZeroDivisionError) as error:
         return PublishedRun(row=row, reason=str(error))
+    return run
+
+
+_NOTHING = ("", "-", "n/a", "na", "none", "no", "nan")
 
 
 def _whole(row: Row, name: str, default: int = 1) -> int:
-    text = (row.get(name) or "").strip()
-    return int(float(text)) if text else default
+    text = (row.get(name) or "").replace(",", "").replace("_", "").lower()
+    if text in _NOTHING:
+        return default
+    if not text.removesuffix(".0").isdecimal() or float(text) > MOST:
+        raise InputError(f"{name} is {row[name]}; expected a whole number")
+    return int(float(text))
+
+
+def _plain(text: str) -> str:
+    """Return letters and digits of a name, in small letters."""
+    return "".join(filter(str.isalnum, text.lower()))
+
+
+def _gpu(text: str) -> str:
+    """Return the name of the GPU that a system or a GPU is spelt as."""
+    plain = _plain(text)
+    if "h100" in plain and "96" in plain:
+        return "h100-96"
+    if "a100" in plain:
+        return "a100-40" if "40" in plain else "a100-80"
+    found = next((name for name in sorted(GPUS, key=len, reverse=True) if _plain(name) in plain), None)
+    if found is None:
+        raise InputError(f"GPU {text!r}: is not known; expected one of {', '.join(GPUS)}")
+    return found
+
+
+def _precision(text: str) -> Precision:
+    """Return a precision however it is spelt: ``FP8-CS``, ``amp_bf16``, ``FP8 MX``."""
+    plain = _plain(text)
+    if "fp8" in plain and "mx" in plain:
+        return "mxfp8"
+    known: Mapping[str, Precision] = {"fp4": "nvfp4", "fp8": "fp8", "f16": "half", "fp16": "half", "fp32": "single"}
+    for part, precision in known.items():
+        if part in plain:
+            return precision
+    raise InputError(f"precision {text!r}: is not known; expected bf16, fp8, mxfp8 or nvfp4")
+
+
+def _recompute(text: str) -> str:
+    kind = text.lower()
+    return "none" if kind in (*_NOTHING, "false") else "full" if kind in ("true", "yes") else kind
+
+
+def _model(text: str, sequence: int) -> Transformer:
+    """Return the model of a name however it is spelt; minor versions of Llama 3 have the same sizes."""
+    plain = _plain(text)
+    for minor in ("llama31", "llama33"):
+        plain = plain.replace(minor, "llama3")
+    found: Any = next((model for name, model in MODELS.items() if _plain(name) == plain), None)
+    if not isinstance(found, Transformer):
+        raise InputError(f"model {text!r}: its configuration is not known; expected a name of a preset")
+    return dataclasses.replace(found, sequence=sequence)
 
 
 def _foundry(row: Row) -> PublishedRun:
@@ -131,46 +197,30 @@ def _foundry(row: Row) -> PublishedRun:
         data=gpus,
         micro_batch=_whole(row, "micro_batch"),
         global_batch=batch,
-        zero=int(row["sharding"].removeprefix("zero")),
+        zero=_SHARDINGS.get(row["sharding"].lower(), 3),
         overlap=True,
-        recompute=row["recompute"],  # type: ignore[arg-type]
+        recompute=_recompute(row["recompute"]),  # type: ignore[arg-type]
     )
     return PublishedRun(
         row=row,
         model=model,
         plan=plan,
-        gpu={"h100-80": "h100"}.get(row["gpu"], row["gpu"]),
+        gpu=_gpu(row["gpu"]),
         nic_gbps=_whole(row, "nic_gbps_a_node", 0),
         program="fsdp",
-        precision={"bf16": "half", "fp8": "fp8"}[row["precision"]],  # type: ignore[arg-type]
+        precision=_precision(row["precision"]),
         measured_step_s=_step_s(batch * sequence, row, "tokens_per_s"),
     )
 
 
-_BRIDGE_MODELS = {
-    "DeepSeekV3": "deepseek-v3",
-    "GPT OSS 120B": "gpt-oss-120b",
-    "Kimi K2": "kimi-k2",
-    "Kimi_K2": "kimi-k2",
-    "LLAMA3_70B": "llama-3-70b",
-    "LLAMA3.1_405B": "llama-3-405b",
-    "LLAMA3_8B": "llama-3-8b",
-    "LLAMA3.1_8B": "llama-3-8b",
-    "Nemotron_3_Nano": "nemotron-3-nano",
-    "Nemotron_3_Super": "nemotron-3-super",
-    "Qwen3_235B_a22B": "qwen3-235b-a22b",
-    "Qwen3_30B_a3B": "qwen3-30b-a3b",
-}
-_BRIDGE_PRECISIONS = {"BF16": "half", "FP8": "fp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
+_SHARDINGS = {"none": 0, "zero0": 0, "ddp": 0, "zero1": 1, "zero2": 2, "shard_grad_op": 2}
+_OFFLOADED = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 _FEWER_LAUNCHES = "26.06"
 """From this release on, layers of experts wait no more for the host."""
 
 
 def _bridge(row: Row) -> PublishedRun:
     """Return a row of NVIDIA's Megatron-Bridge."""
-    name = row["model"].strip()
-    if name not in _BRIDGE_MODELS:
-        raise InputError(f"model {name!r}: its configuration is not known; expected one of {', '.join(_BRIDGE_MODELS)}")
     sequence, batch, gpus = (_whole(row, column) for column in ("sequence", "global_batch", "gpus"))
     degrees: dict[str, Any] = {key: _whole(row, key) for key in ("tensor", "pipeline", "context")}
     copies = gpus // math.prod(degrees.values())
@@ -188,54 +238,78 @@ def _bridge(row: Row) -> PublishedRun:
         zero=3 if sharded else 1,
         overlap=True,
     )
-    new = row["release"].strip() >= _FEWER_LAUNCHES
-    return PublishedRun(
+    new = row["release"] >= _FEWER_LAUNCHES
+    run = PublishedRun(
         row=row,
-        model=dataclasses.replace(_known(_BRIDGE_MODELS[name]), sequence=sequence),
+        model=_model(row["model"], sequence),
         plan=plan,
-        gpu=row["system"].strip().removeprefix("DGX-").lower(),
+        gpu=_gpu(row["system"]),
         program="megatron-bridge" if new else "megatron-bridge-26.04",
-        precision=_BRIDGE_PRECISIONS[row["precision"].strip()],  # type: ignore[arg-type]
+        precision=_precision(row["precision"]),
         measured_step_s=_step_s(batch * sequence / gpus, row, "tokens_per_s_per_gpu"),
     )
+    return _held(run)
+
+
+def _held(run: PublishedRun) -> PublishedRun:
+    """Return a run with the fastest that makes it fit, of which its table says nothing; it ran.
+
+    Activations are sent to the host or computed again, and if that is not enough, weights are sharded.
+    """
+    if run.estimated().fits:
+        return run
+    for zero in (run.plan.zero, 3):
+        tried = [
+            dataclasses.replace(run, plan=dataclasses.replace(run.plan, zero=zero, offload=share, recompute=kind))
+            for kind in ("none", "elementwise", "full")
+            for share in _OFFLOADED
+        ]
+        fitting = [(float(found.step_s), place) for place, found in enumerate(map(_estimated, tried)) if found.fits]
+        if fitting:
+            return tried[min(fitting)[1]]
+    return run
+
+
+def _estimated(run: PublishedRun) -> Estimate:
+    return run.estimated()
 
 
 def _titan(row: Row) -> PublishedRun:
     """Return a row of torchtitan."""
     sequence, batch = _whole(row, "sequence"), _whole(row, "global_batch")
     degrees: dict[str, Any] = {key: _whole(row, key) for key in ("tensor", "pipeline", "context")}
-    shards, gpus = _whole(row, "fsdp"), _whole(row, "gpus")
-    copies = gpus // math.prod(degrees.values())
-    whole = degrees["pipeline"] > 1
+    shards, gpus, stages = _whole(row, "fsdp"), _whole(row, "gpus"), degrees["pipeline"]
+    schedule = row.get("schedule", "").lower()
+    precision = _precision(row["precision"])
+    recompute = _recompute(row["recompute"])
     plan = Parallelism(
         **degrees,
-        data=copies,
+        data=gpus // math.prod(degrees.values()),
         sequence_parallel=True,
-        micro_batch=1 if whole else _whole(row, "local_batch"),
+        interleave=2 if schedule.startswith(("interleaved", "zbv")) else 1,
+        zero_bubble=schedule.startswith(("zb", "interleavedzero")),
+        # A local batch is cut into as many micro-batches as there are stages.
+        micro_batch=max(1, _whole(row, "local_batch") // stages),
         global_batch=batch,
-        zero=3 if shards > 1 else 0,
+        # With stages weights stay gathered through a step.
+        zero=(1 if stages > 1 else 3) if shards > 1 else 0,
+        shards=shards * degrees["context"],
         overlap=True,
-        recompute=row["recompute"],  # type: ignore[arg-type]
+        recompute={"selective": "alternate"}.get(recompute, recompute),  # type: ignore[arg-type]
+        widths=Widths(logit=14, gradient=4, gathered=1 if precision == "fp8" else 2),
     )
-    name = row["model"].strip().replace("llama-3.1", "llama-3")
-    compiled = "" if row["compiled"].strip() == "yes" else "-eager"
+    compiled = "" if row["compiled"].lower() in ("yes", "true", "1") else "-eager"
     return PublishedRun(
         row=row,
-        model=dataclasses.replace(_known(name), sequence=sequence),
+        model=_model(row["model"], sequence),
         plan=plan,
-        gpu={"h100-96-hbm2e-500w": "h100-96"}.get(row["gpu"].strip(), row["gpu"].strip()),
+        gpu=_gpu(row["gpu"]),
         program=f"torchtitan{compiled}",
-        precision={"bf16": "half", "fp8": "fp8"}[row["precision"].strip()],  # type: ignore[arg-type]
+        precision=precision,
         measured_step_s=_step_s(batch * sequence / gpus, row, "tokens_per_s_per_gpu"),
     )
 
 
-def _known(name: str) -> Transformer:
-    model: Any = MODELS[name]
-    assert isinstance(model, Transformer)
-    return model
-
-
 def _step_s(tokens: float, row: Row, column: str) -> float:
-    text = (row.get(column) or "").partition("[")[0].strip()
-    return tokens / float(text) if text else math.nan
+    text = (row.get(column) or "").partition("[")[0].replace(",", "").strip()
+    return tokens / float(text) if text.lower() not in _NOTHING else math.nan

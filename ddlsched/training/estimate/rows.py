@@ -26,7 +26,7 @@ from ddlsched.training.estimate.step_estimate import Estimate, estimate
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["COLUMNS", "a100_nodes", "estimate_rows", "plans_of", "predicted_ms", "read_rows"]
+__all__ = ["COLUMNS", "GPUS_PER_NODE", "a100_nodes", "estimate_rows", "plans_of", "predicted_ms", "read_rows"]
 
 COLUMNS = (
     "gpus",
@@ -40,7 +40,7 @@ COLUMNS = (
     "data_parallel",
     "pipeline_parallel",
 )
-_GPUS_PER_NODE = 8
+GPUS_PER_NODE = 8
 _MOST = 100_000_000
 """Of any number in a row: beyond it, products of two would leave what a float holds exactly."""
 _VOCABULARY = 50_257
@@ -120,15 +120,15 @@ def _rules(frame: pd.DataFrame, row: int | None = None) -> list[Rule]:
     """Return the rules of all rows at once, or, with their text in numbers, of one."""
     model, plan, _ = plans_of(frame, row)
     gpus = frame["gpus"].to_numpy() if row is None else int(frame["gpus"].iloc[row])
-    whole = (np.asarray(gpus) <= _GPUS_PER_NODE) | (np.mod(gpus, _GPUS_PER_NODE) == 0)
-    nodes = Rule(whole, f"gpus is {gpus}; expected up to {_GPUS_PER_NODE}, or whole nodes of {_GPUS_PER_NODE}")
+    whole = (np.asarray(gpus) <= GPUS_PER_NODE) | (np.mod(gpus, GPUS_PER_NODE) == 0)
+    nodes = Rule(whole, f"gpus is {gpus}; expected up to {GPUS_PER_NODE}, or whole nodes of {GPUS_PER_NODE}")
     return [nodes, *plan.rules(gpus), *model.rules(plan)]
 
 
 def a100_nodes(gpus: Amount) -> Machine:
     """Return nodes of eight A100s with the links and the efficiency that were fitted to measurements."""
     inside, outside = A100_NODE_TIERS
-    sizes = np.minimum(gpus, _GPUS_PER_NODE), np.maximum(np.asarray(gpus) // _GPUS_PER_NODE, 1)
+    sizes = np.minimum(gpus, GPUS_PER_NODE), np.maximum(np.asarray(gpus) // GPUS_PER_NODE, 1)
     tiers = tuple(dataclasses.replace(tier, size=size) for tier, size in zip((inside, outside), sizes, strict=True))
     return Machine(gpu=GPUS["a100-80"], tiers=tiers).with_efficiency(EFFICIENCIES["eager"])
 
@@ -154,7 +154,7 @@ def plans_of(frame: pd.DataFrame, row: int | None = None) -> tuple[Transformer, 
         pipeline=column["pipeline_parallel"],
         micro_batch=column["micro_batch"],
         global_batch=column["global_batch"],
-        recompute=np.where(np.asarray(column["gpus"]) > _GPUS_PER_NODE, "full", "none"),
+        recompute=np.where(np.asarray(column["gpus"]) > GPUS_PER_NODE, "full", "none"),
     )
     return model, plan, a100_nodes(column["gpus"])
 

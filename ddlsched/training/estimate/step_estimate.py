@@ -13,7 +13,14 @@ from ddlsched.training.estimate.energy_costs import Costs, PassTimes, groups_of,
 from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.layers import Layer, LayerCollective, Layers
 from ddlsched.training.estimate.layerwise import LayerTimes, layerwise_step
-from ddlsched.training.estimate.memory import GRADIENT_BYTES, WEIGHT_BYTES, Memory, memory_per_gpu, stage_parameters
+from ddlsched.training.estimate.memory import (
+    GRADIENT_BYTES,
+    WEIGHT_BYTES,
+    Memory,
+    memory_per_gpu,
+    offloaded_bytes,
+    stage_parameters,
+)
 from ddlsched.training.estimate.models import Model, forward_flops_per_sample
 from ddlsched.training.estimate.parallel_layout import Parallelism, refuse_broken, stage_blocks
 
@@ -31,7 +38,7 @@ class Estimate:
     ``tensor_s`` exposed collectives of tensor and expert parallelism (of a model without blocks: those between layers);
     ``pipeline_s`` sends between stages; ``bubble_s`` stages waiting for the pipeline to fill and drain; ``data_s``
     exposed reduction of gradients and gathering of weights; ``optimiser_s``; ``offload_s`` what the memory expansion,
-    slower than the GPU's own, adds.
+    slower than the GPU's own, or activations sent to the host, add.
 
     ``reduced_bytes`` is what each GPU brings to the all-reduces of a step (or what moves as much) among the replicas of
     its weights; ``reduced_expert_bytes`` among those of its experts.
@@ -141,7 +148,8 @@ def estimate(
     return Estimate(
         **vars(schedule),
         optimiser_s=optimiser_s,
-        offload_s=_offload_s(layers, costs, memory, _total_s(schedule), optimiser_s),
+        offload_s=_offload_s(layers, costs, memory, _total_s(schedule), optimiser_s)
+        + _to_host_s(layers, costs, schedule),
         memory=memory,
         missing_bytes=np.maximum(0.0, memory.total_bytes - _capacity_bytes(machine)),
         reduced_bytes=reduced_bytes,
@@ -178,6 +186,15 @@ def _offload_s(layers: Layers, costs: Costs, memory: Memory, passes_s: Amount, o
     return np.where(spilled > 0, slowed_s - passes_s + optimiser_s * (longer - 1), 0.0)
 
 
+def _to_host_s(layers: Layers, costs: Costs, schedule: _Schedule) -> Amount:
+    """Return the time to send activations to the host and back that computation does not hide."""
+    plan = costs.parallelism
+    if not np.any(plan.offload):
+        return 0.0
+    sent_bytes = offloaded_bytes(layers, plan) * plan.micro_batches
+    return np.maximum(0.0, 2 * sent_bytes / costs.machine.gpu.host_bytes_per_s - schedule.compute_s)
+
+
 def _schedule(layers: Layers, costs: Costs) -> _Schedule:
     """Return the 1F1B schedule over the blocks, or, of a model without any, its layers one after the other."""
     return _pipelined(layers, costs) if layers.block else _by_layer(layers, costs)
@@ -203,13 +220,17 @@ def _pipelined(layers: Layers, costs: Costs) -> _Schedule:
     send_s = np.where(staged, 2 * plan.interleave * _send_s(layers, costs), 0.0)
     longest_s = slowest.compute_s + slowest.exposed_s + send_s
     through_s = _both_s(first) + _both_s(last) + _both_s(block) * layers.num_blocks + send_s * (plan.pipeline - 1)
+    # With chunks of the model, a stage computes one while it sends another's.
+    hidden = np.asarray(plan.overlap) & (np.asarray(plan.interleave) > 1)
+    # ZB-H1: of 1F1B's (p - 1) (f + b + w), each w fills a bubble in place of being one.
+    filled_s = 2 * (plan.pipeline - 1) * slowest.weight_s if plan.zero_bubble else 0.0
     count = plan.micro_batches
     backward_s = slowest.backward_s + slowest.again_s + slowest.backward_exposed_s + slowest.again_exposed_s
     return _Schedule(
         compute_s=count * slowest.compute_s,
         tensor_s=count * slowest.exposed_s,
-        pipeline_s=count * send_s,
-        bubble_s=np.where(staged, np.maximum(0.0, through_s - longest_s + send_s) / plan.interleave, 0.0),
+        pipeline_s=count * np.where(hidden, 0.0, send_s),
+        bubble_s=np.where(staged, np.maximum(0.0, through_s - longest_s + send_s - filled_s) / plan.interleave, 0.0),
         data_s=_data_s(layers, costs, backward_s),
         forward_s=count * (slowest.forward_s + slowest.forward_exposed_s),
         backward_s=count * backward_s,
@@ -291,10 +312,11 @@ def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
     plan = costs.parallelism
     copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
     reductions = (
-        LayerCollective("all-reduce", copied_bytes, "data"),
+        LayerCollective("all-reduce", copied_bytes, "shards"),
         LayerCollective("all-reduce", expert_bytes, "replicas"),
     )
-    total_s = reduction_rounds(plan) * costs.collectives_s(reductions)
+    between = LayerCollective("all-reduce", copied_bytes / plan.spread_over, "mirrors")
+    total_s = reduction_rounds(plan) * costs.collectives_s(reductions) + costs.collectives_s((between,))
     hidden_s = np.minimum(total_s, plan.overlapped_passes * backward_s)
     return total_s - (1 - costs.machine.gpu.efficiency.taken) * hidden_s
 
@@ -305,12 +327,14 @@ def reduction_rounds(parallelism: Parallelism) -> Amount:
     ZeRO 1 and 2 scatter gradients and gather weights, in all the bytes of an all-reduce; stage 2 scatters after every
     micro-batch; stage 3 also gathers the weights before each forward and each backward.
     """
-    zero, count = np.asarray(parallelism.zero), parallelism.micro_batches
-    return np.where(zero == 2, (count + 1) / 2, np.where(zero == 3, 1.5 * count, 1.0))
+    zero, count, widths = np.asarray(parallelism.zero), parallelism.micro_batches, parallelism.widths
+    scatter, gather = (size / (2 * GRADIENT_BYTES) for size in (widths.gradient, widths.gathered))
+    if_sharded = np.where(zero == 2, scatter * count + gather, (scatter + 2 * gather) * count)
+    return np.where(zero >= 2, if_sharded, np.where(zero == 1, scatter + gather, 2 * scatter))
 
 
 def _optimiser_s(layers: Layers, parallelism: Parallelism, machine: Machine) -> Amount:
     copied, own = stage_parameters(layers, parallelism)
     spread = np.asarray(parallelism.zero) >= 1
-    updated = copied / np.where(spread, parallelism.copies, 1) + own / np.where(spread, parallelism.replicas, 1)
+    updated = copied / np.where(spread, parallelism.spread_over, 1) + own / np.where(spread, parallelism.replicas, 1)
     return OPTIMISER_TRAFFIC_BYTES * updated / (machine.gpu.memory_bytes_per_s * machine.gpu.efficiency.memory)

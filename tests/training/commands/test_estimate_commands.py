@@ -96,7 +96,8 @@ def test_a_job_with_groups_for_the_simulator() -> None:
     done = run(
         "simulate", "job.json", "--servers", 1, "--gpus-per-server", 8, "--gpu-memory-mb", 80_000, *network, "--json"
     )
-    assert json.loads(done.stdout)["makespan_s"] > 0
+    step_s = json.loads(run(*given, "--global-batch", 8, "--json").stdout)["step_s"]
+    assert json.loads(done.stdout)["makespan_s"] == pytest.approx(5 * step_s, rel=0.25)
     said = run("validate", "job.json").stdout
     assert "valid (workload)" in said
     assert re.search(r"jobs with groups +1\n", said)

@@ -87,5 +87,7 @@ def test_recomputation_may_differ_by_configuration() -> None:
         alone = estimate(GPT, Parallelism(recompute=kind), machine(launch_s=1e-4))
         assert together.step_s[number] == alone.step_s
         assert np.broadcast_to(together.memory.total_bytes, 3)[number] == alone.memory.total_bytes
-    with pytest.raises(InputError, match="recompute is 'some'; expected one of none, selective, full"):
+    with pytest.raises(
+        InputError, match="recompute is 'some'; expected one of none, selective, elementwise, alternate, full"
+    ):
         Parallelism(recompute=np.array(["full", "some"]))

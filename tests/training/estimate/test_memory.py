@@ -23,7 +23,10 @@ def states_bytes(**plan) -> float:
 )
 def test_zero_by_the_formulas(zero, per_parameter) -> None:
     found = states_bytes(data=8, global_batch=8, zero=zero)
-    assert found == pytest.approx(per_parameter * float(parameters(GPT)))
+    layers = GPT.layers(Parallelism())
+    block, output = (sum(layer.parameters for layer in part) for part in (layers.block, layers.last))
+    gathered = 2 * (2 * block + output) if zero == 3 else 0
+    assert found == pytest.approx(per_parameter * float(parameters(GPT)) + gathered)
 
 
 def test_tensor_parallelism_divides_all_but_norms_and_biases() -> None:

@@ -21,7 +21,7 @@ from ddlsched.training.estimate.models import forward_flops_per_sample, paramete
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import GPUS, MODELS
 from ddlsched.training.estimate.published_rows import read_published
-from ddlsched.training.estimate.step_estimate import estimate
+from ddlsched.training.estimate.step_estimate import Estimate, estimate
 
 FOUNDRY = (
     "section,model,layers,hidden,heads,sequence,vocabulary,gpus,gpu,nic_gbps_a_node,micro_batch,accumulation,"
@@ -80,6 +80,82 @@ def test_the_command_writes_every_row_with_its_prediction_or_the_reason(tmp_path
     assert table.loc[told, "remark"].str.contains("error").all()
 
 
+ODD = (
+    BRIDGE.splitlines()[0]
+    + """
+26.06,Llama 3.1 8B,DGX H100,8,FP8-CS,"1,024",1,8192,0,1,1,1,n/a,-,"12,000",
+26.06,LLAMA3_70B,GB200 NVL72,72,BF16,1296,1,8192,0,1,4,1,,,1000,
+26.06,Kimi K2,DGX-GB300,256,FP8 MX,4096,1,4096,0,1,4,1,4,64,1000,
+26.06,LLAMA3_70B,DGX-H100,64,NVFP4,256,1,8192,0,4,8,1,5,,1000,
+26.06,LLAMA3_70B,DGX-H100,64,FP8,256,1,8192,0,4,7,1,5,,1000,
+26.06,LLAMA3_70B,DGX-H100,64,FP8,many,1,8192,0,4,8,1,5,,1000,
+26.06,LLAMA3_70B,MI300X,64,FP8,256,1,8192,0,4,8,1,5,,1000,
+26.06,LLAMA3_70B,DGX-H100
+"""
+)
+
+
+def test_rows_are_read_however_they_are_spelt_and_kept_where_they_contradict_themselves(tmp_path: Path) -> None:
+    runs = read_published(written(tmp_path, ODD))
+    assert [(one.gpu, one.precision) for one in runs[:3]] == [("h100", "fp8"), ("gb200", "half"), ("gb300", "mxfp8")]
+    assert all(float(one.estimated().step_s) > 0 for one in runs[:3])
+    assert runs[0].plan.global_batch == 1024
+    for one, reason in zip(
+        runs[3:],
+        ("no matrices in nvfp4", "expected their product to be the 64", "global_batch is many", "'MI300X'", ""),
+        strict=True,
+    ):
+        assert reason in one.reason != ""
+
+
+def test_torchtitan_computes_every_second_product_again_and_cuts_a_batch_into_stages(tmp_path: Path) -> None:
+    header = TITAN.splitlines()[0]
+    text = f"""{header}
+llama-3.1-8b,h100-96,8,fp8,yes,2,16,8192,8,1,1,1,,selective,8532,76.8
+llama-3.1-8b,h100-96,64,bf16,yes,16,64,8192,4,4,4,1,Interleaved1F1B,full,8532,76.8
+"""
+    plain, staged = read_published(written(tmp_path, text))
+    assert (plain.plan.recompute, plain.plan.zero, plain.plan.widths.gathered) == ("alternate", 3, 1)
+    assert (staged.plan.micro_batch, staged.plan.interleave, staged.plan.zero) == (4, 2, 1)
+    kept = dataclasses.replace(plain, plan=dataclasses.replace(plain.plan, recompute="none")).estimated()
+    found = plain.estimated()
+    # Of 4 + 1 + 1 + 4 + 3 x 14 parts of a block's products the key's, the projection's and the up-projection's.
+    again = (1 + 4 + 14) / (4 + 1 + 1 + 4 + 42)
+    third = float(kept.compute_s) / 3
+    assert 0.8 * again * third < float(found.compute_s - kept.compute_s) < 1.6 * again * third
+    assert float(found.memory.activations_bytes) < float(kept.memory.activations_bytes)
+
+
+def test_no_row_that_ran_is_refused(tmp_path: Path) -> None:
+    """70 billion parameters whose states alone exceed a GPU were sharded, of which the table says nothing."""
+    row = "26.06,LLAMA3_70B,DGX-GB300,64,NVFP4,256,2,8192,0,1,1,1,,,6000,"
+    (one,) = read_published(written(tmp_path, f"{BRIDGE.splitlines()[0]}\n{row}\n"))
+    assert one.plan.zero == 3
+    assert bool(one.estimated().fits)
+
+
+def test_offload_zero_bubble_and_asynchronous_collectives_change_what_they_name() -> None:
+    model, machine = MODELS["llama-3-8b"], parse_cluster("h100").machine(32)
+    plan = Parallelism(tensor=2, pipeline=4, data=4, global_batch=64, sequence_parallel=True)
+
+    def found(**more: object) -> Estimate:
+        return estimate(model, dataclasses.replace(plan, **more), machine)  # type: ignore[arg-type]
+
+    usual = found()
+    assert float(found(zero_bubble=True).bubble_s) < 0.7 * float(usual.bubble_s)
+    assert float(found(asynchronous=True).tensor_s) < 0.7 * float(usual.tensor_s)
+    sharded = [dataclasses.replace(plan, pipeline=1, data=16, zero=3, shards=shards) for shards in (0, 16, 4)]
+    whole, same, hybrid = (estimate(model, one, machine) for one in sharded)
+    assert float(whole.step_s) == float(same.step_s)
+    assert float(hybrid.memory.optimiser_bytes) == pytest.approx(4 * float(whole.memory.optimiser_bytes))
+    assert float(hybrid.data_s) < float(whole.data_s)
+    halved = found(offload=0.5)
+    assert float(halved.memory.activations_bytes) < 0.7 * float(usual.memory.activations_bytes)
+    assert float(halved.memory.weights_bytes) == float(usual.memory.weights_bytes)
+    slow = dataclasses.replace(machine, gpu=dataclasses.replace(machine.gpu, host_bytes_per_s=1e9))
+    assert float(estimate(model, dataclasses.replace(plan, offload=0.5), slow).offload_s) > 0
+
+
 def test_fused_attention_experts_and_output_have_speeds_of_their_own() -> None:
     gpu = dataclasses.replace(
         GPUS["h100"],
@@ -106,6 +182,29 @@ PUBLISHED_BILLIONS = {
     "gpt-oss-120b": (116, 118),
     "nemotron-3-nano": (31, 32),
     "nemotron-3-super": (120, 124),
+    "gpt-oss-20b": (20.5, 21.2),
+    "deepseek-v2": (234, 238),
+    "glm-4.5": (350, 362),
+    "mixtral-8x22b": (140, 141.5),
+    "mixtral-8x7b": (46.5, 47),
+    "qwen3-4b": (4.0, 4.1),
+    "qwen3-8b": (8.1, 8.3),
+    "qwen3-14b": (14.7, 14.9),
+    "qwen3-32b": (32.6, 33),
+    "qwen2.5-7b": (7.5, 7.7),
+    "qwen2.5-72b": (72.5, 73),
+    "llama-2-7b": (6.7, 6.8),
+    "llama-2-13b": (12.9, 13.1),
+    "llama-2-70b": (68.8, 69.2),
+    "llama-3-8b": (8.0, 8.1),
+    "llama-3-70b": (70.4, 70.7),
+    "llama-3-405b": (405, 406.5),
+    "llama-3.2-1b": (1.2, 1.25),
+    "llama-3.2-3b": (3.2, 3.22),
+    "mistral-7b": (7.2, 7.3),
+    "phi-4": (14.5, 14.8),
+    "gemma-2-27b": (27, 27.4),
+    "nemotron-4-340b": (339, 342),
 }
 
 
@@ -143,6 +242,16 @@ def test_an_all_to_all_between_nodes_costs_more_than_within_one() -> None:
     within, between = machine_of("gb300", 64), machine_of("b300", 64)
     model = MODELS["gpt-oss-120b"]
     assert float(estimate(model, plan, between).tensor_s) > 3 * float(estimate(model, plan, within).tensor_s)
+
+
+def test_a_power_limit_lowers_the_clock() -> None:
+    usual, limited = (parse_cluster(text, efficiency="fsdp").machine(8) for text in ("h100", "h100:power_w=350"))
+    ratio = float(limited.gpu.efficiency.matrix) / float(usual.gpu.efficiency.matrix)
+    assert ratio == pytest.approx(0.5 ** (1 / 3))
+    carried = parse_cluster("h200", efficiency="torchtitan").machine(8).gpu.efficiency
+    own = PROGRAMS["torchtitan"].efficiencies["h100-96"]
+    assert float(carried.matrix) == pytest.approx(float(own.matrix) * (700 / 500) ** (1 / 3))
+    assert carried.attention == pytest.approx(own.attention * (700 / 500) ** (1 / 3))
 
 
 def test_what_is_carried_over_says_so() -> None:
@@ -210,6 +319,11 @@ def test_published_tables_are_met_with_the_shipped_constants(name: str) -> None:
     if not path.is_file():
         pytest.skip("needs the published step times")
     runs = [one for one in read_published(path) if not one.reason]
-    errors = [abs(float(one.estimated().step_s) / one.measured_step_s - 1) for one in runs]
+    found = [one.estimated() for one in runs]
+    errors = [abs(float(step.step_s) / one.measured_step_s - 1) for step, one in zip(found, runs, strict=True)]
     assert np.mean(errors) < LIMITS[name]
+    assert all(bool(step.fits) for step in found)
+    for step, one in zip(found, runs, strict=True):
+        if one.row.get("memory_gib") and one.plan.pipeline == 1:
+            assert float(step.memory.total_bytes) / 2**30 == pytest.approx(float(one.row["memory_gib"]), rel=0.1)
     assert {one.program for one in runs} <= set(PROGRAMS)

@@ -46,7 +46,9 @@ def test_halving_doubling_needs_powers_of_two() -> None:
 
 
 def test_unknown_recomputation() -> None:
-    with pytest.raises(InputError, match="recompute is 'some'; expected one of none, selective, full"):
+    with pytest.raises(
+        InputError, match="recompute is 'some'; expected one of none, selective, elementwise, alternate, full"
+    ):
         Parallelism(recompute="some")  # type: ignore[arg-type]
 
 

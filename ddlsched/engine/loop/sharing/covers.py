@@ -170,4 +170,6 @@ def pass_links(s: State, transfer: Records, number: int, mark: int, passed: int)
 def binds_first(s: State, number: int, other: int) -> bool:
     """Whether a link's step comes before another's where the same transfers cross both."""
     mine, others = s.links[number].relative_bandwidth, s.links[other].relative_bandwidth
-    return mine * (1.0 + MARGIN) < others or (mine == others and number < other)
+    if mine * (1.0 + MARGIN) < others:
+        return True
+    return mine == others and number < other and s.links[other].folded == 0  # see doubt_ties

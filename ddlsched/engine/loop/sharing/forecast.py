@@ -57,6 +57,7 @@ def join(s: State, number: int) -> None:
         link.fill_stamp = now.stamp
         link.cursor = link.last_step = link.fill_level = link.due_place = -1
         link.num_unfilled = 0
+        link.last_taken = 0.0
         link.free = 1.0 / s.run[0].per_byte_s * link.relative_bandwidth
 
 
@@ -121,16 +122,36 @@ def catch_up(s: State, link: Records) -> None:
             return
         if transfer.level != link.fill_level:
             enter_level(s, link, transfer.level)
-        subtract(link, e, s.entries[e], transfer)
+        subtract(s, link, e, transfer)
         e = s.entries[e].next_filled
 
 
 @njit
-def subtract(link: Records, e: int, entry: Records, transfer: Records) -> None:
+def subtract(s: State, link: Records, e: int, transfer: Records) -> None:
+    entry = s.entries[e]
     link.free = max(link.free - rate_on(transfer, entry), 0.0)
     link.unfilled -= entry.units
     link.num_unfilled -= 1
     link.cursor, link.last_step = e, transfer.step
+    if link.folded > 0:
+        own = s.steps[transfer.step].level * len(s.links) + entry.link == transfer.step
+        doubt_ties(s, link, rate_on(transfer, entry), s.steps[transfer.step].share, own)
+
+
+@njit
+def doubt_ties(s: State, link: Records, taken: float, share: float, own: bool) -> None:
+    """Note if rounding may tell transfers apart of which one stands for others, or links.
+
+    Where links have equal shares, their order decides what has been subtracted from whom when the next one's turn
+    comes. That leaves no trace if what is left has the same share to the bit, and equal amounts were subtracted.
+    """
+    if link.num_unfilled > 0 and not (own and link.folded == 1):
+        left = link.free / link.unfilled
+        tied = share * (1.0 + NEGLIGIBLE)
+        unequal = link.last_taken > 0.0 and link.last_taken != taken and share <= link.last_share * (1.0 + NEGLIGIBLE)
+        if unequal or (left <= tied and left != share):
+            s.run[0].doubt = 1
+    link.last_taken, link.last_share = taken, share
 
 
 @njit

@@ -5,7 +5,7 @@ Where a change reaches most of the links anyway, that is up to twice as fast as 
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.sharing.forecast import enter_level, gather, rate_on, sort_gathered
+from ddlsched.engine.loop.sharing.forecast import doubt_ties, enter_level, gather, rate_on, sort_gathered
 from ddlsched.engine.loop.sharing.touched_links import touch_link
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import ZERO
@@ -43,6 +43,7 @@ def collect_component(s: State) -> int:
         link = s.links[s.touched_links[place]]
         link.free = 1.0 / run.per_byte_s * link.relative_bandwidth
         link.unfilled, link.num_unfilled = 0.0, 0
+        link.last_taken = 0.0
         e = link.head
         while e >= 0:
             entry = s.entries[e]
@@ -87,12 +88,12 @@ def fill_tightest_link(s: State, level: int) -> int:
         transfer = s.transfers[s.scratch[place]]
         if transfer.new_rate < 0.0:  # a ring may cross a link more than once
             filled += 1
-            fill_one(s, transfer, least)
+            fill_one(s, transfer, least, tightest)
     return filled
 
 
 @njit
-def fill_one(s: State, transfer: Records, share: float) -> None:
+def fill_one(s: State, transfer: Records, share: float, tightest: int) -> None:
     transfer.new_rate = transfer.weight * share
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         entry = s.entries[e]
@@ -100,3 +101,5 @@ def fill_one(s: State, transfer: Records, share: float) -> None:
         link.free = max(link.free - rate_on(transfer, entry), 0.0)
         link.unfilled -= entry.units
         link.num_unfilled -= 1
+        if link.folded > 0:
+            doubt_ties(s, link, rate_on(transfer, entry), share, entry.link == tightest)

@@ -149,7 +149,7 @@ def give_rate(s: State, number: int, step: int) -> None:
         if link.fill_level != transfer.level:
             enter_level(s, link, transfer.level)
         insert_filled(s, link, e)
-        subtract(link, e, s.entries[e], transfer)
+        subtract(s, link, e, transfer)
         if link.num_unfilled == 0 and now.num_levels == 1 and s.steps[number].chosen == 0:
             drop_due(s, number)
         else:

@@ -17,7 +17,7 @@ COMPARING, SAVING = np.int64(0), np.int64(1)
 @njit
 def snapshot_words(job: Records) -> int:
     """The most words that :func:`walk_job` uses."""
-    simulated = 1 if should_be_lockstep(job) == 1 else job.num_gpus
+    simulated = num_simulated(job)
     words = 13 + job.num_tasks + simulated * (8 + 2 * flags_of(job)) + (job.num_tasks if job.grouped == 1 else 0)
     if job.num_linked > 0:
         words += 8 * job.num_transfers + 2 * job.num_links
@@ -28,6 +28,19 @@ def snapshot_words(job: Records) -> int:
 def flags_of(job: Records) -> int:
     """How many tasks each worker has flags of its own for; those of a job of groups have them together."""
     return 0 if job.grouped == 1 else job.num_tasks
+
+
+@njit
+def num_simulated(job: Records) -> int:
+    """How many of a job's workers are simulated from the start of an iteration on."""
+    if job.grouped == 1:
+        return job.num_leaders
+    return 1 if should_be_lockstep(job) == 1 else job.num_gpus
+
+
+@njit
+def simulated_worker(s: State, job: Records, place: int) -> int:
+    return job.first_worker + (s.members[job.first_leader + place] if job.grouped == 1 else place)
 
 
 @njit
@@ -99,18 +112,16 @@ def walk_job(s: State, number: int, saving: bool, times: int, saved_ns: int, shi
         if not kept(words, at, s.tasks[task].pending, saving):
             return False
         at += 1
-    if job.grouped == 1:
-        if not walk_flags(s, job, at, saving):
-            return False
-        at += job.num_tasks
+    if job.grouped == 1 and not walk_flags(s, job, at, saving):
+        return False
+    at += job.num_tasks if job.grouped == 1 else 0
     if job.num_linked > 0:
         for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
             if not walk_transfer(s, transfer, at, saving, times, saved_ns, shift_ns):
                 return False
             at += 8
-    simulated = 1 if job.lockstep == 1 else job.num_gpus
-    for worker in range(job.first_worker, job.first_worker + simulated):
-        if not walk_worker(s, worker, at, saving, times, shift_ns):
+    for place in range(num_simulated(job)):
+        if not walk_worker(s, simulated_worker(s, job, place), at, saving, times, shift_ns):
             return False
         at += 8 + 2 * flags_of(job)
     if saving or times > 0:

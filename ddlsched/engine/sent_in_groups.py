@@ -1,0 +1,218 @@
+"""What the collectives of a placed job of groups put on links, tuple by tuple and class by class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ddlsched.engine.alike import Colours, Crossings, refined
+from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
+from ddlsched.engine.grouped_parts import GroupedDag, Partition, Parts
+from ddlsched.units import NS_PER_S
+from ddlsched.workload.dag import CollectiveTask
+
+__all__ = ["Crossed", "SentInGroups"]
+
+
+class Crossed(NamedTuple):
+    """Links that transfers cross, those of one after another.
+
+    Parameters
+    ----------
+    num_links, links, shares
+        Of the links that are simulated: how many crossings each transfer has, which, and what part of its bytes goes
+        there.
+    first, num, all_links, all_shares
+        The same of all links that a transfer crosses, or one that it stands for; transfers share them.
+    leaders, folded
+        Of each of the job's links the one simulated for it, and 1 if transfers stand for others on it, 2 if such cross
+        several links of one class.
+    """
+
+    num_links: np.ndarray
+    links: np.ndarray
+    shares: np.ndarray
+    first: np.ndarray
+    num: np.ndarray
+    all_links: np.ndarray
+    all_shares: np.ndarray
+    leaders: np.ndarray
+    folded: np.ndarray
+
+
+class _Kind:
+    """Collectives of one group that send the same: what each tuple puts on links."""
+
+    def __init__(self, planned: Sequence[PlannedTransfer], costs: CommunicationCosts) -> None:
+        self.counts = np.array([len(each.links) for each in planned], np.int64)
+        self.first = np.concatenate([[0], np.cumsum(self.counts)])
+        self.links = np.array([link for each in planned for link in each.links], np.int64)
+        self.shares = np.array([s for each in planned for s in each.shares or (1.0,) * len(each.links)])
+        self.tuples = np.repeat(np.arange(len(planned)), self.counts)
+        self.wire_bytes = np.array([each.wire_bytes for each in planned], np.float64)
+        latency_s = {each.cable_latency_s: costs.latency_s(each.cable_latency_s) * NS_PER_S for each in planned}
+        self.latency_ns = np.array([latency_s[each.cable_latency_s] for each in planned], np.float64)
+        self.load_ns = np.array([costs.load_ns(each) for each in planned], np.int64)
+        alone = {(e.wire_bytes, e.cable_latency_s) for e in planned if e.links}
+        self.longest_ns = max((costs.alone_ns(*each) for each in alone), default=0)
+
+
+class SentInGroups:
+    """What each tuple of a job's groups sends where, on these GPUs."""
+
+    def __init__(self, dag: GroupedDag, costs: CommunicationCosts, gpus: Sequence[int]) -> None:
+        self._dag = dag
+        numbers: dict[tuple[object, ...], int] = {}
+        self.kinds: list[_Kind] = []
+        self._groups: list[int] = []
+        self.kind_of = np.full(len(dag.dag.tasks), -1)
+        ranks = costs.ranks(gpus)
+        for place, (task, group) in enumerate(zip(dag.dag.tasks, dag.group_of.tolist(), strict=True)):
+            if not isinstance(task, CollectiveTask):
+                continue
+            key = task.kind, task.algorithm, task.message_bytes, group
+            if key not in numbers:
+                numbers[key] = len(self.kinds)
+                tuples = (range(dag.num_gpus),) if task.group is None else dag.dag.groups[task.group]
+                planned = [costs.planned_of(dag.dag, task, [ranks[worker] for worker in members]) for members in tuples]
+                self.kinds.append(_Kind(planned, costs))
+                self._groups.append(group)
+            self.kind_of[place] = numbers[key]
+        self.links = np.unique(np.concatenate([np.zeros(0, np.int64), *(kind.links for kind in self.kinds)]))
+
+    @property
+    def iteration_ns(self) -> int:
+        """What an iteration's collectives take without contention: of a group's tuples, the longest."""
+        longest_ns = np.array([kind.longest_ns for kind in self.kinds], np.int64)
+        return sum(longest_ns[self.kind_of[self.kind_of >= 0]].tolist())
+
+    @cached_property
+    def _first_tuples(self) -> np.ndarray:
+        return np.cumsum([0, *(group.num_tuples for group in self._dag.groups)])
+
+    @cached_property
+    def _crossings(self) -> Crossings:
+        """All crossings, of tuples of all groups, by places among the job's links; labels by kind and share."""
+        none = np.zeros(0, np.int64)
+        tuples = [self._first_tuples[group] + kind.tuples for kind, group in zip(self.kinds, self._groups, strict=True)]
+        places = np.searchsorted(self.links, np.concatenate([none, *(kind.links for kind in self.kinds)]))
+        shares = np.unique(np.concatenate([none, *(kind.shares for kind in self.kinds)]), return_inverse=True)[1]
+        numbers = np.repeat(np.arange(len(self.kinds)), [len(kind.links) for kind in self.kinds])
+        return Crossings(np.concatenate([none, *tuples]), places, numbers * (len(shares) + 1) + shares.reshape(-1))
+
+    def alike(self, workers: np.ndarray, links: np.ndarray) -> Colours:
+        """Return which workers, tuples and links are alike, beginning with these colours of workers and links."""
+        groups = self._dag.groups
+        members = [
+            first + np.repeat(np.arange(group.num_tuples), np.diff(group.first))
+            for first, group in zip(self._first_tuples[:-1], groups, strict=True)
+        ]
+        tuples = np.repeat(np.arange(len(groups)), np.diff(self._first_tuples)).astype(np.float64)
+        for kind, group in zip(self.kinds, self._groups, strict=True):
+            own = slice(*self._first_tuples[group : group + 2])
+            sent = np.stack([tuples[own], kind.wire_bytes, kind.latency_ns, kind.load_ns.astype(np.float64)])
+            offset = len(groups) if not len(tuples) else tuples.max() + 1
+            tuples[own] = offset + np.unique(sent, axis=1, return_inverse=True)[1].reshape(-1)
+        all_members = np.concatenate([group.workers for group in groups]), np.concatenate(members)
+        return refined(Colours(workers, tuples.astype(np.int64), links), all_members, self._crossings)
+
+    def partition(self, colours: Colours) -> Partition:
+        """Return the classes of workers and, group by group, of tuples."""
+        tuples = [colours.tuples[a:b] for a, b in zip(self._first_tuples[:-1], self._first_tuples[1:], strict=True)]
+        return Partition(colours.workers, [_in_order(own) for own in tuples])
+
+    def crossed(self, parts: Parts, partition: Partition, colours: Colours) -> Crossed:
+        """Return what the transfers of classes put on the links that stand for others."""
+        leader_of_class = np.unique(colours.links, return_index=True)[1]
+        sizes = np.bincount(colours.links) if len(colours.links) else np.zeros(0, np.int64)
+        folded = np.zeros(len(self.links), np.int64)
+        simulated, everything = [], []
+        for kind, group in zip(self.kinds, self._groups, strict=True):
+            classes, of_class = partition.tuples[group], np.searchsorted(self.links, kind.links)
+            own, on = classes[kind.tuples], colours.links[of_class]
+            copies = np.bincount(classes)
+            shares, share = np.unique(kind.shares, return_inverse=True)
+            rows, counts = np.unique(np.stack([own, on, share.reshape(-1)]), axis=1, return_counts=True)
+            times = counts // sizes[rows[1]] if len(counts) else counts
+            leaders = leader_of_class[rows[1]] if len(counts) else rows[1]
+            several = counts > copies[rows[0]]
+            folded[leaders] = np.maximum(folded[leaders], np.where(copies[rows[0]] > 1, 1 + several, 0))
+            simulated.append(
+                _rows(
+                    np.repeat(rows[0], times),
+                    np.repeat(self.links[leaders], times),
+                    np.repeat(shares[rows[2]], times),
+                    len(copies),
+                )
+            )
+            by_class = np.argsort(own, kind="stable")
+            everything.append(_rows(own[by_class], kind.links[by_class], kind.shares[by_class], len(copies)))
+        kinds, classes = self._kinds_and_classes(parts, partition)
+        num_links, links, shares = _taken(simulated, kinds, classes)
+        first = np.cumsum([0, *(len(rows.links) for rows in everything)])
+        starts = np.array(
+            [first[k] + everything[k].first[c] for k, c in zip(kinds.tolist(), classes.tolist(), strict=True)], np.int64
+        )
+        counts = np.array(
+            [everything[k].counts[c] for k, c in zip(kinds.tolist(), classes.tolist(), strict=True)], np.int64
+        )
+        all_links = np.concatenate([np.zeros(0, np.int64), *(rows.links for rows in everything)])
+        all_shares = np.concatenate([np.zeros(0), *(rows.shares for rows in everything)])
+        leaders = self.links[leader_of_class[colours.links]] if len(self.links) else self.links
+        return Crossed(num_links, links, shares, starts, counts, all_links, all_shares, leaders, folded)
+
+    def each(self, parts: Parts) -> Crossed:
+        """Return what the transfers of the finest partition put on links."""
+        rows = [_Rows(kind.first, kind.counts, kind.links, kind.shares) for kind in self.kinds]
+        none = np.zeros(0, np.int64)
+        taken = _taken(rows, self.kind_of[parts.task[parts.num_computes :]], parts.place)
+        return Crossed(*taken, none, none, none, none, none, none)
+
+    def planned_of(self, parts: Parts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return of each transfer the bytes on its links, the latency, nanoseconds, and the load, nanoseconds."""
+        kinds = self.kind_of[parts.task[parts.num_computes :]].tolist()
+        pairs = list(zip(kinds, parts.place.tolist(), strict=True))
+        wire = np.array([self.kinds[kind].wire_bytes[place] for kind, place in pairs], np.float64)
+        latency = np.array([self.kinds[kind].latency_ns[place] for kind, place in pairs], np.float64)
+        return wire, latency, np.array([self.kinds[kind].load_ns[place] for kind, place in pairs], np.int64)
+
+    def _kinds_and_classes(self, parts: Parts, partition: Partition) -> tuple[np.ndarray, np.ndarray]:
+        classes = [partition.tuples[g][p] for g, p in zip(parts.group.tolist(), parts.place.tolist(), strict=True)]
+        return self.kind_of[parts.task[parts.num_computes :]], np.array(classes, np.int64)
+
+
+class _Rows(NamedTuple):
+    """Rows of crossings one after another: where each begins, and how many it has."""
+
+    first: np.ndarray
+    counts: np.ndarray
+    links: np.ndarray
+    shares: np.ndarray
+
+
+def _rows(owner: np.ndarray, links: np.ndarray, shares: np.ndarray, count: int) -> _Rows:
+    counts = np.bincount(owner, minlength=count) if len(owner) else np.zeros(count, np.int64)
+    return _Rows(np.cumsum(counts) - counts, counts, links, shares)
+
+
+def _taken(kinds: Sequence[_Rows], kind: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return lengths, links and shares of some rows of some kinds, one after another."""
+    pieces = [
+        (kinds[k].links[(a := kinds[k].first[r]) : a + kinds[k].counts[r]], kinds[k].shares[a : a + kinds[k].counts[r]])
+        for k, r in zip(kind.tolist(), row.tolist(), strict=True)
+    ]
+    links = np.concatenate([np.zeros(0, np.int64), *(piece[0] for piece in pieces)])
+    shares = np.concatenate([np.zeros(0), *(piece[1] for piece in pieces)])
+    return np.array([len(piece[0]) for piece in pieces], np.int64), links, shares
+
+
+def _in_order(colours: np.ndarray) -> np.ndarray:
+    """Return the classes of some tuples, numbered in the order of their first."""
+    _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    classes: np.ndarray = rank[inverse.reshape(-1)]
+    return classes

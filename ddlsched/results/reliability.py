@@ -1,0 +1,93 @@
+"""What failures cost: effective training time, time to failure, and GPU time lost by cause."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddlsched.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlsched.results.result import Result
+
+__all__ = ["GPU_TIME_PARTS", "failures_of", "gpu_time_of", "reliability_by_size"]
+
+GPU_TIME_PARTS = ("detection", "restart", "lost_work", "waiting_for_gpus_and_network", "training")
+"""Columns of :func:`gpu_time_of` that add up to the time that a job held its GPUs."""
+
+
+def failures_of(result: Result) -> pd.DataFrame:
+    """Return a row for each failure that hit a running job, in order of time.
+
+    Columns: time_s; job_id; gpus; cause; lost_s (work since the last checkpoint); detection_s (for which it hung; NaN
+    where nobody noticed).
+    """
+    import pandas as pd
+
+    finished = result.finished
+    rows = []
+    for failure in finished.failures:
+        job, hung_ns = result.workload[failure.job], failure.hang_ns
+        if hung_ns:  # another failure may have ended it earlier
+            stay = finished.stays[failure.stay]
+            hung_ns = min(hung_ns, stay.to_ns - stay.from_ns)
+        detection_s = np.nan if hung_ns is None else hung_ns / NS_PER_S
+        time_s, lost_s = failure.time_ns / NS_PER_S, failure.lost_ns / NS_PER_S
+        rows.append((time_s, job.job_id, job.num_gpus, failure.cause, lost_s, detection_s))
+    return pd.DataFrame(rows, columns=["time_s", "job_id", "gpus", "cause", "lost_s", "detection_s"])
+
+
+def gpu_time_of(result: Result) -> pd.DataFrame:
+    """Return a row a job: its GPUs, and what it held them for, seconds of a GPU; the parts add up.
+
+    Columns: job_id; gpus; held; detection (it hung); restart (start-up and state on its way there); lost_work;
+    waiting_for_gpus_and_network (others computed or sent; of work that was lost later its share); training; and
+    requeueing, the time without GPUs after the first start, which is not held.
+    """
+    jobs, failures = result.jobs, failures_of(result)
+    detection_s = failures.groupby("job_id")["detection_s"].sum().reindex(jobs["job_id"], fill_value=0.0).to_numpy()
+    gpus, wait_s = jobs["gpus"].to_numpy(), (jobs["gpu_wait_s"] + jobs["network_wait_s"]).to_numpy()
+    first_wait_s = (jobs["start_s"] - jobs["arrival_s"]).fillna(jobs["queueing_s"]).to_numpy()
+    work_s = jobs[["computing_s", "communication_s"]].sum(axis=1).to_numpy() + wait_s
+    kept = np.divide(work_s - jobs["lost_s"], work_s, out=np.zeros(len(jobs)), where=work_s > 0)
+    seconds = {
+        "held": work_s + jobs["restart_s"].to_numpy(),
+        "detection": detection_s,
+        "restart": jobs["restart_s"].to_numpy() - detection_s,
+        "lost_work": jobs["lost_s"].to_numpy(),
+        "waiting_for_gpus_and_network": wait_s * kept,
+        "training": (work_s - wait_s) * kept,
+        "requeueing": jobs["queueing_s"].to_numpy() - first_wait_s,
+    }
+    return jobs[["job_id", "gpus"]].assign(**{name: gpus * value for name, value in seconds.items()})
+
+
+def reliability_by_size(result: Result) -> pd.DataFrame:
+    """Return a row a number of GPUs: what jobs of that size got of their time.
+
+    Columns: gpus; jobs; failures (that were noticed); time_to_failure_h (hours in which jobs trained or waited for
+    others / failures; infinite without one); ettr, the effective training time ratio: time that trained, of work that
+    was kept / (time with GPUs, and queueing after a first start).
+    """
+    import pandas as pd
+
+    times, failures = gpu_time_of(result), failures_of(result)
+    noticed = failures[failures["detection_s"].notna()].groupby("gpus").size()
+    sums = times.drop(columns="job_id").groupby("gpus").sum()
+    count = noticed.reindex(sums.index, fill_value=0).to_numpy()
+    work_s = (sums["held"] - sums["detection"] - sums["restart"]).to_numpy() / sums.index.to_numpy()
+    scheduled_s = (sums["held"] + sums["requeueing"]).to_numpy()
+    kept_s = (sums["training"] + sums["waiting_for_gpus_and_network"]).to_numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return pd.DataFrame(
+            {
+                "gpus": sums.index.to_numpy(),
+                "jobs": times.groupby("gpus").size().to_numpy(),
+                "failures": count,
+                "time_to_failure_h": np.where(count, work_s / 3600 / np.maximum(count, 1), np.inf),
+                "ettr": kept_s / scheduled_s,
+            }
+        )

@@ -1,0 +1,185 @@
+"""Workers, tuples and links of jobs of groups that are alike are simulated as one: nothing reported depends on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from jobs_by_hand import Fixed
+from runs_of_settings import assert_agrees, run_engine, run_reference
+from strategies import Setting, examples, settings
+
+from ddlsched import Cluster, IterationDag, Job, Workload, simulate
+from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.engine.alike import Colours, Crossings, refined
+from ddlsched.engine.driver import Simulation
+from ddlsched.engine.grouped_jobs import GroupedJobs
+from ddlsched.results.result import Result
+from ddlsched.workload.dag import CollectiveTask, ComputeTask
+from topologies.rail_optimised import RailOptimised
+
+TABLES = ("jobs", "gpus", "links", "samples", "placements")
+RAILS = RailOptimised(rails=4, rail_gbps=8.0, nvlink_gbps=32.0)
+POLICIES: dict[str, Any] = {"order": "fifo", "communication": "bounded-overlap:limit=9", "contention": "max-min"}
+
+
+@contextmanager
+def every_worker() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Simulation, "_may_fold", lambda _: False)
+        yield
+
+
+@contextmanager
+def noting() -> Iterator[dict[str, list[int]]]:
+    """Note how many classes of workers each job is placed with, and which jobs are split."""
+    noted: dict[str, list[int]] = {"classes": [], "split": []}
+    write, split = GroupedJobs._write, GroupedJobs._split
+
+    def noting_write(jobs: GroupedJobs, number: int, dag: Any, partition: Any, parts: Any) -> None:
+        noted["classes"].append(len(np.unique(partition.workers)))
+        write(jobs, number, dag, partition, parts)
+
+    def noting_split(jobs: GroupedJobs, number: int) -> None:
+        noted["split"].append(number)
+        split(jobs, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GroupedJobs, "_write", noting_write)
+        patch.setattr(GroupedJobs, "_split", noting_split)
+        yield noted
+
+
+def assert_same(result: Result, expected: Result) -> None:
+    for table in TABLES:
+        pd.testing.assert_frame_equal(getattr(result, table), getattr(expected, table), obj=table, check_exact=True)
+    assert result.summary()["events"] == expected.summary()["events"]
+
+
+def step(*, tensor: int, data: int, stages: int, passes: int = 2, mb: float = 2.0) -> IterationDag:
+    """A step of tensor, data and pipeline parallelism; workers are numbered in that order."""
+    numbers = np.arange(tensor * data * stages).reshape(stages, data, tensor)
+    groups: dict[str, list[list[int]]] = {}
+    tasks: list[Any] = []
+    for stage, own in enumerate(numbers):
+        groups |= {f"stage {stage}": own.reshape(1, -1).tolist(), f"tensor {stage}": own.tolist()}
+        groups[f"data {stage}"] = own.T.tolist()
+        if stage + 1 < stages:
+            groups[f"on {stage}"] = np.stack([own.ravel(), numbers[stage + 1].ravel()], axis=1).tolist()
+        for number in range(passes):
+            before = [f"send {stage - 1}.{number}"] * (stage > 0) + [f"reduce {stage}.{number - 1}"] * (number > 0)
+            name, group = f"work {stage}.{number}", f"stage {stage}"
+            tasks.append(ComputeTask(name=name, duration_ns=1_000_000 + stage, group=group, after=tuple(before)))
+            sent = {"message_bytes": mb * 1e6, "algorithm": "hierarchical", "kind": "all-reduce"}
+            tasks.append(
+                CollectiveTask(name=f"reduce {stage}.{number}", group=f"tensor {stage}", after=(name,), **sent)
+            )
+            if stage + 1 < stages:
+                after = (f"reduce {stage}.{number}",)
+                send = {"kind": "send", "message_bytes": mb * 3e5, "group": f"on {stage}"}
+                tasks.append(CollectiveTask(name=f"send {stage}.{number}", after=after, **send))
+        after = (f"reduce {stage}.{passes - 1}",)
+        tasks.append(CollectiveTask(name=f"gradients {stage}", group=f"data {stage}", after=after, **sent))
+    return IterationDag(tuple(tasks), {name: tuple(map(tuple, tuples)) for name, tuples in groups.items()})
+
+
+def job(name: str, dag: IterationDag, gpus: int, **given: Any) -> Job:
+    given = {"arrival_s": 0.0, "iterations": 20, "gpu_memory_mb": 1.0} | given
+    return Job(job_id=name, num_gpus=gpus, iteration=dag, **given)
+
+
+def both(jobs: list[Job], places: dict[str, list[int]], **given: Any) -> tuple[Result, dict[str, list[int]]]:
+    """Run jobs on 8 servers of 4 with and without the shortcut, and see that both are the same."""
+    cluster = Cluster(num_servers=8, gpus_per_server=4, topology=given.pop("topology", RAILS))
+    given = POLICIES | {"placement": Fixed(gpus=places)} | given
+    with noting() as noted:
+        result = simulate(Workload.of(jobs), cluster, **given)
+    with every_worker():
+        assert_same(result, simulate(Workload.of(jobs), cluster, **given))
+    return result, noted
+
+
+def test_a_job_alone_is_simulated_stage_by_stage() -> None:
+    _, noted = both([job("a", step(tensor=4, data=4, stages=2), 32)], {"a": list(range(32))})
+    assert noted == {"classes": [2], "split": []}
+
+
+@pytest.mark.parametrize("contention", ["max-min", "equal-share"])
+def test_a_job_that_comes_to_some_links_in_the_middle_of_a_step(contention: str) -> None:
+    jobs = [
+        job("a", step(tensor=4, data=3, stages=2), 24),
+        job("b", step(tensor=2, data=2, stages=1), 4, arrival_s=0.0101),
+    ]
+    places = {"a": list(range(24)), "b": [20, 21, 24, 25]}
+    result, noted = both(jobs, places, contention=contention)
+    assert noted["classes"][0] == 2
+    assert noted["split"] == [0]
+    assert result.contended_iterations > 0
+
+
+def test_a_job_that_comes_to_others_links_is_told_apart_only_there() -> None:
+    jobs = [
+        job("a", step(tensor=2, data=2, stages=1), 4),
+        job("b", step(tensor=4, data=3, stages=2), 24, arrival_s=0.01),
+    ]
+    _, noted = both(jobs, {"a": [20, 21, 24, 25], "b": list(range(24))})
+    assert noted["classes"][:1] + noted["classes"][-1:] == [1, noted["classes"][-1]]
+    assert 2 < noted["classes"][-1] < 24
+
+
+def test_a_policy_that_lets_some_go_first() -> None:
+    dag = step(tensor=4, data=4, stages=2, passes=3)
+    _, noted = both(
+        [job("a", dag, 32)],
+        {"a": list(range(32))},
+        communication="bounded-overlap:limit=1",
+        topology="star:nvlink_gbps=32",
+    )
+    assert noted["split"] == [0]
+
+
+def test_three_on_a_link_whose_rounding_could_tell_them_apart() -> None:
+    """A third of a bandwidth has no exact float: sends of three workers of a server, which share its card."""
+    both(
+        [job("a", step(tensor=3, data=2, stages=2, passes=3), 12)],
+        {"a": [0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14]},
+        topology="star:nvlink_gbps=32",
+    )
+
+
+def test_a_server_fails_and_a_warm_up_and_a_run_cut_off() -> None:
+    outage = Disturbances(outages=(Outage(server=1, from_s=0.0123, to_s=0.0301),), checkpoint_iterations=2)
+    jobs = [job("a", step(tensor=4, data=4, stages=2), 32)]
+    both(jobs, {"a": list(range(32))}, disturbances=outage)
+    both(jobs, {"a": list(range(32))}, until_s=0.0237, warmup_s=0.0113)
+
+
+@given(settings(grouped=True), st.sampled_from([1, 2, 9]), st.sampled_from([1, 20]))
+@hypothesis_settings(max_examples=examples(25))
+def test_every_table_is_as_with_every_worker(setting: Setting, limit: int, times: int) -> None:
+    jobs = [dataclasses.replace(each, iterations=each.iterations * times) for each in setting.workload]
+    asked = {"order": "fifo", "communication": f"bounded-overlap:limit={limit}"}
+    setting = dataclasses.replace(setting, workload=Workload(tuple(jobs)), **asked)
+    result = run_engine(setting)
+    with every_worker():
+        assert_same(result, run_engine(setting))
+    if times == 1:
+        assert_agrees(result, run_reference(setting))
+
+
+def test_colours_of_a_ring_and_of_a_path() -> None:
+    """Tuples of two neighbours: in a ring all are alike, in a path those as far from an end."""
+    none = np.zeros(0, np.int64)
+    for count, expected in ((6, [0] * 6), (5, [0, 1, 2, 2, 1, 0])):
+        pairs = [(worker, (worker + 1) % 6) for worker in range(count)]
+        members = np.array(pairs).ravel(), np.repeat(np.arange(count), 2)
+        colours = refined(Colours(np.zeros(6), np.zeros(count), none), members, Crossings(none, none, none))
+        assert colours.workers.tolist() == expected

@@ -1,0 +1,101 @@
+"""Kernels of a GPU at hand: their file, the constants that they give, and the estimate that takes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from command_line import refused, run
+
+from ddlsched.training.estimate.hardware import Efficiency, operations_s
+from ddlsched.training.estimate.layers import Operation
+from ddlsched.training.estimate.presets import GPUS
+from ddlsched.training.kernels.speeds import Kernel, kernel_speeds, read_kernels, write_kernels
+
+TRUTH = Efficiency(matrix=0.6, half_flops=2e9, by_precision={"fp8": 0.5}, attention=0.9, memory=0.8)
+
+
+def made_up(gpu_name: str = "h100") -> list[Kernel]:
+    """Return kernels that take just what an efficiency says."""
+    gpu = GPUS[gpu_name]
+    bandwidth = gpu.memory_bytes_per_s * 0.8
+    kernels = [Kernel("a GPU", "copy", "half", "1", 0.0, 1e9, 1e9 / bandwidth)]
+    for precision, share in (("half", 0.6), ("fp8", 0.5)):
+        for flops in (1e8, 1e9, 1e10, 1e11, 1e12):
+            seconds = (flops + 2e9) / (share * gpu.peak(precision))  # type: ignore[arg-type]
+            kernels.append(Kernel("a GPU", "product", precision, "1x1x1", flops, 1.0, seconds))
+    kernels.append(Kernel("a GPU", "attention", "half", "512", 1e12, 1.0, 9.0))
+    kernels.append(Kernel("a GPU", "attention", "half", "4096", 1e12, 1.0, 1e12 / (0.9 * gpu.peak("half"))))
+    return kernels
+
+
+def test_constants_of_kernels_are_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.csv"
+    write_kernels(made_up(), path)
+    found = kernel_speeds(read_kernels(path), GPUS["h100"])
+    assert found.error < 0.01
+    efficiency = found.given_to(Efficiency(gap_s=3e-6, by_precision={"fp8": 0.9, "other": 0.3}))
+    assert (efficiency.matrix, efficiency.half_flops, efficiency.attention) == pytest.approx((0.6, 2e9, 0.9), rel=1e-2)
+    assert efficiency.by_precision == pytest.approx({"fp8": 0.5, "other": 0.3}, rel=1e-2)
+    assert efficiency.gap_s == 3e-6
+
+
+def test_an_estimate_takes_measured_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.csv"
+    write_kernels(made_up(), path)
+    arguments = ("estimate", "llama-3-8b", "--cluster", "h100", "--data", "8", "--zero", "3", "--json")
+    slow, fast = (json.loads(run(*arguments, *more).stdout) for more in (("--gpu", path), ("--efficiency", "ideal")))
+    assert "as measured on a GPU" in slow["remark"]
+    assert slow["compute_s"] > fast["compute_s"]
+
+
+def test_kernels_of_another_gpu_are_refused() -> None:
+    with pytest.raises(Exception, match=r"reach .* of the peak of a100-80; expected those of the GPU of --cluster"):
+        kernel_speeds([one for one in made_up() if one.precision == "half"], GPUS["a100-80"])
+
+
+BAD = {
+    "gpu,kernel\n": "column 'precision' is missing",
+    "gpu,kernel,precision,size,flops,traffic_bytes,seconds\na,product,half,1,1,1,0\n": "column seconds: is 0",
+    "gpu,kernel,precision,size,flops,traffic_bytes,seconds\na,copy,half,1,0,1,1\n": "has no products",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_file_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "kernels.csv"
+    path.write_text(text)
+    refused(run("estimate", "llama-3-8b", "--cluster", "h100", "--gpu", path), BAD[text])
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    if find_spec("torch") is None:
+        refused(run("calibrate-gpu", "--out", tmp_path / "kernels.csv"), "PyTorch is not installed")
+    refused(run("calibrate-gpu", "--out", tmp_path / "x.csv", "--device", "tpu"), "--device tpu: expected cuda or cpu")
+
+
+@pytest.mark.torch
+def test_kernels_are_measured_on_a_cpu(tmp_path: Path) -> None:
+    import torch
+
+    out = tmp_path / "kernels.csv"
+    if not torch.cuda.is_available():
+        refused(run("calibrate-gpu", "--out", out), "PyTorch finds no GPU")
+    done = run("calibrate-gpu", "--out", out, "--device", "cpu", "--shapes", "2", "--largest", "256")
+    assert done.exit_code == 0, done.stderr
+    kernels = read_kernels(out)
+    assert [one.kernel for one in kernels] == ["product"] * 4 + ["attention", "copy"]
+    assert {one.precision for one in kernels} == {"half", "single"}
+    assert all(one.seconds > 0 for one in kernels)
+    assert kernel_speeds(kernels, GPUS["h100"]).constants["matrix"] > 0
+
+
+def test_a_product_takes_what_its_constants_say() -> None:
+    gpu = GPUS["h100"]
+    speeds = kernel_speeds(made_up(), gpu).given_to(TRUTH)
+    measured = dataclasses.replace(gpu, efficiency=speeds)
+    expected_s = (1e11 + 2e9) / (0.6 * gpu.peak("half"))
+    assert float(operations_s(Operation(1e11, 0.0), measured)) == pytest.approx(expected_s, rel=0.02)

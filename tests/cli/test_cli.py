@@ -187,7 +187,7 @@ def test_simulate_has_the_published_flags() -> None:
     server-table jitter-cv straggler-share straggler-slowdown server-mtbf-s server-repair-s outages
     checkpoint-iterations restart-s state-mb capacity allocation rescale-cost warmup-s until-s run-out interference
     exclusive path throughputs reference-kind prediction-error steady
-    queues admission replay draws state-share"""
+    queues admission replay draws state-share failures"""
     assert set(options("simulate")) == {"jobs"} | {f"--{flag}" for flag in flags.split()}
 
 
@@ -755,7 +755,7 @@ def test_a_run_that_is_cut_off_says_how_many_jobs_are_not_finished() -> None:
         (["--straggler-slowdown", "3"], "--straggler-slowdown: does nothing alone; expected --straggler-share as well"),
         (
             ["--restart-s", "3"],
-            "--restart-s: does nothing alone; expected --server-mtbf-s or --outages or --capacity or --order or",
+            "--restart-s: does nothing alone; expected --server-mtbf-s or --failures or --outages or --capacity or --order or",
         ),
         (["--server-repair-s", "3", "--outages", "o.csv"], "--server-repair-s: does nothing alone"),
     ],

@@ -342,7 +342,7 @@ def test_the_command_prints_tables_and_says_where_things_are():
     assert "12 runs: 2 policies x 1 workload x 1 cluster x 6 seeds" in result.stderr
     comparison = Comparison.open("out")
     table = comparison.table().set_index(["metric", "policy"])
-    worse = table.loc[("average_jct_s", "random + adadual")]
+    worse = table.loc[("average_jct_s", "random")]
     text = f"+{100 * worse['change']:.1f} [+{100 * worse['change_low']:.1f}, +{100 * worse['change_high']:.1f}]"
     assert any(text in line and "worse" in line for line in lines)
 
@@ -412,7 +412,7 @@ def test_the_recorded_command_gives_the_same_tables():
 @pytest.mark.parametrize(
     ("flags", "parts"),
     [
-        ([], ["--scheduler, --placement, --order, --communication, --allocation or --path: is missing"]),
+        ([], ["--scheduler, --placement, --order, --communication, --allocation, --path or --admission: is missing"]),
         (["--scheduler", "ada-srs"], ["--scheduler: no bundle", "Did you mean 'ada-srsf'?"]),
         (["--allocation", "malable"], ["--allocation: no allocation is named", "Did you mean 'malleable'"]),
         (["--placement", "lfw", "--order", "fifi"], ["--placement: no placement", "--order: no order"]),

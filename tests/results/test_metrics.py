@@ -269,7 +269,7 @@ def test_a_class_that_starves_under_one_policy_gets_no_verdict():
     slow = found[(found["policy"] == "slow") & (found["size_class"] == "8+")].set_index("metric")
     assert slow.loc["average_jct_s", ["seeds", "seeds_left_out", "verdict"]].tolist() == [7, 1, "undecided"]
     assert slow.loc["unfinished_jobs", ["seeds", "mean"]].tolist() == [8, 1 / 8]
-    assert "because one had nothing to measure: up to 1." in readable(found, baseline="base")
+    assert "left out for all policies, one having nothing to measure: up to 1." in readable(found, baseline="base")
 
 
 def test_a_class_that_never_finishes_is_shown_as_unknown():

@@ -171,7 +171,7 @@ class Comparison:
             what = f"{', '.join(drawn)}: {self.asked['draws']} draws of the jobs' lengths (0.1 %, or one iteration)"
             notes.append(f"{what}, no seeds: intervals say how far a hair moves this trace, nothing of other traces.")
         if self.asked["options"].get("sample"):
-            notes.append("Sampled: of jobs that share GPUs or links a part is computed (docs/statistics.md#sampled-runs).")
+            notes.append("Sampled: a part of the contended iterations is computed (docs/statistics.md#sampled-runs).")
         alone = dict.fromkeys(table[table["seeds"] == 1]["workload"]) if len(seeds) > 1 else {}
         notes += [f"{workload}: {self._why_one_run(workload)}." for workload in alone]
         if len(table) and table["seeds_left_out"].any():

@@ -755,7 +755,7 @@ def test_a_run_that_is_cut_off_says_how_many_jobs_are_not_finished() -> None:
         (["--straggler-slowdown", "3"], "--straggler-slowdown: does nothing alone; expected --straggler-share as well"),
         (
             ["--restart-s", "3"],
-            "--restart-s: does nothing alone; expected --server-mtbf-s or --failures or --outages or --capacity or --order or",
+            "--restart-s: does nothing alone; expected --server-mtbf-s or --failures or --outages or --capacity or",
         ),
         (["--server-repair-s", "3", "--outages", "o.csv"], "--server-repair-s: does nothing alone"),
     ],

@@ -23,11 +23,11 @@ class SampledError:
 
 
 STATED = {
-    "no transfer held back": SampledError(0.2, 1.1),
-    "transfers held back for up to a third of their time": SampledError(0.6, 6.0),
-    "transfers held back for more than a third of their time": SampledError(0.6, 8.0),
+    "no transfer held back": SampledError(0.2, 0.7),
+    "transfers held back for up to a third of their time": SampledError(0.4, 4.7),
+    "transfers held back for more than a third of their time": SampledError(1.9, 13.0),
 }
-"""By how much of the time of transfers the sending policy holds them back: ``benchmarks/sampling_error.csv``, rounded up."""
+"""By how much of their time transfers are held back: ``benchmarks/sampling_error.csv``, rounded up."""
 
 
 def sampling_class(result: Result) -> str:

@@ -25,7 +25,6 @@ from ddlsched.errors import InputError
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected"
-README = (EXPERIMENTS / "arena" / "README.md").read_text()
 RIVALS = " ".join((EXPERIMENTS.parent / "docs" / "rivals.md").read_text().split())
 
 
@@ -33,8 +32,6 @@ def test_pages_show_gavels_own_trace_row_by_row():
     rows = pd.read_csv(EXPECTED / "gavel_trace.csv").set_index("policy")
     assert rows.index.tolist() == ["blind", "throughputs"]
     here, its = ([f"{s:,.0f}" for s in rows[name]] for name in ("average_jct_s", "its_average_jct_s"))
-    assert f"from {its[0]} to {its[1]} s" in README
-    assert f"| {here[0]} to {here[1]} s" in README
     assert f"JCT {its[1]} s in its simulator and {here[1]} s here, blind to kinds {its[0]} and {here[0]} s" in RIVALS
 
 
@@ -42,8 +39,7 @@ def test_pages_show_muris_own_trace_row_by_row():
     rows = pd.read_csv(EXPECTED / "muri_trace.csv").set_index("policy")
     assert set(rows["trace"]) == {"trace3"}
     here, its = (rows[name].map("{:,.0f}".format) for name in ("average_jct_s", "its_average_jct_s"))
-    assert f"{here['Muri-S']} s, its simulator {its['Muri-S']}" in README
-    assert all(f"{policy} {here[policy]} ({its[policy]})" in README for policy in ("SRTF", "SRSF"))
+    assert (here[["SRTF", "SRSF"]] == its[["SRTF", "SRSF"]]).all()  # to the second, as the page says
     assert f"Muri-S has {its['Muri-S']} s in its simulator and {here['Muri-S']} here" in RIVALS
 
 
@@ -77,8 +73,6 @@ def test_pages_show_sias_own_workload_row_by_row():
     for policy, row in rows.iterrows():
         cells = [f"{row[name]:,.0f}" for name in ("average_jct_s", "p99_jct_s", "makespan_s")]
         assert f"| {policy} | {' | '.join(cells)} | {row['restarts_per_job']:.1f} |" in RIVALS
-    average = rows["average_jct_s"].map("{:,.0f}".format)
-    assert f"average JCT {average['ours']} s, its policy's {average['its']}" in README
 
 
 def test_an_artifact_that_is_not_there_is_named(tmp_path):

@@ -29,7 +29,7 @@ LEAST_BYTES = 8e6
 
 def read(data: Path) -> dict[str, pd.DataFrame]:
     """Return the measured rows of both files."""
-    return {name: read_rows(data / "training_times" / f"{name}.csv") for name in STRATA}
+    return {name: read_rows(data / "training_times" / f"{name}.csv").said for name in STRATA}
 
 
 def fit(frames: dict[str, pd.DataFrame], seed: int) -> tuple[Fitted, dict[str, np.ndarray]]:

@@ -6,9 +6,7 @@ the reason.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.io.tables import read_text
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Rule, Widths, refuse_broken
 from ddlsched.training.estimate.presets import GPUS, MODELS
+from ddlsched.training.estimate.rows import TableRow, refuse_longer, table_rows
 from ddlsched.training.estimate.step_estimate import Estimate, estimate
 
 __all__ = ["PublishedRun", "is_published", "read_published"]
@@ -91,8 +89,8 @@ def read_published(path: Path) -> list[PublishedRun]:
     InputError
         The file cannot be read, or its header is none of the three.
     """
-    rows = list(csv.DictReader(io.StringIO(read_text(path)), skipinitialspace=True))
-    read = _reader(list(rows[0])) if rows else None
+    header, rows = table_rows(path)
+    read = _reader(header)
     if read is None:
         raise InputError(f"{path}: is no table of published step times; expected the columns of one that is known")
     return [_kept(read, row) for row in rows]
@@ -104,11 +102,12 @@ def _reader(header: list[str]) -> Callable[[Row], PublishedRun] | None:
     return next((read for name, read in known.items() if name in own), None)
 
 
-def _kept(read: Callable[[Row], PublishedRun], row: dict[str, Any]) -> PublishedRun:
+def _kept(read: Callable[[Row], PublishedRun], cells: TableRow) -> PublishedRun:
     """Return a row, with the reason why it cannot be said if a value is missing, unknown, or contradicts the others."""
-    own = {str(name).strip().lower(): (value or "").strip() for name, value in row.items() if name is not None}
-    row.pop(None, None)  # type: ignore[call-overload]
+    row = {name: value or "" for name, value in cells.items() if name is not None}
+    own = {name.strip().lower(): value.strip() for name, value in row.items()}
     try:
+        refuse_longer(cells)
         run = dataclasses.replace(read(own), row=row)
         rules = run.plan.rules(_whole(own, "gpus"))
         refuse_broken([*rules, Rule(run.plan.micro_batches >= 1, "has less than one micro-batch a pipeline")])

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.io.tables import read_text, readable
 from ddlsched.training.estimate.measured import PROGRAMS
 from ddlsched.training.estimate.published_rows import PublishedRun, is_published, read_published
-from ddlsched.training.estimate.rows import GPUS_PER_NODE, estimate_rows, read_rows
+from ddlsched.training.estimate.rows import GPUS_PER_NODE, estimate_rows, read_rows, table_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,24 +35,24 @@ def predicted_rows(path: Path) -> pd.DataFrame:
     InputError
         The file is no table of runs, with file, row, column and value.
     """
-    text = readable(path, "a table of runs", read_text)
-    header = next(csv.reader(io.StringIO(text), skipinitialspace=True), [])
-    return _of_published(path) if is_published(header) else _of_rows(path)
+    return _of_published(path) if is_published(table_rows(path)[0]) else _of_rows(path)
 
 
 def _of_rows(path: Path) -> pd.DataFrame:
     """Return rows on nodes of eight A100s whose kernels are launched one by one."""
-    frame = read_rows(path)
-    found = estimate_rows(frame)
-    step_s = np.broadcast_to(found.step_s, len(frame))
-    measured_ms = frame.get("iteration_ms", math.nan)
-    return frame.assign(
-        predicted_ms=(1e3 * step_s).round(6),
-        measured_step_s=measured_ms / 1e3,
-        predicted_step_s=step_s,
-        predicted_memory_gb=np.broadcast_to(found.memory.total_bytes, len(frame)) / 1e9,
-        remark=np.where(frame["gpus"] > GPUS_PER_NODE, *_ERRORS),
+    import pandas as pd
+
+    rows, said, reasons = read_rows(path)
+    found = estimate_rows(said)
+    predicted = pd.DataFrame(index=said.index).assign(
+        predicted_ms=(1e3 * found.step_s).round(6),
+        measured_step_s=said["iteration_ms"] / 1e3,
+        predicted_step_s=found.step_s,
+        predicted_memory_gb=found.memory.total_bytes / 1e9,
+        remark=np.where(said["gpus"] > GPUS_PER_NODE, *_ERRORS),
     )
+    table = rows.join(predicted)
+    return table.assign(remark=table["remark"].fillna(pd.Series(reasons, dtype=object)))
 
 
 def _of_published(path: Path) -> pd.DataFrame:

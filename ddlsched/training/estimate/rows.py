@@ -7,26 +7,43 @@ and not read.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import io
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.io.reading import read_bytes
+from ddlsched.io.tables import cell_number, cell_whole, located, read_text, readable
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.hardware import Machine
 from ddlsched.training.estimate.models import Transformer
-from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
+from ddlsched.training.estimate.parallel_layout import Parallelism, Rule, refuse_broken
 from ddlsched.training.estimate.presets import A100_NODE_TIERS, EFFICIENCIES, GPUS
 from ddlsched.training.estimate.step_estimate import Estimate, estimate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["COLUMNS", "GPUS_PER_NODE", "a100_nodes", "estimate_rows", "plans_of", "predicted_ms", "read_rows"]
+__all__ = [
+    "COLUMNS",
+    "GPUS_PER_NODE",
+    "ReadRows",
+    "TableRow",
+    "a100_nodes",
+    "estimate_rows",
+    "plans_of",
+    "read_rows",
+    "refuse_longer",
+    "table_rows",
+]
+
+TableRow: TypeAlias = Mapping[str | None, Any]
+"""Cells by column; None where the row ends before."""
 
 COLUMNS = (
     "gpus",
@@ -48,81 +65,76 @@ _VOCABULARY = 50_257
 layers that are odd without tensor parallelism, and there three times as slow, are what the rows show."""
 
 
-def read_rows(path: Path) -> pd.DataFrame:
-    """Return the rows of a file, checked.
+class ReadRows(NamedTuple):
+    """Rows of a file: ``rows`` as they stand, ``said`` in numbers those that can be estimated, ``reasons`` why not."""
+
+    rows: pd.DataFrame
+    said: pd.DataFrame
+    reasons: dict[int, str]
+
+
+def read_rows(path: Path) -> ReadRows:
+    """Return the rows of a file; those that can be said, and the reasons of the others, by their place.
 
     Raises
     ------
     InputError
-        With file, row, column, value and what is expected.
+        The file cannot be read, lacks a column or has no rows.
     """
     import pandas as pd
 
-    try:
-        frame = pd.read_csv(io.BytesIO(read_bytes(path)), skipinitialspace=True, dtype=str)
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); expected a CSV file") from None
-    except (ValueError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: is no CSV file ({reason}); expected a header with {', '.join(COLUMNS)}") from None
-    missing = [column for column in COLUMNS if column not in frame]
+    header, rows = table_rows(path)
+    missing = [column for column in COLUMNS if column not in header]
     if missing:
         raise InputError(f"{path}: has no column {missing[0]!r}; expected the columns {', '.join(COLUMNS)}")
-    if frame.empty:
+    if not rows:
         raise InputError(f"{path}: has no rows; expected at least one")
-    if not isinstance(frame.index, pd.RangeIndex):
-        raise InputError(f"{path}: its rows have more fields than its header; expected a name for each")
-    for column in COLUMNS:
-        frame[column] = _whole(path, frame, column)
-    if "iteration_ms" in frame:
-        frame["iteration_ms"] = _measured(path, frame)
-    _refuse_broken_rows(path, frame)
-    return frame
+    said: dict[int, dict[str, float]] = {}
+    reasons: dict[int, str] = {}
+    for place, row in enumerate(rows):
+        try:
+            said[place] = _said(row, f"row {place + 1}")
+        except InputError as error:
+            reasons[place] = str(error)
+    numbers = pd.DataFrame.from_dict(said, orient="index", columns=[*COLUMNS, "iteration_ms"])
+    return ReadRows(pd.DataFrame(rows, columns=header), numbers.astype(dict.fromkeys(COLUMNS, "int64")), reasons)
 
 
-def _whole(path: Path, frame: pd.DataFrame, column: str) -> pd.Series[int]:
-    import pandas as pd
-
-    values = pd.to_numeric(frame[column], errors="coerce")
-    good = (values >= 1) & (values <= _MOST) & (values % 1 == 0)
-    _refuse_bad(path, frame[column], good, f"a whole number from 1 to {_MOST:,}")
-    return values.astype("int64")
-
-
-def _measured(path: Path, frame: pd.DataFrame) -> pd.Series[float]:
-    """Return the measured times; NaN where a row has none."""
-    import pandas as pd
-
-    values = pd.to_numeric(frame["iteration_ms"], errors="coerce")
-    good = frame["iteration_ms"].isna() | ((values > 0) & (values < np.inf))
-    _refuse_bad(path, frame["iteration_ms"], good, "milliseconds > 0, or nothing")
-    return values
-
-
-def _refuse_bad(path: Path, column: pd.Series[str], good: pd.Series[bool], expected: str) -> None:
-    if not good.all():
-        row = int(np.argmin(good))
-        raise InputError(f"{path}, row {row + 1}: {column.name} is {column.iloc[row]}; expected {expected}")
-
-
-def _refuse_broken_rows(path: Path, frame: pd.DataFrame) -> None:
-    """Refuse the first row that no cluster of whole nodes can run, with the rule that it breaks."""
-    kept = np.all(np.broadcast_arrays(*(rule.holds for rule in _rules(frame))), axis=0)
-    if not kept.all():
-        row = int(np.argmin(kept))
-        broken = next(rule for rule in _rules(frame, row) if not np.all(rule.holds))
-        raise InputError(f"{path}, row {row + 1}: {broken.text}")
-
-
-def _rules(frame: pd.DataFrame, row: int | None = None) -> list[Rule]:
-    """Return the rules of all rows at once, or, with their text in numbers, of one."""
-    model, plan, _ = plans_of(frame, row)
-    gpus = frame["gpus"].to_numpy() if row is None else int(frame["gpus"].iloc[row])
-    whole = (np.asarray(gpus) <= GPUS_PER_NODE) | (np.mod(gpus, GPUS_PER_NODE) == 0)
+def _said(row: TableRow, where: str) -> dict[str, float]:
+    """Return the numbers of a row that some cluster of whole nodes can run."""
+    refuse_longer(row)
+    sizes = {column: cell_whole(where, column, row[column], at_most=_MOST) for column in COLUMNS}
+    text, expected = row.get("iteration_ms"), "expected milliseconds > 0, or nothing"
+    measured_ms = cell_number(where, "iteration_ms", text, expected) if text else math.nan
+    if measured_ms == 0:
+        raise InputError(f"{where}: iteration_ms is {text}; {expected}")
+    model, plan, _ = plans_of(sizes)
+    gpus = sizes["gpus"]
+    whole = gpus <= GPUS_PER_NODE or gpus % GPUS_PER_NODE == 0
     nodes = Rule(whole, f"gpus is {gpus}; expected up to {GPUS_PER_NODE}, or whole nodes of {GPUS_PER_NODE}")
-    return [nodes, *plan.rules(gpus), *model.rules(plan)]
+    located(where, lambda: refuse_broken([nodes, *plan.rules(gpus), *model.rules(plan)]))
+    return {**sizes, "iteration_ms": measured_ms}
+
+
+def table_rows(path: Path) -> tuple[list[str], list[TableRow]]:
+    """Return the header and the rows of a CSV file; values beyond the header's are under None.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or is no CSV.
+    """
+    reader = csv.DictReader(io.StringIO(readable(path, "a table of runs", read_text)), skipinitialspace=True)
+    try:
+        return list(reader.fieldnames or ()), list(reader)
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}: is no CSV ({error}); expected a table of runs") from None
+
+
+def refuse_longer(row: TableRow) -> None:
+    """Refuse a row with values that the header has no name for: those before them may be shifted."""
+    if any(row.get(None) or ()):
+        raise InputError("has more fields than the header; expected a name for each")
 
 
 def a100_nodes(gpus: Amount) -> Machine:
@@ -133,14 +145,14 @@ def a100_nodes(gpus: Amount) -> Machine:
     return Machine(gpu=GPUS["a100-80"], tiers=tiers).with_efficiency(EFFICIENCIES["eager"])
 
 
-def plans_of(frame: pd.DataFrame, row: int | None = None) -> tuple[Transformer, Parallelism, Machine]:
+def plans_of(rows: pd.DataFrame | Mapping[str, int]) -> tuple[Transformer, Parallelism, Machine]:
     """Return all rows as one model, parallelism and machine of arrays, or one row's.
 
     All layers are computed again on more than one node, none on one: the files do not say. With recomputation, blocks
     of the measured rows of one node would be multiplied faster than an A100 can; without it, most of those of several
     nodes would not fit.
     """
-    column = {name: frame[name].to_numpy() if row is None else int(frame[name].iloc[row]) for name in COLUMNS}
+    column = {name: np.asarray(rows[name])[()] for name in COLUMNS}
     model = Transformer(
         num_layers=column["layers"],
         hidden=column["hidden"],
@@ -163,9 +175,3 @@ def estimate_rows(frame: pd.DataFrame, machine: Machine | None = None) -> Estima
     """Return the estimates of all rows, on another machine if one is given (its sizes must be the rows')."""
     model, plan, nodes = plans_of(frame)
     return estimate(model, plan, machine or nodes)
-
-
-def predicted_ms(frame: pd.DataFrame) -> np.ndarray:
-    """Return the predicted time of each row's step, milliseconds."""
-    milliseconds: np.ndarray = 1e3 * np.broadcast_to(estimate_rows(frame).step_s, len(frame))
-    return milliseconds

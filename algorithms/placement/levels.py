@@ -11,7 +11,7 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
-from ddlsched.workload.levels import Demand, demands_of, slices_of
+from ddlsched.workload.levels import LevelDemand, demands_of, slices_of
 
 __all__ = ["Levels"]
 
@@ -60,14 +60,14 @@ class Levels:
         return None
 
 
-def _size(demand: Demand, job: JobView) -> int:
+def _size(demand: LevelDemand, job: JobView) -> int:
     return max(map(len, slices_of(demand.part, job.dag.groups, job.num_gpus)))
 
 
 class _Tree:
     """The levels of a cluster, from GPUs to all of it, and what a job demands of each."""
 
-    def __init__(self, job: JobView, cluster: ClusterView, demands: Sequence[Demand], policy: Levels) -> None:
+    def __init__(self, job: JobView, cluster: ClusterView, demands: Sequence[LevelDemand], policy: Levels) -> None:
         names = ["", *cluster.network.levels]
         cluster.network.units(policy.spare_level)  # which refuses an unknown one
         units = [np.arange(cluster.num_gpus), *map(cluster.units, names[1:]), np.zeros(cluster.num_gpus, np.int64)]

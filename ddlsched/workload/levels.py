@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from ddlsched.errors import InputError, did_you_mean
 
-__all__ = ["Demand", "demands_of", "slices_of"]
+__all__ = ["LevelDemand", "demands_of", "slices_of"]
 
 
-class Demand(NamedTuple):
+class LevelDemand(NamedTuple):
     """A level in one unit of which all workers of a slice shall be.
 
     ``part`` is empty for the whole job, the name of a group for each of its tuples, or a number for each so many
@@ -21,7 +21,7 @@ class Demand(NamedTuple):
     level: str
 
 
-def demands_of(text: str | None) -> tuple[Demand, ...]:
+def demands_of(text: str | None) -> tuple[LevelDemand, ...]:
     """Return the demands of a job's ``required_levels`` or ``preferred_levels``.
 
     Raises
@@ -32,9 +32,9 @@ def demands_of(text: str | None) -> tuple[Demand, ...]:
     Examples
     --------
     >>> demands_of("pod stage:rack 8:server")
-    (Demand(part='', level='pod'), Demand(part='stage', level='rack'), Demand(part='8', level='server'))
+    (LevelDemand(part='', level='pod'), LevelDemand(part='stage', level='rack'), LevelDemand(part='8', level='server'))
     """
-    demands = [Demand(*item.rpartition(":")[::2]) for item in (text or "").split()]
+    demands = [LevelDemand(*item.rpartition(":")[::2]) for item in (text or "").split()]
     for demand in demands:
         if not demand.level or (demand.part.isdecimal() and not int(demand.part)):
             expected = "expected levels between spaces, for a slice with it before a colon, such as 'pod 8:server'"

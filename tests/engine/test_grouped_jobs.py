@@ -324,3 +324,26 @@ def test_a_job_of_groups_jumps_over_periods() -> None:
     )
     assert result.jobs["jct_s"].item() == pytest.approx(10_000 * 0.013)
     assert result.finished.state.run[0].jumped_iterations > 9_000
+
+
+def test_loads_of_sampled_jobs_of_groups_end_at_nothing() -> None:
+    """Whatever passes in leaps: each worker computes and sends what it counts."""
+    dag = pipeline()
+    jobs = [
+        Job(
+            job_id=str(number),
+            arrival_s=0.0035 * number,
+            num_gpus=4,
+            iterations=4_000 + 300 * number,
+            iteration=dataclasses.replace(dag, tasks=(ComputeTask(name="own", duration_ns=own_ns), *dag.tasks)),
+            gpu_memory_mb=1.0,
+        )
+        for number, own_ns in enumerate((0, 1_234_567, 739_100, 412_345))  # so that nothing recurs
+    ]
+    given = {str(number): [2 * number, 2 * number + 1, 2 * number + 8, 2 * number + 9] for number in range(4)}
+    cluster = Cluster(num_servers=2, gpus_per_server=8, topology=STAR)
+    policies: dict[str, Any] = {"order": "srsf", "communication": "bounded-overlap:limit=9", "contention": MaxMin()}
+    result = simulate(Workload.of(jobs), cluster, placement=Fixed(gpus=given), sample=True, **policies)
+    assert result.leapt_iterations > 1_000
+    assert not result.finished.state.workers.load_left_ns.any()
+    assert not result.finished.state.jobs.load_left_ns.any()

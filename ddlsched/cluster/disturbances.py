@@ -142,9 +142,7 @@ class Disturbances:
         if self.checkpoint_policy is not None and self.checkpoint_iterations != 1:
             raise InputError("disturbances: checkpoint and checkpoint_iterations are given; expected one of them")
         if self.checkpoint is None and (store != CheckpointStore() or (health is not None and health.check_s < inf)):
-            raise InputError(
-                "disturbances: checkpoint_to and check_s need checkpoints; expected checkpoint as well"
-            )
+            raise InputError("disturbances: checkpoint_to and check_s need checkpoints; expected checkpoint as well")
 
     @property
     def checkpoint_policy(self) -> CheckpointPolicy | None:

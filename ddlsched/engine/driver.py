@@ -109,6 +109,7 @@ class Simulation:
 
     def __init__(self, workload: Workload, settings: RunSettings, in_python: frozenset[Kind] = frozenset()) -> None:
         self._settings = settings
+        _refuse_recovery(workload, settings)
         cluster, network, disturbances = settings.cluster, settings.network, settings.disturbances
         streams = random_streams(settings.options["seed"])
         self._policies = policies = CheckedPolicies(
@@ -473,6 +474,19 @@ def _places(workload: Workload, settings: RunSettings) -> FailurePlaces:
         )
     jobs = [(job.arrival_ns, job.num_gpus) for job in workload]
     return FailurePlaces(settings.cluster.first_gpus.tolist(), settings.network.racks, jobs)
+
+
+def _refuse_recovery(workload: Workload, settings: RunSettings) -> None:
+    """Refuse checkpoints and recovery of elastic jobs, whose allocation decides, and recovery beside admission."""
+    disturbances = settings.disturbances
+    asked = disturbances.checkpoint is not None or disturbances.recovery is not None
+    if asked and any(isinstance(job, ElasticJob) for job in workload):
+        raise InputError(
+            "disturbances: checkpoint or recovery is given, and jobs are elastic; expected jobs of a fixed size, or an "
+            "allocation policy that has them go on with the GPUs left, at the price of rescale_cost"
+        )
+    if disturbances.recovery is not None and settings.tenants is not None:
+        raise InputError("disturbances: recovery is given, and queues decide who starts; expected one of the two")
 
 
 def _number_of(workload: Workload, window: Window | None) -> int | None:

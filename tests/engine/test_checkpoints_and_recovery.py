@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from jobs_by_hand import data_parallel_job
+from jobs_by_hand import data_parallel_job, elastic_job
 
 import ddlsched
 from algorithms.checkpoint.intervals import Daly, Young
@@ -267,6 +267,15 @@ def test_answers_that_are_none_are_refused() -> None:
         run(job, servers=3, outages=(outage,), recovery=Silly())
     with pytest.raises(PluginError, match=r"interval_s answered -1\.0 for job 'a'"):
         run(job, checkpoint=Never())
+
+
+def test_elastic_jobs_have_their_allocation() -> None:
+    with pytest.raises(InputError, match="jobs are elastic"):
+        ddlsched.simulate(
+            ddlsched.Workload.of([elastic_job()]),
+            allocation="elastic-scaling",
+            disturbances=Disturbances(recovery="wait"),
+        )
 
 
 @pytest.mark.parametrize(

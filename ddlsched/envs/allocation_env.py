@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ddlsched.envs.job_seconds import JobSeconds
-from ddlsched.envs.scheduling_env import Ask, Decision, SchedulingEnv
+from ddlsched.envs.scheduling_env import Ask, AskedPolicy, Decision, SchedulingEnv
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
@@ -51,7 +51,7 @@ class AllocationEnv(SchedulingEnv):
 
 
 @dataclass(frozen=True)
-class _AskedAllocation:
+class _AskedAllocation(AskedPolicy):
     ask: Ask
     seconds: JobSeconds
 

@@ -12,7 +12,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.loop.batch.transfers import MET
 from ddlsched.envs.job_seconds import JobSeconds
-from ddlsched.envs.scheduling_env import Ask, Decision, SchedulingEnv
+from ddlsched.envs.scheduling_env import Ask, AskedPolicy, Decision, SchedulingEnv
 from ddlsched.policies.choosing import begun_placement
 from ddlsched.policies.doors import PlacementPolicy
 from ddlsched.policies.queue_features import log_share
@@ -64,7 +64,7 @@ class CommunicationEnv(SchedulingEnv):
         }
 
 
-class _AskedAdmission:
+class _AskedAdmission(AskedPolicy):
     compiled: ClassVar[bool] = False
 
     def __init__(self, ask: Ask, num_gpus: int) -> None:

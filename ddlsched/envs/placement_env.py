@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ddlsched.envs.job_seconds import JobSeconds
-from ddlsched.envs.scheduling_env import Ask, Decision, SchedulingEnv
+from ddlsched.envs.scheduling_env import Ask, AskedPolicy, Decision, SchedulingEnv
 from ddlsched.policies.queue_features import JOB_FEATURES, log_shares, queue_features
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.units import NS_PER_S
@@ -44,7 +44,7 @@ class PlacementEnv(SchedulingEnv):
 
 
 @dataclass(frozen=True)
-class _AskedPlacement:
+class _AskedPlacement(AskedPolicy):
     ask: Ask
     seconds: JobSeconds
     most_on_a_server: int

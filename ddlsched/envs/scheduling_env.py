@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import greenlet
 import gymnasium
@@ -22,7 +22,7 @@ from ddlsched.units import is_whole, s_from_ns
 from ddlsched.workload.job import Workload
 from ddlsched.workload.workload_specs import workload_of
 
-__all__ = ["NO_DECISION", "Ask", "Decision", "Observation", "SchedulingEnv", "Stepped"]
+__all__ = ["NO_DECISION", "Ask", "AskedPolicy", "Decision", "Observation", "SchedulingEnv", "Stepped"]
 
 Observation = dict[str, Any]
 NO_DECISION = "the run has no decision to take; expected jobs among which something can be chosen"
@@ -50,6 +50,15 @@ class Decision(NamedTuple):
 
 Ask = Callable[[Decision], int]
 """What a policy calls to have something decided: from the decision to the action."""
+
+
+class AskedPolicy:
+    """A policy that an environment makes for one run, so that what it remembers ends with that run."""
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> Self:
+        """Return itself: nobody else has it."""
+        return self
+
 
 Asked = TypeVar("Asked")
 """What a simulation stands still with."""

@@ -10,6 +10,7 @@ import numpy as np
 from language_models import language_model_jobs
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
+from ddlsched.engine.stop_prices import StopPrices
 from ddlsched.errors import InputError
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ElasticJob
@@ -27,8 +28,8 @@ TRACES = {name.lower(): PUBLIC_TRACES[name] for name in ("Philly", "Alibaba")}
 TRACED_JOBS = 8000
 TUNING_SEED = 1001
 """From this seed on jobs are for tuning; those of traces are from the first quarter of it, all others from the rest."""
-RESTART_S, STATE_MB = 30.0, 3500.0
-"""What going on after a stop costs whole jobs, whoever stopped them: time, and what each GPU takes along."""
+STATE_MB = 3500.0
+"""What each GPU of a whole job takes along to other servers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +62,14 @@ class Ground:
         return self.servers * self.gpus_per_server
 
     @property
+    def prices(self) -> StopPrices:
+        """What going on after a stop costs, whoever stopped a job: time, and what each GPU takes along."""
+        return StopPrices(restart_s=30.0, state_mb=STATE_MB, scale=self.scale)
+
+    @property
     def stop_s(self) -> float:
         """What a stop costs a job that goes on elsewhere, its state over a free card: for those who allocate."""
-        return self.scale * (RESTART_S + self.gpus_per_server * STATE_MB * 8e-3 / self.gbps)
+        return self.prices.scaled(self.prices.restart_s + self.gpus_per_server * STATE_MB * 8e-3 / self.gbps)
 
     def cluster(self, *, exclusive: bool = True) -> Cluster:
         """Return the cluster."""

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grounds import RESTART_S, STATE_MB, Ground
-
-from ddlsched import Disturbances
+from grounds import Ground
 
 BASELINE = "FIFO, first-fit"
 _FREE = "bounded-overlap:limit=100000"
@@ -45,15 +43,14 @@ class Rival:
         values |= defaults(ground) | (tuned or {})
         differs = {door: text.format(**values) for door, text in self.differs.items()}
         stops = {"rescale_cost": f"restart_s={ground.stop_s:g}"} if self.allocates else {}
-        prices = Disturbances(restart_s=RESTART_S * ground.scale, state_mb=STATE_MB * ground.scale)
-        disturbances = {} if self.allocates else {"disturbances": prices}
+        disturbances = {} if self.allocates else {"disturbances": ground.prices.disturbances()}
         return COMMON | differs | stops | disturbances | {"cluster": ground.cluster(exclusive=not self.shares)}
 
 
 def defaults(ground: Ground) -> dict[str, float]:
     """Return the numbers that are tuned as their authors have them, times of service and rounds as of such jobs."""
     rounds = dict.fromkeys(("gavel_s", "sia_s", "rubick_s", "interval_s"), ground.round_s)
-    return {"threshold_gpu_s": 100.0 * ground.scale, "patience": 2.0} | rounds
+    return {"threshold_gpu_s": ground.prices.scaled(100.0), "patience": 2.0} | rounds
 
 
 PLACEMENTS: dict[str, dict[str, str]] = {

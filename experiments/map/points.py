@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched import Cluster, Disturbances, Job, Workload
+from ddlsched import Cluster, Job, Workload
+from ddlsched.engine.stop_prices import StopPrices
 from ddlsched.errors import InputError
 from ddlsched.workload.generators.microsoft import MODELS, microsoft_160
 from ddlsched.workload.generators.streams import stream, trace_window
@@ -31,7 +32,7 @@ LEVELS: dict[str, tuple[Any, ...]] = {
 
 SCALE = 0.01
 """Of iterations; arrivals follow from the load, and what stopping a job costs is scaled alike."""
-RESTART_S, STATE_MB = 30.0, 3500.0
+PRICES = StopPrices(restart_s=30.0, state_mb=3500.0, scale=SCALE)
 """What going on after a stop costs: time on the GPUs, and what comes along from each of them if the servers change."""
 ROUND_S = 300.0
 GPU_MEMORY_MB = 16_000.0
@@ -95,7 +96,7 @@ class Point:
     @property
     def round_s(self) -> float:
         """A round: 300 s, scaled as the jobs are, but at least ten of the longest all-reduces."""
-        return max(ROUND_S * SCALE, 10 * self.per_byte_s * max(model.message_bytes for model in MODELS))
+        return max(PRICES.scaled(ROUND_S), 10 * self.per_byte_s * max(model.message_bytes for model in MODELS))
 
     def cluster(self) -> Cluster:
         """Return the cluster and its network."""
@@ -111,9 +112,8 @@ class Point:
     def options(self) -> dict[str, Any]:
         """Return the arguments of ``simulate`` that are the same for all policies."""
         shared = {"interference": f"uniform:share={self.interference:g}"} if self.interference else {}
-        disturbances = Disturbances(restart_s=RESTART_S * SCALE, state_mb=STATE_MB * SCALE)
         steady = {"steady": True} if self.load != BURST else {}
-        return {"cluster": self.cluster(), "disturbances": disturbances, **steady, **shared}
+        return {"cluster": self.cluster(), "disturbances": PRICES.disturbances(), **steady, **shared}
 
     def workload(self, files: Mapping[str, Path]) -> str:
         """Return the text that names its jobs, which the seed makes."""

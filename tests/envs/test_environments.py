@@ -14,6 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload, simulate
+from ddlsched.engine.decisions import fields_before
 from ddlsched.envs import AllocationEnv, CommunicationEnv, OrderEnv, PlacementEnv, SchedulingEnv, communication_env
 from ddlsched.errors import InputError
 
@@ -65,6 +66,14 @@ def test_gymnasium_finds_nothing_to_complain_of(env: SchedulingEnv) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(env, skip_render_check=True)
+
+
+def test_item_3_what_an_environment_remembers_of_a_run_is_no_leak(
+    env: SchedulingEnv, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields_before._say_once.cache_clear()  # what other tests were told
+    episode(env, last_allowed, seed=3)
+    assert "changed during the run" not in capsys.readouterr().err
 
 
 def test_item_20_a_reward_of_1_is_the_mean_time_for_which_a_job_computes() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import networkx as nx
 
-from ddlsched.network.inside import Inside, refuse_bad_port
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, refuse_bad_cables, refuse_bad_counts
+from ddlsched.network.inside import Inside, refuse_latency_alone
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["RailOptimised"]
 
@@ -51,20 +52,18 @@ class RailOptimised:
     NVIDIA DGX SuperPOD reference architecture for DGX H100: 8 x 400 Gbit/s a host, 32 cables down and 32 up a leaf.
     """
 
-    hosts_per_unit: int = 32
-    rails: int = 8
-    spines: int = 4
-    rail_gbps: float = 400.0
-    oversubscription: float = 1.0
-    latency_s: float = 0.0
-    nvlink_gbps: float | None = None
-    nvlink_latency_s: float = 0.0
+    hosts_per_unit: int = ranged(32, 1, 1024)
+    rails: int = ranged(8, 1, 1024)
+    spines: int = ranged(4, 1, 1024)
+    rail_gbps: float = ranged(400.0, 0.0, above=True)
+    oversubscription: float = ranged(1.0, 0.0, above=True)
+    latency_s: float = ranged(0.0, 0.0, 1e6)
+    nvlink_gbps: float | None = ranged(None, 0.0, above=True)
+    nvlink_latency_s: float = ranged(0.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
-        refuse_bad_counts("rail-optimised", hosts_per_unit=self.hosts_per_unit, rails=self.rails, spines=self.spines)
-        bandwidths = {"rail_gbps": self.rail_gbps, "oversubscription": self.oversubscription}
-        refuse_bad_cables("rail-optimised", latency_s=self.latency_s, **bandwidths)
-        refuse_bad_port("rail-optimised", self.nvlink_gbps, self.nvlink_latency_s)
+        check_fields(self, "rail-optimised")
+        refuse_latency_alone("rail-optimised", self.nvlink_gbps, self.nvlink_latency_s)
 
     @property
     def inside(self) -> Inside | None:

@@ -269,14 +269,15 @@ def _remarks(result: Result) -> list[str]:
     """Return what is to be known of the figures, a line each."""
     from ddlsched.network.card_remark import card_remark
     from ddlsched.results.metrics import ON_NETWORK, network_remark
+    from ddlsched.results.result import PHASE_FIELDS
     from ddlsched.results.sampled import sampled_text
 
     most, remark = result.most_jobs_on_a_gpu, card_remark(result.contention, result.finished.network)
     shared = f"GPUs were shared: up to {most} jobs at a time on one (--exclusive: one job a GPU)."
     sampled = [sampled_text(result)] if result.finished.sampled else []
-    jct_s = result.jobs["jct_s"].sum()
-    parts = [float(result.jobs[f"{phase}_s"].sum() / jct_s) if jct_s else 0.0 for phase in ("queueing", *ON_NETWORK)]
-    saturated = network_remark(*parts)
+    spent_ns = {phase: int(result.finished.state.jobs[field].sum()) for phase, field in PHASE_FIELDS.items()}
+    total_ns = sum(spent_ns.values()) or 1
+    saturated = network_remark(*(spent_ns[f"{phase}_s"] / total_ns for phase in ("queueing", *ON_NETWORK)))
     return [*sampled, *([shared] if most > 1 else []), *filter(None, [remark, saturated and f"Network: {saturated}"])]
 
 

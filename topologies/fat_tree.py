@@ -9,8 +9,12 @@ from typing import Any
 import networkx as nx
 
 from ddlsched.errors import InputError
+<<<<<<< HEAD
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps
 from ddlsched.ranges import check_fields, ranged
+=======
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
+>>>>>>> main
 
 __all__ = ["FatTree"]
 
@@ -56,7 +60,7 @@ class FatTree:
         InputError
             More servers than k^3/4.
         """
-        half = self.k // 2 or next(half for half in range(1, num_servers + 1) if 2 * half**3 >= num_servers)
+        half = self._half(num_servers)
         if num_servers > 2 * half**3:
             raise InputError(f"fat-tree: k={2 * half} holds {2 * half**3} servers, not {num_servers}; give a larger k")
         nic = bytes_per_s_from_gbps(self.nic_gbps)
@@ -73,6 +77,14 @@ class FatTree:
             if not data:
                 graph.edges[a, b].update(upward)
         return graph
+
+    def _half(self, num_servers: int) -> int:
+        return self.k // 2 or next(half for half in range(1, num_servers + 1) if 2 * half**3 >= num_servers)
+
+    def levels(self, num_servers: int) -> dict[str, list[int]]:
+        """Return the rack (its edge switch) and pod of each server."""
+        half = self._half(num_servers)
+        return {"rack": neighbours(num_servers, half), "pod": neighbours(num_servers, half**2)}
 
     def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
         """Return the route, as high up as the two servers need."""

@@ -8,8 +8,13 @@ from typing import Any
 
 import networkx as nx
 
+<<<<<<< HEAD
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps
 from ddlsched.ranges import check_fields, ranged
+=======
+from ddlsched.errors import InputError
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
+>>>>>>> main
 
 __all__ = ["LeafSpine"]
 
@@ -55,6 +60,10 @@ class LeafSpine:
                 ends = self._leaf(first), f"spine {spine}"
                 graph.add_edge(*ends, bandwidth_bytes_per_s=uplink, latency_s=self.latency_s)
         return graph
+
+    def levels(self, num_servers: int) -> dict[str, list[int]]:
+        """Return the rack (its leaf) of each server."""
+        return {"rack": neighbours(num_servers, self.servers_per_leaf)}
 
     def _leaf(self, server: int) -> str:
         return f"leaf {server // self.servers_per_leaf}"

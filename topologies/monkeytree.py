@@ -9,8 +9,12 @@ from typing import Any
 import networkx as nx
 
 from ddlsched.errors import InputError
+<<<<<<< HEAD
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps
 from ddlsched.ranges import check_fields, ranged
+=======
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours, refuse_bad_cables, refuse_bad_counts
+>>>>>>> main
 
 __all__ = ["MonkeyTree"]
 
@@ -70,6 +74,10 @@ class MonkeyTree:
         for first in range(0, num_servers, self.servers_per_rack):
             graph.add_edges_from(((self._rack(first), f"spine {spine}") for spine in range(self.spines)), **cable)
         return graph
+
+    def levels(self, num_servers: int) -> dict[str, list[int]]:
+        """Return the rack of each server."""
+        return {"rack": neighbours(num_servers, self.servers_per_rack)}
 
     def _rack(self, server: int) -> str:
         return f"rack {server // self.servers_per_rack}"

@@ -24,7 +24,10 @@ Card: TypeAlias = tuple[int, int]
 
 
 class Rank(NamedTuple):
-    """Where a rank is: its server, its GPU's place there, and the network card of that GPU."""
+    """Where a rank is: its server, its GPU's place there, and the network card of that GPU.
+
+    Servers that are one NVLink domain count as one server.
+    """
 
     server: int
     place: int

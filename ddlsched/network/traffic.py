@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from operator import add
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ _OWN_PARTS = ("all-to-all", "send")
 """Kinds in which each rank has bytes of its own for others; in the rest, ranks whose exchange is free count as one."""
 
 _AtLink: TypeAlias = tuple[int, float]
-_Crossing: TypeAlias = Counter[tuple[Rank, Card, float]]
+_Crossing: TypeAlias = Counter[tuple[Rank, int, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,22 +176,23 @@ def _add(phase: Phase, network: Network, way: Way, out: dict[int, float], into: 
     """
     both = max if phase.merged else add
     crossing, from_ports, to_ports = _counted(phase, network)
-    hops = defaultdict[tuple[Card, Card], float](float)
+    hops = defaultdict[tuple[int, int], float](float)
     sent, received = defaultdict[int, float](float), defaultdict[int, float](float)
     for (source, end, amount), count in crossing.items():
-        start = source.server, source.card
+        start = network.card_of(source)
         hops[start, end] = both(hops[start, end], amount if phase.merged else count * amount)
     for ports, totals in ((from_ports, sent), (to_ports, received)):
         for (port, amount), count in ports.items():
             totals[port] = both(totals[port], amount if phase.merged else count * amount)
     slowest_s = 0.0 if hops or network.inside is None else network.inside.latency_s
-    for (start, end), hop_bytes in hops.items():
-        path = way(start, end)
+    planes, cards = 1 if network.inside is None else network.inside.planes, network.cards
+    for ((first, last), all_bytes), plane in product(hops.items(), range(planes)):
+        start, end, hop_bytes = first + plane, last + plane, all_bytes / planes
+        path = way(divmod(start, cards), divmod(end, cards))
         slowest_s = max(slowest_s, path.latency_s)
-        for link in (start[0] * network.cards + start[1], *path.links):
+        for link in (start, *path.links):
             sent[link] = both(sent[link], hop_bytes)
-        card = end[0] * network.cards + end[1]
-        received[card] = both(received[card], hop_bytes)
+        received[end] = both(received[end], hop_bytes)
     for whole, own in ((out, sent), (into, received)):
         for link, link_bytes in own.items():
             whole[link] += link_bytes
@@ -203,20 +204,23 @@ def _counted(phase: Phase, network: Network) -> tuple[_Crossing, Counter[_AtLink
 
     They are counted first, as a multiple of what many get alike is rounded once.
     """
-    crossing, from_ports, to_ports = Counter[tuple[Rank, Card, float]](), Counter[_AtLink](), Counter[_AtLink]()
-    port, has_inside = network.port, network.inside is not None
-    if isinstance(phase.flows, AllPairs):
+    crossing, from_ports, to_ports = Counter[tuple[Rank, int, float]](), Counter[_AtLink](), Counter[_AtLink]()
+    port, has_inside = network.port_of, network.inside is not None
+    if isinstance(phase.flows, AllPairs) and not (network.inside is not None and network.inside.by_rail):
         ranks, amount = phase.flows.ranks, phase.flows.bytes
-        at_card, at_server = Counter((rank.server, rank.card) for rank in ranks), Counter(rank.server for rank in ranks)
+        at_card = Counter((rank.server, network.card_of(rank)) for rank in ranks)
+        at_server = Counter(rank.server for rank in ranks)
         for rank in ranks:
-            crossing.update({(rank, end, amount): n for end, n in at_card.items() if end[0] != rank.server})
+            crossing.update({(rank, end, amount): n for (at, end), n in at_card.items() if at != rank.server})
             if has_inside and at_server[rank.server] > 1:
-                from_ports[port(rank.server, rank.place), amount] = at_server[rank.server] - 1
+                from_ports[port(rank), amount] = at_server[rank.server] - 1
         return crossing, from_ports, from_ports
     for source, target, amount in phase.flows:
+        leaves = source if source.server == target.server else network.relay(source, target)
         if source.server != target.server:
-            crossing[source, (target.server, target.card), amount] += 1
-        elif has_inside:
-            from_ports[port(source.server, source.place), amount] += 1
-            to_ports[port(target.server, target.place), amount] += 1
+            crossing[leaves, network.card_of(target), amount] += 1
+        arrives = target if source.server == target.server else leaves
+        if has_inside and arrives != source:
+            from_ports[port(source), amount] += 1
+            to_ports[port(arrives), amount] += 1
     return crossing, from_ports, to_ports

@@ -9,12 +9,8 @@ from typing import Any
 import networkx as nx
 
 from ddlsched.errors import InputError
-<<<<<<< HEAD
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps
-from ddlsched.ranges import check_fields, ranged
-=======
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
->>>>>>> main
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["FatTree"]
 

@@ -8,13 +8,8 @@ from typing import Any
 
 import networkx as nx
 
-<<<<<<< HEAD
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps
-from ddlsched.ranges import check_fields, ranged
-=======
-from ddlsched.errors import InputError
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
->>>>>>> main
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["LeafSpine"]
 
@@ -28,9 +23,9 @@ class LeafSpine:
     Parameters
     ----------
     servers_per_leaf
-        Servers on a leaf switch.
+        Servers on a leaf switch, at least 1.
     spines
-        Spine switches.
+        Spine switches, from 1 to 1024.
     nic_gbps
         Bandwidth of each server's network card, Gbit/s.
     oversubscription

@@ -8,15 +8,9 @@ from typing import Any
 
 import networkx as nx
 
-<<<<<<< HEAD
-from ddlsched.network.inside import Inside, refuse_latency_alone
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps
-from ddlsched.ranges import check_fields, ranged
-=======
 from ddlsched.errors import InputError
 from ddlsched.network.inside import Inside, refuse_bad_port
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours, refuse_bad_cables, refuse_bad_counts
->>>>>>> main
 
 __all__ = ["RailOptimised", "nvl72", "rail_only"]
 
@@ -70,20 +64,6 @@ class RailOptimised:
     al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs with Trillion Parameters", HOTI 2024.
     """
 
-<<<<<<< HEAD
-    hosts_per_unit: int = ranged(32, 1, 1024)
-    rails: int = ranged(8, 1, 1024)
-    spines: int = ranged(4, 1, 1024)
-    rail_gbps: float = ranged(400.0, 0.0, above=True)
-    oversubscription: float = ranged(1.0, 0.0, above=True)
-    latency_s: float = ranged(0.0, 0.0, 1e6)
-    nvlink_gbps: float | None = ranged(None, 0.0, above=True)
-    nvlink_latency_s: float = ranged(0.0, 0.0, 1e6)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "rail-optimised")
-        refuse_latency_alone("rail-optimised", self.nvlink_gbps, self.nvlink_latency_s)
-=======
     hosts_per_unit: int = 32
     rails: int = 8
     spines: int = 4
@@ -111,7 +91,6 @@ class RailOptimised:
         bandwidths = {"rail_gbps": self.rail_gbps, "oversubscription": self.oversubscription}
         refuse_bad_cables("rail-optimised", latency_s=self.latency_s, **bandwidths)
         refuse_bad_port("rail-optimised", self.nvlink_gbps, self.nvlink_latency_s)
->>>>>>> main
 
     @property
     def inside(self) -> Inside | None:

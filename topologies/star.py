@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.network.cables import Cables
-from ddlsched.network.inside import Inside, refuse_latency_alone
+from ddlsched.network.inside import Inside, refuse_bad_port
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps
 from ddlsched.ranges import check_fields, ranged
 
@@ -36,12 +36,12 @@ class Star:
 
     nic_gbps: float = ranged(10.0, 0.0, above=True)
     latency_s: float = ranged(0.0, 0.0, 1e6)
-    nvlink_gbps: float | None = ranged(None, 0.0, above=True)
-    nvlink_latency_s: float = ranged(0.0, 0.0, 1e6)
+    nvlink_gbps: float | None = None
+    nvlink_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self, "star")
-        refuse_latency_alone("star", self.nvlink_gbps, self.nvlink_latency_s)
+        refuse_bad_port("star", self.nvlink_gbps, self.nvlink_latency_s)
 
     @property
     def inside(self) -> Inside | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 from ddlsched.errors import InputError
-from ddlsched.ranges import Range, check_fields, ranged
+from ddlsched.units import is_whole
 
-__all__ = ["Inside", "refuse_latency_alone"]
+__all__ = ["Inside", "refuse_bad_port"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,14 +32,6 @@ class Inside:
         Whether what is for a card of another number goes to the GPU of that card of its own server first.
     """
 
-<<<<<<< HEAD
-    gpu_gbps: float = field(metadata={"range": Range(0.0, inf, above=True)})
-    cards: int = ranged(1, 1, 1024)
-    latency_s: float = ranged(0.0, 0.0, 1e6)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "inside of a server")
-=======
     gpu_gbps: float
     cards: int = 1
     latency_s: float = 0.0
@@ -55,14 +47,17 @@ class Inside:
         for name in ("cards", "servers", "planes"):
             if not is_whole(count := getattr(self, name), 1, 1024):
                 raise InputError(f"inside of a server: {name} is {count}; expected a whole number from 1 to 1024")
->>>>>>> main
 
     def card_of(self, place: int, num_gpus: int) -> int:
         """Return the card of the GPU at a place of a server with so many."""
         return place * self.cards // num_gpus
 
 
-def refuse_latency_alone(name: str, nvlink_gbps: float | None, nvlink_latency_s: float) -> None:
-    """Raise InputError for a latency of a topology's GPUs inside a server without their bandwidth."""
+def refuse_bad_port(name: str, nvlink_gbps: float | None, nvlink_latency_s: float) -> None:
+    """Raise InputError for a bandwidth or a latency of a topology's GPUs inside a server that cannot be."""
+    if nvlink_gbps is not None and not 0 < nvlink_gbps < inf:
+        raise InputError(f"{name}: nvlink_gbps is {nvlink_gbps}; expected a finite number > 0")
+    if not 0 <= nvlink_latency_s <= 1e6:
+        raise InputError(f"{name}: nvlink_latency_s is {nvlink_latency_s}; expected a number from 0 to 1e6")
     if nvlink_gbps is None and nvlink_latency_s:
         raise InputError(f"{name}: nvlink_latency_s is {nvlink_latency_s}; expected nvlink_gbps beside it")

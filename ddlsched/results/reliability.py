@@ -11,9 +11,10 @@ from ddlsched.units import NS_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddlsched.engine.outcome import JobFailure, Residency
     from ddlsched.results.result import Result
 
-__all__ = ["GPU_TIME_PARTS", "failures_of", "gpu_time_of", "reliability_by_size"]
+__all__ = ["GPU_TIME_PARTS", "failure_costs_of", "failures_of", "gpu_time_of", "reliability_by_size"]
 
 GPU_TIME_PARTS = ("detection", "restart", "checkpoints", "lost_work", "waiting_for_gpus_and_network", "training")
 """Columns of :func:`gpu_time_of` that add up to the time that a job held its GPUs."""
@@ -38,6 +39,48 @@ def failures_of(result: Result) -> pd.DataFrame:
         time_s, lost_s = failure.time_ns / NS_PER_S, failure.lost_ns / NS_PER_S
         rows.append((time_s, job.job_id, job.num_gpus, failure.cause, lost_s, detection_s))
     return pd.DataFrame(rows, columns=["time_s", "job_id", "gpus", "cause", "lost_s", "detection_s"])
+
+
+def failure_costs_of(result: Result, job_id: str) -> pd.DataFrame:
+    """Return a row for each failure that hit a job while it ran, in order of time: what it cost that job.
+
+    Columns: time_s; cause; detection_s; lost_s, as :func:`failures_of`; without_gpus_s and starting_s, until it worked
+    again or the next failure hit it (start-up, and state on its way).
+
+    Raises
+    ------
+    UnknownNameError
+        No such job.
+    """
+    number, finished = result.number_of(job_id), result.finished
+    stays = [stay for stay in finished.stays if stay.job == number and not stay.saved]
+    found = failures_of(result)
+    found = found[found["job_id"] == job_id].drop(columns=["job_id", "gpus"])
+    own = [failure for failure in finished.failures if failure.job == number]
+    after_ns = [*(failure.time_ns for failure in own), finished.end_ns][1:]
+    idle_ns = [_idle_ns(failure, stays, next_ns) for failure, next_ns in zip(own, after_ns, strict=True)]
+    without_s, starting_s = np.array(idle_ns, float).reshape(-1, 2).T / NS_PER_S
+    starting_s -= np.minimum(found["detection_s"].astype(float).fillna(0.0).to_numpy(), starting_s)
+    return found.assign(without_gpus_s=without_s, starting_s=starting_s).reset_index(drop=True)
+
+
+def _idle_ns(failure: JobFailure, stays: list[Residency], next_ns: int) -> tuple[int, int]:
+    """Return for how long a job had no GPUs after a failure, and held some without working, up to the next failure."""
+    if failure.hang_ns is None and not failure.lost_ns:
+        return 0, 0
+    later = [stay for stay in stays if stay.from_ns >= failure.time_ns]
+    without_ns, starting_ns, since_ns = 0, 0, failure.time_ns
+    if failure.hang_ns is None and later:  # it was found when the job started again
+        since_ns = later[0].from_ns
+    for stay in later:
+        if since_ns >= next_ns > failure.time_ns:
+            break
+        without_ns += stay.from_ns - since_ns
+        starting_ns += min(stay.begin_ns, stay.to_ns) - stay.from_ns
+        since_ns = stay.to_ns
+        if stay.worked_ns:
+            break
+    return without_ns + (0 if later else next_ns - since_ns), starting_ns
 
 
 def gpu_time_of(result: Result) -> pd.DataFrame:

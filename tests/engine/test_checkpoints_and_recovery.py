@@ -17,7 +17,8 @@ from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.cluster.reliability_doors import WAIT, CheckpointedJob, CheckpointStore, StoppedJob
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError
-from ddlsched.results.reliability import GPU_TIME_PARTS, failures_of, gpu_time_of
+from ddlsched.results.itinerary import stays_of
+from ddlsched.results.reliability import GPU_TIME_PARTS, failure_costs_of, failures_of, gpu_time_of
 
 GB = 1000.0  # MB
 
@@ -65,7 +66,16 @@ def test_a_failure_takes_a_job_back_to_what_it_saved_and_reads_it() -> None:
     row = result.jobs.iloc[0]
     assert (row["lost_s"], row["restarts"], row["queueing_s"]) == (3.0, 1, 9.0)
     assert row["jct_s"] == 20 + 6 + 6 + 4  # 6 s of work left, of which 4 s before another checkpoint
-    assert failures_of(result)["lost_s"].tolist() == [3.0]
+    (cost,) = failure_costs_of(result, "a").to_dict("records")
+    assert cost == {
+        "time_s": 11.0,
+        "cause": "",
+        "lost_s": 3.0,
+        "detection_s": 0.0,
+        "without_gpus_s": 9.0,
+        "starting_s": 6.0,
+    }
+    assert stays_of(result, "a")["to_s"].tolist() == [11.0, 36.0]
 
 
 def test_a_checkpoint_that_a_failure_cuts_short_is_worth_nothing() -> None:
@@ -234,6 +244,12 @@ def test_every_iteration_is_trained_and_time_adds_up(to, recovery) -> None:
     np.testing.assert_allclose(times[list(GPU_TIME_PARTS)].sum(axis=1), times["held"], rtol=1e-9)
     assert (times[list(GPU_TIME_PARTS)] >= -1e-6).all(axis=None)
     np.testing.assert_allclose(lost.reindex(times["job_id"], fill_value=0.0), result.jobs["lost_s"], atol=1e-9)
+    costs = [failure_costs_of(result, job.job_id) for job in jobs]
+    idle_s = np.array([cost[["without_gpus_s", "starting_s"]].sum() for cost in costs])
+    assert (idle_s >= 0).all()
+    parts = (times["detection"] + times["restart"] + times["requeueing"]) / times["gpus"]
+    told_s = idle_s.sum(axis=1) + [cost["detection_s"].sum() for cost in costs]
+    np.testing.assert_allclose(told_s, parts, atol=1e-6)
     for number, job in enumerate(jobs):
         stays = [stay for stay in result.finished.stays if stay.job == number]
         assert sum(stay.worked_ns for stay in stays if not stay.lost) / 1e9 >= 0.5 * job.iterations - 1e-9

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import import_table
 import numpy as np
 import pandas as pd
 import pytest
@@ -646,3 +647,10 @@ def test_who_watches_is_told_the_rows_read(monkeypatch: pytest.MonkeyPatch) -> N
     told: list[int] = []
     rows = sample("batsim", watch=told.append).report["rows"]
     assert told == [*range(1, rows + 1)]
+
+
+@pytest.mark.slow
+@real_traces
+def test_public_traces_have_the_rows_that_pandas_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_table.main(DATA / "traces") == 0
+    assert capsys.readouterr().out.count("\n") > 30

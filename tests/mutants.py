@@ -6,6 +6,9 @@
 A fault is a comparison turned, a sign, a constant, a guard removed, or a line dropped. It is put into a copy of the
 tree. First the test files that import the module run, then those of its room; a test that fails, or takes longer than
 --most-s, has noticed it. Prints each survivor: a test to write, a line to delete, or a change that changes nothing.
+So far 97 % are not reached: ``--seed 35 --number 30 --most-s 300`` over ddlsched/workload, ddlsched/io,
+ddlsched/cluster, topologies, ddlsched/units.py, ddlsched/ranges.py and ddlsched/training/recorded printed 18 of 30
+noticed (60.0 %); four of the survivors have tests since. Of the event loop no sample has been printed.
 Ends with status 1 if fewer than 97 % are noticed, in the event loop and the contention models 99 %.
 """
 

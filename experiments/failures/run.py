@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from commands import new_parser, write_tables
 from scipy.stats import t
 
 import ddlsched
@@ -19,6 +17,7 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.results.reliability import gpu_time_of
+from experiments.commands import new_parser, write_tables
 
 DAY_S, DAYS, RACKS, RACK = 86_400.0, 14, 8, 4
 MIXES = {"small": (8, 8, 16, 16, 32), "large": (32, 64, 64, 128)}
@@ -37,7 +36,7 @@ class SpreadOverRacks:
 
 
 def workload(mix: str, seed: int) -> ddlsched.Workload:
-    """Return jobs that would fill 90 % of the cluster's two weeks, of iterations of 9 s of compute."""
+    """Return jobs of iterations of 9 s, as few as offer 90 % of the cluster's two weeks."""
     rng = np.random.default_rng(seed)
     jobs: list[ddlsched.Job] = []
     step = ddlsched.DataParallelIteration(forward_s=3.0, backward_s=6.0, message_bytes=2e9)
@@ -119,5 +118,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
     sys.exit(main())

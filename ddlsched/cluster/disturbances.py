@@ -21,7 +21,16 @@ from ddlsched.units import MAX_NS, bytes_from_mb, is_whole, ns_from_s
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["CapacityChange", "Disturbances", "Outage", "end_ns", "jitter_factors", "overlap", "read_outages"]
+__all__ = [
+    "CapacityChange",
+    "Disturbances",
+    "Outage",
+    "end_ns",
+    "jitter_factors",
+    "jitter_remark",
+    "overlap",
+    "read_outages",
+]
 
 JITTER_VALUES = 4096
 MAX_SLOWDOWN = 1e6
@@ -294,6 +303,19 @@ def jitter_factors(cv: float) -> np.ndarray:
     factors = np.exp(sigma * ndtri((np.arange(JITTER_VALUES) + 0.5) / JITTER_VALUES))
     scaled: np.ndarray = factors / factors.mean()
     return scaled
+
+
+def jitter_remark(cv: float) -> str | None:
+    """Return what jitter does to most tasks if it is so wide that its coefficient of variation does not tell."""
+    if cv <= 1.0:
+        return None
+    import numpy as np
+
+    factors = jitter_factors(cv)
+    return (
+        f"Jitter: half of the compute tasks take less than {np.median(factors):.2f} of the job's time; tails are cut, "
+        f"so that the coefficient of variation is {factors.std():.1f}."
+    )
 
 
 def read_outages(path: Path) -> tuple[Outage, ...]:

@@ -652,7 +652,11 @@ def test_a_syntax_error_shows_its_place() -> None:
 def test_an_interrupt_ends_with_130_and_a_line() -> None:
     Path("times.csv").write_text("old")
     result = simulate("--placement", "mine.py:Interrupted", "--jobs-out", "times.csv")
-    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "ddlsched: error: interrupted\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (
+        130,
+        "",
+        "ddlsched: error: interrupted in mine.py, line 61, place: a policy that never answers ends no run\n",
+    )
     assert Path("times.csv").read_text() == "old"
     assert leftovers() == {"times.csv"}
 

@@ -8,8 +8,8 @@
 
 Names are entry points of the groups ``ddlsched.placement``, ``ddlsched.order``, ``ddlsched.communication``,
 ``ddlsched.allocation``, ``ddlsched.path``, ``ddlsched.ranks``, ``ddlsched.admission``, ``ddlsched.collective``,
-``ddlsched.contention``, ``ddlsched.interference``, ``ddlsched.topology``, ``ddlsched.workload`` and
-``ddlsched.bundle``; listing them imports nothing.
+``ddlsched.contention``, ``ddlsched.interference``, ``ddlsched.topology``, ``ddlsched.checkpoint``,
+``ddlsched.recovery``, ``ddlsched.health``, ``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports nothing.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ Kind: TypeAlias = Literal[
     "contention",
     "interference",
     "topology",
+    "checkpoint",
+    "recovery",
+    "health",
     "workload",
     "bundle",
 ]
@@ -193,6 +196,9 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     ),
     "interference": ("penalty_share",),
     "topology": ("graph", "route"),
+    "checkpoint": ("interval_s",),
+    "recovery": ("start_s", "spares", "recover"),
+    "health": ("check_s", "replaces"),
 }
 
 

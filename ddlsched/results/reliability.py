@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GPU_TIME_PARTS", "failures_of", "gpu_time_of", "reliability_by_size"]
 
-GPU_TIME_PARTS = ("detection", "restart", "lost_work", "waiting_for_gpus_and_network", "training")
+GPU_TIME_PARTS = ("detection", "restart", "checkpoints", "lost_work", "waiting_for_gpus_and_network", "training")
 """Columns of :func:`gpu_time_of` that add up to the time that a job held its GPUs."""
 
 
@@ -43,26 +43,38 @@ def failures_of(result: Result) -> pd.DataFrame:
 def gpu_time_of(result: Result) -> pd.DataFrame:
     """Return a row a job: its GPUs, and what it held them for, seconds of a GPU; the parts add up.
 
-    Columns: job_id; gpus; held; detection (it hung); restart (start-up and state on its way there); lost_work;
-    waiting_for_gpus_and_network (others computed or sent; of work that was lost later its share); training; and
-    requeueing, the time without GPUs after the first start, which is not held.
+    Columns: job_id; gpus; held; detection (it hung); restart (start-up and state on its way there); checkpoints (it was
+    held up by them); lost_work; waiting_for_gpus_and_network (others computed or sent; of work that was lost later its
+    share); training; and requeueing, the time without GPUs after the first start, which is not held.
     """
     jobs, failures = result.jobs, failures_of(result)
     detection_s = failures.groupby("job_id")["detection_s"].sum().reindex(jobs["job_id"], fill_value=0.0).to_numpy()
+    saving_s, starting_s = _before_work_s(result)
     gpus, wait_s = jobs["gpus"].to_numpy(), (jobs["gpu_wait_s"] + jobs["network_wait_s"]).to_numpy()
     first_wait_s = (jobs["start_s"] - jobs["arrival_s"]).fillna(jobs["queueing_s"]).to_numpy()
-    work_s = jobs[["computing_s", "communication_s"]].sum(axis=1).to_numpy() + wait_s
+    held_s = jobs[["computing_s", "communication_s", "restart_s"]].sum(axis=1).to_numpy() + wait_s
+    work_s = held_s - saving_s - starting_s
+    wait_s = np.minimum(wait_s, work_s)  # for the network a job may wait with its state, too
     kept = np.divide(work_s - jobs["lost_s"], work_s, out=np.zeros(len(jobs)), where=work_s > 0)
     seconds = {
-        "held": work_s + jobs["restart_s"].to_numpy(),
+        "held": held_s,
         "detection": detection_s,
-        "restart": jobs["restart_s"].to_numpy() - detection_s,
+        "restart": starting_s - detection_s,
+        "checkpoints": saving_s,
         "lost_work": jobs["lost_s"].to_numpy(),
         "waiting_for_gpus_and_network": wait_s * kept,
         "training": (work_s - wait_s) * kept,
         "requeueing": jobs["queueing_s"].to_numpy() - first_wait_s,
     }
     return jobs[["job_id", "gpus"]].assign(**{name: gpus * value for name, value in seconds.items()})
+
+
+def _before_work_s(result: Result) -> np.ndarray:
+    """Return for how long each job was held up by checkpoints, and by starts, seconds (2 x jobs)."""
+    before_ns = np.zeros((2, len(result.workload)), np.int64)
+    for stay in result.finished.stays:
+        before_ns[0 if stay.saved else 1, stay.job] += min(stay.begin_ns, stay.to_ns) - stay.from_ns
+    return before_ns / NS_PER_S
 
 
 def reliability_by_size(result: Result) -> pd.DataFrame:
@@ -78,7 +90,8 @@ def reliability_by_size(result: Result) -> pd.DataFrame:
     noticed = failures[failures["detection_s"].notna()].groupby("gpus").size()
     sums = times.drop(columns="job_id").groupby("gpus").sum()
     count = noticed.reindex(sums.index, fill_value=0).to_numpy()
-    work_s = (sums["held"] - sums["detection"] - sums["restart"]).to_numpy() / sums.index.to_numpy()
+    idle_s = sums["detection"] + sums["restart"] + sums["checkpoints"]
+    work_s = (sums["held"] - idle_s).to_numpy() / sums.index.to_numpy()
     scheduled_s = (sums["held"] + sums["requeueing"]).to_numpy()
     kept_s = (sums["training"] + sums["waiting_for_gpus_and_network"]).to_numpy()
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -59,6 +59,9 @@ PROMISED = {
         "strict-levels",
     },
     "interference": {"uniform", "pairs"},
+    "checkpoint": {"daly", "fixed", "young"},
+    "recovery": {"spares", "wait"},
+    "health": {"repeated-failures"},
     "topology": {
         "star",
         "leaf-spine",

@@ -179,7 +179,21 @@ class RailOptimised:
 def rail_only(
     *, hosts_per_unit: int = 32, rails: int = 8, spines: int = 4, rail_gbps: float = 400.0, nvlink_gbps: float = 3600.0
 ) -> RailOptimised:
-    """Return a rail-only network: rails that meet nowhere but inside hosts."""
+    """Return a rail-only network: rails that meet nowhere but inside hosts.
+
+    Parameters
+    ----------
+    hosts_per_unit
+        Hosts of a unit, from 1 to 1024.
+    rails
+        Network cards of a host, from 1 to 1024.
+    spines
+        Spine switches of each rail.
+    rail_gbps
+        Bandwidth of a card, Gbit/s.
+    nvlink_gbps
+        Bandwidth of a GPU's port inside its host, one direction, Gbit/s.
+    """
     sizes = {"hosts_per_unit": hosts_per_unit, "rails": rails, "spines": spines}
     return RailOptimised(**sizes, rail_gbps=rail_gbps, nvlink_gbps=nvlink_gbps, rails_apart=True)
 
@@ -191,6 +205,17 @@ def nvl72(
 
     A GPU has 900 GB/s towards its rack in one direction, and a card of its own outside: 400 Gbit/s in GB200, 800 in
     GB300. Card i of every tray of a block is on leaf i, as in NVIDIA's SuperPODs.
+
+    Parameters
+    ----------
+    racks_per_block
+        Racks of a block.
+    card_gbps
+        Bandwidth of a GPU's card, Gbit/s.
+    spines
+        Spine switches.
+    oversubscription
+        Bandwidth of a leaf's cables to trays over that of its cables to spines.
 
     References
     ----------

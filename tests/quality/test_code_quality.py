@@ -45,6 +45,7 @@ PROMISED = {
     },
     "admission": {"kai", "kueue", "slurm-multifactor", "volcano"},
     "path": {"ecmp", "least-congested", "route", "sglb"},
+    "ranks": {"least-bytes", "nested", "tp-dp-pp", "tp-pp-dp"},
     "contention": {
         "linear",
         "10gbe",

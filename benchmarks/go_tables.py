@@ -57,9 +57,12 @@ class Made:
         return calls[-1][0] if calls and calls[-1] else default
 
 
-def cases_of(path: Path, function: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the cases of a test function, by name: those of its largest literal of a map or slice."""
-    found, scope = _scope(path, function)
+def cases_of(path: Path, function: str, **constants: int) -> list[tuple[str, dict[str, Any]]]:
+    """Return the cases of a test function, by name: those of its largest literal of a map or slice.
+
+    ``constants`` are those of other packages.
+    """
+    found, scope = _scope(path, function, **constants)
     literals = [node for node in _walk(found) if node.type == "composite_literal"]
     tables = [node for node in literals if _field(node, "type").startswith(("map[string]", "[]"))]
     value = scope.value(max(tables, key=lambda node: node.end_byte - node.start_byte))
@@ -74,12 +77,12 @@ def local_of(path: Path, function: str, name: str) -> Any:
 
 
 @functools.cache
-def _scope(path: Path, function: str) -> tuple[Node, _Scope]:
+def _scope(path: Path, function: str, **constants: int) -> tuple[Node, _Scope]:
     """Return a function, and what names stand for in it."""
     root = _parsed(path)
     declared = ("function_declaration", "method_declaration")
     found = next(node for node in root.children if node.type in declared and _field(node, "name") == function)
-    return found, _Scope(_declared(root, deep=False) | _declared(found, deep=True))
+    return found, _Scope(_declared(root, deep=False) | _declared(found, deep=True), constants)
 
 
 @functools.cache
@@ -123,8 +126,8 @@ def _declared(node: Node, *, deep: bool) -> dict[str, Node]:
 class _Scope:
     """What names stand for within a function."""
 
-    def __init__(self, declared: dict[str, Node]) -> None:
-        self._declared = declared
+    def __init__(self, declared: dict[str, Node], constants: dict[str, int]) -> None:
+        self._declared, self._constants = declared, _SECONDS | constants
         self._known: dict[str, Any] = {"true": True, "false": False, "nil": None}
 
     def value(self, node: Node) -> Any:
@@ -184,7 +187,7 @@ class _Scope:
         if operand is not None and (operand.type == "call_expression" or _text(operand) in self._declared):
             value = self.value(operand)
             return value.get(name) if isinstance(value, dict) else value
-        return _SECONDS.get(name, Name(name))
+        return self._constants.get(name, Name(name))
 
     def _call_expression(self, node: Node) -> Any:
         function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
@@ -209,7 +212,8 @@ class _Scope:
     def _returned(self, function: Node) -> Any:
         """Return what a function returns that is called where it is written."""
         last = [node for node in _walk(function) if node.type == "return_statement"][-1]
-        return _Scope(self._declared | _declared(function, deep=True)).value(last.named_children[0].named_children[0])
+        scope = _Scope(self._declared | _declared(function, deep=True), self._constants)
+        return scope.value(last.named_children[0].named_children[0])
 
     def _composite_literal(self, node: Node) -> Any:
         kind, body = _field(node, "type"), node.child_by_field_name("body")

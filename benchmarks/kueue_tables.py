@@ -5,30 +5,25 @@ A kind of GPU stands for a flavor's resource, whatever it is; amounts are thousa
 
 from __future__ import annotations
 
-import argparse
 import functools
 import math
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from go_tables import Made, cases_of, local_of
+from scheduler_tables import NotModelledError, State, Table, run_tables
 
 from algorithms.admission.kueue import Kueue, KueueRun
 from algorithms.admission.kueue_classic import classic_victims
 from algorithms.admission.kueue_fair import FairRules, fair_victims
 from algorithms.admission.victims import Need
 from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
-from ddlsched.errors import DdlschedError
 from ddlsched.policies.quota_tree import QuotaNode, QuotaTree
-from ddlsched.policies.tenants_view import Admission, HeldQuota, PendingJobs, TenantsView
+from ddlsched.policies.tenants_view import Admission, Victim
 from ddlsched.policies.views import JobView
-from ddlsched.testing.handmade import job_view
 
-_NOW_S = 10_000.0
 _RULES = {
     "PreemptionPolicyLowerPriority": "lower-priority",
     "PreemptionPolicyLowerOrNewerEqualPriority": "lower-or-newer",
@@ -39,24 +34,6 @@ _STRATEGIES = {"LessThanOrEqualToFinalShare": "final-share", "LessThanInitialSha
 _UNITS = {"m": 1e-3, "k": 1e3, "E": 1e18, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _RESOURCES = {"ResourceCPU": "cpu", "ResourceMemory": "memory", "ResourcePods": "pods"}
 _PER_UNIT = {"cpu": 1000.0, "memory": 2**-20}
-
-
-class NotModelledError(Exception):
-    """A case concerns what is not modelled; the text says what."""
-
-
-class Outcome(NamedTuple):
-    """A case, and what was decided beside what is wanted; or why it was not tried."""
-
-    name: str
-    got: Any = None
-    wanted: Any = None
-    why_not: str = ""
-
-    @property
-    def verdict(self) -> str:
-        """Return agreed, differs, or not modelled."""
-        return "not modelled" if self.why_not else "agreed" if self.got == self.wanted else "differs"
 
 
 # --- what Kueue's builders make
@@ -229,68 +206,51 @@ def _reserved(made: Made) -> tuple[str | None, str | None, float]:
     return admission.args[0], next(iter(flavors), None), since_s
 
 
-# --- a case as an admission policy sees it
+class _Workloads(State):
+    """Workloads that run and wait in queues; of equal candidates the first by name gives way first."""
+
+    def __init__(self, tenants: Tenants, running: list[Workload], waiting: list[Workload]) -> None:
+        super().__init__(tenants, _resource_of)
+        workloads = [*sorted(running, key=lambda each: each.name), *waiting]
+        self._names = [each.name for each in workloads]
+        for number, each in enumerate(workloads):
+            if each.queue in tenants.leaves:
+                kind = kind_of(each.flavor, each.resource) if each.flavor is not None else None
+                gpus, times_s = each.requests[each.resource], (each.created_s, each.since_s)
+                self.add(number, str(each.queue), gpus, each.priority, kind, *times_s, user=each.resource)
+
+    def named(self, victims: list[Victim] | tuple[Victim, ...]) -> set[str]:
+        """Return the names of who gives way."""
+        return {self._names[victim.job.number] for victim in victims}
+
+    def name(self, job: JobView) -> str:
+        """Return the name of a workload."""
+        return self._names[job.number]
 
 
-@dataclass
-class State:
-    """Queues with who runs and who waits."""
-
-    tenants: Tenants
-    running: list[Workload]
-    waiting: list[Workload] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.quotas = QuotaTree(self.tenants, lambda kind: kind.partition("|")[2])
-        self.pending, self.holdings = PendingJobs(self.tenants.leaves), dict[int, HeldQuota]()
-        self.by_queue: dict[str, dict[int, HeldQuota]] = {queue: {} for queue in self.tenants.leaves}
-        ranked = sorted(self.running, key=lambda each: each.name)
-        self.names = [each.name for each in (*ranked, *self.waiting)]
-        for number, each in enumerate(ranked):
-            self.start(number, each)
-        for number, each in enumerate(self.waiting, start=len(ranked)):
-            if each.queue in self.tenants.leaves:
-                self.pending.add(self.job(number, each))
-
-    def job(self, number: int, workload: Workload) -> Any:
-        """Return a workload as a job, of its one resource."""
-        told = {"queue": workload.queue, "priority": workload.priority, "arrival_s": _NOW_S + workload.created_s}
-        return job_view(number=number, num_gpus=workload.requests[workload.resource], user=workload.resource, **told)
-
-    def start(self, number: int, workload: Workload) -> None:
-        """Let a workload have its quota."""
-        queue, kind = str(workload.queue), kind_of(str(workload.flavor), workload.resource)
-        job = self.job(number, workload)
-        holding = HeldQuota.of(job, kind, round((_NOW_S - 1000 + workload.since_s) * 1e9))
-        self.holdings[number] = self.by_queue[queue][number] = holding
-        self.quotas[queue].add(kind, job.num_gpus)
-
-    @property
-    def view(self) -> TenantsView:
-        """What the policy sees."""
-        jobs = self.pending, self.holdings, self.by_queue
-        return TenantsView(self.tenants, self.quotas, *jobs, round(_NOW_S * 1e9), 0)
+def _resource_of(kind: str) -> str:
+    return kind.partition("|")[2]
 
 
-# --- tables
-
-
-def _state(case: dict[str, Any], incoming: Workload) -> State:
-    tenants = tenants_of(case["clusterQueues"], case.get("cohorts", []))
+def _waiting(case: dict[str, Any]) -> tuple[_Workloads, Workload]:
+    """Return a case with its incoming workload in its queue, and that workload."""
+    incoming = replace(workload_of(case["incoming"], {}), queue=case["targetCQ"], flavor=None)
     running = [workload_of(made, {}) for made in case["admitted"]]
     if any(each.evicted for each in running):
         raise NotModelledError("a workload is being evicted already: stops here take no time")
-    return State(tenants, running, [incoming])
+    return _Workloads(tenants_of(case["clusterQueues"], case.get("cohorts", [])), running, [incoming]), incoming
+
+
+def _need(state: State, queue: str, kind: str) -> Need:
+    return Need(next(state.pending.jobs(queue)), state.quotas[queue], kind)
 
 
 def preemption_case(case: dict[str, Any]) -> tuple[set[str], set[str]]:
     """Return who gives way to the case's workload by rules, and who is wanted to."""
-    incoming = replace_queue(workload_of(case["incoming"], {}), case["targetCQ"])
-    state = _state(case, incoming)
-    need = Need(next(iter(state.pending.jobs(str(incoming.queue)))), state.quotas[str(incoming.queue)], _kind(case))
-    got = {state.names[victim.job.number] for victim in classic_victims(need, state.view)}
+    state, incoming = _waiting(case)
+    victims = classic_victims(_need(state, str(incoming.queue), _kind(case)), state.view)
     after = [workload_of(made, {}) for made in case["wantWorkloads"]]
-    return got, {each.name for each in after if each.preempted}
+    return state.named(victims), {each.name for each in after if each.preempted}
 
 
 def _kind(case: dict[str, Any]) -> str:
@@ -303,37 +263,24 @@ def _kind(case: dict[str, Any]) -> str:
     return kinds.pop()
 
 
-def replace_queue(workload: Workload, queue: str) -> Workload:
-    """Return a workload that waits in a queue."""
-    told = {name: getattr(workload, name) for name in ("name", "priority", "requests", "created_s")}
-    return Workload(**told, queue=queue)
-
-
 def fair_case(case: dict[str, Any]) -> tuple[set[str], set[str]]:
     """Return who gives way to the case's workload by fair shares, and who is wanted to."""
-    incoming = replace_queue(workload_of(case["incoming"], {}), case["targetCQ"])
-    state = _state(case, incoming)
+    state, incoming = _waiting(case)
     kind = kind_of(case.get("assignmentFlavor", "default"), incoming.resource)
-    need = Need(next(iter(state.pending.jobs(str(incoming.queue)))), state.quotas[str(incoming.queue)], kind)
-    named = [_STRATEGIES[strategy] for strategy in case.get("strategies") or _STRATEGIES]
-    rules = FairRules("final-share" in named, "initial-share" in named)
-    got = {state.names[victim.job.number] for victim in fair_victims(need, state.view, rules)}
+    strategies = [_STRATEGIES[strategy] for strategy in case.get("strategies") or _STRATEGIES]
+    rules = FairRules("final-share" in strategies, "initial-share" in strategies)
+    victims = fair_victims(_need(state, str(incoming.queue), kind), state.view, rules)
     wanted = case.get("wantPreempted")
-    return got, {made.args[0].lstrip("/") for made in (wanted.args if wanted is not None else ())}
+    return state.named(victims), {made.args[0].lstrip("/") for made in (wanted.args if wanted is not None else ())}
 
 
 def share_case(case: dict[str, Any]) -> tuple[Any, Any]:
     """Return the shares of a case's queues and cohorts, and those wanted."""
     queues = [case[name] for name in ("clusterQueue", "lendingClusterQueue") if case.get(name) is not None]
-    tree = QuotaTree(tenants_of(queues, case.get("cohorts", [])), lambda kind: kind.partition("|")[2])
-    for key, value in case.get("usage", {}).items():
-        named = dict(key)
-        tree[queues[0].args[0]].add(kind_of(named["Flavor"], named["Resource"]), amount(value, named["Resource"]))
-    more = {
-        kind_of(dict(key)["Flavor"], dict(key)["Resource"]): value for key, value in case.get("flvResQ", {}).items()
-    }
-    for kind, value in more.items():
-        tree[queues[0].args[0]].add(kind, amount(value, kind.partition("|")[2]))
+    tree = QuotaTree(tenants_of(queues, case.get("cohorts", [])), _resource_of)
+    for key, value in (*case.get("usage", {}).items(), *case.get("flvResQ", {}).items()):
+        used = dict(key)
+        tree[queues[0].args[0]].add(kind_of(used["Flavor"], used["Resource"]), amount(value, used["Resource"]))
     got = {}
     for name, node in tree.nodes.items():
         no_weight, share = tree.share(node)
@@ -345,18 +292,18 @@ def share_case(case: dict[str, Any]) -> tuple[Any, Any]:
     return got, wanted
 
 
-def schedule_case(case: dict[str, Any], path: Path, function: str) -> tuple[Any, Any]:
+def schedule_case(case: dict[str, Any]) -> tuple[Any, Any]:
     """Return what one cycle starts, on which flavor, and who gives way; and what is wanted."""
     _refuse_features(case)
-    local = functools.partial(local_of, path, function)
+    local = case["_local"]
     cluster_queues = [*local("clusterQueues"), *case.get("additionalClusterQueues", [])]
     _refuse_queues(cluster_queues)
     queues = [*local("queues"), *case.get("additionalLocalQueues", [])]
     of_local = {(made.args[0], made.args[1]): made.last("ClusterQueue") for made in queues}
-    tenants = tenants_of(cluster_queues, case.get("cohorts", []))
     workloads = [workload_of(made, of_local) for made in case["workloads"]]
     running = [each for each in workloads if each.flavor is not None]
-    state = State(tenants, running, [each for each in workloads if each.flavor is None and not each.evicted])
+    waiting = [each for each in workloads if each.flavor is None and not each.evicted]
+    state = _Workloads(tenants_of(cluster_queues, case.get("cohorts", [])), running, waiting)
     named = {made.args[0]: made for made in cluster_queues}
     _refuse_workloads(case["workloads"], of_local, named, local("resourceFlavors"))
     got = _cycle(state, Kueue(fair_sharing=case.get("enableFairSharing", False)))
@@ -376,21 +323,17 @@ class _OneResource(KueueRun):
         return found
 
 
-def _cycle(state: State, policy: Kueue) -> tuple[dict[str, str], set[str]]:
+def _cycle(state: _Workloads, policy: Kueue) -> tuple[dict[str, str], set[str]]:
     """Play one cycle: who starts without victims on which flavor, and who gives way."""
     run, view = _OneResource(policy), state.view
     started: dict[str, str] = {}
     gone: set[str] = set()
     for answer in run._processed(run.cycle(view), view):
         if isinstance(answer, Admission):
-            for victim in answer.victims:
-                gone.add(state.names[victim.job.number])
-                holding = state.holdings[victim.job.number]
-                state.quotas[holding.queue].remove(holding.kind, holding.num_gpus)
-            state.quotas[str(answer.job.queue)].add(answer.kind, answer.job.num_gpus)
+            gone |= state.named(answer.victims)
+            state.carry_out(answer)
             if not answer.victims:
-                state.holdings[answer.job.number] = HeldQuota.of(answer.job, answer.kind, view.now_ns)
-                started[state.names[answer.job.number]] = answer.kind.partition("|")[0]
+                started[state.name(answer.job)] = answer.kind.partition("|")[0]
     return started, gone
 
 
@@ -441,14 +384,6 @@ def _refuse_queues(cluster_queues: list[Made]) -> None:
             raise NotModelledError("another order of flavors")
 
 
-class Table(NamedTuple):
-    """A function with a table of cases, and what decides one."""
-
-    path: str
-    function: str
-    decide: Callable[..., tuple[Any, Any]]
-
-
 _TABLES = (
     Table("pkg/scheduler/preemption/preemption_test.go", "TestPreemption", preemption_case),
     Table("pkg/scheduler/preemption/preemption_fair_test.go", "TestFairPreemptions", fair_case),
@@ -459,48 +394,10 @@ _TABLES = (
 )
 
 
-def outcomes(clone: Path, table: Table) -> Iterator[Outcome]:
-    """Yield the outcome of each case of a table."""
-    path = clone / table.path
-    more = (path, table.function) if table.decide is schedule_case else ()
-    for name, case in cases_of(path, table.function):
-        try:
-            yield Outcome(name, *table.decide(case, *more))
-        except NotModelledError as reason:
-            yield Outcome(name, why_not=str(reason))
-        except DdlschedError as error:
-            yield Outcome(name, why_not=f"refused: {error}")
-
-
-def main() -> None:
-    """Print how each table agrees, and each case that does not."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("clone", type=Path, help="a clone of github.com/kubernetes-sigs/kueue")
-    parser.add_argument("--only", default="", help="a part of the function's name")
-    options = parser.parse_args()
-    total: Counter[str] = Counter()
-    for table in _TABLES:
-        if options.only.lower() in table.function.lower():
-            found = list(outcomes(options.clone, table))
-            counts = Counter(outcome.verdict for outcome in found)
-            total += counts
-            print(f"{table.function}: {_told(counts)}")
-            for outcome in found:
-                if outcome.verdict != "agreed":
-                    print(f"  {outcome.verdict}: {outcome.name}: {_why(outcome)}")
-    print(f"all: {_told(total)}")
-    sys.exit(0 if total["agreed"] >= 0.95 * (total["agreed"] + total["differs"]) else 1)
-
-
-def _told(counts: Counter[str]) -> str:
-    modelled = counts["agreed"] + counts["differs"]
-    percent = f" ({100 * counts['agreed'] / modelled:.1f} %)" if modelled else ""
-    return f"{counts['agreed']} of {modelled} modelled agree{percent}, {counts['not modelled']} not modelled"
-
-
-def _why(outcome: Outcome) -> str:
-    return outcome.why_not or f"{outcome.got}, wanted {outcome.wanted}"
+def _read(path: Path, function: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    local = functools.partial(local_of, path, function)
+    return ((name, case | {"_local": local}) for name, case in cases_of(path, function))
 
 
 if __name__ == "__main__":
-    main()
+    run_tables("github.com/kubernetes-sigs/kueue", _TABLES, _read, 0.95)

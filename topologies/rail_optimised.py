@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import networkx as nx
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError
+from ddlsched.network.cables import Cables
 from ddlsched.network.inside import Inside, refuse_bad_port
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours, refuse_bad_cables, refuse_bad_counts
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 __all__ = ["RailOptimised", "nvl72", "rail_only"]
 
@@ -92,7 +95,7 @@ class RailOptimised:
         refuse_bad_cables("rail-optimised", latency_s=self.latency_s, **bandwidths)
         refuse_bad_port("rail-optimised", self.nvlink_gbps, self.nvlink_latency_s)
 
-    @property
+    @cached_property
     def inside(self) -> Inside | None:
         """The inside of a server: a card a rail."""
         if self.nvlink_gbps is None:
@@ -113,24 +116,32 @@ class RailOptimised:
         return {name: neighbours(num_servers, size) for name, size in sizes.items()}
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
-        """Return the graph; a unit's leaves are one node ``"rails u"``, or ``"leaf u.rail"``; spines ``"spine i"``.
+        """Return the graph of the :meth:`cables`."""
+        import networkx as nx
+
+        graph: nx.Graph[Any] = nx.Graph()
+        graph.add_edges_from(self.cables(num_servers).edges(data=True))
+        return graph
+
+    def cables(self, num_servers: int) -> Cables:
+        """Return the cables; a unit's leaves are one node ``"rails u"``, or ``"leaf u.rail"``; spines ``"spine i"``.
 
         Where planes, or rails, are apart, their numbers come before the spine's, and the plane's behind the rail's.
         """
-        graph: nx.Graph[Any] = nx.Graph()
+        cables = Cables()
         nodes, cards = ([None], self.rails) if self.inside is None else (list(range(self.rails * self.planes)), 1)
         card = cards * bytes_per_s_from_gbps(self.rail_gbps / self.planes)
         uplink = card * self.hosts_per_unit / (self.spines * self.oversubscription)
         for rail in nodes:
             for server in range(num_servers):
                 host = server if rail is None else (server, rail)
-                graph.add_edge(host, self._leaf(host), bandwidth_bytes_per_s=card, latency_s=self.latency_s)
+                cables.add_edge(host, self._leaf(host), bandwidth_bytes_per_s=card, latency_s=self.latency_s)
             for first in range(0, num_servers, self.hosts_per_unit):
                 end = first if rail is None else (first, rail)
                 for spine in self._spines(end):
                     ends = self._leaf(end), spine
-                    graph.add_edge(*ends, bandwidth_bytes_per_s=uplink, latency_s=self.latency_s)
-        return graph
+                    cables.add_edge(*ends, bandwidth_bytes_per_s=uplink, latency_s=self.latency_s)
+        return cables
 
     def _leaf(self, end: Any) -> str:
         if self.inside is None:
@@ -139,11 +150,15 @@ class RailOptimised:
         rail, plane = divmod(port, self.planes)
         return f"leaf {server // self.hosts_per_unit}.{rail}" + f".{plane}" * (self.planes > 1)
 
+    def _spine(self, end: Any, number: int) -> str:
+        """Return one of the spines above a host's leaf."""
+        if self.planes == 1 and not self.rails_apart:
+            return f"spine {number}"
+        rail, plane = divmod(end[1], self.planes)
+        return "spine " + f"{rail}." * self.rails_apart + f"{plane}." * (self.planes > 1) + f"{number}"
+
     def _spines(self, end: Any) -> list[str]:
-        """Return the spines above a host's leaf."""
-        rail, plane = divmod(0 if self.inside is None else end[1], self.planes)
-        which = f"{rail}." * self.rails_apart + f"{plane}." * (self.planes > 1)
-        return [f"spine {which}{number}" for number in range(self.spines)]
+        return [self._spine(end, number) for number in range(self.spines)]
 
     def route(self, graph: nx.Graph[Any], source: Any, target: Any) -> Sequence[Node]:
         """Return the route: inside a unit, and on one rail, over its leaf alone."""
@@ -151,7 +166,7 @@ class RailOptimised:
         if first == last:
             return source, first, target
         server = target if self.inside is None else target[0]
-        return source, first, self._spines(source)[server % self.spines], last, target
+        return source, first, self._spine(source, server % self.spines), last, target
 
     def paths(self, graph: nx.Graph[Any], source: Any, target: Any) -> Sequence[Sequence[Node]]:
         """Return the path over each spine; inside a unit, and on one rail, the only one."""
@@ -164,7 +179,21 @@ class RailOptimised:
 def rail_only(
     *, hosts_per_unit: int = 32, rails: int = 8, spines: int = 4, rail_gbps: float = 400.0, nvlink_gbps: float = 3600.0
 ) -> RailOptimised:
-    """Return a rail-only network: rails that meet nowhere but inside hosts."""
+    """Return a rail-only network: rails that meet nowhere but inside hosts.
+
+    Parameters
+    ----------
+    hosts_per_unit
+        Hosts of a unit, from 1 to 1024.
+    rails
+        Network cards of a host, from 1 to 1024.
+    spines
+        Spine switches of each rail.
+    rail_gbps
+        Bandwidth of a card, Gbit/s.
+    nvlink_gbps
+        Bandwidth of a GPU's port inside its host, one direction, Gbit/s.
+    """
     sizes = {"hosts_per_unit": hosts_per_unit, "rails": rails, "spines": spines}
     return RailOptimised(**sizes, rail_gbps=rail_gbps, nvlink_gbps=nvlink_gbps, rails_apart=True)
 
@@ -176,6 +205,17 @@ def nvl72(
 
     A GPU has 900 GB/s towards its rack in one direction, and a card of its own outside: 400 Gbit/s in GB200, 800 in
     GB300. Card i of every tray of a block is on leaf i, as in NVIDIA's SuperPODs.
+
+    Parameters
+    ----------
+    racks_per_block
+        Racks of a block.
+    card_gbps
+        Bandwidth of a GPU's card, Gbit/s.
+    spines
+        Spine switches.
+    oversubscription
+        Bandwidth of a leaf's cables to trays over that of its cables to spines.
 
     References
     ----------

@@ -90,6 +90,9 @@ class Collective(Protocol):
     One that ``ddlsched estimate`` may use also has ``round_on(kind, size)``: what a rank sends in one round of a kind
     (:data:`ROUNDS`; 1 of others) over the bytes of its buffer, and in how many steps, for ``size`` ranks on one tier of
     a network. Sizes may be arrays. ``powers_of_two`` says that this holds for such sizes only.
+
+    One whose ``by_order`` is True looks at which ranks share a server and at the order of servers, not at their
+    numbers: for ranks that lie alike it is asked once.
     """
 
     @property

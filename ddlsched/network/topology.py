@@ -169,6 +169,7 @@ class Network:
         self._rings: dict[tuple[int, ...], RingLinks] = {}
         self._paths: dict[tuple[Node, Node], tuple[Path, ...]] = {}
         self._own_ways: dict[tuple[Card, Card], Path] = {}
+        self._known_paths: dict[tuple[Node, ...], Path] = {}
         self._places_of_routes: dict[tuple[Node, Node], int] = {}
         self.cards = 1 if self.inside is None else self.inside.cards * self.inside.planes
         """Network cards of a server; one on several planes counts for each."""
@@ -187,6 +188,8 @@ class Network:
         self._first_ports = tuple(accumulate(self._gpus, initial=len(nics)))
         self.levels: dict[str, tuple[int, ...]] = self._levels()
         """Of each level, the narrowest first, the unit that each server is in; the first is ``server``."""
+        if self.inside is not None and self.inside.by_rail and len({*self._gpus}) > 1:
+            raise InputError(f"topology {self._name}: rails are apart, but servers differ in their GPUs")
         self.links: tuple[Link, ...] = self._enumerate(nodes, nics)
         """All links: the network cards, server by server, then the ports of GPUs if they are known, then the cables."""
 
@@ -329,9 +332,22 @@ class Network:
         links = tuple(self._numbers[cable] for cable in cables[1:-1])
         return Path(links, sum(self._graph.adj[a][b]["latency_s"] for a, b in cables))
 
+    def _known_path(self, nodes: Sequence[Node], source: Node, target: Node) -> Path:
+        """Return the path along some nodes; between the same switches, by cables alike, there is one."""
+        adj = self._graph.adj
+        try:
+            first, last = adj[nodes[0]][nodes[1]], adj[nodes[-1]][nodes[-2]]
+        except LookupError:
+            return self._path(nodes, source, target)  # which says what is wrong
+        key = (first["latency_s"], last["latency_s"], *nodes[1:-1])
+        if key not in self._known_paths or nodes[0] != source or nodes[-1] != target:
+            self._known_paths[key] = self._path(nodes, source, target)
+        return self._known_paths[key]
+
     def route(self, source: Node, target: Node) -> Path:
         """Return the topology's own route from one server, or network card, to another."""
-        return self._path(self._topology.route(self._graph, source, target), source, target)  # type: ignore[arg-type]
+        nodes = self._topology.route(self._graph, source, target)  # type: ignore[arg-type]
+        return self._known_path(nodes, source, target)
 
     def paths(self, source: Node, target: Node) -> tuple[Path, ...]:
         """Return all paths from one server, or network card, to another that the topology offers: at least one.
@@ -393,11 +409,12 @@ class Network:
 
     def own_way(self, source: Card, target: Card) -> Path:
         """Return the topology's own route from one card to another."""
-        if (source, target) not in self._own_ways:
-            what = f"topology {self._name}: route"
-            path = guarded(what, lambda: self.route(self.node(source), self.node(target)))
+        path = self._own_ways.get((source, target))
+        if path is None:
+            ends = (source, target) if self.inside is not None else (source[0], target[0])
+            path = guarded(lambda: f"topology {self._name}: route", lambda: self.route(*ends))
             self._own_ways[source, target] = path
-        return self._own_ways[source, target]
+        return path
 
 
 def neighbours(num_servers: int, size: int) -> list[int]:

@@ -214,6 +214,15 @@ class PathPolicy(Protocol):
         ...
 
 
+@runtime_checkable
+class RankOrder(Protocol):
+    """Which worker of a job gets which of its GPUs; asked by the placement ``ranked``."""
+
+    def order(self, job: JobView, gpus: Sequence[GpuId], cluster: ClusterView) -> Sequence[GpuId]:
+        """Return the same GPUs in the order of the job's workers."""
+        ...
+
+
 CommunicationPolicy: TypeAlias = NonPreemptivePolicy | TransferKeyPolicy | PreemptivePolicy
 
 

@@ -106,7 +106,7 @@ class Job:
         if self.service_ns > MAX_NS:
             raise InputError(
                 f"job {self.job_id!r}: compute time x iterations x GPUs is {self.service_ns / NS_PER_S:.4g} s; "
-                f"expected at most {_CLOCK_S:.4g} s of service in all"
+                f"expected at most {_CLOCK_S:.4g} s of service in all; give it as several jobs"
             )
 
     def _check_texts(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddlsched.engine.loop.order import goes_before
-from ddlsched.engine.loop.skipping.due import make_due, settle_first
+from ddlsched.engine.loop.skipping.due import make_due
 from ddlsched.engine.loop.skipping.period_snapshots import snapshot_words
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import Due, Stretch
@@ -131,10 +131,9 @@ def begin_component(s: State, root: int, count: int) -> None:
 
 @njit
 def begin_sampling(s: State, root: int, anchor: int) -> None:
-    """Have the iterations of a component counted; once it has settled its first stretch begins."""
+    """Have the iterations of a component counted; after one of each job its first stretch begins."""
     job = s.jobs[root]
-    job.component_anchor = anchor
-    settle_first(job)
+    job.component_anchor, job.stretch_left = anchor, job.component_size
     job.leap_rest_ns = job.stretch_iterations = 0
     number = root
     while number >= 0:

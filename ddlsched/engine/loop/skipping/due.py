@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import Due
-from ddlsched.engine.records.layout import Records, State
-
-SETTLING = 48
-"""So many iterations of all jobs, or one of each if there are fewer, are simulated before a sampled step."""
+from ddlsched.engine.records.layout import State
 
 
 @njit
@@ -16,12 +13,6 @@ def make_due(s: State, number: int, why: int) -> None:
     job = s.jobs[number]
     job.due, job.next_due = why, s.run[0].first_due
     s.run[0].first_due = number
-
-
-@njit
-def settle_first(first: Records) -> None:
-    """Put off the next step of a component's sampling until a few iterations have begun."""
-    first.stretch_left = min(first.component_size, SETTLING)
 
 
 @njit

@@ -19,9 +19,6 @@ from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import KEY_WORDS, TransferState
 from ddlsched.engine.records.layout import Records, State
 
-STARVING = 0.5
-"""A leap takes at most this part of the time for which a job that starves will have been there if it goes on alone."""
-
 
 @njit
 def may_be_measured(s: State, root: int) -> bool:
@@ -143,22 +140,6 @@ def longest_leap_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> int:
 
 
 @njit
-def most_starving_ns(s: State, root: int) -> float:
-    """How long a leap may be by jobs that did nothing in the stretch: for how long they will have been there, in part.
-
-    Such a job may do all that it has left before long; leapt over for longer it would be late by that.
-    """
-    most_ns = np.inf
-    number = root
-    while number >= 0:
-        job = s.jobs[number]
-        if job.stretch_work >= 0.0:
-            most_ns = min(most_ns, STARVING * (s.run[0].now_ns - job.arrival_ns + work_left(s, job)))
-        number = job.next_member
-    return most_ns
-
-
-@njit
 def until_keys_cross_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> int:
     """How long a leap may be before two of the component's jobs change their order."""
     if s.run[0].key_is_periodic == 1:
@@ -167,41 +148,18 @@ def until_keys_cross_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> i
     while number >= 0:
         s.jobs[number].key_now = order_key(s, number)
         number = s.jobs[number].next_member
-    sort_members(s, root)
-    number = s.jobs[root].next_member
+    number = root
     while number >= 0:
-        most_ns = until_two_cross_ns(s.jobs[root], s.jobs[number], stretch_ns, most_ns)
-        other = s.jobs[number].next_member
-        if other >= 0:  # of the sorted, neighbours are the first to cross
-            most_ns = until_two_cross_ns(s.jobs[number], s.jobs[other], stretch_ns, most_ns)
-        number = other
+        job = s.jobs[number]
+        other = job.next_member
+        while other >= 0:
+            nears = np.float64(job.stretch_key - s.jobs[other].stretch_key)
+            gap = np.float64(s.jobs[other].key_now - job.key_now)
+            if nears != 0.0 and gap / nears > 0.0 and gap / nears * stretch_ns < most_ns:
+                most_ns = int(gap / nears * stretch_ns)
+            other = s.jobs[other].next_member
+        number = job.next_member
     return most_ns
-
-
-@njit
-def until_two_cross_ns(job: Records, other: Records, stretch_ns: int, most_ns: int) -> int:
-    nears = np.float64(job.stretch_key - other.stretch_key)
-    gap = np.float64(other.key_now - job.key_now)
-    if nears != 0.0 and gap / nears > 0.0 and gap / nears * stretch_ns < most_ns:
-        return int(gap / nears * stretch_ns)
-    return most_ns
-
-
-@njit
-def sort_members(s: State, root: int) -> None:
-    """List a component's jobs behind its first one by their keys; mostly they are in that order already."""
-    last = s.jobs[root].next_member
-    while last >= 0 and s.jobs[last].next_member >= 0:
-        number = s.jobs[last].next_member
-        if s.jobs[number].key_now >= s.jobs[last].key_now:
-            last = number
-            continue
-        s.jobs[last].next_member = s.jobs[number].next_member
-        before = root
-        while s.jobs[s.jobs[before].next_member].key_now <= s.jobs[number].key_now:
-            before = s.jobs[before].next_member
-        s.jobs[number].next_member = s.jobs[before].next_member
-        s.jobs[before].next_member = number
 
 
 @njit

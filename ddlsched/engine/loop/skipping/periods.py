@@ -7,7 +7,6 @@ import numpy as np
 from ddlsched.engine.loop.order import write_key
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.skipping.components import find_components
-from ddlsched.engine.loop.skipping.due import settle_first
 from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, walk
 from ddlsched.engine.loop.skipping.quiet import quiet_until_ns
 from ddlsched.engine.loop.skipping.sampling import go_on_leaping, sample
@@ -56,8 +55,7 @@ def examine(s: State, anchor: int) -> None:
     job = s.jobs[anchor]
     if s.run[0].now_ns > job.resting_until_ns and recurs(s, anchor):
         first = s.jobs[job.root]
-        first.stretch = Stretch.NONE
-        settle_first(first)
+        first.stretch, first.stretch_left = Stretch.NONE, first.component_size
 
 
 @njit

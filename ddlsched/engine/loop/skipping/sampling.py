@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.skipping.due import settle_first
 from ddlsched.engine.loop.skipping.leaps import (
     forget_stretch,
     leap,
     longest_leap_ns,
     may_be_measured,
     measure,
-    most_starving_ns,
     until_keys_cross_ns,
 )
 from ddlsched.engine.loop.skipping.quiet import quiet_until_ns
@@ -23,7 +21,7 @@ STRETCH = 48
 """A component is simulated exactly for so many iterations of each of its jobs, on average."""
 FIRST = 512
 """The first stretch has no more iterations than these, of all jobs; each later one has twice as many as that before."""
-REACH = 100
+REACH = 40
 """So many times as long as the stretch was, the component goes on at the stretch's rates."""
 LEAST = 0.25
 """Shorter parts of a stretch are simulated rather than leapt over."""
@@ -34,7 +32,8 @@ def sample(s: State, root: int) -> None:
     """As many iterations have begun as were waited for: begin or end a stretch, or go on leaping."""
     run = s.run[0]
     job = s.jobs[root]
-    settle_first(job)
+    size = job.component_size
+    job.stretch_left = size
     if job.ahead_ns > run.now_ns or run.now_ns <= s.jobs[job.component_anchor].resting_until_ns:
         return
     if job.stretch == Stretch.NONE:
@@ -44,7 +43,7 @@ def sample(s: State, root: int) -> None:
         job.stretch_ns = run.now_ns - job.stretch_from_ns
         measure(s, root)
         job.stretch = Stretch.MEASURED
-        job.leap_left_ns = np.int64(min(REACH * np.float64(job.stretch_ns), most_starving_ns(s, root), 4e18))
+        job.leap_left_ns = np.int64(min(REACH * np.float64(job.stretch_ns), 4e18))
     go_on_leaping(s, root)
 
 
@@ -75,10 +74,7 @@ def go_on_leaping(s: State, root: int) -> None:
         job.leap_rest_ns = quiet_ns
         return
     leap_ns = min(leap_ns, quiet_ns - run.now_ns)
-    cross_ns = until_keys_cross_ns(s, root, job.stretch_ns, leap_ns)
-    if cross_ns < leap_ns:  # from there on other rates hold
-        leap_ns = min(max(cross_ns, least_ns), leap_ns)
-        job.leap_left_ns = leap_ns
+    leap_ns = min(max(until_keys_cross_ns(s, root, job.stretch_ns, leap_ns), least_ns), leap_ns)
     leap(s, root, leap_ns, job.stretch_ns)
     job.leap_left_ns -= leap_ns
     s.jobs[job.component_anchor].window = 0  # what recurs is looked for anew

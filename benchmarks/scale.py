@@ -1,7 +1,7 @@
 """How seconds and memory grow with jobs, GPUs and iterations a job; a whole trace; 100 seeds of the 64-GPU experiment.
 
 ``scale.py [--only jobs gpus iterations trace sampled experiment] [--philly FILE] [--json FILE]``; each run but the
-experiment's is a process of its own. Seconds are wall-clock; CPU seconds are given beside them, since other work may run.
+experiment's is a process of its own. Seconds are wall-clock; CPU seconds are beside them, since other work may run.
 """
 
 from __future__ import annotations

@@ -51,14 +51,7 @@ class Rival:
         differs = {door: text.format(**values) for door, text in self.differs.items()}
         stops = {"rescale_cost": f"restart_s={ground.stop_s:g}"} if self.allocates else {}
         disturbances = {} if self.allocates else {"disturbances": PRICES}
-        return (
-            COMMON
-            | {"sample": True}
-            | differs
-            | stops
-            | disturbances
-            | {"cluster": ground.cluster(exclusive=not self.shares)}
-        )
+        return COMMON | differs | stops | disturbances | {"cluster": ground.cluster(exclusive=not self.shares)}
 
 
 ROUND_S = 360.0

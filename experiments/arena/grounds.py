@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from language_models import language_model_jobs
 
 from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Workload
 from ddlsched.errors import InputError
@@ -15,11 +14,13 @@ from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.generators.microsoft import microsoft_160
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
-from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES, gpu_seconds
+from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES
 from ddlsched.workload.scaling_curves import LinearCurve
 from ddlsched.workload.traces.trace_import import Selection, import_trace, write_jobs
 from ddlsched.workload.workload_files import read_workload
+from experiments.arrivals import alone_gpu_s, drawn_once, poisson
 from experiments.beyond_ada_srsf.mixes import second_mix
+from experiments.language_models import language_model_jobs
 from experiments.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 from experiments.smaller_claims.jobs import helios_like
 
@@ -179,32 +180,18 @@ def jobs_of(*, seed: int, ground: str, jobs: int, file: str = "", fixed_size: bo
     elif ground in TRACES:
         made = _window(of, file, seed, jobs)
     else:
-        made = _stream(of, _drawn(of, seed, jobs, rng), rng)
+        drawn = _drawn(of, seed, jobs, rng)
+        made = poisson(drawn, load=of.load, gpus=of.gpus, gpus_per_server=of.gpus_per_server, gbps=of.gbps, rng=rng)
     return Workload.of([fixed_size_job(job) for job in made]) if fixed_size else made
 
 
 def _drawn(ground: Ground, seed: int, jobs: int, rng: np.random.Generator) -> Sequence[Job]:
-    """Return jobs without their arrivals; of mixes of 160 none twice, as no job recurs to the iteration."""
+    """Return jobs without their arrivals."""
     if ground.jobs == "clos":
         return _clos(jobs, rng)
     if ground.jobs not in ("mix", "other"):
         return language_model_jobs(ground.jobs, jobs, rng)
-    mix = microsoft_160 if ground.jobs == "mix" else second_mix
-    pool = [job for part in range(-(-jobs // 160)) for job in mix(seed=seed + 100_000 * part)]
-    return [pool[place] for place in rng.choice(len(pool), size=jobs, replace=False).tolist()]
-
-
-def _stream(ground: Ground, jobs: Sequence[Job], rng: np.random.Generator) -> Workload:
-    """Return jobs that arrive as a Poisson process, at the ground's load."""
-    gap_s = sum(_gpu_seconds(job, ground) for job in jobs) / (ground.load * ground.gpus * len(jobs))
-    arrivals_s = np.cumsum(rng.exponential(gap_s, len(jobs))).round(9).tolist()
-    numbered = enumerate(zip(jobs, arrivals_s, strict=True))
-    return Workload.of([replace(job, job_id=str(number), arrival_s=at_s) for number, (job, at_s) in numbered])
-
-
-def _gpu_seconds(job: Job, ground: Ground) -> float:
-    """Return the time of a job alone x its GPUs; a ring of four servers moves 1.5 of a message over each card."""
-    return gpu_seconds(job, per_byte_s=1.5 * 8e-9 / ground.gbps, gpus_per_server=ground.gpus_per_server)
+    return drawn_once(microsoft_160 if ground.jobs == "mix" else second_mix, seed, jobs, rng)
 
 
 def _window(ground: Ground, file: str, seed: int, jobs: int) -> Workload:
@@ -221,7 +208,8 @@ def _window(ground: Ground, file: str, seed: int, jobs: int) -> Workload:
     most = round(MOST_ITERATIONS / TRACES[ground.jobs].scale)
     cut = [replace(job, iterations=min(job.iterations, most)) for job in part[first : first + jobs]]
     begin_s, end_s = cut[0].arrival_s, cut[-1].arrival_s
-    stretch = sum(_gpu_seconds(job, ground) for job in cut) / (ground.load * ground.gpus * (end_s - begin_s))
+    alone_s = sum(alone_gpu_s(job, ground.gpus_per_server, ground.gbps) for job in cut)
+    stretch = alone_s / (ground.load * ground.gpus * (end_s - begin_s))
     return Workload.of([replace(job, arrival_s=round((job.arrival_s - begin_s) * stretch, 9)) for job in cut])
 
 

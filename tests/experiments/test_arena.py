@@ -16,10 +16,9 @@ from ddlsched import Disturbances
 from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.errors import InputError
 from ddlsched.workload.workload_files import write_workload
+from experiments import arrivals, language_models
 
-run, grounds, rivals, league, language_models = scripts_of(
-    "arena", "run", "grounds", "rivals", "league", "language_models"
-)
+run, grounds, rivals, league = scripts_of("arena", "run", "grounds", "rivals", "league")
 EXPECTED = EXPERIMENTS / "arena" / "expected"
 MIX = grounds.GROUNDS["64-GPU mix"]
 RACKS = grounds.GROUNDS["MonkeyTree's mix"]
@@ -40,7 +39,7 @@ def test_jobs_are_drawn_anew_by_each_seed_at_the_load(ground):
     assert one == again != other
     assert max(job.num_gpus for job in one) <= ground.gpus
     if ground.jobs not in ("monkeytree", "helios"):
-        work_s = sum(grounds._gpu_seconds(job, ground) for job in one)
+        work_s = sum(arrivals.alone_gpu_s(job, ground.gpus_per_server, ground.gbps) for job in one)
         assert work_s / ground.gpus / one.jobs[-1].arrival_s == pytest.approx(ground.load, rel=0.5)
 
 

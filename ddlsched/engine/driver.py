@@ -181,7 +181,7 @@ class Simulation:
             run.refused_by_link = False
         run.skipping_networked = self._may_skip_networked()
         run.jumps_from_round = ROUNDS_BEFORE_JUMPS if self._may_jump() else NEVER
-        if self._settings.options["sample"] and self._may_jump():
+        if self._settings.options["sample"] and (self._may_jump() or self._may_leap_by_ranks()):
             run.sampling, run.jumps_from_round = 1, 0
         # Otherwise each GPU's tasks are recorded; and an order that may remember what it was asked is asked about each
         # GPU, as in recorded runs.
@@ -216,9 +216,24 @@ class Simulation:
         An allocation policy is asked whenever any job finishes, and sees how far every elastic job is. What a job that
         outlasts its prediction has left does not fall by the same in every iteration.
         """
-        run = self._state.run
-        calm = bool(run.skipping_networked) and not run.elastic and len(self._state.arrays.jitter) == 1
-        return calm and not self._settings.disturbances.prediction_error and self._forms.may_jump()
+        return bool(self._state.run.skipping_networked) and self._is_calm() and self._forms.may_jump()
+
+    def _is_calm(self) -> bool:
+        calm = not self._state.run.elastic and len(self._state.arrays.jitter) == 1
+        return calm and not self._settings.disturbances.prediction_error
+
+    def _may_leap_by_ranks(self) -> bool:
+        """Return whether a sampled run leaps by the ranks that an order gave last, and then past jobs that are alone.
+
+        Where jobs share GPUs their turns depend on the order in every iteration.
+        """
+        run, alone = self._state.run, self._settings.cluster.exclusive
+        if not run.order_ranked or not alone or self._routes.chosen_anew or not self._is_calm():
+            return False
+        if not self._forms.may_leap_by_ranks():
+            return False
+        run.skipping_networked = run.key_is_periodic = 1
+        return True
 
     def run(self) -> Finished:
         """Run to the end of the last job, or until the run is cut off."""

@@ -109,6 +109,26 @@ def test_what_cannot_be_sampled_is_simulated_exactly(further: dict[str, Any]) ->
     assert sampled.jobs.equals(exact.jobs)
 
 
+class LastFirstCompiled:
+    """The same order, which the loop asks itself."""
+
+    def key(self, job: Any, now_s: float) -> float:
+        """Return the number, negated."""
+        return -float(job.number)
+
+
+def test_with_one_job_a_gpu_an_order_in_python_is_sampled_as_a_compiled_one_is() -> None:
+    cluster = ddlsched.Cluster(num_servers=5, gpus_per_server=2, exclusive=True)
+    free = {"placement": "first-fit", "communication": "bounded-overlap:limit=99", "contention": "max-min"}
+    runs = [
+        ddlsched.simulate(_jobs(), cluster, **free, order=order, sample=True)
+        for order in (LastFirst(), LastFirstCompiled())
+    ]
+    assert runs[0].leapt_iterations > 0.2 * runs[0].contended_iterations
+    assert runs[0].jobs.equals(runs[1].jobs)
+    assert [run.leapt_iterations for run in runs] == [runs[1].leapt_iterations] * 2
+
+
 @pytest.mark.skipif(runs_in_python(), reason="is what it would be compared with")
 def test_a_sampled_run_is_the_same_compiled_and_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     first, again = (_run("free", sample=True) for _ in range(2))

@@ -239,6 +239,15 @@ def bytes_left_now(transfer: Records, now_ns: int) -> float:
 
 
 @njit
+def bytes_sent(transfer: Records, now_ns: int) -> float:
+    """Bytes that a transfer has sent, in all its iterations, since they were written down on its links last."""
+    sent = transfer.bytes * transfer.times_sent
+    if transfer.state != TransferState.IDLE:
+        sent += transfer.bytes - bytes_left_now(transfer, now_ns)
+    return sent
+
+
+@njit
 def settle(transfer: Records, now_ns: int) -> None:
     """Subtract what was sent since the last change of rate; a transfer with rate 0 still sits out its latency."""
     transfer.bytes_left = bytes_left_now(transfer, now_ns)

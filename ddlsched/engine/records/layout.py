@@ -177,7 +177,11 @@ _FLOATS = {
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
     "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight new_rate",
-    "link": "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share last_taken last_share",
+    "link": (
+        "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share last_taken last_share "
+        # what it carried in the stretch of a sampled run, and carries in the leap
+        "stretch_bytes leap_bytes"
+    ),
     "step": "lead_share share",
     "filling": "lead_share",
     "entry": "share units",

@@ -40,7 +40,7 @@ MIXES = {
 }
 GBPS = (100.0, 400.0, 1600.0, 6400.0)
 OVERSUBSCRIPTION = (1.0, 2.0, 4.0, 8.0)
-LOADS = ("0.5", "0.8", BURST)
+LOADS = ("0.8", BURST)
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

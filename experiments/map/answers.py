@@ -28,7 +28,7 @@ PLACEMENTS = {
 }
 """Under FIFO; none knows a length."""
 TRIALS: dict[str, tuple[str, dict[str, str]]] = {
-    "SRTF": ("order by length", {"order": "srtf"}),
+    "SRTF": ("order", {"order": "srtf"}),
     "Tiresias": ("stops", {"order": "stopping-tiresias:{tiresias}"}),
     "SGLB": ("paths", {"path": "sglb"}),
     "shortest first, in turn": ("sending", {"communication": "preemptive:by=time"}),
@@ -96,4 +96,4 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
     counted = counting(rows)
     won = counted[earning(counted)].groupby([*keys, "part"], sort=False).size().unstack(fill_value=0)
     table = won.reindex(index=points.index, columns=list(PARTS), fill_value=0)
-    return table.assign(points=points).reset_index()[[*keys, "points", *PARTS]]
+    return table.assign(points=points).rename_axis(columns=None).reset_index()[[*keys, "points", *PARTS]]

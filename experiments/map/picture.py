@@ -32,7 +32,10 @@ def picture(table: pd.DataFrame, folder: Path) -> list[Path]:
                 for place, cell in panels[mix, load].groupby(["gbps", "oversubscription"]):
                     _draw(axes, GBPS.index(place[0]), OVERSUBSCRIPTION.index(place[1]), cell)
                 _label(axes, left=column == 0, low=row == len(loads) - 1)
-        figure.suptitle("What to do first: what the best placement takes off the average JCT, % against first-fit")
+        figure.suptitle(
+            "What the best placement takes off the average JCT, % against first-fit\n"
+            f"leaf-spine, one job a GPU, simulated, {table['seeds'].max()} seeds a cell"
+        )
         figure.legend(handles=_legend(counted), loc="outside lower center", ncols=3)
         return save(figure, folder / "map")
 
@@ -48,10 +51,12 @@ def _draw(axes: Any, x: int, y: int, rows: pd.DataFrame) -> None:
     others = [part for part in OTHERS if part in sure]
     text = f"{100 * off:.0f}" if off else ("–" if not others else "")
     axes.text(x, y + 0.17, text, ha="center", va="center", color="white" if off > DARK else INK)
-    width = 0.86 / len(OTHERS)
+    width = 1.2 / len(OTHERS)
     for number, part in enumerate(others):
         corner = x - width * len(others) / 2 + width * number, y - 0.42
         axes.add_patch(Rectangle(corner, width - 0.02, 0.3, facecolor=PALETTE[COLOURS[part]]))
+        middle = corner[0] + width / 2 - 0.01, corner[1] + 0.14
+        axes.text(*middle, f"{-100 * sure[part]:.0f}", size="small", ha="center", va="center", color=INK)
 
 
 def _shade(share: float) -> Any:
@@ -78,7 +83,7 @@ def _legend(rows: pd.DataFrame) -> list[Any]:
 
     seen = set(rows.loc[earning(rows), "part"])
     names = {
-        "order by length": "SRTF, which knows lengths",
+        "order": "SRTF, which knows lengths",
         "stops": "Tiresias, which stops jobs",
         "paths": "paths by SGLB",
         "sending": "all-reduces in turn",

@@ -70,7 +70,7 @@ def test_where_first_fit_is_best_placement_earns_nothing_and_others_are_held_aga
     assert set(counted["part"]) == set(answers.PARTS) - {"placement"}
     assert set(counted["against"]) == {"first-fit"}
     shares = answers.shares(rows_at({"HiveD": 1.2, "LWF-1": 1.1, "whole racks": 1.3, "SRTF": 0.7}))
-    assert shares[["points", "placement", "order by length", "paths"]].iloc[0].tolist() == [1, 0, 1, 0]
+    assert shares[["points", "placement", "order", "paths"]].iloc[0].tolist() == [1, 0, 1, 0]
 
 
 def test_every_committed_point_has_every_policy_and_as_many_seeds():
@@ -80,6 +80,27 @@ def test_every_committed_point_has_every_policy_and_as_many_seeds():
     assert len(counted) == len(points.POINTS)
     assert table["seeds"].nunique() == 1
     pd.testing.assert_frame_equal(answers.shares(table), pd.read_csv(FOLDER / "expected" / "shares.csv"))
+
+
+def test_the_document_counts_as_the_table_does():
+    document = (FOLDER / "README.md").read_text(encoding="utf-8")
+    table = pd.read_csv(TABLE, dtype={"load": str})
+    counted = answers.counting(table)
+    won = counted[answers.earning(counted)]
+    placed = won[won["part"] == "placement"].groupby("gbps").size()
+    said = (
+        f"earns at {placed.sum()} of {len(points.POINTS)} points: at {placed[100.0]} of 24 with 100 Gbit/s a server, "
+    )
+    said += f"{placed[400.0]} with 400, {placed[1600.0]} with 1,600 and {placed[6400.0]} with 6,400"
+    assert said in document
+    order = -100 * counted[(counted["part"] == "order") & (counted["load"] == points.BURST)]["change"]
+    assert f"takes {order.min():.0f} to {order.max():.0f} % off FIFO's average JCT in every burst" in document
+    assert set(won["part"]) == {"placement", "order"}
+    assert set(won.loc[won["part"] == "order", "load"]) == {points.BURST}
+    hived, stops = table[table["policy"] == "HiveD"], table[table["part"] == "stops"]
+    worse = hived.loc[hived["low"] > 0, "change"] * 100
+    assert f"for certain at {len(worse)} points, by {worse.min():.0f} to {worse.max():.0f} %" in document
+    assert f"than FIFO by more than 5 % for certain at {(stops['low'] > 0.05).sum()} points" in document
 
 
 def test_a_table_is_drawn_without_a_run_and_an_unknown_axis_is_refused(tmp_path):

@@ -35,7 +35,7 @@ MS = 1_000_000
 
 
 @given(settings(grouped=True))
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(20))
 def test_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
@@ -50,13 +50,13 @@ def test_agrees_with_the_reference_under_every_contention_model(name: str, data:
 
 
 @given(settings(grouped=True))
-@hypothesis_settings(max_examples=examples(15))
+@hypothesis_settings(max_examples=examples(8))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: Setting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
 
 @given(settings(grouped=True))
-@hypothesis_settings(max_examples=examples(10))
+@hypothesis_settings(max_examples=examples(5))
 def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_FIRST_RESIDENTS", 1)
@@ -66,7 +66,7 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting
 
 
 @given(settings(grouped=True))
-@hypothesis_settings(max_examples=examples(15))
+@hypothesis_settings(max_examples=examples(8))
 def test_every_table_is_as_without_skipping(setting: Setting) -> None:
     """Of long jobs, so that periods recur."""
     jobs = [dataclasses.replace(job, iterations=job.iterations * 20) for job in setting.workload]
@@ -100,7 +100,7 @@ def all_traffic(result: Result, number: int) -> dict[str, Traffic]:
 
 
 @given(settings(disturbed=False, grouped=True))
-@hypothesis_settings(max_examples=examples(15))
+@hypothesis_settings(max_examples=examples(8))
 def test_every_link_carries_the_bytes_of_every_collective(setting: Setting) -> None:
     result = run_engine(dataclasses.replace(setting, path=None))
     expected = np.zeros(len(result.links))
@@ -111,7 +111,7 @@ def test_every_link_carries_the_bytes_of_every_collective(setting: Setting) -> N
 
 
 @given(settings(disturbed=False, grouped=True))
-@hypothesis_settings(max_examples=examples(15))
+@hypothesis_settings(max_examples=examples(8))
 def test_no_link_carries_more_than_it_can(setting: Setting) -> None:
     result = run_engine(dataclasses.replace(setting, path=None), timeline=True)
     shares = {

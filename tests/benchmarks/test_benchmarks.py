@@ -19,6 +19,7 @@ from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, simulate
 from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
 from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
 from jct_bound import ratios
+from llm_steps import AGREEING, agreement
 from monkeytree_paths import slowdowns
 
 import ddlsched
@@ -169,3 +170,9 @@ def test_the_best_interval_between_checkpoints_is_dalys_where_its_assumptions_ho
 
 def test_the_table_of_rsc_1_gives_its_published_time_to_failure() -> None:
     assert time_to_failure_h(1024, 60, seeds=2) == pytest.approx(7.9, rel=0.1)
+
+
+def test_a_step_of_a_language_model_takes_about_the_closed_forms_time() -> None:
+    (row,) = agreement(AGREEING.strip().splitlines()[:1]).rows
+    assert row[1] == 64
+    assert abs(float(str(row[4]))) < 5

@@ -32,7 +32,9 @@ class Light:
 @pytest.mark.usefixtures("in_a_new_folder")
 def test_a_model_faster_than_its_links_is_refused() -> None:
     Path("mine.py").write_text(MINE)
-    ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), "small.csv")
+    workload = ddlsched.microsoft_160(seed=1, scale=0.002)
+    ddlsched.simulate(workload)  # compiles the loop, which would be told beside the refusal
+    ddlsched.write_workload(workload, "small.csv")
     done = run("simulate", "small.csv", "--contention", "mine.py:Light")
     refused(done, "contention Light: link server", "expected at most its 1.25e+09 B/s", exit_code=1)
 

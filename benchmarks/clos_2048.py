@@ -32,8 +32,8 @@ NOTE = (
 )
 
 
-def jobs(count: int, load: float, seed: int) -> ddlsched.Workload:
-    """Return jobs; those that arrive in a time take ``load`` of the time of the GPUs, were each alone."""
+def jobs(count: int, load: float, seed: int, compute_only: bool = False) -> ddlsched.Workload:
+    """Return jobs; those that arrive in a time take ``load`` of the time of the GPUs, were each alone, or computing."""
     rng = np.random.default_rng(seed)
     gpus = rng.choice(LARGE_CLUSTER_GPUS, count, p=LARGE_CLUSTER_SHARES)
     compute_s = rng.choice([0.1, 0.25, 0.5, 1.0], count)
@@ -57,7 +57,8 @@ def jobs(count: int, load: float, seed: int) -> ddlsched.Workload:
             for n in range(count)
         ]
     )
-    arrivals_s = arrivals * float((gpus * alone_s(at_once, cluster(), CONTENTION)).mean()) / (2048 * load)
+    lasts_s = run_s if compute_only else alone_s(at_once, cluster(), CONTENTION)
+    arrivals_s = arrivals * float((gpus * lasts_s).mean()) / (2048 * load)
     return ddlsched.Workload.of(
         [dataclasses.replace(job, arrival_s=float(s)) for job, s in zip(at_once, arrivals_s, strict=True)]
     )
@@ -74,7 +75,7 @@ def cluster() -> ddlsched.Cluster:
     return ddlsched.Cluster(num_servers=256, gpus_per_server=8, topology=TOPOLOGY, exclusive=True)
 
 
-def run(workload: ddlsched.Workload, path: str | None) -> tuple[ddlsched.Result, float, float]:
+def run(workload: ddlsched.Workload, path: str | None, sample: bool = False) -> tuple[ddlsched.Result, float, float]:
     """Return a run's result, and its seconds of wall time and of CPU, building the network included."""
     begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
     result = ddlsched.simulate(
@@ -85,6 +86,7 @@ def run(workload: ddlsched.Workload, path: str | None) -> tuple[ddlsched.Result,
         communication="bounded-overlap:limit=1000",
         contention=CONTENTION,
         path=path,
+        sample=sample,
     )
     return result, time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
 
@@ -104,19 +106,22 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--load", type=float, default=0.6)
     parser.add_argument("--iterations", type=float, default=1.0, help="the part of each job's that is simulated")
+    parser.add_argument("--counts", choices=("all", "compute"), default="all", help="what of a job's time is load")
+    parser.add_argument("--sample", action="store_true", help="as sampled runs")
     parser.add_argument("--path", action="append", help="by default route, ecmp and least-congested")
     given = parser.parse_args()
-    workload, rows = shortened(jobs(given.jobs, given.load, seed=1), given.iterations), []
+    of_compute = given.counts == "compute"
+    workload, rows = shortened(jobs(given.jobs, given.load, 1, of_compute), given.iterations), []
     few = shortened(jobs(20, given.load, seed=1), given.iterations)
     for path in given.path or ("ecmp",):
-        run(few, None if path == "route" else path)  # loads the compiled code
+        run(few, None if path == "route" else path, given.sample)  # loads the compiled code
     for path in [None if path == "route" else path for path in given.path] if given.path else PATHS:
         say(path or "the topology's route")
-        result, wall_s, cpu_s = run(workload, path)
+        result, wall_s, cpu_s = run(workload, path, given.sample)
         figures = [wall_s, cpu_s, result.summary()["average_jct_s"], *crowd(result)]
-        rows.append([path or "route", *figures, int(result.finished.state.run[0].contended_iterations)])
+        rows.append([path or "route", *figures, result.contended_iterations, result.computed_iterations])
         say(str(rows[-1]))
-    columns = ("paths", "wall, s", "CPU, s", "average JCT, s", "held", "queued", "transfers", "contended iterations")
+    columns = ("paths", "wall, s", "CPU, s", "average JCT, s", "held", "queued", "transfers", "contended", "computed")
     title = f"{given.jobs:,} jobs on 2,048 GPUs, Clos, load {given.load}"
     print(Table(title=title, columns=columns, rows=rows, notes=[NOTE]))
 

@@ -1,4 +1,7 @@
-"""Published tables of failures beside what the engine makes of them: failure_models.py [--seeds 20].
+"""Published tables and formulas of failures beside what the engine makes of them: failure_models.py published.
+
+``intervals`` compares Young's and Daly's intervals between checkpoints with the best one, ``cluster`` runs 90 days of
+16,384 GPUs.
 
 The clock counts the service of a job in nanoseconds of a GPU, so 16,384 GPUs run for at most 6.5 days at once: spans
 are made of runs of 6 days, each with a seed of its own, which times without memory allow.
@@ -7,15 +10,22 @@ are made of runs of 6 days, each with a seed of its own, which times without mem
 from __future__ import annotations
 
 import argparse
+import time
 from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 
 import numpy as np
 from scipy.stats import poisson
 
 import ddlsched
+from algorithms.checkpoint.intervals import Daly, Young
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.failure_causes import FailureCause, read_causes
-from ddlsched.results.reliability import failures_of, reliability_by_size
+from ddlsched.cluster.reliability_doors import CheckpointedJob
+from ddlsched.results.reliability import failures_of, gpu_time_of, reliability_by_size
+from ddlsched.simulation import warm_up
 
 DAY_S = 86_400.0
 RSC_1_H = {1024: 7.9, 16_384: 1.8}
@@ -23,7 +33,7 @@ LLAMA_DAYS, LLAMA_GPUS = 54, 16_384
 RUN_DAYS = 6
 
 
-def long_job(gpus: int, failures: object, until_s: float, seed: int, **given: float) -> ddlsched.Result:
+def long_job(gpus: int, failures: object, until_s: float, seed: int, **given: object) -> ddlsched.Result:
     """Return the run of one job of iterations of a minute that never ends, with 1 % of servers to spare."""
     step = ddlsched.DataParallelIteration(forward_s=20, backward_s=40, message_bytes=0)
     iterations = round(until_s / 60) + 1
@@ -43,14 +53,20 @@ def time_to_failure_h(gpus: int, days: float, seeds: int) -> float:
     return sum(row["time_to_failure_h"] * row["failures"] for row in rows) / sum(row["failures"] for row in rows)
 
 
-def llama_counts(seed: int) -> Counter[str]:
-    """Return how often each cause stopped a job on all GPUs in 54 days, and print the ETTR."""
-    runs = range(seed * LLAMA_DAYS // RUN_DAYS, (seed + 1) * LLAMA_DAYS // RUN_DAYS)
-    given = {"restart_s": 300, "checkpoint_iterations": 10}
-    results = [long_job(LLAMA_GPUS, "llama3-16k", RUN_DAYS * DAY_S, run, **given) for run in runs]
-    ettr = np.mean([reliability_by_size(result)["ettr"].iloc[0] for result in results])
-    print(f"Llama 3, restarts of 300 s, checkpoints every 600 s, seed {seed}: ETTR {ettr:.3f}")
-    return sum((Counter(failures_of(result)["cause"]) for result in results), Counter())
+def llama(gpus: int, days: float, seed: int) -> tuple[Counter[str], float]:
+    """Return how often each cause stopped a job of Llama 3's on so many GPUs, and its ETTR.
+
+    It saves 5.7 TB when Young says, to storage that takes 2 TB/s of 16,384 GPUs, and restarts in 300 s.
+    """
+    run_days = min(RUN_DAYS, 6 * LLAMA_GPUS / gpus)
+    count = round(days / run_days)
+    saving = {"checkpoint": "young", "checkpoint_to": "disk:gb_per_s=1", "state_mb": 5.7e6 / LLAMA_GPUS}
+    results = [
+        long_job(gpus, "llama3-16k", run_days * DAY_S, seed * count + run, restart_s=300, **saving)
+        for run in range(count)
+    ]
+    ettr = float(np.mean([reliability_by_size(result)["ettr"].iloc[0] for result in results]))
+    return sum((Counter(failures_of(result)["cause"]) for result in results), Counter()), ettr
 
 
 def ettr_pair(nodes: int, rate_per_day: float, interval_min: int, restart_s: float, seeds: int) -> tuple[float, float]:
@@ -62,26 +78,161 @@ def ettr_pair(nodes: int, rate_per_day: float, interval_min: int, restart_s: flo
     return simulated, 1 - nodes * rate_per_day * (restart_s + interval_min * 30) / DAY_S
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
-    seeds = parser.parse_args().seeds
+def print_published(seeds: int) -> None:
+    """Print what is published of RSC-1 and Llama 3 beside the engine's."""
     for gpus, published_h in RSC_1_H.items():
         found_h = time_to_failure_h(gpus, 60, seeds)
         print(f"RSC-1, {gpus:6} GPUs: time to failure {found_h:.2f} h, published {published_h} h")
     print("nodes  rate/day  interval  restart  simulated  formula")
-    for nodes, rate, interval_min, restart_s in ((16, 0.0065, 60, 300), (128, 0.0065, 30, 300), (128, 0.0065, 60, 600)):
-        simulated, formula = ettr_pair(nodes, rate, interval_min, restart_s, seeds)
+    grid = list(product((16, 64, 128), (0.00234, 0.0065), (30, 60), (300, 900)))
+    pairs = [ettr_pair(*cell, seeds) for cell in grid]
+    for (nodes, rate, interval_min, restart_s), (simulated, formula) in zip(grid, pairs, strict=True):
         print(f"{nodes:5} {rate:9} {interval_min:5} min {restart_s:6} s {simulated:10.4f} {formula:8.4f}")
+    print(f"RSC-1's formula: largest error {100 * max(abs(found / told - 1) for found, told in pairs):.2f} %")
+    counts, ettrs = zip(*(llama(LLAMA_GPUS, LLAMA_DAYS, seed) for seed in range(min(seeds, 3))), strict=True)
+    print("Llama 3, Young's checkpoints of 2.8 s, restarts of 300 s: ETTR", *(f"{ettr:.3f}" for ettr in ettrs))
+    larger = [llama(8 * LLAMA_GPUS, 6, seed)[1] for seed in range(min(seeds, 3))]
+    print("  on 131,072 GPUs, as likely each to fail", *(f"{ettr:.3f}" for ettr in larger))
     days = {"gpu": LLAMA_GPUS * LLAMA_DAYS, "server": LLAMA_GPUS // 8 * LLAMA_DAYS}
-    counts = [llama_counts(seed) for seed in range(min(seeds, 3))]
     print("cause                           published  99 % of Poisson  simulated, a seed each")
     for cause in read_causes("llama3-16k"):
         published = round(days[cause.per] * DAY_S / cause.mtbf_s)
         least, most = poisson.interval(0.99, published)
         found = [count[cause.cause] for count in counts]
         print(f"{cause.cause:30} {published:8}  {least:7.0f} to {most:3.0f}   {found}")
+
+
+# --- Young and Daly
+
+WRITE_S, MTBF_S, RATIOS = 60.0, 6000.0, (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
+
+
+def waste(when: float | str, causes: Sequence[FailureCause], store: str, jobs: int, days: float, seed: int) -> float:
+    """Return which part of the time of jobs of one GPU that save 60 GB each trains nothing."""
+    step = ddlsched.DataParallelIteration(forward_s=1, backward_s=2, message_bytes=0)
+    workload = ddlsched.Workload.of(
+        [
+            ddlsched.Job(
+                job_id=f"j{number}",
+                arrival_s=0,
+                num_gpus=1,
+                iterations=round(days * DAY_S),
+                iteration=step,
+                gpu_memory_mb=1,
+            )
+            for number in range(jobs)
+        ]
+    )
+    cluster = ddlsched.Cluster(num_servers=jobs + 1, gpus_per_server=1, exclusive=True, topology="star:nic_gbps=8")
+    disturbances = Disturbances(
+        failures=tuple(causes),
+        checkpoint=when if isinstance(when, str) else f"fixed:every_s={when}",
+        checkpoint_to=store,
+        state_mb=1000 * WRITE_S,
+    )
+    given = {"placement": "in-order", "communication": "bounded-overlap:limit=99", "contention": "max-min"}
+    result = ddlsched.simulate(workload, cluster, disturbances=disturbances, until_s=days * DAY_S, seed=seed, **given)
+    times = gpu_time_of(result)
+    return 1 - float(times["training"].sum() / (times["held"] + times["requeueing"]).sum())
+
+
+def best_interval(young_s: float, wasted: Callable[[float], float]) -> tuple[float, float, float]:
+    """Return the interval that wastes least, and what that and Young's waste: a/x + b x + c fitted over seven."""
+    every_s = young_s * np.array(RATIOS)
+    found = np.array([wasted(float(each)) for each in every_s])
+    (a, b, c), *_ = np.linalg.lstsq(np.stack([1 / every_s, every_s, np.ones_like(every_s)], 1), found, rcond=None)
+    best_s = float(np.sqrt(a / b))
+    return best_s, float(a / best_s + b * best_s + c), float(a / young_s + b * young_s + c)
+
+
+def print_intervals(days: float) -> None:
+    """Print the best interval beside Young's and Daly's, where their assumptions hold and where not."""
+    job = CheckpointedJob(job_id="j", num_gpus=1, write_s=WRITE_S, restart_s=0.0, time_to_failure_s=MTBF_S, now_s=0.0)
+    young_s, daly_s = Young().interval_s(job), Daly().interval_s(job)
+
+    def cause(shape: float = 1.0) -> list[FailureCause]:
+        return [FailureCause(cause="node", per="job", mtbf_s=MTBF_S, takes="job", shape=shape)]
+
+    cases: dict[str, tuple[list[FailureCause], str, int]] = {
+        "assumptions hold": (cause(), "disk:gb_per_s=1", 1),
+        "failures in bursts (Weibull, shape 0.5)": (cause(0.5), "disk:gb_per_s=1", 1),
+        "failures that wear brings (Weibull, shape 3)": (cause(3.0), "disk:gb_per_s=1", 1),
+        "8 jobs share a storage server": (cause(), "storage", 8),
+    }
+    print(f"checkpoints of {WRITE_S:g} s, {MTBF_S:g} s to failure: Young {young_s:.0f} s, Daly {daly_s:.0f} s")
+    for name, (causes, store, jobs) in cases.items():
+        wasted = partial(waste, causes=causes, store=store, jobs=jobs, days=days / jobs, seed=0)
+        best_s, least, youngs = best_interval(young_s, wasted)
+        print(
+            f"{name}: best {best_s:.0f} s, {100 * (best_s / young_s - 1):+.1f} % of Young's, "
+            f"{100 * (best_s / daly_s - 1):+.1f} % of Daly's; wasted {100 * least:.2f} %, "
+            f"with Young's {100 * youngs:.2f} %, where it sees what the last one took {100 * wasted('young'):.2f} %"
+        )
+
+
+# --- a cluster
+
+
+def print_cluster(num_jobs: int, days: float) -> None:
+    """Print what 16,384 GPUs of RSC-1's kind do with jobs of up to 2,048 GPUs, and how long that took."""
+    rng = np.random.default_rng(0)
+    sizes = rng.choice(
+        [8, 32, 64, 128, 256, 512, 1024, 2048], num_jobs, p=[0.2, 0.15, 0.15, 0.15, 0.13, 0.1, 0.08, 0.04]
+    )
+    step = ddlsched.DataParallelIteration(forward_s=3, backward_s=7, message_bytes=4e9)
+    workload = ddlsched.Workload.of(
+        [
+            ddlsched.Job(
+                job_id=f"j{number}",
+                arrival_s=float(rng.uniform(0, 0.9 * days * DAY_S)),
+                num_gpus=int(gpus),
+                iterations=int((1 + rng.exponential(days / 9)) * DAY_S / 10),
+                iteration=step,
+                gpu_memory_mb=60_000,
+            )
+            for number, gpus in enumerate(sizes)
+        ]
+    )
+    topology = "leaf-spine:servers_per_leaf=16,spines=16,nic_gbps=400"
+    cluster = ddlsched.Cluster(
+        num_servers=2048, gpus_per_server=8, gpu_memory_mb=80_000, topology=topology, exclusive=True
+    )
+    disturbances = Disturbances(
+        failures="rsc-1",
+        checkpoint="young",
+        checkpoint_to="disk:gb_per_s=5",
+        state_share=0.2,
+        restart_s=300,
+        recovery="spares:count=16",
+        health="repeated-failures",
+    )
+    warm_up()
+    begin_s = time.process_time()
+    given = {"placement": "first-fit", "order": "fifo", "communication": "bounded-overlap:limit=99"}
+    result = ddlsched.simulate(
+        workload, cluster, contention="max-min", disturbances=disturbances, until_s=days * DAY_S, **given
+    )
+    print(reliability_by_size(result).to_string(index=False))
+    saved = sum(stay.saved for stay in result.finished.stays)
+    took_s = time.process_time() - begin_s
+    print(
+        f"{days:g} days, {num_jobs} jobs, {len(result.finished.failures)} failures, {saved} checkpoints: {took_s:.0f} s"
+    )
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=["published", "intervals", "cluster"])
+    parser.add_argument("--seeds", type=int, default=20, help="of the published tables")
+    parser.add_argument("--days", type=float, help="of the intervals (default 300) or the cluster (90)")
+    given = parser.parse_args()
+    if given.part == "published":
+        print_published(given.seeds)
+    elif given.part == "intervals":
+        print_intervals(given.days or 300.0)
+    else:
+        print_cluster(200, given.days or 90.0)
 
 
 if __name__ == "__main__":

@@ -120,6 +120,7 @@ def main(arguments: list[str]) -> None:
     found = pd.DataFrame(cases(seeds_of(given.seeds, "--seeds"), given.cluster or list(CLUSTERS)))
     by_class = table_of(found, ["class"])
     print(by_class.to_string(index=False))
+    print(table_of(found, ["cluster"]).to_string(index=False))
     by_case = table_of(found, ["cluster", "sending", "order", "placement"])
     print(by_case.to_string(index=False))
     by_class.assign(cluster="all").merge(by_case, how="outer").to_csv(given.out, index=False, lineterminator="\n")

@@ -1,7 +1,7 @@
 """How seconds and memory grow with jobs, GPUs and iterations a job; a whole trace; 100 seeds of the 64-GPU experiment.
 
-``scale.py [--only jobs gpus iterations trace experiment] [--philly FILE] [--json FILE]``; each run but the experiment's
-is a process of its own. Seconds are wall-clock; CPU seconds are given beside them, since other work may run.
+``scale.py [--only jobs gpus iterations trace sampled experiment] [--philly FILE] [--json FILE]``; each run but the
+experiment's is a process of its own. Seconds are wall-clock; CPU seconds are beside them, since other work may run.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ TRACE_RUNS: dict[str, dict[str, Any]] = {
     "Ada-SRSF": {"gpus": 2_504, "scheduler": "ada-srsf"},
     "3,000 jobs, 320 GPUs, SRSF(1)": {"gpus": 320, "jobs": 3_000} | SRSF_1,
     "3,000 jobs, 320 GPUs, Ada-SRSF": {"gpus": 320, "jobs": 3_000, "scheduler": "ada-srsf"},
+}
+SAMPLED_RUNS: dict[str, dict[str, Any]] = {
+    "SRSF(1), first-fit, sampled": {"gpus": 2_504, "placement": "first-fit", "sample": True} | SRSF_1,
 }
 EXPERIMENT: dict[str, dict[str, Any]] = {
     "Ada-SRSF": {"scheduler": "ada-srsf"},
@@ -94,13 +97,13 @@ def import_philly(philly: Path, workload: Path) -> None:
     subprocess.run([str(Path(sys.executable).with_name("ddlsched")), *command], check=True, capture_output=True)
 
 
-def trace(philly: Path) -> Table:
+def trace(philly: Path, runs: dict[str, dict[str, Any]]) -> Table:
     with tempfile.TemporaryDirectory() as folder:
         workload = Path(folder) / "philly.parquet"
         import_philly(philly, workload)
-        rows = [row(label, run(trace=str(workload), **spec)) for label, spec in TRACE_RUNS.items()]
+        rows = [row(label, run(trace=str(workload), **spec)) for label, spec in runs.items()]
     return Table(
-        title="Philly, 82,247 jobs, 313 servers of 8 GPUs used exclusively, star, 10 GbE; and two crowded parts of it",
+        title="Philly, 82,247 jobs, 313 servers of 8 GPUs used exclusively, star, 10 GbE; or the first 3,000 of them",
         columns=COLUMNS,
         rows=rows,
         notes=["To reach: 5 minutes and 4,000 MB, also with 1e8 contended iterations."],
@@ -133,17 +136,17 @@ def tables(only: Sequence[str], philly: Path) -> Iterator[Table]:
         yield growth("100,000 jobs of one GPU", "gpus", GPUS, jobs=100_000, **SINGLE, iterations=10_000)
     if "iterations" in only:
         yield growth("10,000 jobs, 1,024 GPUs", "iterations", ITERATIONS, jobs=10_000, **MIXED)
-    if "trace" in only:
-        if philly.exists():
-            yield trace(philly)
-        else:
+    for part, runs in {"trace": TRACE_RUNS, "sampled": SAMPLED_RUNS}.items():
+        if part in only and philly.exists():
+            yield trace(philly, runs)
+        elif part in only:
             say(f"no trace at {philly}: give its place with --philly (docs/traces.md says where to get it)")
     if "experiment" in only:
         yield experiment()
 
 
 def main() -> None:
-    parts = ("jobs", "gpus", "iterations", "trace", "experiment")
+    parts = ("jobs", "gpus", "iterations", "trace", "sampled", "experiment")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--philly", type=Path, default=PHILLY, metavar="FILE")

@@ -30,7 +30,7 @@ def main(
     sizes: str = "mixed",
     load: float = 0.5,
     trace: str | None = None,
-    **policies: str,
+    **policies: Any,
 ) -> dict[str, Any]:
     """Run ``jobs`` made jobs of about so many iterations, or the first of a workload file, on GPUs used exclusively."""
     if trace is None:

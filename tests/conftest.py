@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 
 # The same examples at every run, so that a failure is there for everybody; FUZZ=N tries N new ones.
-hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=40)
 FUZZ = int(os.environ.get("FUZZ", 0))
 hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=max(FUZZ, 1))
 hypothesis.settings.load_profile("fuzz" if FUZZ else "default")

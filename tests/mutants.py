@@ -6,6 +6,9 @@
 A fault is a comparison turned, a sign, a constant, a guard removed, or a line dropped. It is put into a copy of the
 tree. First the test files that import the module run, then those of its room; a test that fails, or takes longer than
 --most-s, has noticed it. Prints each survivor: a test to write, a line to delete, or a change that changes nothing.
+So far 97 % are not reached: ``--seed 35 --number 30 --most-s 300`` over ddlsched/workload, ddlsched/io,
+ddlsched/cluster, topologies, ddlsched/units.py, ddlsched/ranges.py and ddlsched/training/recorded printed 18 of 30
+noticed (60.0 %); four of the survivors have tests since. Of the event loop no sample has been printed.
 Ends with status 1 if fewer than 97 % are noticed, in the event loop and the contention models 99 %.
 """
 
@@ -25,7 +28,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("ddlsched", "algorithms", "topologies")
-STRICT = ("ddlsched/engine/loop/", "ddlsched/network/")
+LOOP = "ddlsched/engine/loop/"
+IN_PLAIN = ("reference_simulator", "worked_by_hand", "stops_and_moves_reference", "elastic_engine", "invariants")
+"""Tests of the loop that run as plain Python within a minute: compiled code would be compiled anew for each fault."""
+STRICT = (LOOP, "ddlsched/network/")
 ASKED, ASKED_OF_STRICT = 0.97, 0.99
 _TURNED = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
@@ -127,8 +133,10 @@ def _sources(place: Path) -> list[Path]:
     return [place] if place.suffix == ".py" else list(place.rglob("*.py"))
 
 
-def covering(path: str) -> list[str]:
-    """Return what should notice a fault of a file: test files that import it, then the folder of its room."""
+def covering(path: str) -> list[tuple[str, ...]]:
+    """Return what should notice a fault of a file: the test files that import it, then the folder of its room."""
+    if path.startswith(LOOP):
+        return [tuple(f"tests/engine/test_{name}.py" for name in IN_PLAIN)]
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     parent, _, name = module.rpartition(".")
     imports = (f"{module} import", f"import {module}", f"from {parent} import {name}")
@@ -137,8 +145,10 @@ def covering(path: str) -> list[str]:
     ]
     mirrored = [ROOT / "tests" / Path(*parts) for parts in _folders(path)]
     room = next((folder for folder in mirrored if folder.is_dir()), ROOT / "tests" / "engine")
-    outside = [test for test in naming if room not in test.parents]
-    return [str(test.relative_to(ROOT)) for test in [*(t for t in naming if t not in outside), *outside, room]]
+    own = sorted(naming, key=lambda test: room not in test.parents)
+    return [
+        tests for tests in (tuple(str(test.relative_to(ROOT)) for test in found) for found in (own, [room])) if tests
+    ]
 
 
 def _folders(path: str) -> Iterator[tuple[str, ...]]:
@@ -148,28 +158,43 @@ def _folders(path: str) -> Iterator[tuple[str, ...]]:
     yield from (parts[:length] for length in range(len(parts), 0, -1))
 
 
-def is_noticed(tree: Path, mutant: Mutant, most_s: float) -> bool:
-    """Return whether a test of a copy of the tree fails, or does not end, with the fault in it."""
-    target = tree / mutant.path
-    source = target.read_bytes()
-    target.write_bytes(mutant.put_into(source))
-    try:
-        return fails(tree, mutant.path, most_s)
-    finally:
-        target.write_bytes(source)
+class Notices:
+    """Whether tests of a copy of the tree notice faults; tests that fail, or do not end, without one do not count."""
 
+    def __init__(self, tree: Path, most_s: float) -> None:
+        self._tree, self._most_s = tree, most_s
+        self._sound: dict[tuple[str, ...], bool] = {}
 
-def fails(tree: Path, path: str, most_s: float) -> bool:
-    """Return whether what covers a file fails, or does not end in time."""
-    # Compiled code would be compiled anew for each fault; as plain Python it does the same.
-    plain = {"NUMBA_DISABLE_JIT": "1"} if path.startswith("ddlsched/engine/loop/") else {}
-    surroundings = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"} | plain
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *covering(path)]
-    try:
-        done = subprocess.run(command, cwd=tree, env=surroundings, capture_output=True, timeout=most_s, check=False)
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode != 0
+    def of(self, mutant: Mutant) -> bool | None:
+        """Return whether a fault is noticed; None if there is no test that passes without it."""
+        sound = [tests for tests in covering(mutant.path) if self._are_sound(tests, mutant.path)]
+        target = self._tree / mutant.path
+        source = target.read_bytes()
+        target.write_bytes(mutant.put_into(source))
+        try:
+            return any(self._fail(tests, mutant.path) for tests in sound) if sound else None
+        finally:
+            target.write_bytes(source)
+
+    def _are_sound(self, tests: tuple[str, ...], path: str) -> bool:
+        if tests not in self._sound:
+            self._sound[tests] = not self._fail(tests, path)
+            if not self._sound[tests]:
+                print(f"LEFT OUT {' '.join(tests)}: fail, or take longer than {self._most_s:g} s, without a fault")
+        return self._sound[tests]
+
+    def _fail(self, tests: tuple[str, ...], path: str) -> bool:
+        # The loop in plain Python does the same; compiled, it would be compiled anew for each fault.
+        plain = {"NUMBA_DISABLE_JIT": "1"} if path.startswith(LOOP) else {}
+        surroundings = os.environ | {"PYTHONPATH": str(self._tree), "PYTHONDONTWRITEBYTECODE": "1"} | plain
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
+        try:
+            done = subprocess.run(
+                command, cwd=self._tree, env=surroundings, capture_output=True, timeout=self._most_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return True
+        return done.returncode != 0
 
 
 def copied(folder: Path) -> Path:
@@ -192,21 +217,13 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     noticed: dict[bool, list[bool]] = {True: [], False: []}
     with tempfile.TemporaryDirectory() as folder:
-        tree = copied(Path(folder))
-        sound: dict[str, bool] = {}
+        notices = Notices(copied(Path(folder)), asked.most_s)
         for mutant in drawn(asked.rooms, asked.seed, asked.number):
-            if mutant.path not in sound and not sound.setdefault(
-                mutant.path, not fails(tree, mutant.path, asked.most_s)
-            ):
-                print(
-                    f"LEFT OUT {mutant.path}: its tests fail, or take longer than {asked.most_s:g} s, without a fault"
-                )
-            if not sound[mutant.path]:
-                continue
-            found = is_noticed(tree, mutant, asked.most_s)
-            noticed[mutant.path.startswith(STRICT)].append(found)
             said = mutant.said((ROOT / mutant.path).read_bytes())
-            print(f"{'noticed ' if found else 'SURVIVED'} {said}", flush=True)
+            found = notices.of(mutant)
+            if found is not None:
+                noticed[mutant.path.startswith(STRICT)].append(found)
+            print(f"{'no tests' if found is None else 'noticed ' if found else 'SURVIVED'} {said}", flush=True)
     return told(noticed)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import networkx as nx
 
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, refuse_bad_cables, refuse_bad_counts
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours, refuse_bad_cables, refuse_bad_counts
 
 __all__ = ["Clos"]
 
@@ -77,6 +77,13 @@ class Clos:
                     ends = self._aggregation(first, number), f"core {number}.{core}"
                     graph.add_edge(*ends, bandwidth_bytes_per_s=to_core, latency_s=self.latency_s)
         return graph
+
+    def levels(self, num_servers: int) -> dict[str, list[int]]:
+        """Return the rack and pod of each server."""
+        return {
+            "rack": neighbours(num_servers, self.servers_per_rack),
+            "pod": neighbours(num_servers, self.servers_per_rack * self.racks_per_pod),
+        }
 
     def _pod(self, server: int) -> int:
         return server // (self.servers_per_rack * self.racks_per_pod)

@@ -9,7 +9,7 @@ from typing import Any
 import networkx as nx
 
 from ddlsched.network.inside import Inside, refuse_bad_port
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, refuse_bad_cables, refuse_bad_counts
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours, refuse_bad_cables, refuse_bad_counts
 
 __all__ = ["DoubleSided"]
 
@@ -93,6 +93,10 @@ class DoubleSided:
                 graph, switch, hosts * link * links / (self.aggregations_per_pair * self.oversubscription)
             )
         return graph
+
+    def levels(self, num_servers: int) -> dict[str, list[int]]:
+        """Return the block (its pair of switches) of each server."""
+        return {"block": neighbours(num_servers, -(-num_servers // self.pairs))}
 
     def _add_uplinks(self, graph: nx.Graph[Any], switch: str, uplink: float) -> None:
         for number in range(self.aggregations_per_pair):

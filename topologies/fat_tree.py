@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import networkx as nx
 
 from ddlsched.errors import InputError
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["FatTree"]
 
@@ -38,18 +38,15 @@ class FatTree:
     Al-Fares, Loukissas, Vahdat, "A scalable, commodity data center network architecture", SIGCOMM 2008.
     """
 
-    k: int = 0
-    nic_gbps: float = 10.0
-    oversubscription: float = 1.0
-    latency_s: float = 0.0
+    k: int = ranged(0, 0, 256)
+    nic_gbps: float = ranged(10.0, 0.0, above=True)
+    oversubscription: float = ranged(1.0, 0.0, above=True)
+    latency_s: float = ranged(0.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.k <= 256 or self.k % 2:
-            raise InputError(
-                f"fat-tree: k is {self.k}; expected an even number to 256, or 0 for the smallest that fits"
-            )
-        if not 0 < self.nic_gbps < inf or not 0 < self.oversubscription < inf or not 0 <= self.latency_s <= 1e6:
-            raise InputError("fat-tree: nic_gbps and oversubscription must be finite and > 0, latency_s from 0 to 1e6")
+        check_fields(self, "fat-tree")
+        if self.k % 2:
+            raise InputError(f"fat-tree: k is {self.k}; expected an even number, or 0 for the smallest that fits")
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; its attribute ``half`` is k/2.
@@ -59,7 +56,7 @@ class FatTree:
         InputError
             More servers than k^3/4.
         """
-        half = self.k // 2 or next(half for half in range(1, num_servers + 1) if 2 * half**3 >= num_servers)
+        half = self._half(num_servers)
         if num_servers > 2 * half**3:
             raise InputError(f"fat-tree: k={2 * half} holds {2 * half**3} servers, not {num_servers}; give a larger k")
         nic = bytes_per_s_from_gbps(self.nic_gbps)
@@ -76,6 +73,14 @@ class FatTree:
             if not data:
                 graph.edges[a, b].update(upward)
         return graph
+
+    def _half(self, num_servers: int) -> int:
+        return self.k // 2 or next(half for half in range(1, num_servers + 1) if 2 * half**3 >= num_servers)
+
+    def levels(self, num_servers: int) -> dict[str, list[int]]:
+        """Return the rack (its edge switch) and pod of each server."""
+        half = self._half(num_servers)
+        return {"rack": neighbours(num_servers, half), "pod": neighbours(num_servers, half**2)}
 
     def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
         """Return the route, as high up as the two servers need."""

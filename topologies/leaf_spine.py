@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import networkx as nx
 
-from ddlsched.errors import InputError
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["LeafSpine"]
 
@@ -35,19 +34,14 @@ class LeafSpine:
         Of each cable, seconds.
     """
 
-    servers_per_leaf: int = 4
-    spines: int = 2
-    nic_gbps: float = 10.0
-    oversubscription: float = 1.0
-    latency_s: float = 0.0
+    servers_per_leaf: int = ranged(4, 1)
+    spines: int = ranged(2, 1, 1024)
+    nic_gbps: float = ranged(10.0, 0.0, above=True)
+    oversubscription: float = ranged(1.0, 0.0, above=True)
+    latency_s: float = ranged(0.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
-        if self.servers_per_leaf < 1 or not 1 <= self.spines <= 1024:
-            raise InputError("leaf-spine: servers_per_leaf must be at least 1, and spines from 1 to 1024")
-        if not 0 < self.nic_gbps < inf or not 0 < self.oversubscription < inf or not 0 <= self.latency_s <= 1e6:
-            raise InputError(
-                "leaf-spine: nic_gbps and oversubscription must be finite and > 0, latency_s from 0 to 1e6"
-            )
+        check_fields(self, "leaf-spine")
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; leaves are nodes ``"leaf i"``, spines ``"spine i"``."""
@@ -61,6 +55,10 @@ class LeafSpine:
                 ends = self._leaf(first), f"spine {spine}"
                 graph.add_edge(*ends, bandwidth_bytes_per_s=uplink, latency_s=self.latency_s)
         return graph
+
+    def levels(self, num_servers: int) -> dict[str, list[int]]:
+        """Return the rack (its leaf) of each server."""
+        return {"rack": neighbours(num_servers, self.servers_per_leaf)}
 
     def _leaf(self, server: int) -> str:
         return f"leaf {server // self.servers_per_leaf}"

@@ -91,6 +91,13 @@ class Lingjun:
                 graph.add_edge(f"PSW {group}", "DSW", bandwidth_bytes_per_s=up, latency_s=self.latency_s)
         return graph
 
+    def levels(self, num_servers: int) -> dict[str, list[int]]:
+        """Return the rack and pod (its group) of each server."""
+        return {
+            "rack": [_RACKS.index(_rack(server)) for server in range(num_servers)],
+            "pod": [list(_GROUPS).index(_group(_rack(server)).removeprefix("PSW ")) for server in range(num_servers)],
+        }
+
     def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
         """Return the way up to the lowest label that both hosts have, and down."""
         up, down = _rack(source), _rack(target)

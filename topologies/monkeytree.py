@@ -9,7 +9,7 @@ from typing import Any
 import networkx as nx
 
 from ddlsched.errors import InputError
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, refuse_bad_cables, refuse_bad_counts
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours, refuse_bad_cables, refuse_bad_counts
 
 __all__ = ["MonkeyTree"]
 
@@ -71,6 +71,10 @@ class MonkeyTree:
         for first in range(0, num_servers, self.servers_per_rack):
             graph.add_edges_from(((self._rack(first), f"spine {spine}") for spine in range(self.spines)), **cable)
         return graph
+
+    def levels(self, num_servers: int) -> dict[str, list[int]]:
+        """Return the rack of each server."""
+        return {"rack": neighbours(num_servers, self.servers_per_rack)}
 
     def _rack(self, server: int) -> str:
         return f"rack {server // self.servers_per_rack}"

@@ -1,17 +1,21 @@
-"""Rail-optimised leaf-spine: card i of every host of a unit on leaf i, its rail (NVIDIA's SuperPOD of H100)."""
+"""Networks of rails: card i of every host of a unit on leaf i; rails, or planes of them, may be apart."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
-
+from ddlsched.errors import InputError
+from ddlsched.network.cables import Cables
 from ddlsched.network.inside import Inside, refuse_bad_port
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, refuse_bad_cables, refuse_bad_counts
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours, refuse_bad_cables, refuse_bad_counts
 
-__all__ = ["RailOptimised"]
+if TYPE_CHECKING:
+    import networkx as nx
+
+__all__ = ["RailOptimised", "nvl72", "rail_only"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,8 @@ class RailOptimised:
 
     A transfer to server d of another unit, or to another rail, takes spine d mod ``spines`` (destination-based
     routing).
+
+    Levels: a unit is a ``block``; where hosts are trays of NVLink domains these are ``tray`` and ``rack``.
 
     Parameters
     ----------
@@ -45,10 +51,20 @@ class RailOptimised:
         Bandwidth of a GPU's port towards the others of its host, one direction, Gbit/s; 3600 in an H100 host.
     nvlink_latency_s
         Of a step from GPU to GPU inside a server, seconds; nothing without ``nvlink_gbps``.
+    hosts_per_domain
+        Neighbours that NVLink joins, of one unit; above 1 needs ``nvlink_gbps``.
+    planes
+        Networks apart, each with its own leaves and ``spines``: a card has a port of ``rail_gbps`` / ``planes`` on each
+        (HPN's dual plane: 2). Above 1 needs ``nvlink_gbps``.
+    rails_apart
+        Whether each rail has spines of its own, so that what is for another rail changes over inside the host
+        (rail-only). Needs ``nvlink_gbps``.
 
     References
     ----------
     NVIDIA DGX SuperPOD reference architecture for DGX H100: 8 x 400 Gbit/s a host, 32 cables down and 32 up a leaf.
+    Qian et al., "Alibaba HPN: A Data Center Network for Large Language Model Training", SIGCOMM 2024: planes. Wang et
+    al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs with Trillion Parameters", HOTI 2024.
     """
 
     hosts_per_unit: int = 32
@@ -59,42 +75,90 @@ class RailOptimised:
     latency_s: float = 0.0
     nvlink_gbps: float | None = None
     nvlink_latency_s: float = 0.0
+    hosts_per_domain: int = 1
+    planes: int = 1
+    rails_apart: bool = False
 
     def __post_init__(self) -> None:
         refuse_bad_counts("rail-optimised", hosts_per_unit=self.hosts_per_unit, rails=self.rails, spines=self.spines)
+        refuse_bad_counts("rail-optimised", hosts_per_domain=self.hosts_per_domain, planes=self.planes)
+        if self.hosts_per_unit % self.hosts_per_domain:
+            raise InputError(
+                f"rail-optimised: hosts_per_unit is {self.hosts_per_unit}; "
+                f"expected whole domains of hosts_per_domain={self.hosts_per_domain}"
+            )
+        if self.nvlink_gbps is None and (self.hosts_per_domain > 1 or self.planes > 1 or self.rails_apart):
+            raise InputError(
+                "rail-optimised: nvlink_gbps is not given; expected it beside hosts_per_domain, planes and rails_apart"
+            )
         bandwidths = {"rail_gbps": self.rail_gbps, "oversubscription": self.oversubscription}
         refuse_bad_cables("rail-optimised", latency_s=self.latency_s, **bandwidths)
         refuse_bad_port("rail-optimised", self.nvlink_gbps, self.nvlink_latency_s)
 
-    @property
+    @cached_property
     def inside(self) -> Inside | None:
         """The inside of a server: a card a rail."""
         if self.nvlink_gbps is None:
             return None
-        return Inside(gpu_gbps=self.nvlink_gbps, cards=self.rails, latency_s=self.nvlink_latency_s)
+        return Inside(
+            gpu_gbps=self.nvlink_gbps,
+            cards=self.rails,
+            latency_s=self.nvlink_latency_s,
+            servers=self.hosts_per_domain,
+            planes=self.planes,
+            by_rail=self.rails_apart,
+        )
+
+    def levels(self, num_servers: int) -> dict[str, list[int]]:
+        """Return the unit of each level that each host is in."""
+        domains = {"tray": 1, "rack": self.hosts_per_domain} if self.hosts_per_domain > 1 else {}
+        sizes = {**domains, "block": self.hosts_per_unit}
+        return {name: neighbours(num_servers, size) for name, size in sizes.items()}
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
-        """Return the graph; a unit's leaves are one node ``"rails u"``, or ``"leaf u.rail"``; spines ``"spine i"``."""
+        """Return the graph of the :meth:`cables`."""
+        import networkx as nx
+
         graph: nx.Graph[Any] = nx.Graph()
-        nodes, cards = ([None], self.rails) if self.inside is None else (list(range(self.rails)), 1)
-        card = cards * bytes_per_s_from_gbps(self.rail_gbps)
+        graph.add_edges_from(self.cables(num_servers).edges(data=True))
+        return graph
+
+    def cables(self, num_servers: int) -> Cables:
+        """Return the cables; a unit's leaves are one node ``"rails u"``, or ``"leaf u.rail"``; spines ``"spine i"``.
+
+        Where planes, or rails, are apart, their numbers come before the spine's, and the plane's behind the rail's.
+        """
+        cables = Cables()
+        nodes, cards = ([None], self.rails) if self.inside is None else (list(range(self.rails * self.planes)), 1)
+        card = cards * bytes_per_s_from_gbps(self.rail_gbps / self.planes)
         uplink = card * self.hosts_per_unit / (self.spines * self.oversubscription)
         for rail in nodes:
             for server in range(num_servers):
                 host = server if rail is None else (server, rail)
-                graph.add_edge(host, self._leaf(host), bandwidth_bytes_per_s=card, latency_s=self.latency_s)
+                cables.add_edge(host, self._leaf(host), bandwidth_bytes_per_s=card, latency_s=self.latency_s)
             for first in range(0, num_servers, self.hosts_per_unit):
-                leaf = self._leaf(first if rail is None else (first, rail))
-                for spine in range(self.spines):
-                    ends = leaf, f"spine {spine}"
-                    graph.add_edge(*ends, bandwidth_bytes_per_s=uplink, latency_s=self.latency_s)
-        return graph
+                end = first if rail is None else (first, rail)
+                for spine in self._spines(end):
+                    ends = self._leaf(end), spine
+                    cables.add_edge(*ends, bandwidth_bytes_per_s=uplink, latency_s=self.latency_s)
+        return cables
 
     def _leaf(self, end: Any) -> str:
         if self.inside is None:
             return f"rails {end // self.hosts_per_unit}"
-        server, rail = end
-        return f"leaf {server // self.hosts_per_unit}.{rail}"
+        server, port = end
+        rail, plane = divmod(port, self.planes)
+        return f"leaf {server // self.hosts_per_unit}.{rail}" + f".{plane}" * (self.planes > 1)
+
+    def _spine(self, end: Any, number: int) -> str:
+        """Return one of the spines above a host's leaf."""
+        if self.planes == 1 and not self.rails_apart:
+            return f"spine {number}"
+        rail, plane = divmod(end[1], self.planes)
+        return "spine " + f"{rail}." * self.rails_apart + f"{plane}." * (self.planes > 1) + f"{number}"
+
+    def _spines(self, end: Any) -> list[str]:
+        return [self._spine(end, number) for number in range(self.spines)]
 
     def route(self, graph: nx.Graph[Any], source: Any, target: Any) -> Sequence[Node]:
         """Return the route: inside a unit, and on one rail, over its leaf alone."""
@@ -102,11 +166,67 @@ class RailOptimised:
         if first == last:
             return source, first, target
         server = target if self.inside is None else target[0]
-        return source, first, f"spine {server % self.spines}", last, target
+        return source, first, self._spine(source, server % self.spines), last, target
 
     def paths(self, graph: nx.Graph[Any], source: Any, target: Any) -> Sequence[Sequence[Node]]:
         """Return the path over each spine; inside a unit, and on one rail, the only one."""
         first, last = self._leaf(source), self._leaf(target)
         if first == last:
             return [(source, first, target)]
-        return [(source, first, f"spine {spine}", last, target) for spine in range(self.spines)]
+        return [(source, first, spine, last, target) for spine in self._spines(source)]
+
+
+def rail_only(
+    *, hosts_per_unit: int = 32, rails: int = 8, spines: int = 4, rail_gbps: float = 400.0, nvlink_gbps: float = 3600.0
+) -> RailOptimised:
+    """Return a rail-only network: rails that meet nowhere but inside hosts.
+
+    Parameters
+    ----------
+    hosts_per_unit
+        Hosts of a unit, from 1 to 1024.
+    rails
+        Network cards of a host, from 1 to 1024.
+    spines
+        Spine switches of each rail.
+    rail_gbps
+        Bandwidth of a card, Gbit/s.
+    nvlink_gbps
+        Bandwidth of a GPU's port inside its host, one direction, Gbit/s.
+    """
+    sizes = {"hosts_per_unit": hosts_per_unit, "rails": rails, "spines": spines}
+    return RailOptimised(**sizes, rail_gbps=rail_gbps, nvlink_gbps=nvlink_gbps, rails_apart=True)
+
+
+def nvl72(
+    *, racks_per_block: int = 8, card_gbps: float = 400.0, spines: int = 4, oversubscription: float = 1.0
+) -> RailOptimised:
+    """Return racks of 18 trays of 4 GPUs that are one NVLink domain each (GB200, GB300 NVL72).
+
+    A GPU has 900 GB/s towards its rack in one direction, and a card of its own outside: 400 Gbit/s in GB200, 800 in
+    GB300. Card i of every tray of a block is on leaf i, as in NVIDIA's SuperPODs.
+
+    Parameters
+    ----------
+    racks_per_block
+        Racks of a block.
+    card_gbps
+        Bandwidth of a GPU's card, Gbit/s.
+    spines
+        Spine switches.
+    oversubscription
+        Bandwidth of a leaf's cables to trays over that of its cables to spines.
+
+    References
+    ----------
+    NVIDIA DGX SuperPOD reference architecture for DGX GB200: 8 racks a scalable unit, four rails.
+    """
+    return RailOptimised(
+        hosts_per_unit=18 * racks_per_block,
+        rails=4,
+        spines=spines,
+        rail_gbps=card_gbps,
+        oversubscription=oversubscription,
+        nvlink_gbps=7200.0,
+        hosts_per_domain=18,
+    )

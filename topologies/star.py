@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.errors import InputError
 from ddlsched.network.cables import Cables
 from ddlsched.network.inside import Inside, refuse_bad_port
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps
+from ddlsched.ranges import check_fields, ranged
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -35,17 +34,13 @@ class Star:
         Of a step from GPU to GPU inside a server, seconds; nothing without ``nvlink_gbps``.
     """
 
-    nic_gbps: float = 10.0
-    latency_s: float = 0.0
+    nic_gbps: float = ranged(10.0, 0.0, above=True)
+    latency_s: float = ranged(0.0, 0.0, 1e6)
     nvlink_gbps: float | None = None
     nvlink_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.nic_gbps < inf or not 0 <= self.latency_s <= 1e6:
-            raise InputError(
-                f"star: nic_gbps is {self.nic_gbps} and latency_s {self.latency_s}; "
-                "expected a finite bandwidth > 0 and a latency from 0 to 1e6"
-            )
+        check_fields(self, "star")
         refuse_bad_port("star", self.nvlink_gbps, self.nvlink_latency_s)
 
     @property

@@ -14,6 +14,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView
+from ddlsched.policies.views import JobView
 from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Kai"]
@@ -23,7 +24,8 @@ __all__ = ["Kai"]
 class Kai:
     """KAI's fair shares in a hierarchy of queues, its reclaiming and its preemption by priority.
 
-    A queue's ``gpus`` are its quota, with ``borrowing_limit`` its limit, and ``weight`` that over the quota.
+    A queue's ``gpus`` are its quota, with ``borrowing_limit`` its limit, and ``weight`` that over the quota. So are a
+    group's: they are not on top of its queues'.
 
     Parameters
     ----------
@@ -77,7 +79,7 @@ class _KaiRun(ShareRounds):
     def _divide(self, queues: list[QuotaNode], amount: float, total: int, tenants: TenantsView) -> None:
         """Divide GPUs among queues: to each what it asks for of its quota, then by weight, in whole GPUs."""
         wanted = {node.name: float(min(requested_below(node, tenants), _limit(node))) for node in queues}
-        given = {node.name: min(float(node.quota.get(ANY_KIND, 0)), wanted[node.name]) for node in queues}
+        given = {node.name: min(float(_quota(node)), wanted[node.name]) for node in queues}
         left = max(0.0, amount - sum(given.values()))
         rests: dict[str, float] = {}
         while left > 0 and (weights := self._weights(queues, given, wanted, total)):
@@ -116,19 +118,23 @@ class _KaiRun(ShareRounds):
             return 0.0
         return sum(self._history.of_queue(leaf.name) for leaf in node.leaves())
 
-    def rank(self, leaf: QuotaNode) -> tuple[tuple[float, ...], ...]:
-        """Return how full the shares are of the groups above, from the root down, and of the queue."""
-        path = [*reversed(list(leaf.above())), leaf]
-        return tuple((self._fullness(node), -self.shares[node.name]) for node in path)
+    def rank(self, leaf: QuotaNode, more: int = 0) -> tuple[tuple[float, ...], ...]:
+        """Return how much the groups above have, from the root down, and the queue, with so many GPUs more."""
+        return tuple(self._standing(node, more) for node in _from_root(leaf)[1:])
 
-    def _fullness(self, node: QuotaNode, more: int = 0) -> float:
-        used, share = used_below(node) + more, self.shares[node.name]
-        return used / share if share else math.inf
+    def _standing(self, node: QuotaNode, more: int) -> tuple[float, ...]:
+        used, share, quota = used_below(node), self.shares[node.name], _quota(node)
+        most = max(share, quota)
+        fullness = ((used + more) / most, used / most) if most else (float(used + more), float(used))
+        return used > share, used + more > quota, not most, *fullness, most
 
     def allows(self, need: Need) -> bool:
+        """Return whether those that nobody may preempt stay within the quotas, their own and those of groups."""
         if self._is_preemptible(need.job.priority):
             return True
-        return self._fixed[need.node.name] + need.gpus <= need.node.quota.get(ANY_KIND, 0)
+        nodes = [node for node in _from_root(need.node)[1:] if node.is_leaf or node.queue.quotas]
+        fixed = (sum(self._fixed[leaf.name] for leaf in node.leaves()) for node in nodes)
+        return all(used + need.gpus <= _quota(node) for used, node in zip(fixed, nodes, strict=True))
 
     def may_reclaim(self, need: Need) -> bool:
         return need.node.used[ANY_KIND] + need.gpus <= self.shares[need.node.name] and self.allows(need)
@@ -137,9 +143,21 @@ class _KaiRun(ShareRounds):
         if not self._is_preemptible(holding.job.priority):
             return False
         mine, other = _below_common(need.node, leaf)
-        used, quota = used_below(other), other.quota.get(ANY_KIND, 0)
-        starves = used_below(mine) + need.gpus <= mine.quota.get(ANY_KIND, 0)
+        used, quota = used_below(other), _quota(other)
+        after = used_below(mine) + need.gpus
+        starves, share = after <= _quota(mine), self.shares[mine.name]
+        if after > share and self.shares[other.name]:  # a group may not take more than its share from a poorer one
+            theirs = (used - holding.num_gpus) / self.shares[other.name]
+            if not share or after / share >= theirs:
+                return False
         return used > max(self.shares[other.name], quota) or (starves and used > quota)
+
+    def heads(self, queue: str, tenants: TenantsView) -> list[JobView]:
+        """Return the first of each size, and the first that may be preempted, which may start beyond the quota."""
+        firsts = tenants.pending.heads(queue)
+        numbers = {job.number for job in firsts}
+        rest = tenants.pending.heads(queue, self._policy.preemptible_below)
+        return [*firsts, *(job for job in rest if job.number not in numbers)]
 
     def may_preempt(self, need: Need, holding: HeldQuota) -> bool:
         return need.job.priority > holding.job.priority and self._is_preemptible(holding.job.priority)
@@ -150,8 +168,15 @@ def _limit(node: QuotaNode) -> float:
     return math.inf if own.borrowing_limit is None else own.gpus + own.borrowing_limit
 
 
+def _quota(node: QuotaNode) -> int:
+    """Return a queue's quota; a group's is its own, or what its queues have if it has none."""
+    return node.own(ANY_KIND).gpus if node.queue.quotas else node.quota.get(ANY_KIND, 0)
+
+
+def _from_root(node: QuotaNode) -> list[QuotaNode]:
+    return [*reversed(list(node.above())), node]
+
+
 def _below_common(node: QuotaNode, other: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
     """Return the queues, or groups, of two paths from the root where they part."""
-    mine = [*reversed(list(node.above())), node]
-    others = [*reversed(list(other.above())), other]
-    return next((a, b) for a, b in zip(mine, others, strict=False) if a is not b)
+    return next((a, b) for a, b in zip(_from_root(node), _from_root(other), strict=False) if a is not b)

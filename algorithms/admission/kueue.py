@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 
@@ -67,32 +69,59 @@ class Kueue:
         return KueueRun(self)
 
 
+class _Mode(IntEnum):
+    """How a job may start on GPUs of a kind; a higher one is better."""
+
+    NO_FIT = 0
+    NOBODY = 1  # others would have to give way, and none may be made to
+    PREEMPT = 2
+    RECLAIM = 3  # nobody of its own queue gives way
+    FIT = 4
+
+
 @dataclass
 class _Entry:
-    """The first job of a queue, and how it may start: without victims if there are none."""
+    """The first job of a queue, and how it may start."""
 
     need: Need
-    fits: bool
+    mode: _Mode
+    borrowing: int
+    """How high the smallest group is that has what the job needs, once the victims are gone; 0 for the own quota."""
     victims: list[Victim] = field(default_factory=list)
     reason: str = ""
 
     @property
     def may_start(self) -> bool:
-        return self.fits or bool(self.victims)
+        return self.mode >= _Mode.PREEMPT
 
-    @property
-    def borrowing(self) -> int:
-        """How far up in the tree the queue has to go for what it needs; 0 for its own quota."""
-        need = self.need
-        if not need.node.lacks(need.kind, need.gpus) or need.node.parent is None:
-            return 0
-        rest = need.gpus - need.node.free_here(need.kind)
-        groups = list(need.node.above())
-        for height, group in enumerate(groups, start=1):
-            if not group.lacks(need.kind, rest):
-                return height
-            rest -= group.free_here(need.kind)
-        return len(groups)
+
+def _height(group: QuotaNode) -> int:
+    """Return how many groups lie on the longest way down to a queue, with this one."""
+    return 1 + max((_height(child) for child in group.children if not child.is_leaf), default=0)
+
+
+def _group_that_fits(need: Need) -> tuple[int, bool]:
+    """Return how high the smallest group is that has what a job needs, and whether others lie above it."""
+    node = need.node
+    if not node.lacks(need.kind, need.gpus) or node.parent is None:
+        return 0, node.parent is not None
+    rest, group = need.gpus - node.free_here(need.kind), node
+    for group in node.above():
+        if not group.lacks(need.kind, rest):
+            return _height(group), group.parent is not None
+        rest -= group.free_here(need.kind)
+    return _height(group), False
+
+
+@contextmanager
+def _gone(victims: list[Victim], kind: str, tenants: TenantsView) -> Iterator[None]:
+    """Count victims' GPUs no more, for a while."""
+    leaves = [(tenants.quotas[str(victim.job.queue)], victim.job.num_gpus) for victim in victims]
+    for leaf, gpus in leaves:
+        leaf.remove(kind, gpus)
+    yield
+    for leaf, gpus in leaves:
+        leaf.add(kind, gpus)
 
 
 class KueueRun:
@@ -143,38 +172,39 @@ class KueueRun:
         return next((job for job in heads if job.number not in refused), None)
 
     def _nominated(self, job: JobView, leaf: QuotaNode, tenants: TenantsView) -> _Entry:
-        """Return how a job may start: on the first kind that has room, else on the first where others may give way."""
-        needs = [Need(job, leaf, kind) for kind in leaf.queue.quotas or (ANY_KIND,)]
-        for need in needs:
-            if need.fits():
-                return _Entry(need, fits=True)
-        for need in needs:
-            if victims := self._victims(need, tenants):
-                return _Entry(need, False, victims)
-        first = needs[0]
-        if all(need.gpus > leaf.most(need.kind) for need in needs):
-            return _Entry(first, False, reason=_NEVER)
-        return _Entry(first, False, reason=borrowers_of(first, leaf.root.leaves()))
+        """Return how a job may start: on the first kind that has room, else where the fewest rules are stretched."""
+        found = []
+        for kind in self.kinds(job, leaf):
+            found.append(self._tried(Need(job, leaf, kind), tenants))
+            if found[-1].mode == _Mode.FIT:
+                return found[-1]
+        return max(found, key=lambda entry: (entry.mode, -entry.borrowing))
+
+    def kinds(self, job: JobView, leaf: QuotaNode) -> Iterable[str]:
+        """Return the kinds of GPU that a job is tried with, in order."""
+        return leaf.queue.quotas or (ANY_KIND,)
+
+    def _tried(self, need: Need, tenants: TenantsView) -> _Entry:
+        node = need.node
+        height, more_above = _group_that_fits(need)
+        if need.fits():
+            return _Entry(need, _Mode.FIT, height)
+        if need.gpus > node.most(need.kind):
+            return _Entry(need, _Mode.NO_FIT, 0, reason=_NEVER)
+        rules = node.queue.preemption
+        borrows = rules.borrow != "never" or (self._sharing and rules.reclaim != "never")
+        may_preempt = need.gpus <= node.own(need.kind).gpus or more_above or borrows
+        victims = self._victims(need, tenants) if may_preempt else []
+        if not victims:
+            mode = _Mode.NOBODY if may_preempt else _Mode.NO_FIT
+            return _Entry(need, mode, height, reason=borrowers_of(need, node.root.leaves()))
+        with _gone(victims, need.kind, tenants):
+            height, _ = _group_that_fits(need)
+        within = any(victim.job.queue == node.name for victim in victims)
+        return _Entry(need, _Mode.PREEMPT if within else _Mode.RECLAIM, height, victims)
 
     def _victims(self, need: Need, tenants: TenantsView) -> list[Victim]:
-        node, rules = need.node, need.node.queue.preemption
-        if need.gpus > node.most(need.kind):
-            return []
-        borrows = rules.borrow != "never" or (self._sharing and rules.reclaim != "never")
-        within = need.gpus <= node.quota.get(need.kind, 0)
-        if not (within or borrows or self._may_reclaim_above(need)):
-            return []
         return fair_victims(need, tenants, self._fair) if self._sharing else classic_victims(need, tenants)
-
-    @staticmethod
-    def _may_reclaim_above(need: Need) -> bool:
-        """Return whether a group below the root has the quota that a job needs."""
-        rest = need.gpus - need.node.free_here(need.kind)
-        for group in need.node.above():
-            if not group.lacks(need.kind, rest):
-                return group.parent is not None
-            rest -= group.free_here(need.kind)
-        return False
 
     def _processed(self, entries: dict[str, _Entry], tenants: TenantsView) -> Iterator[Admission | NotAdmitted]:
         """Yield what comes of a cycle's entries, each reckoned with those before it."""
@@ -183,7 +213,7 @@ class KueueRun:
         while entries:
             entry = self._next(entries, tenants)
             need = entry.need
-            if entry.may_start and not self._still(entry, gone):
+            if entry.may_start and not self._still(entry, gone, tenants):
                 continue  # its turn comes again in the next cycle
             if entry.may_start:
                 if entry.victims:
@@ -196,7 +226,7 @@ class KueueRun:
                     self._history.admitted(need.node.name, need.job)
                 continue
             self._refuse(need)
-            if entry.reason != _NEVER and need.node.queue.preemption.reclaim != "any":
+            if entry.mode == _Mode.NOBODY and need.node.queue.preemption.reclaim != "any":
                 reserved.append(self._reserve(entry))
             yield NotAdmitted(need.job, entry.reason)
         for node, kind, gpus in reserved:
@@ -220,21 +250,12 @@ class KueueRun:
         return need.node, need.kind, gpus
 
     @staticmethod
-    def _still(entry: _Entry, gone: set[int]) -> bool:
+    def _still(entry: _Entry, gone: set[int], tenants: TenantsView) -> bool:
         """Return whether an entry may start as it was nominated, after those before it in the cycle."""
-        numbers = {victim.job.number for victim in entry.victims}
-        if numbers & gone:
+        if gone.intersection(victim.job.number for victim in entry.victims):
             return False
-        quotas = [(entry.need.node.root, victim) for victim in entry.victims]
-        if not quotas:
+        with _gone(entry.victims, entry.need.kind, tenants):
             return entry.need.fits()
-        leaves = {leaf.name: leaf for leaf in entry.need.node.root.leaves()}
-        for victim in entry.victims:
-            leaves[str(victim.job.queue)].remove(entry.need.kind, victim.job.num_gpus)
-        fits = entry.need.fits()
-        for victim in entry.victims:
-            leaves[str(victim.job.queue)].add(entry.need.kind, victim.job.num_gpus)
-        return fits
 
     def _next(self, entries: dict[str, _Entry], tenants: TenantsView) -> _Entry:
         """Take out the entry whose turn it is."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from algorithms.admission.victims import Need, borrowers_of, order_of, without_needless
+from algorithms.admission.victims import Need, borrowers_of, without_needless
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
 from ddlsched.policies.quota_tree import QuotaNode
@@ -33,8 +33,8 @@ def requested_below(node: QuotaNode, tenants: TenantsView) -> int:
 class ShareRounds:
     """During a run: which queue is next, by its share; who may start; who gives way.
 
-    What the cluster has beyond all quotas may be lent by the queue above all others. A policy says by its methods what
-    shares are, and what they allow.
+    The queue above all others lends what the cluster has, whatever the quotas sum up to. A policy says by its methods
+    what shares are, and what they allow.
     """
 
     name = ""
@@ -47,8 +47,8 @@ class ShareRounds:
         """Reckon :attr:`shares` of so many GPUs."""
         raise NotImplementedError
 
-    def rank(self, leaf: QuotaNode) -> Any:
-        """Return what queues are sorted by, smallest first."""
+    def rank(self, leaf: QuotaNode, more: int = 0) -> Any:
+        """Return what queues are sorted by, smallest first: with so many GPUs more, those of their first jobs."""
         raise NotImplementedError
 
     def allows(self, need: Need) -> bool:
@@ -63,6 +63,10 @@ class ShareRounds:
         """Return whether a job of another queue may give way, as things are after those before it."""
         raise NotImplementedError
 
+    def heads(self, queue: str, tenants: TenantsView) -> list[JobView]:
+        """Return the jobs of a queue of which one starts next, if any does."""
+        return tenants.pending.heads(queue)
+
     def may_preempt(self, need: Need, holding: HeldQuota) -> bool:
         """Return whether a job of the same queue gives way to one of higher priority."""
         return need.job.priority > holding.job.priority
@@ -72,7 +76,7 @@ class ShareRounds:
         total = sum(cluster.is_up(gpu) for gpu in range(cluster.num_gpus))
         self._refuse_others(tenants)
         root = tenants.quotas.roots[0]
-        root.quota[ANY_KIND] = max(root.quota.get(ANY_KIND, 0), total)
+        root.quota[ANY_KIND] = total
         self.set_shares(tenants, total)
         refused: dict[str, set[int]] = defaultdict(set)
         while (need := self._next(tenants, refused)) is not None:
@@ -97,10 +101,10 @@ class ShareRounds:
         """Return the first job, not yet refused, of the queue whose turn it is."""
         firsts = [(self._first(leaf, tenants, refused[leaf.name]), leaf) for leaf in tenants.quotas.leaves]
         needs = [Need(job, leaf, ANY_KIND) for job, leaf in firsts if job is not None]
-        return min(needs, key=lambda need: self.rank(need.node), default=None)
+        return min(needs, key=lambda need: self.rank(need.node, need.gpus), default=None)
 
     def _first(self, leaf: QuotaNode, tenants: TenantsView, refused: set[int]) -> JobView | None:
-        heads = tenants.pending.heads(leaf.name)
+        heads = self.heads(leaf.name, tenants)
         if leaf.queue.order == "strict":
             heads = heads[:1]
         return next((job for job in heads if job.number not in refused), None)
@@ -129,7 +133,7 @@ class ShareRounds:
         def let_stay(victim: Victim) -> None:
             quotas[str(victim.job.queue)].add(ANY_KIND, victim.job.num_gpus)
 
-        for holding in sorted(candidates, key=order_of(need.node.name)):
+        for holding in self._in_turn(candidates, tenants):
             leaf = quotas[holding.queue]
             if leaf is need.node or self.gives_way(holding, leaf, need):
                 victims.append(Victim(holding.job, why))
@@ -141,6 +145,21 @@ class ShareRounds:
         for victim in victims:
             let_stay(victim)
         return victims if fits else []
+
+    def _in_turn(self, candidates: list[HeldQuota], tenants: TenantsView) -> Iterator[HeldQuota]:
+        """Yield who gives way first: of the queue that is last in rank then, of low priority, started last."""
+        waiting: dict[str, list[HeldQuota]] = defaultdict(list)
+        for holding in sorted(candidates, key=_last_first, reverse=True):
+            waiting[holding.queue].append(holding)
+        while waiting:
+            queue = max(waiting, key=lambda name: self.rank(tenants.quotas[name]))
+            yield waiting[queue].pop()
+            if not waiting[queue]:
+                del waiting[queue]
+
+
+def _last_first(holding: HeldQuota) -> tuple[int, int, int]:
+    return holding.priority, -holding.since_ns, -holding.job.number
 
 
 def _started_before(queue: str, tenants: TenantsView) -> list[HeldQuota]:

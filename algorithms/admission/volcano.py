@@ -65,7 +65,7 @@ class _VolcanoRun(ShareRounds):
         else:
             self.shares = {leaf.name: leaf.queue.weight for leaf in leaves}
 
-    def rank(self, leaf: QuotaNode) -> tuple[float, float]:
+    def rank(self, leaf: QuotaNode, more: int = 0) -> tuple[float, float]:
         deserved, used = self.shares[leaf.name], leaf.used[ANY_KIND]
         return used / deserved if deserved else float(used > 0), -deserved
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class Direct:
 
     In an all-reduce each rank adds up a part of 1 / n of the message and sends it to all.
     """
+
+    by_order: ClassVar[bool] = True
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 from algorithms.collective.lanes import Flow, by_server, gates_of
 from ddlsched.network.collectives import Message, Phase, Rank
@@ -26,6 +27,8 @@ class DoubleBinaryTree:
     (2009). NVIDIA, "Massively scale your deep learning training with NCCL 2.4" (2019): trees between servers, chains
     inside.
     """
+
+    by_order: ClassVar[bool] = True
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ class HalvingDoubling:
     of High Performance Computing Applications 19 (2005).
     """
 
+    by_order: ClassVar[bool] = True
     powers_of_two: ClassVar[bool] = True
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from algorithms.collective.lanes import Flow, between, by_server, gates_of, round_inside
 from algorithms.collective.ring import Ring
@@ -19,6 +20,8 @@ class Hierarchical:
     In an all-to-all what is for another rail goes to the GPU whose network card is on it first. Broadcasts are those of
     rings.
     """
+
+    by_order: ClassVar[bool] = True
 
     @property
     def kinds(self) -> tuple[str, ...]:

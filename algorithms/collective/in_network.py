@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from algorithms.collective.lanes import by_server, gates_of
 from ddlsched.network.collectives import Message, Phase, Rank
@@ -24,6 +25,8 @@ class InNetwork:
     Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)", COM-HPC 2016. Klenk, Jiang, Thorson, Dennison,
     "An In-Network Architecture for Accelerating Shared-Memory Multiprocessor Collectives", ISCA 2020.
     """
+
+    by_order: ClassVar[bool] = True
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from algorithms.collective.direct import straight
 from algorithms.collective.lanes import between, by_server, gates_of, round_inside
@@ -26,6 +26,8 @@ class Ring:
     of High Performance Computing Applications 19 (2005): bytes and steps. NVIDIA, nccl-tests, ``doc/PERFORMANCE.md``:
     the same bytes as "bus bandwidth".
     """
+
+    by_order: ClassVar[bool] = True
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 
+from algorithms.ordering.finished_jobs import FinishedJobs, Kind
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import JobView
 from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["ShortByHistory"]
-
-_Kind: TypeAlias = tuple[object, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,40 +55,29 @@ class _History:
     compiled: ClassVar[bool] = False
 
     def __init__(self, patience: float) -> None:
-        self._patience = patience
-        self._unfinished: dict[int, JobView] = {}
-        self._finished: dict[_Kind, tuple[int, float]] = {}
-        """How many of a kind have finished, and what they took together, nanoseconds."""
-        self._looked_s = -1.0
+        self._patience, self._jobs = patience, FinishedJobs(_kinds, _took_ns)
 
     def key(self, job: JobView, now_s: float) -> float:
         """Return the time from which the job counts, nanoseconds."""
-        if job.iterations_left:
-            self._unfinished[job.number] = job
-        if not job.servers and now_s != self._looked_s:
-            self._looked_s = now_s
-            self._learn()
+        self._jobs.look(job, now_s)
         return job.arrival_ns + self._patience * self._expected_ns(job)
-
-    def _learn(self) -> None:
-        for job in [job for job in self._unfinished.values() if not job.iterations_left]:
-            del self._unfinished[job.number]
-            took_ns = job.attained_service_ns / job.num_gpus * (1.0 + job.communication_ns / max(job.compute_ns, 1))
-            for kind in _kinds(job):
-                count, total_ns = self._finished.get(kind, (0, 0.0))
-                self._finished[kind] = count + 1, total_ns + took_ns
 
     def _expected_ns(self, job: JobView) -> float:
         expected_ns = 0.0
         for kind in _kinds(job):
-            if kind in self._finished:
+            count, total_ns = self._jobs.of(kind)
+            if count:
                 wider = int(kind != ())
-                count, total_ns = self._finished[kind]
                 expected_ns = (wider * expected_ns + total_ns) / (wider + count)
         return expected_ns
 
 
-def _kinds(job: JobView) -> tuple[_Kind, ...]:
+def _kinds(job: JobView) -> tuple[Kind, ...]:
     """Return the kinds that a job is of, the widest first."""
     whole = job.num_gpus, job.model, job.user
     return whole[:0], whole[:1], whole[:2], whole
+
+
+def _took_ns(job: JobView) -> float:
+    """Return the time of a whole job, its all-reduces alone included."""
+    return job.attained_service_ns / job.num_gpus * (1.0 + job.communication_ns / max(job.compute_ns, 1))

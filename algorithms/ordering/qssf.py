@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from algorithms.ordering.finished_jobs import FinishedJobs
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import JobView
 
@@ -18,10 +18,10 @@ __all__ = ["QuasiShortestServiceFirst"]
 class QuasiShortestServiceFirst:
     """The job of the least predicted compute time x GPUs; knows nobody's iterations.
 
-    The prediction is the mean of what jobs of the same user and model have been seen to attain for each of
-    their GPUs, x the job's own GPUs; where no other job of the kind has been seen, of all jobs.
+    The prediction is the mean of what finished jobs of the same user and model computed on each of their GPUs, x the
+    job's own GPUs; where none of the kind has finished, of all that have.
 
-    It is asked in Python: what it answers depends on what it has seen, by the names of users and models.
+    It is asked in Python: its history is kept by the names of users and models.
 
     References
     ----------
@@ -42,12 +42,12 @@ class _Predicting:
     compiled: ClassVar[bool] = False  # its history is kept by user and model, which are texts
 
     def __init__(self) -> None:
-        self._seen_ns: dict[int, float] = {}
-        self._kinds: dict[tuple[str | None, str | None], set[int]] = defaultdict(set)
+        self._jobs = FinishedJobs(
+            lambda job: ((), (job.user, job.model)), lambda job: job.attained_service_ns / job.num_gpus
+        )
 
     def key(self, job: JobView, now_s: float) -> float:
-        self._seen_ns[job.number] = job.attained_service_ns / job.num_gpus
-        kind = self._kinds[job.user, job.model]
-        kind.add(job.number)
-        known = kind - {job.number} or self._seen_ns.keys()
-        return job.num_gpus * (1.0 + sum(self._seen_ns[other] for other in known) / len(known))
+        self._jobs.look(job, now_s)
+        alike = self._jobs.of((job.user, job.model))
+        count, total_ns = alike if alike[0] else self._jobs.of(())
+        return job.num_gpus * (1.0 + total_ns / max(count, 1))

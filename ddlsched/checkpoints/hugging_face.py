@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import Shard, TensorCollection
 from ddlsched.checkpoints.division_rules import named_tensor
@@ -32,6 +34,8 @@ __all__ = ["HUGGING_FACE", "is_hugging_face", "read_hugging_face", "weights_of"]
 
 _INDEX = "model.safetensors.index.json"
 _ONLY = "model.safetensors"
+_HASHES = "ddlsched.hashes.json"
+"""Content hashes of the tensors, which ``--verify`` wrote beside them and compares with, when they are read again."""
 _FILE_BYTES = 5_000_000_000
 """Most bytes of tensors in a file, as Hugging Face's libraries have it; a larger tensor has a file of its own."""
 
@@ -63,7 +67,23 @@ def read_hugging_face(directory: Path | str) -> PartsReading:
     tensors = [named_tensor(name, entry.shape, entry.dtype) for name, (_, entry) in entries.items()]
     tensors += [Tensor(name=name, shape=(size,), dtype="U8", kind="file") for name, size in beside.items()]
     collection = TensorCollection(tensors=tuple(tensors), parallelism=StoredParallelism())
-    return PartsReading(Checkpoint(collection=collection), parts, place)
+    noted = _hashes(place)
+    return PartsReading(Checkpoint(collection=collection, sha256=noted.sha256, xxh3=noted.xxh3), parts, place)
+
+
+class _Hashes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    sha256: dict[str, str] = {}
+    xxh3: dict[str, str] = {}
+
+
+def _hashes(place: Location) -> _Hashes:
+    """Return what an earlier run noted of the tensors, nothing if none did."""
+    if not has_file(place, _HASHES):
+        return _Hashes()
+    try:
+        return msgspec.json.decode(place.read_all(_HASHES), type=_Hashes)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InputError(f"{place.name_of(_HASHES)}: {error}; expected hashes by tensor, or no such file") from None
 
 
 def _entries(place: Location) -> Iterator[tuple[str, tuple[str, Entry]]]:
@@ -114,6 +134,14 @@ class _HuggingFace:
         return whole_file_plan(held, rank) or safetensors_plan(held, rank, {"format": "pt"})
 
     def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
+        if not job.sha256 and not job.xxh3:
+            return self._index(held, folder)
+        (folder / _HASHES).write_bytes(msgspec.json.encode(_Hashes(dict(job.sha256), dict(job.xxh3))))
+        return [folder / _HASHES, *self._index(held, folder)]
+
+    @staticmethod
+    def _index(held: Checkpoint, folder: Path) -> list[Path]:
+        """Write which file has which tensor, if there is more than one."""
         tensors = [tensor for tensor in held.collection.tensors if tensor.kind == "values"]
         files = {
             tensor.name: held.files[shard.ranks[0]] for tensor in tensors for shard in held.collection.shards(tensor)

@@ -47,24 +47,27 @@ def explain(
     from ddlsched.results.explanation import explain as blockers_of
     from ddlsched.results.explanation import reservations
     from ddlsched.results.itinerary import stays_of, transfers_of
+    from ddlsched.results.reliability import failure_costs_of
     from ddlsched.results.result import PHASES
 
     row = _row(run, read_jobs(run, ("job_id", "start_s", "finish_s")), job)
     with run_status(f"simulating {run} again, with a timeline") as watch:
         result = repeat(run, timeline=_window(row, job), watch=watch)
         blockers, reserved = blockers_of(result, job), reservations(result, job)
-        stays, transfers = stays_of(result, job), transfers_of(result, job)
+        stays, transfers, failures = stays_of(result, job), transfers_of(result, job), failure_costs_of(result, job)
     now = result.jobs[result.jobs["job_id"] == job].iloc[0]
     phases = {phase.removesuffix("_s"): float(now[phase]) for phase in PHASES}
     if as_json:
         found = {"job_id": job, "state": str(now["state"]), "phases_s": phases, "blockers": _records(blockers)}
         found |= {"reservations": _records(reserved), "transfers": _records(transfers)}
+        found["failures"] = [without_nan(row) for row in _records(failures)]
         found["stays"] = [without_nan(row) for row in _records(stays)]
         emit(json.dumps(found, indent=2) + "\n")
     else:
         departures = [each for each in result.finished.departures if each.job == result.number_of(job)]
         emit(
             _text(now, phases, blockers, [each.moved for each in departures])
+            + _failures(failures)
             + _reserved(reserved)
             + itinerary_text(stays, transfers)
         )
@@ -78,6 +81,19 @@ def _stops(restarts: int, moved: list[bool]) -> str:
         "Moved": sum(moved),
     }
     return ", ".join(f"{what} {_many(count, 'time')}" for what, count in counts.items() if count)
+
+
+def _failures(failures: pd.DataFrame) -> str:
+    """Return what each cause of failures cost the job, the dearest first."""
+    if failures.empty:
+        return ""
+    costs = ["detection_s", "lost_s", "without_gpus_s", "starting_s"]
+    sums = failures.groupby("cause")[costs].sum().assign(count=failures["cause"].value_counts())
+    lines = ["", "Failures: until they were noticed, work lost, without GPUs, to start again (s)"]
+    for cause in sums[costs].sum(axis=1).sort_values(ascending=False, kind="stable").index:
+        seconds = "".join(f"{sums.loc[cause, cost]:>14.3f}" for cost in costs)
+        lines.append(f"{seconds}  {cause}, {_many(int(sums.loc[cause, 'count']), 'time')}")
+    return "\n".join(lines) + "\n"
 
 
 def _reserved(reserved: pd.DataFrame) -> str:

@@ -30,5 +30,5 @@ class ReportingGroup(TyperGroup):
         """Run the chosen command."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise typer.Exit(interrupted()) from None
+        except KeyboardInterrupt as by:
+            raise typer.Exit(interrupted(by)) from None

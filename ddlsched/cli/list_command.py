@@ -22,8 +22,8 @@ def list_plugins(
         str | None,
         typer.Argument(
             metavar="[KIND]",
-            help="Only these: placement, order, communication, allocation, path, collective, contention, interference, "
-            "topology, workload or bundle.",
+            help="Only these: placement, order, communication, allocation, path, ranks, collective, contention, "
+            "interference, topology, workload or bundle.",
             show_default="all",
         ),
     ] = None,

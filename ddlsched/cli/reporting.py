@@ -18,6 +18,8 @@ __all__ = ["exit_code", "interrupted", "one_line", "reported"]
 
 _NOT_THE_PLUGINS = (str(Path(__file__).parents[1]) + os.sep, dataclasses.__file__, "<")
 """Beginnings of the file names of our frames, and of those that Python puts between ours and a plug-in's."""
+_LIBRARIES = {"site-packages", Path(os.__file__).parent.name}
+"""Folders of others' code."""
 _INTERRUPTED = 130
 _LONGEST = 4000
 """Characters of a message that are shown; of a longer one its beginning and its end."""
@@ -41,10 +43,21 @@ def reported() -> Iterator[None]:
             sys.exit(_FAILED)
 
 
-def interrupted() -> int:
-    """Tell that Ctrl-C ended the program, and return its exit code."""
-    _say("interrupted")
+def interrupted(by: KeyboardInterrupt) -> int:
+    """Tell that Ctrl-C ended the program, and which line of a policy ran, if one did; return the exit code."""
+    _say(f"interrupted{_line_of_plugin(by.__traceback__)}")
     return _INTERRUPTED
+
+
+def _line_of_plugin(frames: TracebackType | None) -> str:
+    """Return where a plug-in that we called was, or nothing: it may never have ended."""
+    called, place = False, ""
+    for frame, line in traceback.walk_tb(frames):
+        file = frame.f_code.co_filename
+        called = called or file.startswith(_NOT_THE_PLUGINS[0])
+        if called and not file.startswith(_NOT_THE_PLUGINS) and not _LIBRARIES & {*Path(file).parts}:
+            place = f" in {file}, line {line}, {frame.f_code.co_name}: a policy that never answers ends no run"
+    return place
 
 
 def exit_code(error: DdlschedError) -> int:

@@ -13,17 +13,22 @@ from ddlsched.errors import InputError
 
 __all__ = ["refuse_ineffective", "run_arguments"]
 
+_FAILING = ("server_mtbf_s", "failures", "outages", "capacity")
 _NEEDS = {
     "rescale_cost": ("allocation",),
     "straggler_slowdown": ("straggler_share",),
     "server_repair_s": ("server_mtbf_s",),
-    "restart_s": ("server_mtbf_s", "failures", "outages", "capacity", "order", "placement", "queues"),
-    "state_mb": ("order", "placement", "queues"),
-    "state_share": ("order", "placement", "queues"),
+    "checkpoint_to": ("checkpoint",),
+    "recovery": _FAILING,
+    "health": _FAILING,
+    "restart_gpu_s": (*_FAILING, "order", "placement", "queues"),
+    "restart_s": (*_FAILING, "order", "placement", "queues"),
+    "state_mb": ("order", "placement", "queues", "checkpoint"),
+    "state_share": ("order", "placement", "queues", "checkpoint"),
     "throughputs": ("server_table",),
     "reference_kind": ("throughputs",),
     "admission": ("queues",),
-    "checkpoint_iterations": ("server_mtbf_s", "failures", "outages", "capacity"),
+    "checkpoint_iterations": _FAILING,
 }
 """Flags that change nothing without one of others."""
 

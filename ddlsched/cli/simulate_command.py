@@ -17,7 +17,7 @@ from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.output import emit, notice, run_status, without_nan
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.cluster.disturbances import Disturbances, jitter_remark
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.io.files import refuse_unwritable, replacing
@@ -106,6 +106,8 @@ def simulate(
     seed = given.pop("seed", 0)
     workload = _made_or_read(jobs, seed)
     if remark := long_run_remark(workload.task_ends):
+        notice(remark)
+    if remark := jitter_remark(disturbances.values.get("jitter_cv", 0.0)):
         notice(remark)
     gpus = given.get("cluster", Cluster()).num_gpus
     with run_status(f"simulating {len(workload)} jobs on {gpus} GPUs") as watch:
@@ -266,12 +268,17 @@ def _metrics_table(result: Result, used: dict[str, float], ran: str) -> str:
 def _remarks(result: Result) -> list[str]:
     """Return what is to be known of the figures, a line each."""
     from ddlsched.network.card_remark import card_remark
+    from ddlsched.results.metrics import ON_NETWORK, network_remark
+    from ddlsched.results.result import PHASE_FIELDS
     from ddlsched.results.sampled import sampled_text
 
     most, remark = result.most_jobs_on_a_gpu, card_remark(result.contention, result.finished.network)
     shared = f"GPUs were shared: up to {most} jobs at a time on one (--exclusive: one job a GPU)."
     sampled = [sampled_text(result)] if result.finished.sampled else []
-    return [*sampled, *([shared] if most > 1 else []), *([remark] if remark else [])]
+    spent_ns = {phase: int(result.finished.state.jobs[field].sum()) for phase, field in PHASE_FIELDS.items()}
+    total_ns = sum(spent_ns.values()) or 1
+    saturated = network_remark(*(spent_ns[f"{phase}_s"] / total_ns for phase in ("queueing", *ON_NETWORK)))
+    return [*sampled, *([shared] if most > 1 else []), *filter(None, [remark, saturated and f"Network: {saturated}"])]
 
 
 def _rows(summary: dict[str, float], used: dict[str, float]) -> list[tuple[str, str, str]]:

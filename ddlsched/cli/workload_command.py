@@ -19,7 +19,8 @@ app = typer.Typer(
     help="Generate a workload file for 'simulate', or import one from a public trace.",
     no_args_is_help=True,
     epilog="Columns of a workload file: job_id, arrival_s, gpus, iterations, forward_s, backward_s, message_bytes, "
-    "gpu_memory_mb, and optionally model, user, buckets, time_limit_s, queue, priority.",
+    "gpu_memory_mb, and optionally model, user, buckets, time_limit_s, queue, priority, required_levels, "
+    "preferred_levels, balanced_level.",
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ddlsched.units import MAX_NS, ns_from_s
@@ -62,30 +62,41 @@ class FailurePlaces(NamedTuple):
 
 
 class _Thing(NamedTuple):
-    """Something that fails by a cause: the servers and GPUs that are hit, and its part of the mean rate."""
+    """Something that fails by a cause: the servers and GPUs that are hit, its part of the mean rate, and its server."""
 
     cause: FailureCause
     servers: Sequence[int]
     gpus: range
     job: int
     rate: float
+    home: int = -1
+    lemon: bool = False
 
 
 _COMES, _GOES, _FAILS = range(3)
 
 
-def drawn_changes(causes: Sequence[FailureCause], places: FailurePlaces, rng: np.random.Generator) -> Iterator[Change]:
+def drawn_changes(
+    causes: Sequence[FailureCause], places: FailurePlaces, rng: np.random.Generator, replaced: Collection[int] = ()
+) -> Iterator[Change]:
     """Yield what fails and comes back, in order of time, without an end.
 
     A thing fails again after its repair. While its servers are down it cannot: such a failure is none, and the next is
-    drawn from then. A server that is down already does not go down again, nor is its repair any later.
+    drawn from then. A server that is down already does not go down again, nor is its repair any later. Of a lemon that
+    has been ``replaced``, as many failures are none as make its rate that of the others (exact of exponential times).
     """
-    return _Draws(causes, places, rng).changes()
+    return _Draws(causes, places, rng, replaced).changes()
 
 
 class _Draws:
-    def __init__(self, causes: Sequence[FailureCause], places: FailurePlaces, rng: np.random.Generator) -> None:
-        self._rng, self._down = rng, set[int]()
+    def __init__(
+        self,
+        causes: Sequence[FailureCause],
+        places: FailurePlaces,
+        rng: np.random.Generator,
+        replaced: Collection[int],
+    ) -> None:
+        self._rng, self._replaced, self._down = rng, replaced, set[int]()
         self._coming: list[tuple[int, int, int, int, list[int]]] = []  # time, what, first server, thing, servers
         luck = rng.random(places.num_servers) if any(cause.lemon_share for cause in causes) else None
         self._things = [thing for cause in causes for thing in _things(cause, places, luck)]
@@ -126,9 +137,18 @@ class _Draws:
         self._fails_after(now_ns, number)
         return (CapacityChange(now_ns, False, server) for server in servers)
 
+    def _is_none(self, thing: _Thing) -> bool:
+        """Return whether a failure is one that a lemon would have, but not the server that has replaced it."""
+        if not thing.lemon or thing.home not in self._replaced:
+            return False
+        return bool(self._rng.random() * thing.cause.lemon_times >= 1)
+
     def _go(self, now_ns: int, number: int, _: list[int]) -> Iterator[Change]:
         thing = self._things[number]
         cause = thing.cause
+        if not cause.hangs and self._is_none(thing):
+            self._fails_after(now_ns, number)
+            return iter(())
         servers = [server for server in thing.servers if server not in self._down]
         if not servers:
             self._fails_after(now_ns, number)
@@ -140,7 +160,7 @@ class _Draws:
     def _fail(self, now_ns: int, number: int, _: list[int]) -> Iterator[Change]:
         thing = self._things[number]
         cause, hang_ns = thing.cause, thing.cause.noticed_ns
-        if thing.servers and self._down.issuperset(thing.servers):
+        if (thing.servers and self._down.issuperset(thing.servers)) or self._is_none(thing):
             self._fails_after(now_ns, number)
             return
         if cause.takes == "job" or hang_ns is None:
@@ -167,4 +187,4 @@ def _things(cause: FailureCause, places: FailurePlaces, luck: np.ndarray | None)
         taken = racks.get(servers[0], servers) if cause.takes == "rack" else servers
         gpus = range(first[min(servers)], first[max(servers) + 1])
         for gpu in gpus if cause.per == "gpu" else (-1,):
-            yield _Thing(cause, taken, gpus if gpu < 0 else range(gpu, gpu + 1), -1, rate)
+            yield _Thing(cause, taken, gpus if gpu < 0 else range(gpu, gpu + 1), -1, rate, servers[0], bool(lemon))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, log
@@ -11,15 +11,26 @@ from typing import TYPE_CHECKING
 
 from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Strike, drawn_changes
 from ddlsched.cluster.failure_causes import FailureCause, read_causes
+from ddlsched.cluster.reliability_doors import CheckpointPolicy, CheckpointStore, HealthPolicy, RecoveryPolicy
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
+from ddlsched.plugins.names import resolve
 from ddlsched.ranges import LAST_S, check_fields, ranged
 from ddlsched.units import MAX_NS, bytes_from_mb, is_whole, ns_from_s
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["CapacityChange", "Disturbances", "Outage", "end_ns", "jitter_factors", "overlap", "read_outages"]
+__all__ = [
+    "CapacityChange",
+    "Disturbances",
+    "Outage",
+    "end_ns",
+    "jitter_factors",
+    "jitter_remark",
+    "overlap",
+    "read_outages",
+]
 
 JITTER_VALUES = 4096
 MAX_SLOWDOWN = 1e6
@@ -76,8 +87,19 @@ class Disturbances:
         also objects of :class:`Outage`.
     checkpoint_iterations
         After how many iterations a job's work is safe from failures.
+    checkpoint
+        In place of that, when a job saves its state at a cost: ``young``, ``daly``, ``fixed:every_s=1800``.
+    checkpoint_to
+        Where it goes: ``disk:gb_per_s=2``, ``peer``, ``storage:servers=2``, each also with ``background_share=0.05``;
+        in Python also a :class:`~ddlsched.cluster.reliability_doors.CheckpointStore`.
+    recovery
+        How a job goes on that lost a server: ``wait``, ``spares:count=2``; by default it joins the queue.
+    health
+        Which servers are taken for lemons and replaced, and how often jobs are checked: ``repeated-failures:count=3``.
     restart_s
         Time for which a job holds its GPUs before it goes on after a failure, a stop or a move, seconds.
+    restart_gpu_s
+        Further such time for each of the job's GPUs, seconds: start-up grows with the number of ranks.
     state_mb
         What a job that a policy stopped or moves takes along from each of its GPUs over the network to other servers,
         MB (1e6 B); 0 is nothing, by default it is a part of the memory that the job takes there.
@@ -97,7 +119,12 @@ class Disturbances:
     failures: tuple[FailureCause, ...] | str = ()
     outages: tuple[Outage, ...] | str = ()
     checkpoint_iterations: int = ranged(1, 1)
+    checkpoint: CheckpointPolicy | str | None = None
+    checkpoint_to: CheckpointStore | str = "disk"
+    recovery: RecoveryPolicy | str | None = None
+    health: HealthPolicy | str | None = None
     restart_s: float = ranged(0.0, 0.0, LAST_S)
+    restart_gpu_s: float = ranged(0.0, 0.0, LAST_S)
     state_mb: float | None = ranged(None, 0.0, MAX_NS / 1e6)
     state_share: float = ranged(1.0, 0.0, 1.0)
     prediction_error: float = ranged(0.0, 0.0, 10.0)
@@ -112,8 +139,34 @@ class Disturbances:
         _refuse_overlap(outages)
         if self.state_mb is not None and self.state_share != 1.0:
             raise InputError("disturbances: both state_mb and state_share are given; expected one of them")
+        self._check_doors()
         object.__setattr__(self, "outages", outages)
         object.__setattr__(self, "failures", failures)
+
+    def _check_doors(self) -> None:
+        """Refuse doors that are none, or that do not go together."""
+        health, store = self.health_policy, self.checkpoint_store
+        if self.recovery is not None:
+            resolve("recovery", self.recovery)
+        if self.checkpoint_policy is not None and self.checkpoint_iterations != 1:
+            raise InputError("disturbances: checkpoint and checkpoint_iterations are given; expected one of them")
+        if self.checkpoint is None and (store != CheckpointStore() or (health is not None and health.check_s < inf)):
+            raise InputError("disturbances: checkpoint_to and check_s need checkpoints; expected checkpoint as well")
+
+    @property
+    def checkpoint_policy(self) -> CheckpointPolicy | None:
+        """When jobs save their state, if they do at a cost."""
+        return None if self.checkpoint is None else resolve("checkpoint", self.checkpoint)
+
+    @property
+    def checkpoint_store(self) -> CheckpointStore:
+        """Where their state goes."""
+        return CheckpointStore.of(self.checkpoint_to)
+
+    @property
+    def health_policy(self) -> HealthPolicy | None:
+        """Who finds lemons, and what nobody notices."""
+        return None if self.health is None else resolve("health", self.health)
 
     @property
     def servers_fail(self) -> bool:
@@ -134,10 +187,9 @@ class Disturbances:
         lasting = self.jitter_cv > 0 or self.straggler_share > 0 or self.prediction_error > 0
         return lasting or bool(self.causes)
 
-    @property
-    def restart_ns(self) -> int:
-        """Time for which a job that starts again holds its GPUs, nanoseconds."""
-        return ns_from_s(self.restart_s)
+    def restart_ns(self, num_gpus: int) -> int:
+        """Return for how long a job of so many GPUs that starts again holds them, nanoseconds."""
+        return ns_from_s(self.restart_s + self.restart_gpu_s * num_gpus)
 
     @property
     def moves_state(self) -> bool:
@@ -150,8 +202,12 @@ class Disturbances:
             return bytes_from_mb(self.state_mb)
         return gpu_memory_bytes if self.state_share == 1 else round(gpu_memory_bytes * self.state_share)
 
-    def capacity_changes(self, places: FailurePlaces, rng: np.random.Generator) -> Iterator[CapacityChange | Strike]:
+    def capacity_changes(
+        self, places: FailurePlaces, rng: np.random.Generator, replaced: Collection[int] = ()
+    ) -> Iterator[CapacityChange | Strike]:
         """Return what fails and comes back, in order of time; endless for random failures.
+
+        Servers that are ``replaced`` when they would fail are no lemons any more.
 
         Raises
         ------
@@ -164,7 +220,7 @@ class Disturbances:
                 last = places.num_servers - 1
                 raise InputError(f"outage of server {outage.server}: the cluster's servers are 0 to {last}")
         if self.causes:
-            return drawn_changes(self.causes, places, rng)
+            return drawn_changes(self.causes, places, rng, replaced)
         return iter(sorted(change for outage in outages for change in _changes_of(outage)))
 
     def misjudged_iterations(self, iterations: np.ndarray, most: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -247,6 +303,19 @@ def jitter_factors(cv: float) -> np.ndarray:
     factors = np.exp(sigma * ndtri((np.arange(JITTER_VALUES) + 0.5) / JITTER_VALUES))
     scaled: np.ndarray = factors / factors.mean()
     return scaled
+
+
+def jitter_remark(cv: float) -> str | None:
+    """Return what jitter does to most tasks if it is so wide that its coefficient of variation does not tell."""
+    if cv <= 1.0:
+        return None
+    import numpy as np
+
+    factors = jitter_factors(cv)
+    return (
+        f"Jitter: half of the compute tasks take less than {np.median(factors):.2f} of the job's time; tails are cut, "
+        f"so that the coefficient of variation is {factors.std():.1f}."
+    )
 
 
 def read_outages(path: Path) -> tuple[Outage, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import gamma, inf
 from pathlib import Path
@@ -12,7 +13,7 @@ from ddlsched.io.tables import cell_number, cell_time_s, cell_whole, csv_rows, l
 from ddlsched.ranges import LAST_S, check_fields, ranged
 from ddlsched.units import ns_from_s
 
-__all__ = ["PRESETS", "FailureCause", "read_causes"]
+__all__ = ["PRESETS", "FailureCause", "failures_per_s", "read_causes"]
 
 _TABLES = Path(__file__).parent / "failure_tables"
 PRESETS = tuple(sorted(path.stem for path in _TABLES.glob("*.csv")))
@@ -97,6 +98,16 @@ class FailureCause:
     def scale_s(self) -> float:
         """The scale of the Weibull distribution whose mean is ``mtbf_s``."""
         return self.mtbf_s if self.shape == 1 else self.mtbf_s / gamma(1 + 1 / self.shape)
+
+
+def failures_per_s(causes: Iterable[FailureCause], num_gpus: int, num_servers: int) -> float:
+    """Return how often a job of so many GPUs on so many servers of one rack is hit without a warning, per second."""
+    things = {"gpu": num_gpus, "server": num_servers, "rack": 1, "job": 1}
+    return sum(
+        things[cause.per] / cause.mtbf_s
+        for cause in causes
+        if not cause.warned and cause.noticed_s < inf and (cause.per != "job" or num_gpus >= cause.least_gpus)
+    )
 
 
 def read_causes(given: str) -> tuple[FailureCause, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ddlsched.cluster.disturbances import jitter_remark
 from ddlsched.results.door_counts import COUNTS
+from ddlsched.results.metrics import ON_NETWORK, network_remark
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,11 +20,14 @@ def conditions(asked: Mapping[str, Any], runs: pd.DataFrame) -> list[str]:
 
     ``asked`` is the content of comparison.json, ``runs`` the table runs.csv.
     """
+    disturbances = asked.get("options", {}).get("disturbances") or {}
     return [
         *_paths(asked["policies"]),
         *_clusters(asked["clusters"]),
         *_sharing(runs),
-        *_departures(asked.get("options", {}).get("disturbances") or {}, runs),
+        *_network_bound(runs),
+        *filter(None, [jitter_remark(disturbances.get("jitter_cv", 0.0))]),
+        *_departures(disturbances, runs),
     ]
 
 
@@ -64,6 +69,14 @@ def _sharing(runs: pd.DataFrame) -> Iterator[str]:
     most = runs.get("most_jobs_on_a_gpu")
     if most is not None and most.max() > 1:
         yield f"GPUs were shared: up to {int(most.max())} jobs at a time on one (--exclusive: one job a GPU)."
+
+
+def _network_bound(runs: pd.DataFrame) -> Iterator[str]:
+    """Say of each policy whose runs the network decides that it does."""
+    if {f"{phase}_share" for phase in ON_NETWORK} <= {*runs}:
+        for policy, own in runs.groupby("policy", sort=False):
+            if remark := network_remark(*(float(own[f"{phase}_share"].mean()) for phase in ("queueing", *ON_NETWORK))):
+                yield f"{policy}: {remark}"
 
 
 def _departures(disturbances: Mapping[str, Any], runs: pd.DataFrame) -> Iterator[str]:

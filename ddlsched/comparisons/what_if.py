@@ -14,6 +14,7 @@ from ddlsched.cluster.tenants_file import tenants_of
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.options import declared, hints_of
+from ddlsched.results.statistics import paired_change, verdict
 from ddlsched.results.tenants import tenant_table
 from ddlsched.simulation import simulate
 
@@ -31,10 +32,15 @@ _REFUSED = ("timeline", "watch", "disturbances", "throughputs", "reference_kind"
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """Two runs of the same jobs."""
+    """Two runs of the same jobs, or several such pairs, whose jobs' lengths differ by a hair.
 
-    before: Result
-    after: Result
+    Attributes
+    ----------
+    pairs
+        Before and after, a pair a draw, at least one.
+    """
+
+    pairs: tuple[tuple[Result, Result], ...]
 
     def tenants(self) -> pd.DataFrame:
         """Return for each queue what it had before and after: means, and the change of the JCT as a share.
@@ -43,49 +49,68 @@ class WhatIf:
         -------
         DataFrame
             By ``queue``: ``jobs``, ``wait_before_s``, ``wait_after_s``, ``jct_before_s``, ``jct_after_s``,
-            ``jct_change``, ``preemptions_before``, ``preemptions_after``; the last row, ``all``, is of all jobs. Jobs
-            count that finished in both runs.
+            ``preemptions_before``, ``preemptions_after``; ``jct_change``, of several draws with the ends of its 95 %
+            interval, ``jct_change_low`` and ``_high``, and the ``verdict``: better, worse, or undecided. The last row,
+            ``all``, is of all jobs. Jobs count that finished in both runs.
         """
         import pandas as pd
 
-        both = self._finished_in_both()
-        columns = {"wait": "queueing_s", "jct": "jct_s"}
-        names = [f"{name}_{when}_s" for name in columns for when in ("before", "after")]
-        means = both.groupby("queue")[names].mean()
-        means.loc["all"] = both[names].mean()
-        counts = both.groupby("queue").size()
-        counts.loc["all"] = len(both)
-        table = pd.DataFrame({"jobs": counts}).join(means)
-        table["jct_change"] = table["jct_after_s"] / table["jct_before_s"] - 1
-        for when, result in (("before", self.before), ("after", self.after)):
-            stops = tenant_table(result)["preemptions"]
-            table[f"preemptions_{when}"] = stops.reindex(table.index).fillna(0).astype(int)
-            table.loc["all", f"preemptions_{when}"] = int(stops.sum())
-        return table
+        draws = pd.concat([_means(*pair) for pair in self.pairs], keys=range(len(self.pairs)), names=["draw", "queue"])
+        table = draws.groupby("queue", sort=False).mean()
+        jct_s = {when: draws[f"jct_{when}_s"].unstack("queue") for when in ("before", "after")}
+        changes = [paired_change(jct_s["after"][queue], jct_s["before"][queue]) for queue in table.index]
+        told = {"jct_change": "mean", "jct_change_low": "low", "jct_change_high": "high"}
+        for column, end in told.items():
+            table[column] = [getattr(change, end) for change in changes]
+        if len(self.pairs) == 1:
+            return table.drop(columns=["jct_change_low", "jct_change_high"])
+        return table.assign(verdict=[verdict(change) for change in changes])
 
     def jobs(self) -> pd.DataFrame:
-        """Return by how much each job that finished in both runs is faster: those that gain most first.
+        """Return by how much each job that finished in both runs is faster, on average: who gains most first.
 
         Returns
         -------
         DataFrame
             ``job_id``, ``queue``, ``jct_before_s``, ``jct_after_s``, ``gain_s``.
         """
-        both = self._finished_in_both()
+        import pandas as pd
+
+        both = pd.concat([_finished_in_both(*pair) for pair in self.pairs])
+        both = both.groupby(["job_id", "queue"], sort=False, as_index=False).mean()
         both["gain_s"] = both["jct_before_s"] - both["jct_after_s"]
         columns = ["job_id", "queue", "jct_before_s", "jct_after_s", "gain_s"]
         return both[columns].sort_values("gain_s", ascending=False, ignore_index=True)
 
-    def _finished_in_both(self) -> pd.DataFrame:
-        jobs = {"before": self.before.jobs, "after": self.after.jobs}
-        done = (jobs["before"]["state"] == "finished") & (jobs["after"]["state"] == "finished")
-        table = jobs["before"][["job_id"]].assign(queue=[job.queue or "-" for job in self.before.workload])
-        for when, frame in jobs.items():
-            table[f"wait_{when}_s"], table[f"jct_{when}_s"] = frame["queueing_s"], frame["jct_s"]
-        return table[done].copy()
+
+def _means(before: Result, after: Result) -> pd.DataFrame:
+    """Return the means of each queue, and of all, in a pair of runs."""
+    import pandas as pd
+
+    both = _finished_in_both(before, after)
+    names = [f"{name}_{when}_s" for name in ("wait", "jct") for when in ("before", "after")]
+    means = both.groupby("queue")[names].mean()
+    means.loc["all"] = both[names].mean()
+    counts = both.groupby("queue").size()
+    counts.loc["all"] = len(both)
+    table = pd.DataFrame({"jobs": counts}).join(means)
+    for when, result in (("before", before), ("after", after)):
+        stops = tenant_table(result)["preemptions"]
+        table[f"preemptions_{when}"] = stops.reindex(table.index).fillna(0)
+        table.loc["all", f"preemptions_{when}"] = stops.sum()
+    return table
 
 
-def what_if(workload: Workload, options: Mapping[str, Any], changes: Sequence[str]) -> WhatIf:
+def _finished_in_both(before: Result, after: Result) -> pd.DataFrame:
+    jobs = {"before": before.jobs, "after": after.jobs}
+    done = (jobs["before"]["state"] == "finished") & (jobs["after"]["state"] == "finished")
+    table = jobs["before"][["job_id"]].assign(queue=[job.queue or "-" for job in before.workload])
+    for when, frame in jobs.items():
+        table[f"wait_{when}_s"], table[f"jct_{when}_s"] = frame["queueing_s"], frame["jct_s"]
+    return table[done].copy()
+
+
+def what_if(workload: Workload, options: Mapping[str, Any], changes: Sequence[str], *, draws: int = 1) -> WhatIf:
     """Run jobs as they were, and with changes.
 
     Parameters
@@ -94,6 +119,8 @@ def what_if(workload: Workload, options: Mapping[str, Any], changes: Sequence[st
         The run: its jobs, and arguments of :func:`ddlsched.simulate`.
     changes
         See :func:`changed`.
+    draws
+        How often, with jobs' lengths that differ by at most 0.1 % or one iteration.
 
     Raises
     ------
@@ -102,8 +129,12 @@ def what_if(workload: Workload, options: Mapping[str, Any], changes: Sequence[st
     """
     if not any(job.queue for job in workload):
         raise InputError("no job has a queue; expected a workload with the column queue, to say which tenants gain")
+    if draws < 1:
+        raise InputError(f"--draws {draws}: is no number of runs; expected 1 or more")
     after = changed(options, changes)
-    return WhatIf(before=simulate(workload, **options), after=simulate(workload, **after))
+    both = (dict(options), after)
+    first, second = ([simulate(workload, **given, draw=draw) for draw in range(draws)] for given in both)
+    return WhatIf(pairs=tuple(zip(first, second, strict=True)))
 
 
 def changed(options: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ddlsched.cluster.disturbances import Disturbances, jitter_factors
 from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
 from ddlsched.engine.build_tasks import build_tasks, count_parts
 from ddlsched.engine.loop.room import count_room
+from ddlsched.engine.memory_needed import refuse_too_large
 from ddlsched.engine.records.field_values import KEY_WORDS, NEVER, JobState
 from ddlsched.engine.records.layout import Records, State, make_records
 from ddlsched.errors import InputError, PluginError, guarded, label
@@ -62,6 +63,7 @@ def build_state(
     refuse_misfits(workload, cluster)
     refuse_elastic_misfits(workload, cluster)
     jobs = _jobs(workload, moving)
+    refuse_too_large(workload, jobs)
     arrays = build_tasks(workload, jobs, moving)
     num_transfers, pending = len(arrays.transfers), np.array(arrays.pending, np.int64)
     num_gpus, num_items = cluster.num_gpus, cluster.num_gpus + num_transfers + len(jobs)

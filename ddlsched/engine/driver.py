@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.cluster.capacity_changes import FailurePlaces
+from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Strike
 from ddlsched.engine.build import build_state
+from ddlsched.engine.checkpointing import Checkpointing
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.job_placement import JobPlacement
@@ -108,6 +109,7 @@ class Simulation:
 
     def __init__(self, workload: Workload, settings: RunSettings, in_python: frozenset[Kind] = frozenset()) -> None:
         self._settings = settings
+        _refuse_recovery(workload, settings)
         cluster, network, disturbances = settings.cluster, settings.network, settings.disturbances
         streams = random_streams(settings.options["seed"])
         self._policies = policies = CheckedPolicies(
@@ -129,27 +131,35 @@ class Simulation:
         self._forms = PolicyForms(*asked, in_python, others, predicted, path)
         num_slices = _SLICES if settings.window else 0
         moving = any(map(policies.stops_or_moves, ("order", "placement", "admission")))
+        saving = disturbances.checkpoint_policy
+        sending = moving or (saving is not None and disturbances.checkpoint_store.sends)
         arrays = build_state(
-            workload, cluster, network, disturbances, settings.interference, streams["jobs"], num_slices, moving
+            workload, cluster, network, disturbances, settings.interference, streams["jobs"], num_slices, sending
         )
         self._state = state = RunState(workload, cluster, network, arrays)
-        changes = disturbances.capacity_changes(_places(workload, settings), streams["capacity"])
-        if settings.capacity is not None:
-            changes = settings.capacity.changes(cluster.num_servers)
+
+        def changes(replaced: Collection[int]) -> Iterator[CapacityChange | Strike]:
+            if settings.capacity is not None:
+                return settings.capacity.changes(cluster.num_servers)
+            return disturbances.capacity_changes(_places(workload, settings), streams["capacity"], replaced)
+
         standstill = Standstill(state, settings.span.until_ns < MAX_NS)
         self._routes = Routes(state, policies)
         costs = CommunicationCosts(cluster, network, settings.contention, settings.options["load_per_byte_s"])
         state.refuse_long_service(costs)
-        refuse_what_nobody_sends(workload, settings.contention, self._routes, moving and disturbances.moves_state)
+        refuse_what_nobody_sends(
+            workload, settings.contention, settings.network, self._routes, sending and disturbances.moves_state
+        )
         transfers = StateTransfers(state, costs, disturbances)
         in_loop = self._forms.loop_asks_for_paths(settings.window is not None, beyond_plain_rings(state))
         hops = HopTables(state, self._routes) if in_loop else None
-        self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers, hops)
-        commits = disturbances.checkpoint_iterations
-        self._servers = ServerOutages(state, changes, commits, standstill, self._placing)
-        self._moving = (
-            StopsAndMoves(state, policies, self._placing, disturbances.restart_ns, standstill) if moving else None
-        )
+        self._placing = JobPlacement(state, policies, costs, self._routes, disturbances, transfers, hops)
+        self._servers = ServerOutages(state, changes, disturbances, standstill, self._placing)
+        self._sending_state = sending
+        if saving is not None:
+            saved = Checkpointing(state, disturbances, saving, self._placing, transfers, self._servers.at)
+            self._servers.checkpointing = saved
+        self._moving = StopsAndMoves(state, policies, self._placing, standstill) if moving else None
         self._tenants = None
         if self._moving is not None and settings.tenants is not None:
             self._tenants = TenantRounds(state, policies, self._placing, settings.tenants, self._moving.preempt)
@@ -171,7 +181,7 @@ class Simulation:
             run.refused_by_link = False
         run.skipping_networked = self._may_skip_networked()
         run.jumps_from_round = ROUNDS_BEFORE_JUMPS if self._may_jump() else NEVER
-        if self._settings.options["sample"] and self._may_jump():
+        if self._settings.options["sample"] and (self._may_jump() or self._may_leap_by_ranks()):
             run.sampling, run.jumps_from_round = 1, 0
         # Otherwise each GPU's tasks are recorded; and an order that may remember what it was asked is asked about each
         # GPU, as in recorded runs.
@@ -193,7 +203,7 @@ class Simulation:
         A policy that admits must look at no more than the fullest link, and jobs stay where they are.
         """
         run, forms = self._state.run, self._forms
-        if not run.grouping or self._routes.chosen or self._moving is not None or run.elastic or self._outside:
+        if not run.grouping or self._routes.chosen or self._sending_state or run.elastic or self._outside:
             return False
         asked = run.communication == Communication.ADMITS and run.refused_by_link and run.message_parts == 1
         fixed = run.contention == Contention.LINK_RATES or run.weights_are_fixed
@@ -206,14 +216,30 @@ class Simulation:
         An allocation policy is asked whenever any job finishes, and sees how far every elastic job is. What a job that
         outlasts its prediction has left does not fall by the same in every iteration.
         """
-        run = self._state.run
-        calm = bool(run.skipping_networked) and not run.elastic and len(self._state.arrays.jitter) == 1
-        return calm and not self._settings.disturbances.prediction_error and self._forms.may_jump()
+        return bool(self._state.run.skipping_networked) and self._is_calm() and self._forms.may_jump()
+
+    def _is_calm(self) -> bool:
+        calm = not self._state.run.elastic and len(self._state.arrays.jitter) == 1
+        return calm and not self._settings.disturbances.prediction_error
+
+    def _may_leap_by_ranks(self) -> bool:
+        """Return whether a sampled run leaps by the ranks that an order gave last, and then past jobs that are alone.
+
+        Where jobs share GPUs their turns depend on the order in every iteration.
+        """
+        run, alone = self._state.run, self._settings.cluster.exclusive
+        if not run.order_ranked or not alone or self._routes.chosen_anew or not self._is_calm():
+            return False
+        if not self._forms.may_leap_by_ranks():
+            return False
+        run.skipping_networked = run.key_is_periodic = 1
+        return True
 
     def run(self) -> Finished:
         """Run to the end of the last job, or until the run is cut off."""
         state = self._state
         ensure_compiled(state.run, self._parts())
+        self._servers.begin()
         state.run.pause_ns = self._settings.span.warmup_ns or self._pause_at_end()
         answers: dict[int, Callable[[], None]] = {
             Question.KEYS: self._rank,
@@ -259,7 +285,8 @@ class Simulation:
         yield Part.ALL
         if self._settings.span.warmup_ns:
             yield Part.WARM_UP
-        if run.next_capacity_ns < NEVER:
+        disturbances = self._settings.disturbances
+        if run.next_capacity_ns < NEVER or disturbances.recovery is not None or self._servers.checkpointing is not None:
             yield Part.CAPACITY
         if not self._forms.all_compiled or run.order_ranked:
             yield Part.PYTHON
@@ -271,7 +298,7 @@ class Simulation:
             yield Part.ELASTIC
         if run.contention == Contention.SHARES:
             yield Part.SHARES
-        if self._moving is not None:
+        if self._moving is not None or disturbances.recovery is not None or self._servers.checkpointing is not None:
             yield Part.MOVES
         if self._placing.groups.may_fold and self._state.jobs.grouped.any():
             yield Part.GROUPS
@@ -309,6 +336,7 @@ class Simulation:
             if stay.to_ns < 0:
                 finish_ns = state.jobs.finish_ns.item(stay.job)
                 stay.to_ns = finish_ns if finish_ns >= 0 else now_ns
+                stay.begin_ns = state.begin_of_work_ns(stay.job, stay)
         absent = [(server, since_ns, now_ns) for server, since_ns in self._servers.down.items()]
         return Finished(
             state=state.arrays,
@@ -320,6 +348,7 @@ class Simulation:
             reservations=tuple(self._placing.reservations),
             departures=() if self._moving is None else tuple(self._moving.departures),
             failures=tuple(self._servers.failures),
+            replaced=frozenset(self._servers.replaced),
             refused=() if self._tenants is None else tuple(self._tenants.refused),
             outages=(*self._servers.outages, *absent),
             busy_ns=state.gpus.busy_ns - self._warmup_busy_ns,
@@ -346,6 +375,9 @@ class Simulation:
             self._set_wake("wake_placement_ns", "order")
 
     def _place(self) -> None:
+        if self._servers.checkpointing is not None:
+            self._servers.checkpointing.carry_out()
+            self._state.now.must_place[0] = 0  # a job that left its GPUs has set it
         if self._moving is not None:
             self._stop_and_move(self._moving)
         if self._tenants is not None:
@@ -459,6 +491,19 @@ def _places(workload: Workload, settings: RunSettings) -> FailurePlaces:
         )
     jobs = [(job.arrival_ns, job.num_gpus) for job in workload]
     return FailurePlaces(settings.cluster.first_gpus.tolist(), settings.network.racks, jobs)
+
+
+def _refuse_recovery(workload: Workload, settings: RunSettings) -> None:
+    """Refuse checkpoints and recovery of elastic jobs, whose allocation decides, and recovery beside admission."""
+    disturbances = settings.disturbances
+    asked = disturbances.checkpoint is not None or disturbances.recovery is not None
+    if asked and any(isinstance(job, ElasticJob) for job in workload):
+        raise InputError(
+            "disturbances: checkpoint or recovery is given, and jobs are elastic; expected jobs of a fixed size, or an "
+            "allocation policy that has them go on with the GPUs left, at the price of rescale_cost"
+        )
+    if disturbances.recovery is not None and settings.tenants is not None:
+        raise InputError("disturbances: recovery is given, and queues decide who starts; expected one of the two")
 
 
 def _number_of(workload: Workload, window: Window | None) -> int | None:

@@ -201,10 +201,11 @@ class GroupedJobs:
         first, count = jobs.first_worker.item(number), jobs.num_gpus.item(number)
         workers, tasks = state.arrays.workers, state.tasks.dag_task[jobs.first_task.item(number) :]
         leader = workers.leader[first : first + count]
-        gpu = workers.gpu[leader]
-        running = np.where(state.gpus.worker[gpu] == leader, tasks[state.gpus.task[gpu]], -1)
-        ready = np.where(workers.num_ready[leader] > 0, tasks[workers.first_ready[leader]], -1)
-        return running, ready
+        gpu, idle = workers.gpu[leader], workers.num_ready[leader] == 0
+        away = state.gpus.worker[gpu] != leader
+        # What an idle GPU did last, or a worker had ready, may be a task of a job before.
+        running = np.where(away, -1, tasks[np.where(away, 0, state.gpus.task[gpu])])
+        return running, np.where(idle, -1, tasks[np.where(idle, 0, workers.first_ready[leader])])
 
     def _resume(self, number: int, parts: Parts, at_work: tuple[np.ndarray, np.ndarray]) -> None:
         """Say by their new numbers what workers compute and have ready."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
 
 import numpy as np
 
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
 from ddlsched.engine.decisions.rounds import start_queued
@@ -32,7 +34,7 @@ _FEW = 16
 
 
 class JobPlacement:
-    """Places the jobs of a run; ``restart_ns`` is for how long one that was stopped holds its GPUs before it starts."""
+    """Places the jobs of a run; those that were stopped hold their GPUs for as long as ``disturbances`` say."""
 
     def __init__(
         self,
@@ -40,11 +42,11 @@ class JobPlacement:
         asker: CheckedPolicies,
         costs: CommunicationCosts,
         routes: Routes,
-        restart_ns: int,
+        disturbances: Disturbances,
         transfers: StateTransfers,
         hops: HopTables | None = None,
     ) -> None:
-        self._state, self._asker, self._restart_ns = state, asker, restart_ns
+        self._state, self._asker, self._disturbances = state, asker, disturbances
         self.costs = costs
         """What communication costs."""
         self._routes, self._transfers = routes, transfers
@@ -52,6 +54,10 @@ class JobPlacement:
         """Where the loop finds the paths that transfers may take, if it chooses among them itself."""
         self.state_at: dict[int, tuple[int, ...]] = {}
         """Where the state of each worker of a job is that a policy has taken off its GPUs: servers."""
+        self.reading_ns: dict[int, int] = {}
+        """For how long a job reads its state from a disk when it is placed next."""
+        self.started: Callable[[int], None] = lambda _: None
+        """Told of each job that has just been placed."""
         self.groups = GroupedJobs(state)
         """The jobs whose workers do different things."""
         self._reserved_ns: dict[int, int] = {}
@@ -89,13 +95,21 @@ class JobPlacement:
         """Return the first place in the queue, from ``place`` on, of a job that enough GPUs have room for, or -1."""
         return int(next_fitting(self._state.arrays, queue.numbers, place))
 
+    def restart_ns(self, number: int) -> int:
+        """Return for how long a job that was stopped holds its GPUs before it starts."""
+        return self._disturbances.restart_ns(self._state.workload[number].num_gpus)
+
     def put(self, number: int, gpus: list[int]) -> None:
         """Give a job its GPUs, in placement order; one that was stopped holds them before it starts."""
-        self.put_after(number, gpus, self._restart_ns if self._state.jobs.restarts.item(number) else 0)
+        if self._state.jobs.restarts.item(number):
+            self.put_again(number, gpus, 0)
+        else:
+            self.put_after(number, gpus, 0)
 
-    def put_again(self, number: int, gpus: list[int], hang_ns: int) -> None:
-        """Put a job that a failure has hit back on its GPUs, where it starts again after ``hang_ns``."""
-        self.put_after(number, gpus, hang_ns + self._restart_ns)
+    def put_again(self, number: int, gpus: list[int], further_ns: int) -> None:
+        """Put a job that was stopped on GPUs, where it starts again after ``further_ns``."""
+        reading_ns = self.reading_ns.pop(number, 0)
+        self.put_after(number, gpus, further_ns + reading_ns + self.restart_ns(number))
 
     def place(self, number: int) -> list[int] | None:
         """Ask where a job runs."""
@@ -108,14 +122,20 @@ class JobPlacement:
         self.reservations += changed
         self._reserved_ns = dict(reserved_ns)
 
-    def put_after(self, number: int, chosen: list[int], hold_ns: int) -> None:
-        """Give a job its GPUs, in placement order; it starts after ``hold_ns``."""
+    def put_after(self, number: int, chosen: list[int], hold_ns: int, sends: list[StateTransfer] | None = None) -> None:
+        """Give a job its GPUs, in placement order; it starts after ``hold_ns``, and after what it ``sends`` before.
+
+        By default that is its own state, if that is elsewhere.
+        """
         if self.groups.folds(number):
             self._put_folded(number, chosen, hold_ns)
-            return
+        else:
+            self._put(number, chosen, hold_ns, self._state_transfers(number, chosen) if sends is None else sends)
+        self.started(number)
+
+    def _put(self, number: int, chosen: list[int], hold_ns: int, transfers: list[StateTransfer]) -> None:
         state, costs, dag = self._state, self.costs, self._state.workload[number].dag
         planned = costs.planned(dag, chosen, self._routes.of_job(number))
-        transfers = self._state_transfers(number, chosen)
         crossed = [*chain.from_iterable(transfer.links for transfer in planned)]
         if crossed:
             reduces_ns = costs.iteration_ns(dag, planned)
@@ -174,13 +194,15 @@ class JobPlacement:
         """Make what Python looks at of a job that has just started: its views, and its stay on its GPUs."""
         state, view = self._state, self._state.views[number]
         view._placed(tuple(gpus), self.costs.servers_of(gpus))
-        stay = Residency(number, tuple(gpus), {}, from_ns, hold_ns)
+        left = state.jobs.start_iterations_left.item(number)
+        stay = Residency(number, tuple(gpus), {}, from_ns, hold_ns, iterations_left=left)
         for t, transfer in enumerate(planned, state.jobs.first_transfer.item(number)):
             state.transfer_views[t] = TransferView(
                 t, view, transfer.links, state.transfers, t, state.now, transfer.shares
             )
             stay.links_of[self.groups.part_of(number, t)] = transfer.links
         state.stays.append(stay)
+        state.stays_of[number].append(stay)
 
     def _state_transfers(self, number: int, chosen: list[int]) -> list[StateTransfer]:
         """Return what of a job's state goes over the network, if a policy has taken it off its GPUs."""

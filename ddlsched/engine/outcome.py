@@ -49,7 +49,9 @@ class Residency:
     It begins with the transfers of the job's state, if a policy had taken it off its GPUs, and ``hold_ns`` in which the
     job starts again; ``to_ns`` is -1 until it ends, ``ended_by`` says why unless the job has finished. ``links_of`` are
     the links that each transfer crosses, by its task's number, an entry a crossing; those of state are below 0.
-    ``state_bytes`` is what of its state comes over the network to begin with.
+    ``state_bytes`` is what of its state comes over the network to begin with. From ``begin_ns`` on it works, with
+    ``iterations_left``, which is known when it ends; ``saved`` says that it began with a checkpoint, which in the
+    background is whole at ``safe_ns``, and ``lost`` that a failure has undone its work.
     """
 
     job: int
@@ -61,6 +63,21 @@ class Residency:
     ended_by: str = ""
     rerouted: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
     state_bytes: int = 0
+    begin_ns: int = -1
+    iterations_left: int = 0
+    saved: bool = False
+    safe_ns: int = -1
+    lost: bool = False
+
+    @property
+    def worked_ns(self) -> int:
+        """For how long it worked before it ended."""
+        return max(self.to_ns - self.begin_ns, 0)
+
+    @property
+    def began_whole(self) -> bool:
+        """Whether the state with which it began can be gone back to: no failure cut its checkpoint short."""
+        return not self.saved or max(self.begin_ns, self.safe_ns) <= self.to_ns
 
     def reroute(self, task: int, from_ns: int, links: tuple[int, ...]) -> None:
         """Note the links that a task's transfer crosses from an instant on; only in recorded runs."""
@@ -146,6 +163,8 @@ class Finished:
         Every stop and move by a policy, in order of time.
     failures
         Every failure that hit a running job, in order of time.
+    replaced
+        Servers that were taken for lemons.
     reservations
         Job, when it was made and for when (nanoseconds), of each reservation of a recorded run, in order of time.
     outages
@@ -168,6 +187,7 @@ class Finished:
     rescales: tuple[tuple[int, Rescale, int], ...]
     departures: tuple[Departure, ...]
     failures: tuple[JobFailure, ...]
+    replaced: frozenset[int]
     reservations: tuple[tuple[int, int, int], ...]
     outages: tuple[tuple[int, int, int], ...]
     refused: tuple[Refused, ...]

@@ -260,6 +260,16 @@ class PolicyForms:
         keys = [self.order, *([self.communication] if self.communication_form == "transfer_key" else [])]
         return all(_repeats(form) for form in keys)
 
+    def may_leap_by_ranks(self) -> bool:
+        """Return whether a sampled run may leap though its order is asked in Python, or remembers what it was asked.
+
+        Nothing else may: transfers then go by the ranks that the order gave last, which count where links are full.
+        """
+        policy, model = self.communication, self.contention
+        compiled = policy.is_compiled and model.is_compiled and not policy.has_memory and not model.has_memory
+        reads = policy.reads & (PROGRESS | CLOCK) | model.reads & (PROGRESS | BYTES | CLOCK)
+        return compiled and policy.promises("refusal_lasts") and not reads
+
 
 def _repeats(form: PolicyForm) -> bool:
     """Return whether a key is the same in every period, or changes by the same amount."""

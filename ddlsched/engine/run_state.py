@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
@@ -33,8 +35,8 @@ class RunState:
         from a record; ``now`` those of the run.
     views, transfer_views
         What policies see of the jobs, by number, and of the transfers of jobs that were placed.
-    stays
-        Every job's stays on GPUs, in the order of placement.
+    stays, stays_of
+        Every job's stays on GPUs, in the order of placement; those of each job, by number.
     server_of_gpu
         Server of each GPU.
     """
@@ -49,6 +51,7 @@ class RunState:
         self.views = [JobView(job, number, self.jobs, number) for number, job in enumerate(workload)]
         self.transfer_views: dict[int, TransferView] = {}
         self.stays: list[Residency] = []
+        self.stays_of: defaultdict[int, list[Residency]] = defaultdict(list)
         self.server_of_gpu: list[int] = cluster.server_of_gpu.tolist()
 
     @property
@@ -89,6 +92,14 @@ class RunState:
         self.views[number]._placed((), ())
         stay = self.stays[self.jobs.stay.item(number)]
         stay.to_ns, stay.ended_by = self.now_ns, why
+        stay.begin_ns = self.begin_of_work_ns(number, stay)
+
+    def begin_of_work_ns(self, number: int, stay: Residency) -> int:
+        """Return from when on a job has worked in its last stay; MAX_NS if its state never came."""
+        if not stay.state_bytes:
+            return stay.from_ns + stay.hold_ns
+        began_ns = self.jobs.began_ns.item(number)
+        return int(began_ns) if began_ns > stay.from_ns else MAX_NS
 
     def is_present(self, server: int) -> bool:
         """Return whether a server is there."""

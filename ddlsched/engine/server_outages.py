@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from itertools import count
+from math import inf
 
 import numpy as np
 
 from ddlsched.cluster.capacity_changes import CapacityChange, Strike
+from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.engine.checkpointing import Checkpointing
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
 from ddlsched.engine.loop.from_python import stop_job
 from ddlsched.engine.outcome import JobFailure
 from ddlsched.engine.records.field_values import NEVER, JobState
+from ddlsched.engine.recovery import Recovery
 from ddlsched.engine.run_state import RunState
-from ddlsched.errors import SimulationError
-from ddlsched.units import NS_PER_S
+from ddlsched.errors import SimulationError, guarded, label
+from ddlsched.plugins.names import resolve
+from ddlsched.units import NS_PER_S, ns_from_s
 
 __all__ = ["ServerOutages", "Standstill"]
 
@@ -27,9 +36,10 @@ class ServerOutages:
     state
         The run.
     changes
-        When servers leave and come, in order of time; may be endless.
-    checkpoint_iterations
-        Work is safe after every so many iterations, for a server that leaves without a warning.
+        Returns when servers leave and come, in order of time, perhaps without an end; it is given the servers that have
+        been replaced, which become more.
+    disturbances
+        When work is safe, how jobs go on, and who looks after servers.
     standstill
         Told of every job that stops.
     placing
@@ -41,6 +51,8 @@ class ServerOutages:
         Every failure that hit a running job, in order of time.
     down
         Servers that are absent now, and since when.
+    replaced
+        Servers that were taken for lemons.
     outages
         Server, from, to (nanoseconds) of each absence that has ended.
     """
@@ -48,42 +60,76 @@ class ServerOutages:
     def __init__(
         self,
         state: RunState,
-        changes: Iterator[CapacityChange | Strike],
-        checkpoint_iterations: int,
+        changes: Callable[[Collection[int]], Iterator[CapacityChange | Strike]],
+        disturbances: Disturbances,
         standstill: Standstill,
         placing: JobPlacement,
     ) -> None:
-        self._state, self._changes, self._placing = state, changes, placing
-        self._checkpoint_iterations, self._standstill = checkpoint_iterations, standstill
+        self._state, self._placing = state, placing
+        self.replaced: set[int] = set()
+        self._changes = changes(self.replaced)
+        self._disturbances, self._standstill = disturbances, standstill
+        self._health = disturbances.health_policy
+        given = disturbances.recovery
+        self._recovery = None if given is None else Recovery(state, resolve("recovery", given), placing)
+        self.checkpointing: Checkpointing | None = None
+        """Takes jobs back to what they have saved, if they do so at a cost."""
         self.down: dict[int, int] = {}
         self.failures: list[JobFailure] = []
         self._hung: dict[int, tuple[int, int, int]] = {}  # of a job that hangs: its stay, since when, for how long
         self.outages: list[tuple[int, int, int]] = []
+        self._failed_s: defaultdict[int, list[float]] = defaultdict(list)
+        self._calls: list[tuple[int, int, Callable[[], None]]] = []
+        self._num_calls = count()
         self._expect_change()
+
+    def begin(self) -> None:
+        """Before the first event: hold spares back."""
+        if self._recovery is not None:
+            self._recovery.hold_back()
+
+    def at(self, time_ns: int, call: Callable[[], None]) -> None:
+        """Have something called at a time, nanoseconds, at least one from now."""
+        heapq.heappush(self._calls, (max(time_ns, self._state.now_ns + 1), next(self._num_calls), call))
+        self._tell_next()
 
     def _expect_change(self) -> None:
         self._change = next(self._changes, None)
-        self._state.now.next_capacity_ns[0] = NEVER if self._change is None else self._change.time_ns
+        self._tell_next()
+
+    def _tell_next(self) -> None:
+        change_ns = NEVER if self._change is None else self._change.time_ns
+        self._state.now.next_capacity_ns[0] = min(change_ns, self._calls[0][0]) if self._calls else change_ns
 
     def change(self) -> tuple[list[int], frozenset[int]]:
-        """Carry out this instant's changes; return the jobs that were stopped, and the GPUs that are gone."""
+        """Carry out this instant's changes and calls; return the jobs that were stopped, and the GPUs that are gone."""
         state = self._state
         come, going, strikes = self._take_changes()
+        if come or going or strikes:
+            state.now.must_place[0] = 1
         if come:
-            restore_gpus(state.arrays, np.array(come, np.int64))
+            gpus = [gpu for server in come for gpu in self._gpus(server)]
+            restore_gpus(state.arrays, np.array(gpus, np.int64))
+        if come and self._recovery is not None:
+            self._recovery.resume(come)
         running, lost_ns = state.jobs.state == JobState.RUNNING, state.jobs.lost_ns.copy()
         # Those that go without warning first, since a job may have GPUs on servers of both kinds.
         going.sort(key=lambda change: change.warned)
         for warned in (False, True):
             if gpus := [gpu for change in going if change.warned == warned for gpu in self._gpus(change.server)]:
-                fail_gpus(state.arrays, np.array(gpus, np.int64), 1 if warned else self._checkpoint_iterations)
+                iterations = 1 if warned else self._disturbances.checkpoint_iterations
+                fail_gpus(state.arrays, np.array(gpus, np.int64), iterations)
         stopped: list[int] = np.flatnonzero(running & (state.jobs.state == JobState.QUEUED)).tolist()
         for number in stopped:
-            self._note_stop(number, going, state.jobs.lost_ns.item(number) - lost_ns.item(number))
+            self._note_stop(number, going, lost_ns.item(number))
+        for number in stopped if self._recovery is not None else ():
+            self._recovery.recover(number)  # type: ignore[union-attr]
         for strike in strikes:
             for number in self._hit(strike):
                 self._strike(number, strike)
-        state.now.must_place[0] = 1
+        while self._calls and self._calls[0][0] <= state.now_ns:
+            heapq.heappop(self._calls)[2]()
+        self._tell_next()
         return stopped, frozenset(gpu for change in going for gpu in self._gpus(change.server))
 
     def _gpus(self, server: int) -> range:
@@ -91,8 +137,8 @@ class ServerOutages:
         return range(first_gpus.item(server), first_gpus.item(server + 1))
 
     def _take_changes(self) -> tuple[list[int], list[CapacityChange], list[Strike]]:
-        """Return the GPUs that come now, the servers that go, and what hits jobs only."""
-        state = self._state
+        """Return the servers that come now, those that go, and what hits jobs only; of spares nobody notices either."""
+        state, recovery = self._state, self._recovery
         come: list[int] = []
         going: list[CapacityChange] = []
         strikes: list[Strike] = []
@@ -102,23 +148,49 @@ class ServerOutages:
                 strikes.append(change)
             elif change.fails:
                 self.down[change.server] = state.now_ns
-                going.append(change)
+                self._examine(change)
+                if recovery is None or recovery.goes(change.server):
+                    going.append(change)
             else:
                 self.outages.append((change.server, self.down.pop(change.server), state.now_ns))
-                come += self._gpus(change.server)
+                if recovery is None or recovery.comes(change.server):
+                    come.append(change.server)
             self._expect_change()
         return come, going, strikes
 
-    def _note_stop(self, number: int, going: list[CapacityChange], lost_ns: int) -> None:
+    def _examine(self, change: CapacityChange) -> None:
+        """Ask whether a server that has failed is a lemon."""
+        if self._health is None or change.warned:
+            return
+        health, failed_s = self._health, self._failed_s[change.server]
+        failed_s.append(self._state.now_s)
+        if guarded(f"health {label(health)}: replaces", lambda: health.replaces(failed_s)):
+            self.replaced.add(change.server)
+            failed_s.clear()
+
+    def _note_stop(self, number: int, going: list[CapacityChange], before_ns: int) -> None:
         """Note that a job has lost its GPUs, and to which of the servers that go now."""
         state = self._state
         servers = {state.server_of_gpu[gpu] for gpu in state.stays[state.jobs.stay.item(number)].gpus}
-        cause = next(change.cause for change in going if change.server in servers)
+        change = next(change for change in going if change.server in servers)
         hung = self._hanging(number)
-        state.end_stay(number, _ending(cause, lost_ns))
-        self._standstill.count(number, "failures")
+        lost_ns = self._end_stay(number, change.cause, before_ns, saved=change.warned)
         if not hung:  # that the server goes is then what was noticed
-            self.failures.append(JobFailure(number, state.now_ns, cause, lost_ns))
+            self.failures.append(JobFailure(number, state.now_ns, change.cause, lost_ns))
+
+    def _end_stay(
+        self, number: int, cause: str, before_ns: int, *, saved: bool = False, since_ns: int | None = None
+    ) -> int:
+        """Take a stopped job, which had lost ``before_ns``, back to what it has ``saved``; return what it loses now."""
+        state = self._state
+        state.end_stay(number)
+        if self.checkpointing is not None and not saved:
+            lost_ns = self.checkpointing.fall_back(number, state.now_ns if since_ns is None else since_ns)
+            state.jobs.lost_ns[number] = before_ns + lost_ns
+        lost_ns = int(state.jobs.lost_ns.item(number)) - before_ns
+        state.stays[state.jobs.stay.item(number)].ended_by = _ending(cause, lost_ns)
+        self._standstill.count(number, "failures")
+        return lost_ns
 
     # --- failures that hit jobs while their servers stay
 
@@ -143,17 +215,39 @@ class ServerOutages:
         if strike.hang_ns is None:
             stay = state.jobs.stay.item(number)
             self.failures.append(JobFailure(number, state.now_ns, strike.cause, 0, stay, None))
+            self._find_later(number, len(self.failures) - 1)
             return
-        gpus, lost_ns = list(state.views[number].gpus), state.jobs.lost_ns.item(number)
-        stop_job(state.arrays, number, self._checkpoint_iterations)
-        lost_ns = state.jobs.lost_ns.item(number) - lost_ns
-        state.end_stay(number, _ending(strike.cause, lost_ns))
-        self._standstill.count(number, "failures")
-        state.now.num_queued[0] -= 1  # it has joined the queue last
-        self._placing.put_again(number, gpus, strike.hang_ns)
+        lost_ns = self._start_again(number, strike.cause, strike.hang_ns)
         stay = state.jobs.stay.item(number)
         self._hung[number] = stay, state.now_ns, strike.hang_ns
         self.failures.append(JobFailure(number, state.now_ns, strike.cause, lost_ns, stay, strike.hang_ns))
+
+    def _start_again(self, number: int, cause: str, hang_ns: int, since_ns: int | None = None) -> int:
+        """Stop a job and put it back on its GPUs; return the time of the work lost."""
+        state = self._state
+        gpus, before_ns = list(state.views[number].gpus), state.jobs.lost_ns.item(number)
+        stop_job(state.arrays, number, self._disturbances.checkpoint_iterations)
+        lost_ns = self._end_stay(number, cause, before_ns, since_ns=since_ns)
+        state.now.num_queued[0] -= 1  # it has joined the queue last
+        self._placing.put_again(number, gpus, hang_ns)
+        return lost_ns
+
+    def _find_later(self, number: int, failure: int) -> None:
+        """Have the next check of jobs find what nobody noticed."""
+        if self._health is not None and self._health.check_s < inf:
+            check_ns = ns_from_s(self._health.check_s)
+            self.at((self._state.now_ns // check_ns + 1) * check_ns, lambda: self._find(number, failure))
+
+    def _find(self, number: int, failure: int) -> None:
+        """Take a job back to before a failure that a check has found, unless it has finished."""
+        state, found = self._state, self.failures[failure]
+        lost_ns = 0
+        if state.jobs.state.item(number) == JobState.RUNNING:
+            lost_ns = self._start_again(number, found.cause, 0, found.time_ns)
+        elif state.jobs.state.item(number) == JobState.QUEUED and self.checkpointing is not None:
+            lost_ns = self.checkpointing.fall_back(number, found.time_ns)
+            state.jobs.lost_ns[number] += lost_ns
+        self.failures[failure] = replace(found, lost_ns=lost_ns)
 
 
 def _ending(cause: str, lost_ns: int) -> str:

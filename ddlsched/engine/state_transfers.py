@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,15 +46,20 @@ class StateTransfers:
             return []
         leaving, coming = Counter(sources), Counter(state.server_of_gpu[gpu] for gpu in chosen)
         pairs = zip(sorted((leaving - coming).elements()), sorted((coming - leaving).elements()), strict=True)
-        cards = state.network.cards
+        return self.between(pairs, worker_bytes)
+
+    def between(self, pairs: Iterable[tuple[int, int]], worker_bytes: int) -> list[StateTransfer]:
+        """Return the transfers of so many bytes a pair of servers, from the first to the second, if it is there."""
+        cards = self._state.network.cards
         counts = Counter(
             (source, target, worker % cards)
             for worker, (source, target) in enumerate(pairs)
-            if state.is_present(source)
+            if source != target and self._state.is_present(source)
         )
         return [
             self._transfer((source, card), (target, card), count * worker_bytes)
             for (source, target, card), count in sorted(counts.items())
+            if worker_bytes
         ]
 
     def _transfer(self, source: Card, target: Card, size_bytes: int) -> StateTransfer:

@@ -30,9 +30,9 @@ class StopsAndMoves:
     """
 
     def __init__(
-        self, state: RunState, policies: CheckedPolicies, placing: JobPlacement, restart_ns: int, standstill: Standstill
+        self, state: RunState, policies: CheckedPolicies, placing: JobPlacement, standstill: Standstill
     ) -> None:
-        self._state, self._policies, self._placing, self._restart_ns = state, policies, placing, restart_ns
+        self._state, self._policies, self._placing = state, policies, placing
         self._standstill = standstill
         self._targets: dict[int, list[int]] = {}
         self._reserved: dict[int, list[tuple[int, int]]] = {}
@@ -142,4 +142,4 @@ class StopsAndMoves:
             return
         self._leave(number, "moved", moved=True)
         state.now.num_queued[0] -= 1  # it has joined the queue last
-        self._placing.put_after(number, gpus, self._restart_ns)
+        self._placing.put_again(number, gpus, 0)

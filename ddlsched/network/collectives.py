@@ -24,7 +24,10 @@ Card: TypeAlias = tuple[int, int]
 
 
 class Rank(NamedTuple):
-    """Where a rank is: its server, its GPU's place there, and the network card of that GPU."""
+    """Where a rank is: its server, its GPU's place there, and the network card of that GPU.
+
+    Servers that are one NVLink domain count as one server.
+    """
 
     server: int
     place: int
@@ -87,6 +90,9 @@ class Collective(Protocol):
     One that ``ddlsched estimate`` may use also has ``round_on(kind, size)``: what a rank sends in one round of a kind
     (:data:`ROUNDS`; 1 of others) over the bytes of its buffer, and in how many steps, for ``size`` ranks on one tier of
     a network. Sizes may be arrays. ``powers_of_two`` says that this holds for such sizes only.
+
+    One whose ``by_order`` is True looks at which ranks share a server and at the order of servers, not at their
+    numbers: for ranks that lie alike it is asked once.
     """
 
     @property

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Link, Network, bytes_per_s_from_gbps, gbps_from_bytes_per_s
@@ -291,7 +291,33 @@ def measured_gigabit_ethernet(*, latency_s: float = 0.0) -> Linear:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EqualShare:
+class _SharedBandwidth:
+    """Links that lose nothing when transfers share them: what the models of fair sharing have in common."""
+
+    latency_s: float = 0.0
+    per_byte_s: float | None = None
+    penalty_per_byte_s: ClassVar[float] = 0.0
+    conserves_bytes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _refuse_negative(self, latency_s=self.latency_s, per_byte_s=self.per_byte_s)
+        if self.per_byte_s == 0:
+            raise InputError(f"contention {type(self).__name__}: per_byte_s is 0; expected a number > 0")
+
+    @property
+    def alone_per_byte_s(self) -> float:
+        """Seconds a byte takes alone on a server's network card."""
+        if self.per_byte_s is None:
+            raise InputError(f"contention {type(self).__name__}: per_byte_s is unknown; call bound_to(network) first")
+        return self.per_byte_s
+
+    def bound_to(self, network: Network) -> Self:
+        """Return the model with ``per_byte_s`` taken from the network unless it was given."""
+        return self if self.per_byte_s is not None else replace(self, per_byte_s=1.0 / network.nic_bytes_per_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EqualShare(_SharedBandwidth):
     """k transfers on a link get 1/k of it each; a transfer goes at the least of its shares.
 
     What a transfer cannot use of its share is lost to the others (max-min fair sharing hands it on). A ring
@@ -305,30 +331,13 @@ class EqualShare:
         Seconds a byte takes alone on a server's network card; by default 1 / the topology's bandwidth.
     """
 
-    latency_s: float = 0.0
-    per_byte_s: float | None = None
-    penalty_per_byte_s: ClassVar[float] = 0.0
-    conserves_bytes: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _check_sharing(self, self.latency_s, self.per_byte_s)
-
-    @property
-    def alone_per_byte_s(self) -> float:
-        """Seconds a byte takes alone on a server's network card."""
-        return _bound(self, self.per_byte_s)
-
-    def bound_to(self, network: Network) -> EqualShare:
-        """Return the model with ``per_byte_s`` taken from the network unless it was given."""
-        return self if self.per_byte_s is not None else replace(self, per_byte_s=1.0 / network.nic_bytes_per_s)
-
     def link_rate(self, transfer: Flow, link: SharedLink) -> float:
         """Return the transfer's share of the link."""
         return 1.0 / self.alone_per_byte_s * link.relative_bandwidth / link.num_transfers
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxMin:
+class MaxMin(_SharedBandwidth):
     """Max-min fair sharing by progressive filling: no rate can rise without lowering a smaller one.
 
     Parameters
@@ -343,23 +352,6 @@ class MaxMin:
     Bertsekas, Gallager, "Data Networks", section 6.5.2.
     """
 
-    latency_s: float = 0.0
-    per_byte_s: float | None = None
-    penalty_per_byte_s: ClassVar[float] = 0.0
-    conserves_bytes: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _check_sharing(self, self.latency_s, self.per_byte_s)
-
-    @property
-    def alone_per_byte_s(self) -> float:
-        """Seconds a byte takes alone on a server's network card."""
-        return _bound(self, self.per_byte_s)
-
-    def bound_to(self, network: Network) -> MaxMin:
-        """Return the model with ``per_byte_s`` taken from the network unless it was given."""
-        return self if self.per_byte_s is not None else replace(self, per_byte_s=1.0 / network.nic_bytes_per_s)
-
     def weight(self, transfer: Flow) -> float:
         """Return 1: all count alike."""
         return 1.0
@@ -367,18 +359,6 @@ class MaxMin:
     def level(self, transfer: Flow) -> int:
         """Return 0: none goes before another."""
         return 0
-
-
-def _check_sharing(model: object, latency_s: float, per_byte_s: float | None) -> None:
-    _refuse_negative(model, latency_s=latency_s, per_byte_s=per_byte_s)
-    if per_byte_s == 0:
-        raise InputError(f"contention {type(model).__name__}: per_byte_s is 0; expected a number > 0")
-
-
-def _bound(model: object, per_byte_s: float | None) -> float:
-    if per_byte_s is None:
-        raise InputError(f"contention {type(model).__name__}: per_byte_s is unknown; call bound_to(network) first")
-    return per_byte_s
 
 
 def ring_bytes(model: object, message_bytes: float, num_ranks: int) -> float:

@@ -24,19 +24,29 @@ class Inside:
         Network cards of a server. GPU i of n uses card floor(i cards / n).
     latency_s
         Of a step from one GPU to another, seconds.
+    servers
+        How many neighbours are one such inside, an NVLink domain: servers s to s + n - 1 for s a multiple of n.
+    planes
+        Networks apart that each card is on, by a port each; what it sends goes in equal parts over all of them.
+    by_rail
+        Whether what is for a card of another number goes to the GPU of that card of its own server first.
     """
 
     gpu_gbps: float
     cards: int = 1
     latency_s: float = 0.0
+    servers: int = 1
+    planes: int = 1
+    by_rail: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.gpu_gbps < inf:
             raise InputError(f"inside of a server: gpu_gbps is {self.gpu_gbps}; expected a finite number > 0")
         if not 0 <= self.latency_s <= 1e6:
             raise InputError(f"inside of a server: latency_s is {self.latency_s}; expected a number from 0 to 1e6")
-        if not is_whole(self.cards, 1, 1024):
-            raise InputError(f"inside of a server: cards is {self.cards}; expected a whole number from 1 to 1024")
+        for name in ("cards", "servers", "planes"):
+            if not is_whole(count := getattr(self, name), 1, 1024):
+                raise InputError(f"inside of a server: {name} is {count}; expected a whole number from 1 to 1024")
 
     def card_of(self, place: int, num_gpus: int) -> int:
         """Return the card of the GPU at a place of a server with so many."""

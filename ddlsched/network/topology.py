@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from ddlsched.errors import InputError, PluginError, guarded
+from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
 from ddlsched.network.collectives import Card, Rank
 from ddlsched.units import is_whole
 
@@ -32,6 +32,7 @@ __all__ = [
     "bytes_per_s_from_gbps",
     "flows_of_ring",
     "gbps_from_bytes_per_s",
+    "neighbours",
     "refuse_bad_cables",
     "refuse_bad_counts",
     "ring_along",
@@ -76,6 +77,9 @@ class Topology(Protocol):
     One that states the inside of its servers has an attribute ``inside``, an :class:`~ddlsched.network.inside.Inside`
     or None. Then the nodes of its graph, and the ends of its routes, are not servers but their network cards: the pairs
     (server, card).
+
+    One with levels of servers also has ``levels(num_servers)``: by the name of each, the narrowest first, the unit that
+    each server is in (:meth:`Network.units`).
 
     One that has ``cables(num_servers)``, the :class:`~ddlsched.network.cables.Cables` of its graph, is given these in
     place of the graph.
@@ -165,9 +169,10 @@ class Network:
         self._rings: dict[tuple[int, ...], RingLinks] = {}
         self._paths: dict[tuple[Node, Node], tuple[Path, ...]] = {}
         self._own_ways: dict[tuple[Card, Card], Path] = {}
+        self._known_paths: dict[tuple[Node, ...], Path] = {}
         self._places_of_routes: dict[tuple[Node, Node], int] = {}
-        self.cards = 1 if self.inside is None else self.inside.cards
-        """Network cards of a server."""
+        self.cards = 1 if self.inside is None else self.inside.cards * self.inside.planes
+        """Network cards of a server; one on several planes counts for each."""
         nodes = [self.node((server, card)) for server in range(num_servers) for card in range(self.cards)]
         self._check(nodes)
         nics = [self._cable(node) for node in nodes]
@@ -181,6 +186,10 @@ class Network:
                 self._graph.adj[nodes[number]][nics[number][0]]["bandwidth_bytes_per_s"] = bytes_per_s
         self._gpus = tuple(gpus_of_servers or (self.cards,) * num_servers)
         self._first_ports = tuple(accumulate(self._gpus, initial=len(nics)))
+        self.levels: dict[str, tuple[int, ...]] = self._levels()
+        """Of each level, the narrowest first, the unit that each server is in; the first is ``server``."""
+        if self.inside is not None and self.inside.by_rail and len({*self._gpus}) > 1:
+            raise InputError(f"topology {self._name}: rails are apart, but servers differ in their GPUs")
         self.links: tuple[Link, ...] = self._enumerate(nodes, nics)
         """All links: the network cards, server by server, then the ports of GPUs if they are known, then the cables."""
 
@@ -215,6 +224,37 @@ class Network:
             racks.setdefault(self._cable(self.node((server, 0)))[0], []).append(server)
         return list(racks.values())
 
+    def _levels(self) -> dict[str, tuple[int, ...]]:
+        servers = range(len(self._gpus))
+        levels = {"server": tuple(servers)}
+        of = getattr(self._topology, "levels", None)
+        if of is not None:
+            told = guarded(f"topology {self._name}: levels", lambda: of(len(servers)))
+            levels |= {name: tuple(units) for name, units in told.items()}
+        for (below, inner), (name, outer) in pairwise(levels.items()):
+            if len(outer) != len(inner) or len({*zip(inner, outer, strict=False)}) != len({*inner}):
+                raise PluginError(
+                    f"topology {self._name}: levels has {name!r}, of which no unit is made of whole units of "
+                    f"{below!r}; expected a unit a server, and levels from the narrowest to the widest"
+                )
+        return levels
+
+    def units(self, level: str) -> tuple[int, ...]:
+        """Return the unit of a level that each server is in.
+
+        Raises
+        ------
+        UnknownNameError
+            The topology has no such level.
+        """
+        if level not in self.levels:
+            known = ", ".join(self.levels)
+            raise UnknownNameError(
+                f"topology {self._name}: has no level {level!r}; expected one of {known}."
+                + did_you_mean(level, self.levels)
+            )
+        return self.levels[level]
+
     def _enumerate(self, nodes: Sequence[Node], nics: Sequence[tuple[Node, float]]) -> tuple[Link, ...]:
         links: list[Link] = []
         for number, (node, (neighbour, bandwidth)) in enumerate(zip(nodes, nics, strict=True)):
@@ -246,8 +286,35 @@ class Network:
         return self._first_ports[server] + place
 
     def rank(self, server: int, place: int) -> Rank:
-        """Return where a worker on a server's GPU is, and which card it uses."""
-        return Rank(server, place, 0 if self.inside is None else self.inside.card_of(place, self._gpus[server]))
+        """Return where a worker on a server's GPU is, and which card it uses.
+
+        Servers of one NVLink domain count as one: the place and the card are those among all of the domain's.
+        """
+        inside = self.inside
+        if inside is None:
+            return Rank(server, place, 0)
+        domain, tray = divmod(server, inside.servers)
+        first = self._first_ports[server] - self._first_ports[domain * inside.servers]
+        card = inside.card_of(place, self._gpus[server]) * inside.planes
+        return Rank(domain, first + place, tray * self.cards + card)
+
+    def port_of(self, rank: Rank) -> int:
+        """Return the number of the link that is the port of a rank's GPU, if ``inside`` is known."""
+        assert self.inside is not None
+        return self.port(rank.server * self.inside.servers, rank.place)
+
+    def card_of(self, rank: Rank) -> int:
+        """Return the number of the link that is a rank's card, the first of it if it is on several planes."""
+        servers = 1 if self.inside is None else self.inside.servers
+        return rank.server * servers * self.cards + rank.card
+
+    def relay(self, source: Rank, target: Rank) -> Rank:
+        """Return the GPU from which what one sends leaves for another's card: its own, unless rails are apart."""
+        inside, card = self.inside, target.card % self.cards
+        if inside is None or not inside.by_rail or source.card % self.cards == card:
+            return source
+        server = self.card_of(source) // self.cards
+        return self.rank(server, -(-card // inside.planes * self._gpus[server] // inside.cards))
 
     def _link(self, name: str, bandwidth: float) -> Link:
         return Link(name=name, bandwidth_bytes_per_s=bandwidth, relative_bandwidth=bandwidth / self.nic_bytes_per_s)
@@ -265,9 +332,22 @@ class Network:
         links = tuple(self._numbers[cable] for cable in cables[1:-1])
         return Path(links, sum(self._graph.adj[a][b]["latency_s"] for a, b in cables))
 
+    def _known_path(self, nodes: Sequence[Node], source: Node, target: Node) -> Path:
+        """Return the path along some nodes; between the same switches, by cables alike, there is one."""
+        adj = self._graph.adj
+        try:
+            first, last = adj[nodes[0]][nodes[1]], adj[nodes[-1]][nodes[-2]]
+        except LookupError:
+            return self._path(nodes, source, target)  # which says what is wrong
+        key = (first["latency_s"], last["latency_s"], *nodes[1:-1])
+        if key not in self._known_paths or nodes[0] != source or nodes[-1] != target:
+            self._known_paths[key] = self._path(nodes, source, target)
+        return self._known_paths[key]
+
     def route(self, source: Node, target: Node) -> Path:
         """Return the topology's own route from one server, or network card, to another."""
-        return self._path(self._topology.route(self._graph, source, target), source, target)  # type: ignore[arg-type]
+        nodes = self._topology.route(self._graph, source, target)  # type: ignore[arg-type]
+        return self._known_path(nodes, source, target)
 
     def paths(self, source: Node, target: Node) -> tuple[Path, ...]:
         """Return all paths from one server, or network card, to another that the topology offers: at least one.
@@ -329,11 +409,17 @@ class Network:
 
     def own_way(self, source: Card, target: Card) -> Path:
         """Return the topology's own route from one card to another."""
-        if (source, target) not in self._own_ways:
-            what = f"topology {self._name}: route"
-            path = guarded(what, lambda: self.route(self.node(source), self.node(target)))
+        path = self._own_ways.get((source, target))
+        if path is None:
+            ends = (source, target) if self.inside is not None else (source[0], target[0])
+            path = guarded(lambda: f"topology {self._name}: route", lambda: self.route(*ends))
             self._own_ways[source, target] = path
-        return self._own_ways[source, target]
+        return path
+
+
+def neighbours(num_servers: int, size: int) -> list[int]:
+    """Return the unit of each server where so many neighbours are one."""
+    return [server // size for server in range(num_servers)]
 
 
 def flows_of_ring(servers: Sequence[int]) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from operator import add
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ddlsched.errors import InputError, PluginError, guarded
 from ddlsched.network.collectives import ROUNDS, AllPairs, Card, Collective, Message, Phase, Rank
@@ -23,7 +23,10 @@ Way: TypeAlias = Callable[[Card, Card], Path]
 _OWN_PARTS = ("all-to-all", "send")
 """Kinds in which each rank has bytes of its own for others; in the rest, ranks whose exchange is free count as one."""
 
-_AtLink: TypeAlias = tuple[int, float]
+_Port: TypeAlias = tuple[int, int]
+"""A server's number, and the place of one of its GPUs."""
+
+_AtPort: TypeAlias = tuple[_Port, float]
 _Crossing: TypeAlias = Counter[tuple[Rank, Card, float]]
 
 
@@ -108,6 +111,7 @@ def traffic_of(
     message_bytes: float,
     all_reduce_bytes: Callable[[float, int], float],
     way: Way,
+    known: dict[Any, _Pattern] | None = None,
 ) -> Traffic:
     """Return what a collective over ranks puts on each link.
 
@@ -123,21 +127,122 @@ def traffic_of(
         What an all-reduce of a message over so many ranks sends from each to the next in a ring, bytes.
     way
         Which path goes from one card to another: ``network.own_way`` is the topology's own route.
+    known
+        What has been found so far, for ranks that lie alike, with one network and ``all_reduce_bytes``.
     """
 
-    def phases(counted: float) -> list[Phase]:
+    def phases(counted: float, over: Sequence[Rank]) -> list[Phase]:
         message = Message(counted, lambda members: all_reduce_bytes(counted, members))
-        return phases_of(kind, algorithm, ranks, message, network.inside is not None)
+        return phases_of(kind, algorithm, over, message, network.inside is not None)
 
-    found = [phase for phase in phases(message_bytes) if phase.flows or phase.steps]
-    if network.inside is None and kind in ROUNDS and _is_ring(found):
-        return _of_ring(found[0], way)
+    def moved(over: Sequence[Rank]) -> list[_Moved]:  # of nothing the shares are those of a byte
+        return [_moved(phase, network) for phase in phases(message_bytes or 1.0, over)]
+
+    if network.inside is None and kind in ROUNDS:
+        found = [phase for phase in phases(message_bytes, ranks) if phase.flows or phase.steps]
+        if _is_ring(found):
+            return _of_ring(found[0], way)
+    if known is None or network.inside is None or not getattr(collective_for(kind, algorithm), "by_order", False):
+        domains: Sequence[int] = range(max(rank.server for rank in ranks) + 1)
+        return _totals([_crossed(each, domains, network, way) for each in moved(ranks)], network, bool(message_bytes))
+    domains = sorted({rank.server for rank in ranks})
+    places = {server: place for place, server in enumerate(domains)}
+    alike = tuple([(places[server], place, card) for server, place, card in ranks])
+    key = kind, algorithm, message_bytes, alike
+    pattern = known.get(key)
+    if pattern is None:
+        pattern = known[key] = _Pattern.of(moved([Rank(*rank) for rank in alike]), network)
+    return _like_known(pattern, domains, network, way, bool(message_bytes))
+
+
+class _Crossed(NamedTuple):
+    """A phase on the network: its ports by their numbers, and of each hop its cards, bytes and path."""
+
+    steps: int
+    merged: bool
+    hops: list[tuple[int, int, float, Path]]
+    sent: dict[int, float]
+    received: dict[int, float]
+
+
+def _crossed(moved: _Moved, domains: Sequence[int], network: Network, way: Way) -> _Crossed:
+    inside, cards, hops = network.inside, network.cards, list[tuple[int, int, float, Path]]()
+    planes, width = (1, 1) if inside is None else (inside.planes, inside.servers)
+    for ((source, card), (target, other)), all_bytes in moved.hops.items():
+        start, end = domains[source] * width * cards + card, domains[target] * width * cards + other
+        for plane in range(planes):
+            path = way(divmod(start + plane, cards), divmod(end + plane, cards))
+            hops.append((start + plane, end + plane, all_bytes / planes, path))
+    sent, received = (
+        {network.port(domains[server] * width, place): total for (server, place), total in ports.items()}
+        for ports in (moved.sent, moved.received)
+    )
+    return _Crossed(moved.steps, moved.merged, hops, sent, received)
+
+
+class _Pattern(NamedTuple):
+    """What ranks that lie alike move, and the traffic of the first of them for each form of the paths between them.
+
+    ``ends`` are the cards of each hop, as places among the domains and numbers there. So are the cards and ports of a
+    traffic; its links between switches follow.
+    """
+
+    moved: list[_Moved]
+    ends: list[tuple[int, int, int, int]]
+    found: dict[Any, tuple[Traffic, list[_Port], list[_Port]]]
+
+    @classmethod
+    def of(cls, moved: list[_Moved], network: Network) -> _Pattern:
+        planes = range(1 if network.inside is None else network.inside.planes)
+        hops = [hop for each in moved for hop in each.hops]
+        return cls(moved, [(a, card + n, b, other + n) for (a, card), (b, other) in hops for n in planes], {})
+
+
+def _like_known(pattern: _Pattern, domains: Sequence[int], network: Network, way: Way, has_bytes: bool) -> Traffic:
+    """Return the traffic of ranks of some domains, from that of others if these are joined by paths of one form."""
+    cards, width = network.cards, 1 if network.inside is None else network.inside.servers
+    first = [domain * width * cards for domain in domains]
+    paths = [way(divmod(first[a] + card, cards), divmod(first[b] + other, cards)) for a, card, b, other in pattern.ends]
+    between = sorted({link for path in paths for link in path.links})
+    places = {link: place for place, link in enumerate(between)}
+    form = tuple([(path.latency_s, *[places[link] for link in path.links]) for path in paths])
+    if form not in pattern.found:
+        traffic = _totals([_crossed(each, domains, network, way) for each in pattern.moved], network, has_bytes)
+        own = {
+            first[place] + card: (place, card)
+            for a, one, b, two in pattern.ends
+            for place, card in ((a, one), (b, two))
+        }
+        named = {port for each in pattern.moved for port in (*each.sent, *each.received)}
+        ports = {network.port(domains[place] * width, number): (place, number) for place, number in named}
+        at_cards, at_ports = ([at[link] for link in traffic.links if link in at] for at in (own, ports))
+        pattern.found[form] = traffic, at_cards, at_ports
+        return traffic
+    traffic, at_cards, at_ports = pattern.found[form]
+    links = [first[place] + card for place, card in at_cards]
+    links += [network.port(domains[place] * width, number) for place, number in at_ports]
+    return Traffic((*links, *between), traffic.wire_bytes, traffic.shares, traffic.latency_s)
+
+
+def _totals(phases: Sequence[_Crossed], network: Network, has_bytes: bool) -> Traffic:
+    """Return the traffic of some phases: out of each link, and into each card and port; the more of both counts."""
     out, into = defaultdict[int, float](float), defaultdict[int, float](float)
     latency_s = 0.0
-    for phase in found if message_bytes else phases(1.0):  # of nothing the shares are those of a byte
-        latency_s += _add(phase, network, way, out, into)
+    for phase in phases:
+        both = max if phase.merged else add
+        sent, received = defaultdict(float, phase.sent), defaultdict(float, phase.received)
+        slowest_s = 0.0 if phase.hops or network.inside is None else network.inside.latency_s
+        for start, end, hop_bytes, path in phase.hops:
+            slowest_s = max(slowest_s, path.latency_s)
+            for link in (start, *path.links):
+                sent[link] = both(sent[link], hop_bytes)
+            received[end] = both(received[end], hop_bytes)
+        for whole, own in ((out, sent), (into, received)):
+            for link, link_bytes in own.items():
+                whole[link] += link_bytes
+        latency_s += phase.steps * slowest_s
     bytes_on = {link: max(out[link], into[link]) for link in sorted({*out, *into})}
-    return _shared(network, bytes_on, bool(message_bytes), latency_s)
+    return _shared(network, bytes_on, has_bytes, latency_s)
 
 
 def _shared(network: Network, bytes_on: dict[int, float], has_bytes: bool, latency_s: float) -> Traffic:
@@ -169,54 +274,51 @@ def _of_ring(phase: Phase, way: Way) -> Traffic:
     return Traffic(links, next(iter(phase.flows))[2], (1.0,) * len(links), latency_s)
 
 
-def _add(phase: Phase, network: Network, way: Way, out: dict[int, float], into: dict[int, float]) -> float:
-    """Add the bytes of a phase, out of each link and into each card and port; return the latency of its steps, seconds.
+class _Moved(NamedTuple):
+    """What a phase moves from card to card, and out of ports and into them, bytes; servers by their place."""
 
-    Of what a card or a port sends and what it gets, the more counts on it.
-    """
+    steps: int
+    merged: bool
+    hops: dict[tuple[Card, Card], float]
+    sent: dict[_Port, float]
+    received: dict[_Port, float]
+
+
+def _moved(phase: Phase, network: Network) -> _Moved:
     both = max if phase.merged else add
     crossing, from_ports, to_ports = _counted(phase, network)
     hops = defaultdict[tuple[Card, Card], float](float)
-    sent, received = defaultdict[int, float](float), defaultdict[int, float](float)
+    sent, received = defaultdict[_Port, float](float), defaultdict[_Port, float](float)
     for (source, end, amount), count in crossing.items():
         start = source.server, source.card
         hops[start, end] = both(hops[start, end], amount if phase.merged else count * amount)
     for ports, totals in ((from_ports, sent), (to_ports, received)):
         for (port, amount), count in ports.items():
             totals[port] = both(totals[port], amount if phase.merged else count * amount)
-    slowest_s = 0.0 if hops or network.inside is None else network.inside.latency_s
-    for (start, end), hop_bytes in hops.items():
-        path = way(start, end)
-        slowest_s = max(slowest_s, path.latency_s)
-        for link in (start[0] * network.cards + start[1], *path.links):
-            sent[link] = both(sent[link], hop_bytes)
-        card = end[0] * network.cards + end[1]
-        received[card] = both(received[card], hop_bytes)
-    for whole, own in ((out, sent), (into, received)):
-        for link, link_bytes in own.items():
-            whole[link] += link_bytes
-    return phase.steps * slowest_s
+    return _Moved(phase.steps, phase.merged, hops, sent, received)
 
 
-def _counted(phase: Phase, network: Network) -> tuple[_Crossing, Counter[_AtLink], Counter[_AtLink]]:
+def _counted(phase: Phase, network: Network) -> tuple[_Crossing, Counter[_AtPort], Counter[_AtPort]]:
     """Return how often a rank sends so much to a card, and so much goes out of a port and into one.
 
     They are counted first, as a multiple of what many get alike is rounded once.
     """
-    crossing, from_ports, to_ports = Counter[tuple[Rank, Card, float]](), Counter[_AtLink](), Counter[_AtLink]()
-    port, has_inside = network.port, network.inside is not None
-    if isinstance(phase.flows, AllPairs):
+    crossing, from_ports, to_ports = Counter[tuple[Rank, Card, float]](), Counter[_AtPort](), Counter[_AtPort]()
+    has_inside, by_rail = network.inside is not None, network.inside is not None and network.inside.by_rail
+    if isinstance(phase.flows, AllPairs) and not by_rail:
         ranks, amount = phase.flows.ranks, phase.flows.bytes
         at_card, at_server = Counter((rank.server, rank.card) for rank in ranks), Counter(rank.server for rank in ranks)
         for rank in ranks:
             crossing.update({(rank, end, amount): n for end, n in at_card.items() if end[0] != rank.server})
             if has_inside and at_server[rank.server] > 1:
-                from_ports[port(rank.server, rank.place), amount] = at_server[rank.server] - 1
+                from_ports[(rank.server, rank.place), amount] = at_server[rank.server] - 1
         return crossing, from_ports, from_ports
     for source, target, amount in phase.flows:
+        leaves = source if source.server == target.server else network.relay(source, target)
         if source.server != target.server:
-            crossing[source, (target.server, target.card), amount] += 1
-        elif has_inside:
-            from_ports[port(source.server, source.place), amount] += 1
-            to_ports[port(target.server, target.place), amount] += 1
+            crossing[leaves, (target.server, target.card), amount] += 1
+        arrives = target if source.server == target.server else leaves
+        if has_inside and arrives != source:
+            from_ports[(source.server, source.place), amount] += 1
+            to_ports[(arrives.server, arrives.place), amount] += 1
     return crossing, from_ports, to_ports

@@ -7,9 +7,9 @@
 ===========================================  ====================================================
 
 Names are entry points of the groups ``ddlsched.placement``, ``ddlsched.order``, ``ddlsched.communication``,
-``ddlsched.allocation``, ``ddlsched.path``, ``ddlsched.admission``, ``ddlsched.collective``, ``ddlsched.contention``,
-``ddlsched.interference``, ``ddlsched.topology``, ``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports
-nothing.
+``ddlsched.allocation``, ``ddlsched.path``, ``ddlsched.ranks``, ``ddlsched.admission``, ``ddlsched.collective``,
+``ddlsched.contention``, ``ddlsched.interference``, ``ddlsched.topology``, ``ddlsched.checkpoint``,
+``ddlsched.recovery``, ``ddlsched.health``, ``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports nothing.
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ Kind: TypeAlias = Literal[
     "communication",
     "allocation",
     "path",
+    "ranks",
     "admission",
     "collective",
     "contention",
     "interference",
     "topology",
+    "checkpoint",
+    "recovery",
+    "health",
     "workload",
     "bundle",
 ]
@@ -180,6 +184,7 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     "communication": ("admit or transfer_key or select",),
     "allocation": ("allocate",),
     "path": ("path",),
+    "ranks": ("order",),
     "admission": ("admit",),
     "collective": ("kinds", "phases"),
     "contention": (
@@ -191,6 +196,9 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     ),
     "interference": ("penalty_share",),
     "topology": ("graph", "route"),
+    "checkpoint": ("interval_s",),
+    "recovery": ("start_s", "spares", "recover"),
+    "health": ("check_s", "replaces"),
 }
 
 

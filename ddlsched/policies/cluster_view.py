@@ -181,6 +181,17 @@ class ClusterView(View):
         servers: np.ndarray = self._cluster.server_of_gpu[gpus]
         return servers
 
+    def units(self, level: str) -> np.ndarray:
+        """Return the unit of a level of the topology that each GPU is in; ``network.levels`` has their names.
+
+        Raises
+        ------
+        UnknownNameError
+            The topology has no such level.
+        """
+        units: np.ndarray = np.array(self.network.units(level), np.int64)[self._cluster.server_of_gpu]
+        return units
+
     def server_loads_ns(self) -> list[int]:
         """Return for every server a whole number that is proportional to the mean load of its GPUs, nanoseconds.
 

@@ -11,7 +11,7 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
     ``number, priority, num_gpus, gpu_memory_mb, memory_bytes, iterations, iterations_left, arrival_s, arrival_ns,
     start_s, gpus, servers, compute_ns, message_bytes, service_ns, remaining_service_ns, attained_service_ns,
     remaining_service_per_gpu_ns, communication_ns, remaining_communication_ns, remaining_time_ns``; in Python also
-    ``job_id, model, user, dag, time_limit_s, queue``
+    ``job_id, model, user, dag, time_limit_s, queue, required_levels, preferred_levels, balanced_level``
 :class:`~ddlsched.policies.views.TransferView`, in ``admit``, ``transfer_key``, ``select`` and contention models
     ``number, job, links, servers, message_bytes, bytes_left, bytes_sent, is_active``; in Python also ``shares``
 :class:`~ddlsched.policies.views.NetworkView`, in ``admit``, ``transfer_key`` and ``select``
@@ -26,7 +26,7 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
     all_reduce_s(message_bytes, num_servers), restricted_to(gpus),
     without(jobs)``; for large clusters the same on numpy arrays:
     ``eligible(job), room_for(memory_bytes), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus),
-    server_ranks(servers)``
+    server_ranks(servers), units(level)``
 :class:`~ddlsched.policies.views.FlowView`, in ``path``
     ``number, job, source, target, cards, paths, route, hash(seed)``
 :class:`~ddlsched.policies.views.LinkLoads`, in ``path``
@@ -211,6 +211,15 @@ class PathPolicy(Protocol):
         once. It holds until the job leaves its GPUs. A class with ``chosen = "transfer"`` is asked instead whenever a
         transfer becomes ready, for each of its flows, and a path holds until the transfer ends; it is compiled.
         """
+        ...
+
+
+@runtime_checkable
+class RankOrder(Protocol):
+    """Which worker of a job gets which of its GPUs; asked by the placement ``ranked``."""
+
+    def order(self, job: JobView, gpus: Sequence[GpuId], cluster: ClusterView) -> Sequence[GpuId]:
+        """Return the same GPUs in the order of the job's workers."""
         ...
 
 

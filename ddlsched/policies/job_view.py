@@ -41,6 +41,9 @@ class JobView(View):
     )
     queue: str | None = stored("The tenant's queue it was submitted to, if the workload says.", "queue")
     priority: int = stored("Higher goes first, 0 if the workload does not say.", "priority")
+    required_levels: str | None = stored("Levels that it waits for, if the workload says.", "required_levels")
+    preferred_levels: str | None = stored("Levels that it likes, if the workload says.", "preferred_levels")
+    balanced_level: str | None = stored("The level over whose units it is spread evenly, if any.", "balanced_level")
     num_gpus: int = stored(
         "Workers, one a GPU; of an elastic job as many as it has or had last, before its first start its most.",
         "num_gpus",

@@ -110,12 +110,18 @@ class PendingJobs:
         if not ranks:
             del sizes[_size(job)]
 
-    def heads(self, queue: str) -> list[JobView]:
-        """Return the first job of each size of a queue, the first of all first.
+    def heads(self, queue: str, below_priority: int | None = None) -> list[JobView]:
+        """Return the first job of each size of a queue, the first of all first; of lower priority than one, if told.
 
         What lets another of the same size start lets the first start.
         """
-        return [self._views[rank[2]] for rank in sorted(ranks[0] for ranks in self._of[queue].values())]
+        lists = self._of[queue].values()
+        if below_priority is None:
+            firsts = [ranks[0] for ranks in lists]
+        else:
+            places = [(ranks, bisect_left(ranks, (1 - below_priority, -1, -1))) for ranks in lists]
+            firsts = [ranks[place] for ranks, place in places if place < len(ranks)]
+        return [self._views[rank[2]] for rank in sorted(firsts)]
 
     def jobs(self, queue: str) -> Iterator[JobView]:
         """Yield all jobs of a queue, the first first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ __all__ = ["stays_of", "transfers_of"]
 
 
 def stays_of(result: Result, job_id: str) -> pd.DataFrame:
-    """Return a row for each of a job's stays on GPUs, in order.
+    """Return a row for each of a job's stays on GPUs, in order; checkpoints do not end one.
 
     Columns: from_s, to_s (NaN if it is there still); ended_by (stopped by the order, moved, a failure, ...; empty of a
     job that finished or is there still); gpus; paths (the names of the links between switches that its flows crossed,
@@ -33,20 +33,17 @@ def stays_of(result: Result, job_id: str) -> pd.DataFrame:
     import pandas as pd
 
     number, network = result.number_of(job_id), result.finished.network
-    stays = [stay for stay in result.finished.stays if stay.job == number]
-    rows = [
-        {
-            "from_s": stay.from_ns / NS_PER_S,
-            "to_s": stay.to_ns / NS_PER_S if stay.to_ns >= 0 else np.nan,
-            "ended_by": stay.ended_by,
-            "gpus": stay.gpus,
-            "paths": tuple(
-                network.links[link].name for link in dict.fromkeys(stay.links) if link >= network.ports.stop
-            ),
-            "state_bytes": stay.state_bytes,
-        }
-        for stay in stays
-    ]
+    rows: list[dict[str, Any]] = []
+    for stay in result.finished.stays:
+        if stay.job != number:
+            continue
+        if not stay.saved:
+            names = (network.links[link].name for link in dict.fromkeys(stay.links) if link >= network.ports.stop)
+            row = {"from_s": stay.from_ns / NS_PER_S, "gpus": stay.gpus, "paths": tuple(names), "state_bytes": 0}
+            rows.append(row)
+        to_s = stay.to_ns / NS_PER_S if stay.to_ns >= 0 else np.nan
+        rows[-1] |= {"to_s": to_s, "ended_by": stay.ended_by}
+        rows[-1]["state_bytes"] += stay.state_bytes
     return pd.DataFrame(rows, columns=["from_s", "to_s", "ended_by", "gpus", "paths", "state_bytes"])
 
 

@@ -15,11 +15,15 @@ from ddlsched.results.result import PHASES
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SIZE_CLASSES", "counted", "run_metrics", "size_class"]
+__all__ = ["ON_NETWORK", "SIZE_CLASSES", "counted", "network_remark", "run_metrics", "size_class"]
 
 SIZE_CLASSES = {1: "1", 2: "2-4", 5: "5-7", 8: "8+"}
 """Names of classes of jobs by the least number of GPUs of each."""
 
+ON_NETWORK = ("communication", "network_wait")
+"""Phases of a job's time that the network decides."""
+
+_NETWORK_BOUND = 0.9
 _UNFAIR = 1.0 + 1e-9
 """What ρ must pass to be called more than 1, whatever the rounding of sums."""
 
@@ -33,6 +37,14 @@ def size_class(gpus: np.ndarray) -> np.ndarray:
 def counted(jobs: pd.DataFrame) -> pd.DataFrame:
     """Return the jobs that enter averages if they finish: those that arrived, after the warm-up, before the end."""
     return jobs[jobs["counted"].to_numpy(bool) & (jobs["state"] != "future").to_numpy()]
+
+
+def network_remark(queueing: float, communication: float, network_wait: float) -> str | None:
+    """Return that the network is saturated, from parts of jobs' time, or None if jobs on their GPUs also compute."""
+    on_gpus = 1.0 - queueing
+    if not on_gpus > 0.0 or (share := (communication + network_wait) / on_gpus) < _NETWORK_BOUND:
+        return None
+    return f"the network is saturated, jobs on their GPUs communicate, or wait to, for {100 * share:.0f} % of the time."
 
 
 def run_metrics(jobs: pd.DataFrame) -> dict[str, float]:

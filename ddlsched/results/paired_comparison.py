@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import floor, log10
+from dataclasses import replace
+from math import floor, inf, log10
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +81,9 @@ NOT_JUDGED = "not judged"
 
 _JUDGED = set(ALL_METRICS) - set(SHARES)
 
+_PARTS = {"gpu_utilisation", "jain_index", "unfair_fraction", *SHARES}
+"""At most 1."""
+
 _LARGER_IS_BETTER = {"gpu_utilisation", "jain_index"}
 
 
@@ -135,7 +139,7 @@ def compare_tables(tables: dict[str, pd.DataFrame], *, baseline: str, by: str = 
         for policy in table.columns:
             row = {by: policy, "metric": metric, "seeds": len(complete), "seeds_left_out": left_out}
             row |= (
-                _fields("mean", mean_interval(complete[policy]))
+                _fields("mean", _mean(metric, complete[policy]))
                 if len(complete)
                 else dict.fromkeys(_names("mean"), np.nan)
             )
@@ -150,6 +154,15 @@ def _known(name: str, table: pd.DataFrame, what: str) -> str:
     if name not in table.columns:
         raise InputError(f"comparison: there is no {what} {name!r}.{did_you_mean(name, map(str, table.columns))}")
     return name
+
+
+def _mean(metric: str, values: pd.Series) -> Interval:
+    """Return a mean and its interval, which ends where the metric does: no time is below 0, no share above 1."""
+    found = mean_interval(values)
+    if metric not in ALL_METRICS:
+        return found
+    most = 1.0 if metric in _PARTS else inf
+    return replace(found, low=max(found.low, 0.0), high=min(found.high, most))
 
 
 def _compared(values: pd.Series, baseline: pd.Series, metric: str) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from ddlsched.units import NS_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddlsched.engine.outcome import JobFailure, Residency
     from ddlsched.results.result import Result
 
-__all__ = ["GPU_TIME_PARTS", "failures_of", "gpu_time_of", "reliability_by_size"]
+__all__ = ["GPU_TIME_PARTS", "failure_costs_of", "failures_of", "gpu_time_of", "reliability_by_size"]
 
-GPU_TIME_PARTS = ("detection", "restart", "lost_work", "waiting_for_gpus_and_network", "training")
+GPU_TIME_PARTS = ("detection", "restart", "checkpoints", "lost_work", "waiting_for_gpus_and_network", "training")
 """Columns of :func:`gpu_time_of` that add up to the time that a job held its GPUs."""
 
 
@@ -40,29 +41,83 @@ def failures_of(result: Result) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["time_s", "job_id", "gpus", "cause", "lost_s", "detection_s"])
 
 
+def failure_costs_of(result: Result, job_id: str) -> pd.DataFrame:
+    """Return a row for each failure that hit a job while it ran, in order of time: what it cost that job.
+
+    Columns: time_s; cause; detection_s; lost_s, as :func:`failures_of`; without_gpus_s and starting_s, until it worked
+    again or the next failure hit it (start-up, and state on its way).
+
+    Raises
+    ------
+    UnknownNameError
+        No such job.
+    """
+    number, finished = result.number_of(job_id), result.finished
+    stays = [stay for stay in finished.stays if stay.job == number and not stay.saved]
+    found = failures_of(result)
+    found = found[found["job_id"] == job_id].drop(columns=["job_id", "gpus"])
+    own = [failure for failure in finished.failures if failure.job == number]
+    after_ns = [*(failure.time_ns for failure in own), finished.end_ns][1:]
+    idle_ns = [_idle_ns(failure, stays, next_ns) for failure, next_ns in zip(own, after_ns, strict=True)]
+    without_s, starting_s = np.array(idle_ns, float).reshape(-1, 2).T / NS_PER_S
+    starting_s -= np.minimum(found["detection_s"].astype(float).fillna(0.0).to_numpy(), starting_s)
+    return found.assign(without_gpus_s=without_s, starting_s=starting_s).reset_index(drop=True)
+
+
+def _idle_ns(failure: JobFailure, stays: list[Residency], next_ns: int) -> tuple[int, int]:
+    """Return for how long a job had no GPUs after a failure, and held some without working, up to the next failure."""
+    if failure.hang_ns is None and not failure.lost_ns:
+        return 0, 0
+    later = [stay for stay in stays if stay.from_ns >= failure.time_ns]
+    without_ns, starting_ns, since_ns = 0, 0, failure.time_ns
+    if failure.hang_ns is None and later:  # it was found when the job started again
+        since_ns = later[0].from_ns
+    for stay in later:
+        if since_ns >= next_ns > failure.time_ns:
+            break
+        without_ns += stay.from_ns - since_ns
+        starting_ns += min(stay.begin_ns, stay.to_ns) - stay.from_ns
+        since_ns = stay.to_ns
+        if stay.worked_ns:
+            break
+    return without_ns + (0 if later else next_ns - since_ns), starting_ns
+
+
 def gpu_time_of(result: Result) -> pd.DataFrame:
     """Return a row a job: its GPUs, and what it held them for, seconds of a GPU; the parts add up.
 
-    Columns: job_id; gpus; held; detection (it hung); restart (start-up and state on its way there); lost_work;
-    waiting_for_gpus_and_network (others computed or sent; of work that was lost later its share); training; and
-    requeueing, the time without GPUs after the first start, which is not held.
+    Columns: job_id; gpus; held; detection (it hung); restart (start-up and state on its way there); checkpoints (it was
+    held up by them); lost_work; waiting_for_gpus_and_network (others computed or sent; of work that was lost later its
+    share); training; and requeueing, the time without GPUs after the first start, which is not held.
     """
     jobs, failures = result.jobs, failures_of(result)
     detection_s = failures.groupby("job_id")["detection_s"].sum().reindex(jobs["job_id"], fill_value=0.0).to_numpy()
+    saving_s, starting_s = _before_work_s(result)
     gpus, wait_s = jobs["gpus"].to_numpy(), (jobs["gpu_wait_s"] + jobs["network_wait_s"]).to_numpy()
     first_wait_s = (jobs["start_s"] - jobs["arrival_s"]).fillna(jobs["queueing_s"]).to_numpy()
-    work_s = jobs[["computing_s", "communication_s"]].sum(axis=1).to_numpy() + wait_s
+    held_s = jobs[["computing_s", "communication_s", "restart_s"]].sum(axis=1).to_numpy() + wait_s
+    work_s = held_s - saving_s - starting_s
+    wait_s = np.minimum(wait_s, work_s)  # for the network a job may wait with its state, too
     kept = np.divide(work_s - jobs["lost_s"], work_s, out=np.zeros(len(jobs)), where=work_s > 0)
     seconds = {
-        "held": work_s + jobs["restart_s"].to_numpy(),
+        "held": held_s,
         "detection": detection_s,
-        "restart": jobs["restart_s"].to_numpy() - detection_s,
+        "restart": starting_s - detection_s,
+        "checkpoints": saving_s,
         "lost_work": jobs["lost_s"].to_numpy(),
         "waiting_for_gpus_and_network": wait_s * kept,
         "training": (work_s - wait_s) * kept,
         "requeueing": jobs["queueing_s"].to_numpy() - first_wait_s,
     }
     return jobs[["job_id", "gpus"]].assign(**{name: gpus * value for name, value in seconds.items()})
+
+
+def _before_work_s(result: Result) -> np.ndarray:
+    """Return for how long each job was held up by checkpoints, and by starts, seconds (2 x jobs)."""
+    before_ns = np.zeros((2, len(result.workload)), np.int64)
+    for stay in result.finished.stays:
+        before_ns[0 if stay.saved else 1, stay.job] += min(stay.begin_ns, stay.to_ns) - stay.from_ns
+    return before_ns / NS_PER_S
 
 
 def reliability_by_size(result: Result) -> pd.DataFrame:
@@ -78,7 +133,8 @@ def reliability_by_size(result: Result) -> pd.DataFrame:
     noticed = failures[failures["detection_s"].notna()].groupby("gpus").size()
     sums = times.drop(columns="job_id").groupby("gpus").sum()
     count = noticed.reindex(sums.index, fill_value=0).to_numpy()
-    work_s = (sums["held"] - sums["detection"] - sums["restart"]).to_numpy() / sums.index.to_numpy()
+    idle_s = sums["detection"] + sums["restart"] + sums["checkpoints"]
+    work_s = (sums["held"] - idle_s).to_numpy() / sums.index.to_numpy()
     scheduled_s = (sums["held"] + sums["requeueing"]).to_numpy()
     kept_s = (sums["training"] + sums["waiting_for_gpus_and_network"]).to_numpy()
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from ddlsched.network.contention import ContentionModel
     from ddlsched.workload.job import Workload
 
-__all__ = ["PHASES", "Result"]
+__all__ = ["PHASES", "PHASE_FIELDS", "Result"]
 
-_PHASES = {
+PHASE_FIELDS = {
     "queueing_s": "queueing_ns",
     "computing_s": "computing_ns",
     "gpu_wait_s": "gpu_wait_ns",
@@ -33,7 +33,7 @@ _PHASES = {
     "network_wait_s": "network_wait_ns",
     "restart_s": "restarting_ns",
 }
-PHASES = tuple(_PHASES)
+PHASES = tuple(PHASE_FIELDS)
 """Columns of :attr:`Result.jobs` that add up to a finished job's JCT."""
 
 _STATES = ("future", "queued", "running", "finished", "dropped")  # by the engine's numbers
@@ -134,7 +134,7 @@ class Result(RunRecords):
             "start_s": _seconds(records.start_ns, records.start_ns >= 0),
             "finish_s": _seconds(records.finish_ns, done),
             "jct_s": _seconds(records.finish_ns - records.arrival_ns, done),
-            **{name: records[field] / NS_PER_S for name, field in _PHASES.items()},
+            **{name: records[field] / NS_PER_S for name, field in PHASE_FIELDS.items()},
             "compute_s": np.where(records.elastic == 1, records.busy_per_gpu_ns, records.busy_ns / records.num_gpus)
             / NS_PER_S,
             "lost_s": records.lost_ns / NS_PER_S,

@@ -23,9 +23,9 @@ class SampledError:
 
 
 STATED = {
-    "no transfer held back": SampledError(0.2, 0.7),
-    "transfers held back for up to a third of their time": SampledError(0.4, 4.7),
-    "transfers held back for more than a third of their time": SampledError(1.9, 13.0),
+    "no transfer held back": SampledError(0.1, 0.7),
+    "transfers held back for up to a third of their time": SampledError(0.5, 4.8),
+    "transfers held back for more than a third of their time": SampledError(1.8, 12.2),
 }
 """By how much of their time transfers are held back: ``benchmarks/sampling_error.csv``, rounded up."""
 

@@ -9,6 +9,7 @@ it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -88,7 +89,7 @@ class IterationDag:
     @cached_property
     def compute_ns(self) -> int:
         """Compute time of one iteration on a worker, of those that compute for the longest, nanoseconds."""
-        alike_ns, own_ns = self._compute_times_ns()
+        alike_ns, own_ns = self._compute_times_ns
         return alike_ns + max(own_ns.values(), default=0)
 
     @cached_property
@@ -127,23 +128,25 @@ class IterationDag:
 
     def worker_compute_ns(self, num_gpus: int) -> list[int]:
         """Return the compute time of one iteration on each worker of a job, nanoseconds."""
-        alike_ns, own_ns = self._compute_times_ns()
+        alike_ns, own_ns = self._compute_times_ns
         return [alike_ns + own_ns.get(worker, 0) for worker in range(num_gpus)]
 
     def all_compute_ns(self, num_gpus: int) -> int:
         """Return the compute time of one iteration, added up over the workers of a job, nanoseconds."""
-        alike_ns, own_ns = self._compute_times_ns()
+        alike_ns, own_ns = self._compute_times_ns
         return alike_ns * num_gpus + sum(own_ns.values())
 
+    @cached_property
     def _compute_times_ns(self) -> tuple[int, dict[int, int]]:
         """Return what every worker computes, and what each worker of groups does besides."""
-        alike_ns, own_ns = 0, dict.fromkeys(workers_of(self.groups.values()), 0)
+        of_groups_ns: Counter[str | None] = Counter()
         for task in self.tasks:
-            if isinstance(task, ComputeTask) and task.group is None:
-                alike_ns += task.duration_ns
-            elif isinstance(task, ComputeTask):
-                for worker in workers_of([self.groups[str(task.group)]]):
-                    own_ns[worker] += task.duration_ns
+            if isinstance(task, ComputeTask):
+                of_groups_ns[task.group] += task.duration_ns
+        alike_ns, own_ns = of_groups_ns.pop(None, 0), dict.fromkeys(workers_of(self.groups.values()), 0)
+        for name, group_ns in of_groups_ns.items():
+            for worker in workers_of([self.groups[str(name)]]):
+                own_ns[worker] += group_ns
         return alike_ns, own_ns
 
     @cached_property

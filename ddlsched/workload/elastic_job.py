@@ -57,6 +57,9 @@ class ElasticJob(Job):
     time_limit_s: float | None = field(init=False, default=None)
     queue: str | None = field(init=False, default=None)
     priority: int = field(init=False, default=0)
+    required_levels: str | None = field(init=False, default=None)
+    preferred_levels: str | None = field(init=False, default=None)
+    balanced_level: str | None = field(init=False, default=None)
     samples: int
     curve: ScalingCurve
     gpu_batch: int

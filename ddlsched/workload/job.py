@@ -14,6 +14,7 @@ from ddlsched.errors import InputError, UnknownNameError, did_you_mean, says_unk
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, bytes_from_mb, is_whole, ns_from_s
 from ddlsched.workload.dag import ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.groups import workers_of
+from ddlsched.workload.levels import demands_of, slices_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,6 +49,14 @@ class Job:
         The tenant's queue it is submitted to (:mod:`ddlsched.cluster.tenants`).
     priority
         Higher goes first and may preempt, where an admission policy goes by it.
+    required_levels
+        Levels of the topology that it waits for, between spaces: ``pod`` for all of its workers in one pod,
+        ``tensor:tray`` for each tuple of the group ``tensor`` in one tray, ``8:server`` for each 8 workers in their
+        order on one server. A placement that gives it others is refused.
+    preferred_levels
+        The same, without waiting, for placements that go by it (``levels``).
+    balanced_level
+        The level of whose units those that it has shall have as equal numbers of its workers as can be.
     time_limit_s
         How long its user said that it runs at most, seconds; placements that backfill plan with it. A job that takes
         longer is not stopped.
@@ -69,6 +78,9 @@ class Job:
     time_limit_s: float | None = None
     queue: str | None = None
     priority: int = 0
+    required_levels: str | None = None
+    preferred_levels: str | None = None
+    balanced_level: str | None = None
 
     def __post_init__(self) -> None:
         self._check_texts()
@@ -88,14 +100,17 @@ class Job:
             self._check_iteration(self.iteration)
         else:
             self._check_groups(self.iteration)
+        for name in ("required_levels", "preferred_levels"):
+            if text := getattr(self, name):
+                self._check_levels(name, text)
         if self.service_ns > MAX_NS:
             raise InputError(
                 f"job {self.job_id!r}: compute time x iterations x GPUs is {self.service_ns / NS_PER_S:.4g} s; "
-                f"expected at most {_CLOCK_S:.4g} s of service in all"
+                f"expected at most {_CLOCK_S:.4g} s of service in all; give it as several jobs"
             )
 
     def _check_texts(self) -> None:
-        for name in ("job_id", "model", "user", "queue"):
+        for name in ("job_id", *TEXTS):
             value = getattr(self, name)
             if value is None and name != "job_id":
                 continue
@@ -103,6 +118,13 @@ class Job:
             if not good:
                 expected = "a text, not empty, without control characters or space around it"
                 raise InputError(f"job {self.job_id!r}: {name} is {value!r}; expected {expected}")
+
+    def _check_levels(self, name: str, text: str) -> None:
+        try:
+            for demand in demands_of(text):
+                slices_of(demand.part, self.dag.groups, self.num_gpus)
+        except InputError as error:
+            raise InputError(f"job {self.job_id!r}: {name} {error}") from None
 
     def _check_iteration(self, iteration: DataParallelIteration) -> None:
         for name in ("forward_s", "backward_s"):
@@ -153,6 +175,8 @@ class Job:
         return self.iteration.all_compute_ns(self.num_gpus) * self.iterations
 
 
+TEXTS = ("model", "user", "queue", "required_levels", "preferred_levels", "balanced_level")
+"""The fields of a job that are a text, or left out."""
 _COLUMNS = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
 _SHOWN_JOBS = 5
 MAX_PRIORITY = 2**31 - 1
@@ -170,7 +194,7 @@ def _check(job: Job, name: str, value: object, good: bool, expected: str) -> Non
 
 
 def _job_of_row(row: Mapping[str, Any]) -> Job:
-    limits = {name: row[name] for name in ("model", "user", "time_limit_s", "queue") if name in row}
+    limits = {name: row[name] for name in (*TEXTS, "time_limit_s") if name in row}
     iteration = DataParallelIteration(
         forward_s=row["forward_s"],
         backward_s=row["backward_s"],
@@ -281,7 +305,8 @@ class Workload:
         frame
             Columns ``job_id``, ``arrival_s`` (s), ``gpus``, ``iterations``, ``forward_s`` (s), ``backward_s`` (s),
             ``message_bytes``, ``gpu_memory_mb`` (MB), and optionally ``model``, ``user``, ``buckets``,
-            ``time_limit_s`` (s), ``queue``, ``priority``. Further columns are not read.
+            ``time_limit_s`` (s), ``queue``, ``priority``, ``required_levels``, ``preferred_levels``,
+            ``balanced_level``. Further columns are not read.
 
         Raises
         ------

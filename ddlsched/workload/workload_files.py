@@ -1,7 +1,8 @@
 """Workload files: CSV and Parquet for data-parallel jobs, JSON for jobs of any iteration DAG and for elastic ones.
 
 Columns: ``job_id, arrival_s, gpus, iterations, forward_s, backward_s, message_bytes, gpu_memory_mb`` and
-optionally ``model``, ``user``, ``buckets``, ``algorithm`` (of all-reduces), ``time_limit_s``, ``queue``, ``priority``.
+optionally ``model``, ``user``, ``buckets``, ``algorithm`` (of all-reduces), ``time_limit_s``, ``queue``, ``priority``,
+``required_levels``, ``preferred_levels``, ``balanced_level``.
 Files are parsed, never executed, and every fault is reported with its file, row, column, value and what was expected.
 """
 
@@ -31,7 +32,7 @@ from ddlsched.workload import elastic_job_files
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.groups import checked_groups
-from ddlsched.workload.job import MAX_PRIORITY, Job, Workload
+from ddlsched.workload.job import MAX_PRIORITY, TEXTS, Job, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["read_workload", "refuse_suffix", "workload_table", "write_workload"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
-_FOR_ALL = ("model", "user", "time_limit_s", "queue", "priority")
+_FOR_ALL = (*TEXTS, "time_limit_s", "priority")
 OPTIONAL = (*_FOR_ALL, "buckets", "algorithm")
 _SUFFIXES = (".csv", ".parquet", ".json")
 _JSON_FIELDS = ("job_id", "arrival_s", "gpus", "iterations", "gpu_memory_mb")
@@ -113,10 +114,8 @@ def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
         "num_gpus": cell_whole(where, "gpus", row["gpus"]),
         "iterations": cell_whole(where, "iterations", row["iterations"]),
         "gpu_memory_mb": cell_number(where, "gpu_memory_mb", row["gpu_memory_mb"]),
-        "model": cell_text(where, "model", row.get("model")),
-        "user": cell_text(where, "user", row.get("user")),
+        **{name: cell_text(where, name, row.get(name)) for name in TEXTS},
         "time_limit_s": None if limit in (None, "") else cell_time_s(where, "time_limit_s", limit),
-        "queue": cell_text(where, "queue", row.get("queue")),
         "priority": 0 if priority in (None, "") else _priority(where, priority),
     }
 
@@ -251,7 +250,8 @@ def _row_of_job(job: Job) -> dict[str, Any]:
     else:
         row["tasks"] = job.iteration.to_dicts()
         row["groups"] = job.iteration.groups or None
-    return row | {"time_limit_s": job.time_limit_s, "queue": job.queue, "priority": job.priority or None}
+    texts = {name: getattr(job, name) for name in TEXTS}
+    return row | {"time_limit_s": job.time_limit_s} | texts | {"priority": job.priority or None}
 
 
 def _json_of_job(job: Job) -> dict[str, Any]:

@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from language_models import language_model_jobs
 
-from ddlsched import Cluster, DataParallelIteration, Job, Workload
-from ddlsched.engine.stop_prices import StopPrices
+from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Workload
 from ddlsched.errors import InputError
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.generators.microsoft import microsoft_160
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
-from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES, gpu_seconds
+from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES
 from ddlsched.workload.scaling_curves import LinearCurve
 from ddlsched.workload.traces.trace_import import Selection, import_trace, write_jobs
 from ddlsched.workload.workload_files import read_workload
+from experiments.arrivals import alone_gpu_s, drawn_once, poisson
 from experiments.beyond_ada_srsf.mixes import second_mix
+from experiments.language_models import language_model_jobs
 from experiments.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 from experiments.smaller_claims.jobs import helios_like
 
@@ -28,30 +28,27 @@ TRACES = {name.lower(): PUBLIC_TRACES[name] for name in ("Philly", "Alibaba")}
 TRACED_JOBS = 8000
 TUNING_SEED = 1001
 """From this seed on jobs are for tuning; those of traces are from the first quarter of it, all others from the rest."""
-STATE_MB = 3500.0
-"""What each GPU of a whole job takes along to other servers."""
+PRICES = Disturbances(restart_s=30.0, state_mb=3500.0)
+"""What going on after a stop costs, whoever stopped a job: time, and what each GPU takes along."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
     """A cluster and a network of cards of ``gbps``, and the jobs that come there.
 
-    ``scale`` is the part of their iterations that jobs have: prices and thresholds are scaled alike. ``per_rack``
-    servers are a rack, ``per_pod`` a pod (0: none), ``spines`` those of two tiers (0: three). ``round_s`` is how often
-    those look again that work in rounds: some iterations at least; ``block_gpus`` what MonkeyTree gives jobs whole.
+    ``per_rack`` servers are a rack, ``per_pod`` a pod (0: none), ``spines`` those of two tiers (0: three);
+    ``block_gpus`` is what MonkeyTree gives jobs whole.
     """
 
     name: str
     jobs: str
     num_jobs: int
-    scale: float
     servers: int
     gpus_per_server: int
     topology: str
     gbps: float
     per_rack: int
     spines: int
-    round_s: float
     block_gpus: int
     per_pod: int = 0
     load: float = 0.9
@@ -62,14 +59,9 @@ class Ground:
         return self.servers * self.gpus_per_server
 
     @property
-    def prices(self) -> StopPrices:
-        """What going on after a stop costs, whoever stopped a job: time, and what each GPU takes along."""
-        return StopPrices(restart_s=30.0, state_mb=STATE_MB, scale=self.scale)
-
-    @property
     def stop_s(self) -> float:
         """What a stop costs a job that goes on elsewhere, its state over a free card: for those who allocate."""
-        return self.prices.scaled(self.prices.restart_s + self.gpus_per_server * STATE_MB * 8e-3 / self.gbps)
+        return PRICES.restart_s + self.gpus_per_server * PRICES.state_mb * 8e-3 / self.gbps
 
     def cluster(self, *, exclusive: bool = True) -> Cluster:
         """Return the cluster."""
@@ -89,42 +81,39 @@ class Ground:
         )
 
 
-def _leaf_spine(name: str, jobs: str, scale: float, round_s: float, **differs: float) -> Ground:
+def _leaf_spine(name: str, jobs: str, **differs: float) -> Ground:
     """Return servers under leaves and spines, 2:1; by default 16 of 4 GPUs, four a leaf, four spines, 10 Gbit/s."""
     values = {"num_jobs": 280, "servers": 16, "gpus_per_server": 4, "gbps": 10.0, "per_rack": 4, "spines": 4}
     values |= {"block_gpus": 4} | differs
     topology = f"leaf-spine:servers_per_leaf={values['per_rack']},spines={values['spines']},oversubscription=2"
     topology += f",nic_gbps={values['gbps']:g}"
-    return Ground(name=name, jobs=jobs, scale=scale, round_s=round_s, topology=topology, **values)  # type: ignore[arg-type]
+    return Ground(name=name, jobs=jobs, topology=topology, **values)  # type: ignore[arg-type]
 
 
 GROUNDS = {
     ground.name: ground
     for ground in (
-        _leaf_spine("64-GPU mix", "mix", 0.02, 7.2),
-        _leaf_spine("Other models", "other", 0.02, 7.2),
+        _leaf_spine("64-GPU mix", "mix"),
+        _leaf_spine("Other models", "other"),
         Ground(
             name="MonkeyTree's mix",
             jobs="monkeytree",
             num_jobs=100,
-            scale=0.03,
             servers=256,
             gpus_per_server=1,
             topology="monkeytree:racks=4,servers_per_rack=64,spines=16",
             gbps=400.0,
             per_rack=64,
             spines=16,
-            round_s=120.0,
             block_gpus=8,
         ),
-        _leaf_spine("Philly", "philly", TRACES["philly"].scale, 5.0, block_gpus=1),
-        _leaf_spine("Helios-like", "helios", 1 / 90, 5.0, block_gpus=1, num_jobs=200),
-        _leaf_spine("Alibaba", "alibaba", TRACES["alibaba"].scale, 5.0, block_gpus=1, num_jobs=200),
+        _leaf_spine("Philly", "philly", block_gpus=1),
+        _leaf_spine("Helios-like", "helios", block_gpus=1, num_jobs=200),
+        _leaf_spine("Alibaba", "alibaba", block_gpus=1, num_jobs=200),
         Ground(
             name="2,048-GPU Clos",
             jobs="clos",
             num_jobs=600,
-            scale=0.01,
             servers=256,
             gpus_per_server=8,
             topology="clos:servers_per_rack=8,racks_per_pod=4,rack_oversubscription=2,pod_oversubscription=2",
@@ -132,14 +121,11 @@ GROUNDS = {
             per_rack=8,
             per_pod=32,
             spines=0,
-            round_s=10.0,
             block_gpus=8,
         ),
         _leaf_spine(
             "LLM cluster",
             "llm",
-            0.03,
-            20.0,
             num_jobs=200,
             servers=128,
             gpus_per_server=8,
@@ -152,8 +138,6 @@ GROUNDS = {
         _leaf_spine(
             "Fine-tuning",
             "fine-tuning",
-            0.03,
-            20.0,
             gpus_per_server=8,
             gbps=400.0,
             block_gpus=1,
@@ -165,13 +149,13 @@ GROUNDS = {
 
 def imported(trace: str, data: Path, folder: Path) -> None:
     """Write a trace's workload file, unless it is there."""
-    kind, file, day, scale = TRACES[trace]
+    kind, file, day, _ = TRACES[trace]
     path = folder / f"{trace}.parquet"
     if not path.exists():
         if not (data / file).exists():
             raise InputError(f"{data / file}: no such file; docs/traces.md says where to get it, --data where it is")
         folder.mkdir(parents=True, exist_ok=True)
-        selection = Selection(from_s=day * 86400, limit=TRACED_JOBS, scale=scale)
+        selection = Selection(from_s=day * 86400, limit=TRACED_JOBS)
         write_jobs(import_trace(kind, [data / file], selection=selection, gpus_per_server=8, seed=1), path)
 
 
@@ -190,45 +174,30 @@ def jobs_of(*, seed: int, ground: str, jobs: int, file: str = "", fixed_size: bo
     (of,) = (one for one in GROUNDS.values() if one.jobs == ground)
     rng = np.random.default_rng([seed, 2])
     if ground == "monkeytree":
-        made = monkeytree_mix(seed=seed, jobs=jobs, gpus=of.gpus, load=of.load, scale=of.scale)
+        made = monkeytree_mix(seed=seed, jobs=jobs, gpus=of.gpus, load=of.load)
     elif ground == "helios":
-        made = helios_like(seed=seed, jobs=jobs, load=of.load, gpus=of.gpus)
+        made = helios_like(seed=seed, jobs=jobs, load=of.load, gpus=of.gpus, longer=90.0)
     elif ground in TRACES:
         made = _window(of, file, seed, jobs)
     else:
-        made = _stream(of, _drawn(of, seed, jobs, rng), rng)
+        drawn = _drawn(of, seed, jobs, rng)
+        made = poisson(drawn, load=of.load, gpus=of.gpus, gpus_per_server=of.gpus_per_server, gbps=of.gbps, rng=rng)
     return Workload.of([fixed_size_job(job) for job in made]) if fixed_size else made
 
 
 def _drawn(ground: Ground, seed: int, jobs: int, rng: np.random.Generator) -> Sequence[Job]:
-    """Return jobs without their arrivals; of mixes of 160 none twice, as no job recurs to the iteration."""
+    """Return jobs without their arrivals."""
     if ground.jobs == "clos":
-        return _clos(jobs, ground.scale, rng)
+        return _clos(jobs, rng)
     if ground.jobs not in ("mix", "other"):
-        return language_model_jobs(ground.jobs, jobs, ground.scale, rng)
-    mix = microsoft_160 if ground.jobs == "mix" else second_mix
-    pool = [job for part in range(-(-jobs // 160)) for job in mix(seed=seed + 100_000 * part)]
-    chosen = [pool[place] for place in rng.choice(len(pool), size=jobs, replace=False).tolist()]
-    return [replace(job, iterations=max(1, round(job.iterations * ground.scale))) for job in chosen]
-
-
-def _stream(ground: Ground, jobs: Sequence[Job], rng: np.random.Generator) -> Workload:
-    """Return jobs that arrive as a Poisson process, at the ground's load."""
-    gap_s = sum(_gpu_seconds(job, ground) for job in jobs) / (ground.load * ground.gpus * len(jobs))
-    arrivals_s = np.cumsum(rng.exponential(gap_s, len(jobs))).round(9).tolist()
-    numbered = enumerate(zip(jobs, arrivals_s, strict=True))
-    return Workload.of([replace(job, job_id=str(number), arrival_s=at_s) for number, (job, at_s) in numbered])
-
-
-def _gpu_seconds(job: Job, ground: Ground) -> float:
-    """Return the time of a job alone x its GPUs; a ring of four servers moves 1.5 of a message over each card."""
-    return gpu_seconds(job, per_byte_s=1.5 * 8e-9 / ground.gbps, gpus_per_server=ground.gpus_per_server)
+        return language_model_jobs(ground.jobs, jobs, rng)
+    return drawn_once(microsoft_160 if ground.jobs == "mix" else second_mix, seed, jobs, rng)
 
 
 def _window(ground: Ground, file: str, seed: int, jobs: int) -> Workload:
     """Return neighbours in a trace in its order, at the load; windows of other seeds have no job of it.
 
-    Without jobs larger than the cluster; long ones are cut to ``MOST_ITERATIONS``, or one of them would be all of it.
+    Without jobs larger than the cluster; long ones are cut, or one of them would be all of it.
     """
     traced = [job for job in read_workload(file) if job.num_gpus <= ground.gpus]
     quarter = len(traced) // 4
@@ -236,17 +205,19 @@ def _window(ground: Ground, file: str, seed: int, jobs: int) -> Workload:
     first = (seed - 1) % 1000 * jobs
     if first + jobs > len(part):
         raise InputError(f"seed is {seed}; expected at most {len(part) // jobs} windows of {jobs} jobs")
-    cut = [replace(job, iterations=min(job.iterations, MOST_ITERATIONS)) for job in part[first : first + jobs]]
+    most = round(MOST_ITERATIONS / TRACES[ground.jobs].scale)
+    cut = [replace(job, iterations=min(job.iterations, most)) for job in part[first : first + jobs]]
     begin_s, end_s = cut[0].arrival_s, cut[-1].arrival_s
-    stretch = sum(_gpu_seconds(job, ground) for job in cut) / (ground.load * ground.gpus * (end_s - begin_s))
+    alone_s = sum(alone_gpu_s(job, ground.gpus_per_server, ground.gbps) for job in cut)
+    stretch = alone_s / (ground.load * ground.gpus * (end_s - begin_s))
     return Workload.of([replace(job, arrival_s=round((job.arrival_s - begin_s) * stretch, 9)) for job in cut])
 
 
-def _clos(jobs: int, scale: float, rng: np.random.Generator) -> list[Job]:
-    """Return jobs of 1 to 512 GPUs that alone take 120 s to four hours at full size."""
+def _clos(jobs: int, rng: np.random.Generator) -> list[Job]:
+    """Return jobs of 1 to 512 GPUs that alone take 120 s to four hours."""
     gpus = rng.choice(LARGE_CLUSTER_GPUS, jobs, p=LARGE_CLUSTER_SHARES).tolist()
     compute_s = rng.choice([0.1, 0.25, 0.5, 1.0], jobs).tolist()
-    run_s = (np.exp(rng.uniform(np.log(120), np.log(14_400), jobs)) * scale).tolist()
+    run_s = (np.exp(rng.uniform(np.log(120), np.log(14_400), jobs))).tolist()
     message_bytes = rng.choice([1e9, 4e9, 13e9, 26e9], jobs).tolist()
     return [
         Job(

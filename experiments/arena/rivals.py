@@ -6,12 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grounds import Ground
+from grounds import PRICES, Ground
 
 BASELINE = "FIFO, first-fit"
 _FREE = "bounded-overlap:limit=100000"
 """Transfers start when they are ready, as with TCP."""
-COMMON = {"placement": "first-fit", "order": "fifo", "communication": _FREE, "contention": "max-min", "path": "ecmp"}
+COMMON = {
+    "placement": "first-fit",
+    "order": "fifo",
+    "communication": _FREE,
+    "contention": "max-min",
+    "path": "ecmp",
+    "sample": True,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +47,19 @@ class Rival:
         """Return the arguments of ``simulate``; ``tuned`` are values of the ground."""
         values: dict[str, Any] = {name: getattr(ground, name) for name in ("per_rack", "per_pod", "spines")}
         values |= {"rack_gpus": ground.per_rack * ground.gpus_per_server, "block_gpus": ground.block_gpus}
-        values |= defaults(ground) | (tuned or {})
+        values |= DEFAULTS | (tuned or {})
         differs = {door: text.format(**values) for door, text in self.differs.items()}
         stops = {"rescale_cost": f"restart_s={ground.stop_s:g}"} if self.allocates else {}
-        disturbances = {} if self.allocates else {"disturbances": ground.prices.disturbances()}
+        disturbances = {} if self.allocates else {"disturbances": PRICES}
         return COMMON | differs | stops | disturbances | {"cluster": ground.cluster(exclusive=not self.shares)}
 
 
-def defaults(ground: Ground) -> dict[str, float]:
-    """Return the numbers that are tuned as their authors have them, times of service and rounds as of such jobs."""
-    rounds = dict.fromkeys(("gavel_s", "sia_s", "rubick_s", "interval_s"), ground.round_s)
-    return {"threshold_gpu_s": ground.prices.scaled(100.0), "patience": 2.0} | rounds
+ROUND_S = 360.0
+"""How often Gavel looks again; the others who work in rounds begin their tuning there, too."""
+DEFAULTS = {"threshold_gpu_s": 100.0, "patience": 2.0} | dict.fromkeys(
+    ("gavel_s", "sia_s", "rubick_s", "interval_s"), ROUND_S
+)
+"""The numbers that are tuned, as their authors have them."""
 
 
 PLACEMENTS: dict[str, dict[str, str]] = {
@@ -73,7 +82,7 @@ ORDERS: dict[str, tuple[str, frozenset[str], tuple[str, ...]]] = {
 }
 """The text of an order, what it knows, what of it is tuned. All but Tiresias leave running jobs alone."""
 TUNED_FIELDS = {"threshold_gpu_s": "threshold_gpu_s", "interval_s": "interval_s", "patience": "patience"}
-"""Which number of :func:`defaults` a field of an order is; that of a round is an allocation's name and ``_s``."""
+"""Which number of ``DEFAULTS`` a field of an order is; that of a round is an allocation's name and ``_s``."""
 
 
 def _allocating(name: str, knows: str) -> Rival:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 from grounds import GROUNDS, TRACES, TUNING_SEED, Ground, imported
 from league import bounds_of, tables
-from rivals import RIVALS, TUNED_FIELDS, Rival, defaults
+from rivals import DEFAULTS, RIVALS, ROUND_S, TUNED_FIELDS, Rival
 
 from ddlsched.cli.reporting import reported
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
@@ -59,9 +59,7 @@ def runs_of(
 
 def tuned_on(ground: Ground, rival: Rival, jobs: int, folder: Path, processes: int) -> list[dict[str, object]]:
     """Return a row a number of a rival that is tuned on a ground: its value, and what it changes of the average JCT."""
-    values: Mapping[str, object] = defaults(ground)
-    low, high = 100.0 * ground.scale, 1e6 * ground.scale
-    given = {"low": low, "high": high, "short": ground.round_s / 4, "long": ground.round_s * 4}
+    given = {"low": 100.0, "high": 1e6, "short": ROUND_S / 4, "long": ROUND_S * 4}
     options = rival.options(ground)
     policies = {door: options.pop(door) for door in rival.differs}
     found = tune(
@@ -78,7 +76,7 @@ def tuned_on(ground: Ground, rival: Rival, jobs: int, folder: Path, processes: i
     row = {"ground": ground.name, "policy": rival.name, "trials": len(found.trials), "seeds": TUNING_SEEDS}
     row |= {"change": found.tuning_change, "held_out_change": found.held_out_change}
     return [
-        row | {"number": number, "untuned": values[number], "value": value}
+        row | {"number": number, "untuned": DEFAULTS[number], "value": value}
         for field, value in found.values.items()
         for number in [TUNED_FIELDS.get(field.partition(".")[2], f"{rival.name.lower()}_s")]
     ]

@@ -26,11 +26,11 @@ MOST_ITERATIONS = 9000
 MEMBERS = 8
 
 
-def helios_like(*, seed: int, jobs: int = 1000, load: float = 0.95, gpus: int = 64) -> Workload:
+def helios_like(*, seed: int, jobs: int = 1000, load: float = 0.95, gpus: int = 64, longer: float = 1.0) -> Workload:
     """Return jobs that recur: a user's jobs train one model for about as long, users differ by orders of magnitude.
 
     Median, mean and sizes are those published for the 1,580,464 GPU jobs of Helios' four clusters, at about 1/90 of the
-    durations; the tail is cut at ``MOST_ITERATIONS``.
+    durations, times ``longer``; the tail is cut at ``MOST_ITERATIONS``.
 
     References
     ----------
@@ -49,7 +49,7 @@ def helios_like(*, seed: int, jobs: int = 1000, load: float = 0.95, gpus: int = 
                 job_id=str(number),
                 arrival_s=0.0,
                 num_gpus=int(rng.choice(list(SIZES), p=list(SIZES.values()))),
-                iterations=int(np.clip(round(iterations), 1, MOST_ITERATIONS)),
+                iterations=int(np.clip(round(iterations * longer), 1, round(MOST_ITERATIONS * longer))),
                 iteration=DataParallelIteration(
                     forward_s=model.forward_s, backward_s=model.backward_s, message_bytes=model.message_bytes
                 ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from jobs_by_hand import Fixed, data_parallel_job
@@ -144,23 +146,24 @@ def test_themis_puts_first_who_is_latest_in_terms_of_its_time_alone():
     assert FinishTimeFairness().key(job, 5.0) == -1.6
 
 
-def test_qssf_predicts_from_jobs_of_the_same_user_and_model():
+def test_qssf_predicts_from_finished_jobs_of_the_same_user_and_model():
     order = QuasiShortestServiceFirst().begin(Cluster(), np.random.default_rng(0))
 
-    def job(number, done, num_gpus, user, model="m"):
-        left = 100 - done
-        return job_view(number=number, num_gpus=num_gpus, iterations_left=left, user=user, model=model)
+    def job(number, num_gpus, user, attained_s=0.0):
+        view = {"number": number, "num_gpus": num_gpus, "user": user, "model": "m", "servers": ()}
+        return SimpleNamespace(**view, iterations_left=1, attained_service_ns=attained_s * 1e9)
 
-    # The first knows only itself: 3 s a GPU attained, + 1 ns, x 2 GPUs.
-    assert order.key(job(0, 30, 2, "a"), 0.0) == 2 * (1 + 3e9)
-    # Another of a's: the mean of what the others of its kind had a GPU.
-    assert order.key(job(1, 50, 4, "a"), 0.0) == 4 * (1 + 3e9)
-    assert order.key(job(2, 0, 1, "a"), 0.0) == 1 + (3e9 + 5e9) / 2
-    # The first of b's: the mean of all, its own 1 s included.
-    assert order.key(job(3, 10, 1, "b"), 0.0) == 1 + (3e9 + 5e9 + 0 + 1e9) / 4
-    # Job 0 goes on to 8 s a GPU; it is job 1's and 2's that count for it, and its new one for them.
-    assert order.key(job(0, 80, 2, "a"), 0.0) == 2 * (1 + 2.5e9)
-    assert order.key(job(2, 0, 1, "a"), 0.0) == 1 + (8e9 + 5e9) / 2
+    first, second, running = job(0, 2, "a"), job(1, 1, "a"), job(2, 1, "b", attained_s=9)
+    # Nobody has finished: 1 ns x its GPUs, whatever those that run have had.
+    assert [order.key(one, 0.0) for one in (first, second, running)] == [2, 1, 1]
+    for ended, attained_s in ((first, 6), (second, 5)):
+        ended.iterations_left, ended.attained_service_ns = 0, attained_s * 1e9
+    # The mean of 3 and 5 s a GPU; so for those of b, of whom none has finished.
+    assert order.key(job(3, 4, "a"), 1.0) == 4 * (1 + 4e9)
+    assert order.key(job(4, 1, "b"), 1.0) == 1 + 4e9
+    running.iterations_left = 0
+    assert order.key(job(5, 1, "b"), 2.0) == 1 + 9e9
+    assert order.key(job(6, 1, "c"), 2.0) == 1 + (3e9 + 5e9 + 9e9) / 3
 
 
 def transfer(number, servers, *, bytes_left=None, message_bytes=100e6, **job):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
 import pytest
 from jobs_by_hand import data_parallel_job
 
 import ddlsched
-from algorithms.ordering.qssf import QuasiShortestServiceFirst
 from algorithms.ordering.themis import FinishTimeFairness
 from algorithms.ordering.tiresias import Tiresias
 from algorithms.placement.blocks import AlignedBlocks
@@ -138,15 +136,3 @@ def test_tiresias_lets_a_new_job_pass_one_beyond_the_threshold():
 
 def test_finish_time_fairness_serves_the_one_that_waits_in_terms_of_its_own_time():
     assert ran(FinishTimeFairness())[1] < 12.0
-
-
-def test_qssf_predicts_from_what_others_of_the_model_have_had():
-    from ddlsched.testing.handmade import job_view
-
-    order = QuasiShortestServiceFirst().begin(Cluster(), np.random.default_rng(0))
-    order.key(job_view(number=0, model="a", iterations=100, iterations_left=10), 0.0)
-    order.key(job_view(number=1, model="b", iterations=100, iterations_left=90), 0.0)
-    new_a, new_b = job_view(number=2, model="a", iterations=1), job_view(number=3, model="b", iterations=1000)
-    assert order.key(new_a, 0.0) == pytest.approx(1 + 9e9)
-    assert order.key(new_b, 0.0) == pytest.approx(1 + 1e9)
-    assert order.key(job_view(number=4, num_gpus=8, model="b"), 0.0) > order.key(new_a, 0.0) / 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,17 @@ from clos_2048 import cluster as clos_cluster
 from clos_2048 import jobs as clos_jobs
 from clos_2048 import run as run_on_clos
 from crux_small_cases import FixedPaths, Levels, case, flows_between_leaves
-from failure_models import time_to_failure_h
+from failure_models import MTBF_S, best_interval, time_to_failure_h, waste
 from flow_rivals import heapq_loop, simpy_processes
 from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, simulate_flows, wire_bytes
 from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
 from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
 from jct_bound import ratios
+from llm_steps import AGREEING, agreement
 from monkeytree_paths import slowdowns
 
 import ddlsched
+from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 
@@ -157,5 +160,19 @@ def test_crux_in_a_small_case_is_at_most_the_best(seed: int) -> None:
     assert given.utilisation("crux", levels) != given.utilisation("crux", fair)
 
 
+def test_the_best_interval_between_checkpoints_is_dalys_where_its_assumptions_hold() -> None:
+    cause = FailureCause(cause="node", per="job", mtbf_s=MTBF_S, takes="job")
+    wasted = partial(waste, causes=[cause], store="disk:gb_per_s=1", jobs=1, days=12, seed=0)
+    best_s, least, youngs = best_interval(849.0, wasted)
+    assert best_s == pytest.approx(809.0, rel=0.05)
+    assert least <= youngs < least + 0.001
+
+
 def test_the_table_of_rsc_1_gives_its_published_time_to_failure() -> None:
     assert time_to_failure_h(1024, 60, seeds=2) == pytest.approx(7.9, rel=0.1)
+
+
+def test_a_step_of_a_language_model_takes_about_the_closed_forms_time() -> None:
+    (row,) = agreement(AGREEING.strip().splitlines()[:1]).rows
+    assert row[1] == 64
+    assert abs(float(str(row[4]))) < 5

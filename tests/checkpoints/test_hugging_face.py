@@ -13,13 +13,17 @@ from small_jobs import assert_holds
 
 from ddlsched.checkpoints import hugging_face
 from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.content import Digest
 from ddlsched.checkpoints.distributed_reading import read_distributed
+from ddlsched.checkpoints.distributed_writing import TORCH_FILES
+from ddlsched.checkpoints.file_forms import FileForm
 from ddlsched.checkpoints.hugging_face import HUGGING_FACE, read_hugging_face, weights_of
 from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.errors import InputError
 
 INDEX = "model.safetensors.index.json"
+HASHES = "ddlsched.hashes.json"
 FILES = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 CONFIG = b'{"model_type": "llama"}'
 
@@ -50,6 +54,38 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("form", [HUGGING_FACE, TORCH_FILES])
+@pytest.mark.parametrize("digest", ["xxh3", "sha256"])
+def test_item_14_hashes_stand_beside_what_is_written_and_verify_finds_later_damage(
+    model: Path, tmp_path: Path, form: FileForm, digest: Digest
+) -> None:
+    def again(name: str, *, verify: bool = True) -> None:
+        source = read_distributed(new) if form is TORCH_FILES else read_hugging_face(new)
+        reshard(source, tmp_path / name, to=StoredParallelism(tp=2), verify=verify, digest=digest)
+
+    new = tmp_path / "new"
+    reshard(read_hugging_face(model), new, to=StoredParallelism(), form=form, verify=True, digest=digest)
+    again("sound")
+    file = max(new.iterdir(), key=lambda path: path.stat().st_size)
+    file.write_bytes(torn(file.read_bytes()))
+    again("unchecked", verify=False)
+    with pytest.raises(InputError, match="lm_head"):
+        again("damaged")
+
+
+def torn(archive: bytes) -> bytes:
+    """Return a file with another number at the end of a tensor."""
+    values = llama()["lm_head.weight"].tobytes()
+    assert archive.count(values) == 1
+    return archive.replace(values, values[:-4] + bytes(4))
+
+
+def test_item_14_hashes_that_are_none_are_refused(model: Path) -> None:
+    (model / "ddlsched.hashes.json").write_text('{"md5": {}}')
+    with pytest.raises(InputError, match=r"ddlsched\.hashes\.json: .*; expected hashes by tensor, or no such file"):
+        read_hugging_face(model)
+
+
 def loaded(folder: Path) -> dict[str, np.ndarray]:
     """Return all tensors, each from the file that the index names."""
     where = json.loads((folder / INDEX).read_text())["weight_map"]
@@ -76,14 +112,16 @@ def test_a_model_is_divided_by_its_names_and_comes_back(
         np.testing.assert_array_equal(back[name], expected)
     assert (tmp_path / "back" / "config.json").read_bytes() == CONFIG
     assert {path.name for path in (tmp_path / "back").iterdir()} == {
-        INDEX, "config.json", *(f"model-0000{number + 1}-of-00004.safetensors" for number in range(4)),
+        INDEX, HASHES, "config.json", *(f"model-0000{number + 1}-of-00004.safetensors" for number in range(4)),
     }  # fmt: skip
 
 
 def test_a_small_model_is_one_file_without_an_index(model: Path, tmp_path: Path) -> None:
     ended = run("reshard", model, tmp_path / "new", "--format", "huggingface", "--verify")
     assert ended.exit_code == 0, ended.stderr
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {"config.json", "model.safetensors"}
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {
+        "config.json", "model.safetensors", HASHES,
+    }  # fmt: skip
     found = load_file(tmp_path / "new" / "model.safetensors")
     assert all(np.array_equal(found[name], expected) for name, expected in llama().items())
     assert read_hugging_face(tmp_path / "new").job.tensors == read_hugging_face(model).job.tensors

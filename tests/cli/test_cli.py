@@ -187,7 +187,7 @@ def test_simulate_has_the_published_flags() -> None:
     server-table jitter-cv straggler-share straggler-slowdown server-mtbf-s server-repair-s outages
     checkpoint-iterations restart-s state-mb capacity allocation rescale-cost warmup-s until-s run-out interference
     exclusive path throughputs reference-kind prediction-error steady
-    queues admission replay draws state-share failures sample"""
+    queues admission replay draws state-share failures sample checkpoint checkpoint-to recovery health restart-gpu-s"""
     assert set(options("simulate")) == {"jobs"} | {f"--{flag}" for flag in flags.split()}
 
 
@@ -652,7 +652,11 @@ def test_a_syntax_error_shows_its_place() -> None:
 def test_an_interrupt_ends_with_130_and_a_line() -> None:
     Path("times.csv").write_text("old")
     result = simulate("--placement", "mine.py:Interrupted", "--jobs-out", "times.csv")
-    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "ddlsched: error: interrupted\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (
+        130,
+        "",
+        "ddlsched: error: interrupted in mine.py, line 61, place: a policy that never answers ends no run\n",
+    )
     assert Path("times.csv").read_text() == "old"
     assert leftovers() == {"times.csv"}
 

@@ -103,7 +103,7 @@ def test_a_run_of_an_instance_is_refused() -> None:
     ("args", "fault"),
     [
         (("run.parquet", "job-5"), "no job is named 'job-5'"),
-        (("jobs.csv", "5"), "is no run's file"),
+        (("jobs.csv", "5"), "is a .csv file; expected a run's file"),
         (("none.parquet", "5"), "none.parquet"),
     ],
 )

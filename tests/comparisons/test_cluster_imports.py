@@ -194,6 +194,19 @@ def test_what_if_says_who_gains() -> None:
     same = json.loads(run("what-if", "o/jobs.csv", *flags, "--change", "until_s=1e9", "--json").stdout)
     assert {row["jct_change"] for row in same["tenants"]} == {0.0}
     assert [row["queue"] for row in same["tenants"]] == ["team-a", "team-b", "all"]
+    refused(run("what-if", "o/jobs.csv", *flags, "--change", "servers=+2", "--draws", "0"), "expected 1 or more")
+
+
+def test_what_if_of_several_draws_has_intervals_and_leaves_undecided_what_they_do_not_tell() -> None:
+    imported("kueue", EXAMPLE)
+    flags = ["--queues", "o/queues.yaml", "--server-table", "o/servers.csv", "--change", "quota.team-a=+16", "--json"]
+    rows = {
+        row["queue"]: row for row in json.loads(run("what-if", "o/jobs.csv", *flags, "--draws", "6").stdout)["tenants"]
+    }
+    few = json.loads(run("what-if", "o/jobs.csv", *flags, "--draws", "2").stdout)["tenants"]
+    assert (rows["team-a"]["verdict"], rows["team-b"]["verdict"]) == ("better", "worse")
+    assert all(row["jct_change_low"] < row["jct_change"] < row["jct_change_high"] for row in rows.values())
+    assert {row["verdict"] for row in few} == {"undecided"}
 
 
 def test_changes() -> None:

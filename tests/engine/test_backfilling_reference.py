@@ -24,6 +24,6 @@ def backfilling_settings(draw: st.DrawFn) -> Setting:
 
 
 @given(backfilling_settings())
-@hypothesis_settings(max_examples=examples(100))
+@hypothesis_settings(max_examples=examples(35))
 def test_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))

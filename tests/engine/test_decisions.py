@@ -213,4 +213,5 @@ def test_a_policy_whose_fields_change_during_a_run_is_told_with_the_mend(capsys:
 def test_a_policy_that_begins_or_does_not_change_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
     for placement in (CountsInARun(), "first-fit", "random", "lwf"):
         simulate(Workload.of([reducing("a", 1e6)]), FOUR, placement=placement)
+    simulate(Workload.of([reducing("a", 1e6), reducing("b", 2e6)]), FOUR, contention="crux")
     assert "changed during the run" not in capsys.readouterr().err

@@ -45,32 +45,32 @@ def outcomes(result: Result) -> dict[str, tuple[int, int, tuple[int, ...]]]:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(150))
+@hypothesis_settings(max_examples=examples(100))
 def test_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(50))
+@hypothesis_settings(max_examples=examples(30))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: Setting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
 
 @given(settings(contention=st.one_of(*ASKED_IN_PYTHON.values())))
-@hypothesis_settings(max_examples=examples(10))
+@hypothesis_settings(max_examples=examples(6))
 def test_agrees_with_the_reference_where_a_model_rates_all_transfers_at_once(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
 @given(settings(contention=PACKET_RINGS))
-@hypothesis_settings(max_examples=examples(10))
+@hypothesis_settings(max_examples=examples(6))
 def test_agrees_with_the_reference_about_rings_of_packets(setting: Setting) -> None:
     setting = replace(setting, path=None)
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(25))
+@hypothesis_settings(max_examples=examples(15))
 def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_FIRST_RESIDENTS", 1)
@@ -80,7 +80,7 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(25))
+@hypothesis_settings(max_examples=examples(15))
 def test_recording_a_timeline_changes_nothing(setting: Setting) -> None:
     assert outcomes(run_engine(setting, timeline=True)) == outcomes(run_engine(setting))
 

@@ -13,7 +13,7 @@ from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.engine.native.support import runs_in_python
 from ddlsched.results.result import PHASES, Result
 from ddlsched.workload.job import Workload
-from tests.jobs_by_hand import data_parallel_job
+from tests.jobs_by_hand import Fixed, data_parallel_job
 
 LONG = 8_000
 SENDING = {
@@ -109,7 +109,46 @@ def test_what_cannot_be_sampled_is_simulated_exactly(further: dict[str, Any]) ->
     assert sampled.jobs.equals(exact.jobs)
 
 
+class LastFirstCompiled:
+    """The same order, which the loop asks itself."""
+
+    def key(self, job: Any, now_s: float) -> float:
+        """Return the number, negated."""
+        return -float(job.number)
+
+
+def test_with_one_job_a_gpu_an_order_in_python_is_sampled_as_a_compiled_one_is() -> None:
+    cluster = ddlsched.Cluster(num_servers=5, gpus_per_server=2, exclusive=True)
+    free = {"placement": "first-fit", "communication": "bounded-overlap:limit=99", "contention": "max-min"}
+    runs = [
+        ddlsched.simulate(_jobs(), cluster, **free, order=order, sample=True)
+        for order in (LastFirst(), LastFirstCompiled())
+    ]
+    assert runs[0].leapt_iterations > 0.2 * runs[0].contended_iterations
+    assert runs[0].jobs.equals(runs[1].jobs)
+    assert [run.leapt_iterations for run in runs] == [runs[1].leapt_iterations] * 2
+
+
 @pytest.mark.skipif(runs_in_python(), reason="is what it would be compared with")
 def test_a_sampled_run_is_the_same_compiled_and_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     first, again = (_run("free", sample=True) for _ in range(2))
     assert first.jobs.equals(again.jobs)
+
+
+def test_links_are_busy_for_what_leaps_carry() -> None:
+    # A stretch has a part of an iteration of the slow job, in which its links carry all the time, or nothing.
+    slow = data_parallel_job("slow", 2, iterations=100, forward_s=0.5, backward_s=0.5, message_bytes=1.25e9)
+    fast = data_parallel_job("fast", 2, iterations=40_000, forward_s=0.005, backward_s=0.005, message_bytes=1e6)
+    result = ddlsched.simulate(
+        Workload.of([slow, fast]),
+        ddlsched.Cluster(num_servers=3, gpus_per_server=1, gpu_memory_mb=20_000),
+        placement=Fixed(gpus={"slow": [0, 1], "fast": [1, 2]}),
+        sample=True,
+        **SENDING["max-min"],
+    )
+    assert result.leapt_iterations > 0.3 * result.contended_iterations
+    links = result.links
+    least_s = links["bytes"] / links["bandwidth_bytes_per_s"]
+    assert (links["busy_s"] >= 0.999 * least_s).all()
+    # The link that both cross is full whenever it carries anything.
+    assert links["busy_s"][1] == pytest.approx(least_s[1], rel=1e-4)

@@ -66,7 +66,7 @@ def few_samples() -> Iterator[None]:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(30))
+@hypothesis_settings(max_examples=examples(15))
 def test_every_table_is_as_without_skipping(setting: Setting) -> None:
     assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
 
@@ -190,13 +190,13 @@ def test_a_task_that_began_earlier_among_other_jobs_is_no_earlier_state_of_the_s
 
 
 @given(st.builds(stretched, settings(), st.sampled_from((5, 25, 60))))
-@hypothesis_settings(max_examples=examples(50))
+@hypothesis_settings(max_examples=examples(25))
 def test_every_table_of_a_long_run_is_as_without_skipping(setting: Setting) -> None:
     assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
 
 
 @given(st.builds(stretched, settings(), st.just(8)))
-@hypothesis_settings(max_examples=examples(20))
+@hypothesis_settings(max_examples=examples(10))
 def test_a_long_run_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 

@@ -63,13 +63,13 @@ def run_reference(moving: MovingSetting) -> Any:
 
 
 @given(moving_settings())
-@hypothesis_settings(max_examples=examples(50))
+@hypothesis_settings(max_examples=examples(25))
 def test_agrees_with_the_reference(moving: MovingSetting) -> None:
     assert_agrees(run_moving(moving), run_reference(moving))
 
 
 @given(moving_settings())
-@hypothesis_settings(max_examples=examples(12))
+@hypothesis_settings(max_examples=examples(6))
 def test_recorded_asked_in_python_or_compiled_a_run_is_the_same(moving: MovingSetting) -> None:
     results = [run_moving(moving), run_moving(moving, timeline=True), run_moving(moving, python=True)]
     for result in results[1:]:

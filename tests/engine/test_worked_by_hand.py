@@ -125,7 +125,7 @@ def test_the_hashes_are_those_of_the_page() -> None:
 @given(
     settings(disturbed=False, grouped=True), st.sampled_from(("ecmp:seed=3", "least-congested", "sglb:best=2,seed=5"))
 )
-@hypothesis_settings(max_examples=examples(15))
+@hypothesis_settings(max_examples=examples(8))
 def test_cards_and_ports_carry_the_same_on_any_path_and_switches_keep_nothing(setting: Setting, path: str) -> None:
     on_routes, on_paths = (run_engine(replace(setting, path=each)) for each in (None, path))
     network = on_paths.finished.network

@@ -21,7 +21,7 @@ from ddlsched.results.result import Result
 from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.workload_specs import workload_of
 
-STREAM = "stream:load=1.3,num_jobs=40,scale=0.01"
+STREAM = "stream:load=1.3,num_jobs=25,scale=0.01"
 EXCLUSIVE = Cluster(num_servers=8, exclusive=True)
 SHARED = Cluster(num_servers=8)
 UNEVEN = Cluster(
@@ -31,7 +31,7 @@ LEAFS = Cluster(num_servers=8, topology="leaf-spine:servers_per_leaf=2,spines=2"
 ELASTIC = "elastic-mix:hours=0.2"
 SMALL = Cluster(num_servers=4)
 FAILING = Disturbances(server_mtbf_s=2e5, server_repair_s=600.0)
-NUM_ENVS = 3
+NUM_ENVS = 2
 
 
 def durations(count: int = 60, scale: float = 1.0) -> Workload:

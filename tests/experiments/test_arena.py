@@ -12,13 +12,13 @@ from distributed import LocalCluster
 from experiment_scripts import EXPERIMENTS, scripts_of
 
 import ddlsched
+from ddlsched import Disturbances
 from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.errors import InputError
 from ddlsched.workload.workload_files import write_workload
+from experiments import arrivals, language_models
 
-run, grounds, rivals, league, language_models = scripts_of(
-    "arena", "run", "grounds", "rivals", "league", "language_models"
-)
+run, grounds, rivals, league = scripts_of("arena", "run", "grounds", "rivals", "league")
 EXPECTED = EXPERIMENTS / "arena" / "expected"
 MIX = grounds.GROUNDS["64-GPU mix"]
 RACKS = grounds.GROUNDS["MonkeyTree's mix"]
@@ -39,14 +39,14 @@ def test_jobs_are_drawn_anew_by_each_seed_at_the_load(ground):
     assert one == again != other
     assert max(job.num_gpus for job in one) <= ground.gpus
     if ground.jobs not in ("monkeytree", "helios"):
-        work_s = sum(grounds._gpu_seconds(job, ground) for job in one)
+        work_s = sum(arrivals.alone_gpu_s(job, ground.gpus_per_server, ground.gbps) for job in one)
         assert work_s / ground.gpus / one.jobs[-1].arrival_s == pytest.approx(ground.load, rel=0.5)
 
 
 def test_no_job_of_a_mix_comes_twice():
     jobs = grounds.jobs_of(seed=3, ground="mix", jobs=150)
     whole = ddlsched.microsoft_160(seed=3)
-    kinds = [(job.num_gpus, job.model, max(1, round(job.iterations * MIX.scale))) for job in whole]
+    kinds = [(job.num_gpus, job.model, job.iterations) for job in whole]
     for job in jobs:
         kinds.remove((job.num_gpus, job.model, job.iterations))
 
@@ -79,13 +79,14 @@ def test_every_language_model_fits_and_only_what_spans_servers_is_reduced_there(
     assert (message_bytes > 0) == (kind.gpus > 8)
 
 
-def test_prices_and_thresholds_are_scaled_with_the_jobs():
-    (rival,) = (rival for rival in rivals.RIVALS if rival.name == "Tiresias, HiveD")
-    options = rival.options(MIX)
-    assert options["disturbances"].restart_s == pytest.approx(30 * MIX.scale)
-    assert options["disturbances"].state_mb == pytest.approx(3500 * MIX.scale)
-    assert options["order"].startswith(f"stopping-tiresias:threshold_gpu_s={100 * MIX.scale}")
-    assert "threshold_gpu_s=7," in rival.options(MIX, {"threshold_gpu_s": 7})["order"]
+def test_one_price_list_holds_for_all_who_stop_and_every_run_is_sampled():
+    stopping, allocating = (rival for rival in rivals.RIVALS if rival.name in ("Tiresias, HiveD", "Gavel"))
+    options = stopping.options(MIX)
+    assert options["disturbances"] == Disturbances(restart_s=30.0, state_mb=3500.0)
+    assert allocating.options(MIX)["rescale_cost"] == "restart_s=41.2"  # and 4 x 3,500 MB over 10 Gbit/s
+    assert options["order"].startswith("stopping-tiresias:threshold_gpu_s=100.0,interval_s=360.0")
+    assert "threshold_gpu_s=7," in stopping.options(MIX, {"threshold_gpu_s": 7})["order"]
+    assert all(rival.options(MIX)["sample"] for rival in rivals.RIVALS)
 
 
 def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():

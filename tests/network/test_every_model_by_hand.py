@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs_by_hand import Fixed
+from jobs_by_hand import Fixed, data_parallel_job
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
@@ -16,6 +16,7 @@ from ddlsched.workload.dag import AllReduceTask, CollectiveTask, IterationDag
 from ddlsched.workload.groups import Groups
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.tasks import Task
+from topologies.star import Star
 
 MESSAGE = 1e8
 PAIR: Groups = {"pair": ((0, 2),)}
@@ -205,3 +206,15 @@ def test_a_message_of_nothing_ends_beside_one_of_packets() -> None:
         communication="bounded-overlap:limit=9",
     )
     assert run.jobs["jct_s"].tolist() == pytest.approx([0.0, 0.0, 0.24], abs=1e-6)
+
+
+@pytest.mark.parametrize(("latency_s", "by_hand_ns"), [(0.0, 30 * 65_536 / 50), (250e-9, 30 * (500 + 65_536 / 50))])
+def test_item_18_a_ring_of_16_that_reduces_1_mib_takes_what_an_analytical_model_says(
+    latency_s: float, by_hand_ns: float
+) -> None:
+    """30 steps of a 16th over two cables at 50 GB/s, by hand; ASTRA-sim's own backend was not run."""
+    job = data_parallel_job("a", 16, message_bytes=2**20)
+    topology = Star(nic_gbps=400.0, latency_s=latency_s)
+    cluster = Cluster(num_servers=16, gpus_per_server=1, topology=topology)
+    found = simulate(Workload((job,)), cluster, contention="max-min", placement="first-fit")
+    assert found.jobs["communication_s"].item() * 1e9 == pytest.approx(by_hand_ns, abs=1.0)

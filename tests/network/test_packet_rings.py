@@ -185,8 +185,8 @@ def test_a_run_under_it_is_repeatable_and_slower_than_max_min() -> None:
     cluster = Cluster(num_servers=4, gpus_per_server=2, topology="star:nic_gbps=1")
     iteration = DataParallelIteration(forward_s=0.005, backward_s=0.01, message_bytes=2e6)
     jobs = Workload.of(
-        Job(job_id=f"j{n}", arrival_s=0.0, num_gpus=2, iterations=20 + n, iteration=iteration, gpu_memory_mb=1.0)
-        for n in range(4)
+        Job(job_id=f"j{n}", arrival_s=0.0, num_gpus=2, iterations=6 + n, iteration=iteration, gpu_memory_mb=1.0)
+        for n in range(3)
     )
     runs = [
         simulate(jobs, cluster, contention=name, placement="random", communication="bounded-overlap:limit=9", seed=3)

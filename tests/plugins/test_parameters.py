@@ -32,8 +32,8 @@ def test_every_plugin_says_what_it_is_and_what_each_parameter_means(kind: Kind, 
 def test_the_command_prints_defaults_units_and_meaning() -> None:
     shown = run("list", "topology", "leaf-spine")
     assert shown.exit_code == 0
-    assert "nic_gbps=10.0   Gbit/s\n    Bandwidth of each server's network card, Gbit/s.\n" in shown.stdout
-    assert "spines=2   a whole number\n    Spine switches, from 1 to 1024.\n" in shown.stdout
+    assert "nic_gbps=10.0   Gbit/s > 0\n    Bandwidth of each server's network card, Gbit/s.\n" in shown.stdout
+    assert "spines=2   a whole number from 1 to 1024\n    Spine switches, from 1 to 1024.\n" in shown.stdout
     told = json.loads(run("list", "allocation", "sia", "--json").stdout)
     round_s = told["parameters"][0]
     assert round_s == {

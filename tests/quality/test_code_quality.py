@@ -45,6 +45,7 @@ PROMISED = {
     },
     "admission": {"kai", "kueue", "slurm-multifactor", "volcano"},
     "path": {"ecmp", "least-congested", "route", "sglb"},
+    "ranks": {"least-bytes", "nested", "tp-dp-pp", "tp-pp-dp"},
     "contention": {
         "linear",
         "10gbe",
@@ -59,6 +60,9 @@ PROMISED = {
         "strict-levels",
     },
     "interference": {"uniform", "pairs"},
+    "checkpoint": {"daly", "fixed", "young"},
+    "recovery": {"spares", "wait"},
+    "health": {"repeated-failures"},
     "topology": {
         "star",
         "leaf-spine",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mutants
 import pytest
-from mutants import Mutant, covering, drawn, is_noticed, mutants_of, told
+from mutants import Mutant, Notices, covering, drawn, mutants_of, told
 
 SOURCE = b'''"""Text 1 + 2."""
 from typing import TYPE_CHECKING
@@ -55,9 +55,9 @@ def test_item_27_the_same_seed_draws_the_same_faults_and_all_of_them_are_program
 
 def test_item_27_what_imports_a_module_runs_first_and_then_its_room() -> None:
     tests = covering("ddlsched/network/packet_rings.py")
-    assert tests[0].startswith("tests/network/")
-    assert tests[-1] == "tests/network"
-    assert covering("algorithms/ordering/las.py")[-1] == "tests/algorithms"
+    assert tests[0][0].startswith("tests/network/")
+    assert tests[-1] == ("tests/network",)
+    assert covering("algorithms/ordering/las.py")[-1] == ("tests/algorithms",)
 
 
 def a_tree(folder: Path, test: str) -> Mutant:
@@ -78,8 +78,8 @@ def test_item_27_a_fault_is_noticed_by_a_test_that_looks_and_by_no_other(
     program = f"{imports}\n\ndef test_it():\n    assert {test}\n"
     mutant = a_tree(tmp_path, program)
     before = (tmp_path / mutant.path).read_bytes()
-    monkeypatch.setattr(mutants, "covering", lambda path: ["tests/units"])
-    assert is_noticed(tmp_path, mutant, 60.0) == noticed
+    monkeypatch.setattr(mutants, "covering", lambda path: [("tests/units",)])
+    assert Notices(tmp_path, 60.0).of(mutant) == noticed
     assert (tmp_path / mutant.path).read_bytes() == before
 
 

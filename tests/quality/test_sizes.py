@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import tokenize
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ def documented(tree: ast.Module) -> set[int]:
     return {line for node in texts for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
 
 
+@functools.cache
 def code_lines(path: Path) -> int:
     """Return the lines of a file that are neither blank nor comments nor docstrings."""
     text = path.read_text(encoding="utf-8")

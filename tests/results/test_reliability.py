@@ -28,6 +28,7 @@ def test_a_failure_by_hand() -> None:
         "held": 2 * 14.5,
         "detection": 0,
         "restart": 2 * 1.5,
+        "checkpoints": 0,
         "lost_work": 2 * 3.0,
         "waiting_for_gpus_and_network": 0,
         "training": 2 * 10.0,

@@ -12,6 +12,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.comparisons.sweeps.stored_runs import kept_workload, read_jobs, read_metadata
 from ddlsched.errors import InputError
@@ -31,7 +32,7 @@ __all__ = ["repeat"]
 
 _REBUILT = {
     f"{kind.__module__}.{kind.__qualname__}": kind
-    for kind in (Cluster, Server, Throughputs, Disturbances, Outage, Linear, EqualShare, MaxMin)
+    for kind in (Cluster, Server, Throughputs, Disturbances, FailureCause, Outage, Linear, EqualShare, MaxMin)
 }
 """The classes whose instances a run's file may describe; nothing else is made from what a file says."""
 

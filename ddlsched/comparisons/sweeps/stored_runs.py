@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 _METADATA = b"ddlsched"
+_RUN = "a run's file, of 'ddlsched simulate --run-out FILE.parquet'"
 _SAMPLES = ("time_s", "busy_gpus")
 _PLACEMENTS = ("job_id", "gpu", "server", "from_s", "to_s")
 _ABANDONED_S = 86400.0
@@ -210,7 +211,7 @@ def read_placements(path: Path) -> pd.DataFrame:
 def _refuse_missing(path: Path, there: Collection[str], columns: Collection[str]) -> None:
     missing = [column for column in columns if column not in there]
     if missing:
-        raise InputError(f"{path}: has no column {missing[0]!r}; expected {', '.join(columns)}")
+        raise InputError(f"{path}: has no column {missing[0]!r}, so it is no run's; expected {_RUN}")
 
 
 def _no_run(path: Path, error: Exception, what: str = "") -> InputError:
@@ -218,6 +219,10 @@ def _no_run(path: Path, error: Exception, what: str = "") -> InputError:
         return InputError(f"{path}: no such file; expected a run's file")
     if path.is_dir():
         return InputError(f"{path}: is a folder; expected a run's file")
+    if path.suffix != ".parquet":
+        return InputError(
+            f"{path}: is {f'a {path.suffix} file' if path.suffix else 'no Parquet file'}; expected {_RUN}"
+        )
     why = ": ".join(filter(None, [what, (str(error).splitlines() or [type(error).__name__])[0]]))
     return InputError(f"{path}: is no run's file ({why}); in a comparison's runs/, delete it, and it is done anew")
 

@@ -116,7 +116,7 @@ class CheckedPolicies:
             "path": path,
             "admission": admission,
         }
-        self._memory = FieldsBefore({**given, "contention": contention})
+        self._memory = FieldsBefore(given)  # not of the contention model: bound_to has made it for the run
         begun = {kind: _begun(kind, policy, cluster, streams[kind]) for kind, policy in given.items()}
         self.placement, self.order, self.communication = begun["placement"], begun["order"], begun["communication"]
         self.allocation, self.path, self.contention = begun["allocation"], begun["path"], contention

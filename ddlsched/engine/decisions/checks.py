@@ -12,6 +12,7 @@ from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.units import is_whole
+from ddlsched.workload.levels import demands_of, slices_of
 
 __all__ = [
     "what_is_wrong_with_admission",
@@ -51,6 +52,19 @@ def what_is_wrong_with_gpus(
         if not cluster.fits(job, gpu):
             free = f"{cluster.free_memory_mb(gpu):g} MB free"
             return f"answered GPU {gpu}, which has {free}; expected at least {job.gpu_memory_mb:g} MB"
+    return _what_is_torn(gpus, job, cluster) if job.required_levels else None
+
+
+def _what_is_torn(gpus: Sequence[int], job: JobView, cluster: ClusterView) -> str | None:
+    """Return which slice of a job is in several units of a level that it requires, or None."""
+    for part, level in demands_of(job.required_levels):
+        units = cluster.units(level)[np.array(gpus)]
+        for workers in slices_of(part, job.dag.groups, job.num_gpus):
+            if len(found := set(units[list(workers)].tolist())) > 1:
+                return (
+                    f"answered GPUs of {len(found)} units of the level {level!r} for workers {list(workers)[:8]}; "
+                    "expected one, as its required_levels say (the placement 'levels' goes by them)"
+                )
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,6 +63,7 @@ class CommunicationCosts:
         self._cluster, self.network, self.model = cluster, network, model
         self._load_per_byte_s = model.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s
         self._server_of_gpu: list[int] = cluster.server_of_gpu.tolist()
+        self._known: dict[Any, Any] = {}
 
     def servers_of(self, gpus: Sequence[int]) -> tuple[int, ...]:
         """Return the servers of GPUs, each once."""
@@ -112,7 +113,8 @@ class CommunicationCosts:
         if not task.message_bytes:
             return _NOTHING
         own = self.network.own_way if way is None else way
-        found = traffic_of(self.network, task.kind, task.algorithm, ranks, task.message_bytes, self.wire_bytes, own)
+        sent = task.kind, task.algorithm, ranks, task.message_bytes
+        found = traffic_of(self.network, *sent, self.wire_bytes, own, self._known)
         return PlannedTransfer(found.links, found.wire_bytes, found.latency_s, found.shares)
 
     def has_plain_rings(self, dag: IterationDag) -> bool:

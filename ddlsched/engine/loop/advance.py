@@ -127,7 +127,8 @@ def advance(s: State) -> int:
                 return Question.CAPACITY.value
         if run.stage == Stage.KEYS:
             run.stage = Stage.ALLOCATION
-            if run.order_ranked == 1 and gather_rivals(s) > 1:
+            # One that queues alone is asked about, too: an order learns of jobs by that.
+            if run.order_ranked == 1 and gather_rivals(s) > 1 - run.must_place:
                 if run.order_address == 0:
                     return Question.KEYS.value
                 rank_rivals(s)

@@ -99,21 +99,37 @@ def follow(s: State, gpu: int, leader: int) -> None:
 @njit
 def stand_alone(s: State, gpu: int, leader: int) -> None:
     """Simulate a GPU again, from the state that its leader has."""
-    run = s.run[0]
-    g, first = s.gpus[gpu], s.gpus[leader]
+    g = s.gpus[gpu]
     g.leader, g.next_in_group = gpu, -1
     for place in range(g.num_residents):
         number = s.residents[gpu, place]
         worker = s.workers[number]
         mate = s.workers[worker.leader]
-        worker.leader = number
-        worker.busy_ns += mate.busy_ns
-        worker.done_ns, worker.first_ready, worker.num_ready = mate.done_ns, mate.first_ready, mate.num_ready
         for task in range(s.jobs[worker.job].num_tasks):
             s.pending[worker.first_flag + task] = s.pending[mate.first_flag + task]
             s.ready[worker.first_flag + task] = s.ready[mate.first_flag + task]
-        if worker.num_ready > 0:
-            join_ready(s, number)
+        copy_worker(s, number)
+    copy_gpu(s, gpu, leader)
+
+
+@njit
+def copy_worker(s: State, number: int) -> None:
+    """Simulate a worker by itself again, from where the one is that stood for it."""
+    worker = s.workers[number]
+    mate = s.workers[worker.leader]
+    worker.leader = number
+    worker.busy_ns += mate.busy_ns
+    worker.done_ns, worker.load_left_ns = mate.done_ns, mate.load_left_ns
+    worker.first_ready, worker.num_ready = mate.first_ready, mate.num_ready
+    if worker.num_ready > 0:
+        join_ready(s, number)
+
+
+@njit
+def copy_gpu(s: State, gpu: int, leader: int) -> None:
+    """Have a GPU run what the one runs that stood for it, or take something when that one does."""
+    run = s.run[0]
+    g, first = s.gpus[gpu], s.gpus[leader]
     if first.worker >= 0:
         g.worker = worker_on(s, gpu, s.workers[first.worker].job)
         g.task, g.started_ns = first.task, first.started_ns

@@ -67,7 +67,7 @@ def end_restart(s: State, number: int) -> None:
     job = s.jobs[number]
     count_time(job, s.run[0].now_ns)
     job.restarting = 0
-    job.checkpoint_ns = s.run[0].now_ns
+    job.checkpoint_ns = job.began_ns = s.run[0].now_ns
     start_iteration(s, job)
 
 

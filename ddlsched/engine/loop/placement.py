@@ -13,9 +13,9 @@ from ddlsched.engine.loop.sharing.forecast import count_units
 from ddlsched.engine.loop.skipping.dormancy import wake
 from ddlsched.engine.loop.tasks import join_ready, mix, slowness, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
-from ddlsched.engine.loop.transfers import bytes_left_now, leave_waiting_lists, link_waiting
+from ddlsched.engine.loop.transfers import bytes_sent, leave_waiting_lists, link_waiting
 from ddlsched.engine.native.jit import called_from_python, njit
-from ddlsched.engine.records.field_values import JobState, TransferState
+from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.records.layout import Records, State
 
 
@@ -278,9 +278,7 @@ def leave_network(s: State, job: Records) -> None:
 @njit
 def book_bytes(s: State, transfer: Records) -> None:
     """Write down on its links what a transfer has sent since that was done last."""
-    sent_bytes = transfer.bytes * transfer.times_sent
-    if transfer.state != TransferState.IDLE:
-        sent_bytes += transfer.bytes - bytes_left_now(transfer, s.run[0].now_ns)
+    sent_bytes = bytes_sent(transfer, s.run[0].now_ns)
     transfer.times_sent = 0
     for place in range(transfer.first_crossing, transfer.first_crossing + transfer.num_crossings):
         s.links[s.crossings[place].link].bytes += sent_bytes * s.crossings[place].share

@@ -63,17 +63,9 @@ def alone_rate(s: State, number: int) -> float:
 @njit
 def rerate_neighbours(s: State) -> None:
     """Rate every transfer on a link whose transfers have changed."""
-    run = s.run[0]
-    run.stamp += 1
-    for place in range(run.num_touched_links):
-        e = s.links[s.touched_links[place]].head
-        while e >= 0:
-            entry = s.entries[e]
-            transfer = s.transfers[entry.transfer]
-            if transfer.stamp != run.stamp:
-                transfer.stamp = run.stamp
-                set_rate(s, entry.transfer, local_rate(s, entry.transfer), most_sharing(s, transfer))
-            e = entry.next
+    for place in range(list_touched(s)):
+        number = s.items[place]
+        set_rate(s, number, local_rate(s, number), most_sharing(s, s.transfers[number]))
 
 
 # --- weighted max-min
@@ -110,14 +102,21 @@ def change_share(s: State, number: int, weight: float, level: int) -> None:
 
 
 @njit
-def list_component(s: State) -> int:
-    """List in ``items`` the transfers that links connect to a touched link; return how many."""
+def list_touched(s: State) -> int:
+    """List in ``items`` the transfers on touched links; return how many."""
     run = s.run[0]
     run.stamp += 1
     run.seen += 1
     count = ZERO
     for place in range(run.num_touched_links):
         count = list_transfers(s, s.touched_links[place], count)
+    return count
+
+
+@njit
+def list_component(s: State) -> int:
+    """List in ``items`` the transfers that links connect to a touched link; return how many."""
+    count = list_touched(s)
     place = 0
     while place < count:
         transfer = s.transfers[s.items[place]]
@@ -193,27 +192,19 @@ def rerate_max_min(s: State) -> None:
             for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
                 touch_link(s, s.entries[e].link)
         return
-    if run.record == 1:
-        count_sharing(s)
     for place in range(count):
         transfer = s.transfers[s.items[place]]
         set_rate(s, s.items[place], transfer.new_rate, transfer.sharing)
+    if run.record == 1:
+        count_sharing(s)
 
 
 @njit
 def count_sharing(s: State) -> None:
     """Record with how many others the transfers on touched links share one now."""
-    run = s.run[0]
-    run.stamp += 1
-    for place in range(run.num_touched_links):
-        e = s.links[s.touched_links[place]].head
-        while e >= 0:
-            entry = s.entries[e]
-            transfer = s.transfers[entry.transfer]
-            if transfer.stamp != run.stamp:
-                transfer.stamp = run.stamp
-                set_rate(s, entry.transfer, transfer.new_rate, most_sharing(s, transfer))
-            e = entry.next
+    for place in range(list_touched(s)):
+        number = s.items[place]
+        set_rate(s, number, s.transfers[number].new_rate, most_sharing(s, s.transfers[number]))
 
 
 @called_from_python

@@ -109,6 +109,33 @@ def leave_waiting(s: State, number: int) -> None:
 
 
 @njit
+def join_link(s: State, e: int) -> None:
+    """List a running transfer with those on one of its links."""
+    entry = s.entries[e]
+    link = s.links[entry.link]
+    link.count += 1
+    entry.previous, entry.next = -1, link.head
+    if link.head >= 0:
+        s.entries[link.head].previous = e
+    link.head = e
+    touch_link(s, entry.link)
+
+
+@njit
+def leave_link(s: State, e: int) -> None:
+    entry = s.entries[e]
+    link = s.links[entry.link]
+    link.count -= 1
+    if entry.previous >= 0:
+        s.entries[entry.previous].next = entry.next
+    else:
+        link.head = entry.next
+    if entry.next >= 0:
+        s.entries[entry.next].previous = entry.previous
+    touch_link(s, entry.link)
+
+
+@njit
 def start_transfer(s: State, number: int) -> None:
     """Step 4: a waiting transfer runs; its rate comes after the step."""
     run = s.run[0]
@@ -126,17 +153,10 @@ def start_transfer(s: State, number: int) -> None:
     if transfer.weight == 0.0:
         run.unweighed = 1
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        entry = s.entries[e]
-        link = s.links[entry.link]
+        link = s.links[s.entries[e].link]
         if link.count == 0:
             link.busy_since_ns = run.now_ns
-        link.count += 1
-        entry.previous = -1
-        entry.next = link.head
-        if link.head >= 0:
-            s.entries[link.head].previous = e
-        link.head = e
-        touch_link(s, entry.link)
+        join_link(s, e)
     run.rerate = 1
 
 
@@ -155,18 +175,10 @@ def stop_transfer(s: State, number: int) -> None:
     transfer.state = TransferState.IDLE
     leave_filling(s, transfer)
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        entry = s.entries[e]
-        link = s.links[entry.link]
-        link.count -= 1
+        link = s.links[s.entries[e].link]
+        leave_link(s, e)
         if link.count == 0:
             link.busy_ns += run.now_ns - link.busy_since_ns
-        if entry.previous >= 0:
-            s.entries[entry.previous].next = entry.next
-        else:
-            link.head = entry.next
-        if entry.next >= 0:
-            s.entries[entry.next].previous = entry.previous
-        touch_link(s, entry.link)
     run.rerate = 1
 
 
@@ -224,6 +236,15 @@ def bytes_left_now(transfer: Records, now_ns: int) -> float:
     if sending_ns <= 0.0:
         return transfer.bytes_left
     return max(transfer.bytes_left - sending_ns / transfer.ns_per_byte, 0.0)
+
+
+@njit
+def bytes_sent(transfer: Records, now_ns: int) -> float:
+    """Bytes that a transfer has sent, in all its iterations, since they were written down on its links last."""
+    sent = transfer.bytes * transfer.times_sent
+    if transfer.state != TransferState.IDLE:
+        sent += transfer.bytes - bytes_left_now(transfer, now_ns)
+    return sent
 
 
 @njit

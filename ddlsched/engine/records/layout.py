@@ -93,8 +93,9 @@ _INTEGERS = {
         # what it does now, since when, and the time spent on each
         "active_transfers waiting_transfers running_workers since_ns "
         "queueing_ns computing_ns gpu_wait_ns communicating_ns network_wait_ns restarting_ns "
-        # the state of a job that is to move: transfers, those under way, and for how long the job then holds its GPUs
-        "first_flow num_flows flows_left hold_ns "
+        # the state of a job that is to move: transfers, those under way, for how long the job then holds its GPUs, and
+        # when it started again last
+        "first_flow num_flows flows_left hold_ns began_ns "
         # its model among those of the throughputs
         "speed_row "
         # by how many iterations policies take it for longer than it is
@@ -176,7 +177,11 @@ _FLOATS = {
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
     "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight new_rate",
-    "link": "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share last_taken last_share",
+    "link": (
+        "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share last_taken last_share "
+        # what it carried in the stretch of a sampled run, and carries in the leap
+        "stretch_bytes leap_bytes"
+    ),
     "step": "lead_share share",
     "filling": "lead_share",
     "entry": "share units",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddlsched.engine.memory_needed import free_memory_bytes
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 from ddlsched.real.gate.gate import Gate, GateSettings
@@ -14,7 +15,7 @@ from ddlsched.real.gate.live_jobs import LiveRank, SentRow
 from ddlsched.real.gate.loop import run_gate
 from ddlsched.real.testbed.crews import WorkerCrew
 from ddlsched.real.testbed.machine import MachineWatch, ahead_of_others
-from ddlsched.units import NS_PER_S
+from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.dag import AllReduceTask, ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RealRun", "most_memory_bytes", "refuse_too_large", "refuse_unfit", "run_for_real"]
 
-_MEMORY = Path("/proc/meminfo")
 _MOST_READY = 8
 
 
@@ -90,7 +90,7 @@ def run_for_real(workload: Workload, settings: GateSettings, crew: WorkerCrew, *
     """
     refuse_unfit(workload, settings)
     if crew.on_this_machine:
-        refuse_too_large(workload, settings.cluster.num_servers, _free_bytes())
+        refuse_too_large(workload, settings.cluster.num_servers, free_memory_bytes() or MAX_NS)
     rows: list[SentRow] = []
     gate = Gate(workload, settings, crew, rows.append)
     for server in range(settings.cluster.num_servers):
@@ -190,9 +190,3 @@ def most_memory_bytes(workload: Workload, num_servers: int) -> float:
         for task in job.dag.tasks
         if isinstance(task, AllReduceTask)
     )
-
-
-def _free_bytes() -> int:
-    lines = _MEMORY.read_text(encoding="utf-8").splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    return int(kilobytes) * 1024

@@ -85,7 +85,7 @@ class ResultOptions:
     job_out: Path | None = option(None, "Also write the step as a job for 'simulate'.", metavar="FILE.json")
     iterations: int = option(1000, "Of the job.")
     groups: bool = option(
-        False, "Of the job: tensor, pipeline, data and expert traffic as collectives over groups of its workers."
+        False, "Of the job: traffic of each kind of parallelism as collectives over groups of its workers."
     )
     as_json: bool = option(False, "Print the estimate as one JSON object.", flag="--json")
 
@@ -141,7 +141,7 @@ def estimate(
         from ddlsched.training.estimate.estimated_jobs import job_of
 
         count, groups = wanted.iterations, wanted.groups
-        job = job_of(found_model, plan, machine, job_id=name, iterations=count, label=name, groups=groups)
+        job = job_of(found_model, plan, machine, job_id=name, iterations=count, label=name, groups=groups, **options)
         _write_job(job, job_out)
     title = f"{name} on {int(plan.num_gpus)} GPUs of {chosen.cluster}"
     said = measured or remark(cluster.efficiency, machine.gpu.name, running.made().precision, found_model)

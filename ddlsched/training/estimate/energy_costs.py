@@ -15,7 +15,7 @@ from ddlsched.training.estimate.hardware import Machine, Precision, operations_s
 from ddlsched.training.estimate.layers import GroupName, Layer, LayerCollective, Operation
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 
-__all__ = ["Costs", "Group", "PassTimes", "groups_of", "halving_rules"]
+__all__ = ["Costs", "Group", "PassTimes", "copies_sent", "groups_of", "halving_rules"]
 
 Group = tuple[Span, ...]
 
@@ -223,9 +223,13 @@ class Costs:
 
 def _scattered(span: Span, share: Amount, copies: Amount) -> Span:
     """Return a tier between nodes as an all-to-all finds it, for which each token crosses once to each node."""
-    nodes = np.asarray(span.size)
-    reached = nodes * (1 - (1 - 1 / nodes) ** copies)
-    return span._replace(bytes_per_s=span.bytes_per_s * share * copies / reached)
+    return span._replace(bytes_per_s=span.bytes_per_s * share * copies / copies_sent(span.size, copies))
+
+
+def copies_sent(nodes: Amount, copies: Amount) -> Amount:
+    """Return to how many nodes a token goes, on average, that goes to so many members anywhere."""
+    nodes = np.asarray(nodes)
+    return nodes * (1 - (1 - 1 / nodes) ** copies)
 
 
 def _add(one: PassTimes, other: PassTimes) -> PassTimes:

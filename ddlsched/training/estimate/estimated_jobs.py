@@ -14,7 +14,7 @@ from ddlsched.training.estimate.clusters import Plan
 from ddlsched.training.estimate.design_sweep import DesignSweep, design
 from ddlsched.training.estimate.energy_costs import Costs, groups_of
 from ddlsched.training.estimate.grouped_steps import grouped_step
-from ddlsched.training.estimate.hardware import Machine
+from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.models import Model
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.step_estimate import Estimate, estimate_checked
@@ -42,6 +42,8 @@ def job_of(
     label: str | None = None,
     user: str | None = None,
     groups: bool = False,
+    precision: Precision = "half",
+    algorithm: str = "ring",
 ) -> Job:
     """Return a job whose iteration is the estimated step.
 
@@ -55,8 +57,10 @@ def job_of(
         Parts of the last micro-batch's backward behind which gradients are reduced, if the parallelism overlaps.
     label
         The job's ``model``, for tables.
+    precision, algorithm
+        As for :func:`~.estimate.estimate_checked`.
     groups
-        Whether tensor, pipeline, data and expert traffic are collectives over groups of workers
+        Whether tensor, context, expert, pipeline and data traffic are collectives over groups of workers
         (:mod:`.grouped_steps`), for a topology that states the inside of servers; by default all but the gradients
         between servers is computation at the estimate's time.
 
@@ -65,11 +69,11 @@ def job_of(
     InputError
         A rule is broken, or the memory is not enough.
     """
-    found = estimate_checked(model, parallelism, machine)
+    found = estimate_checked(model, parallelism, machine, precision=precision, algorithm=algorithm)
     if not found.fits:
         raise InputError(f"job {job_id!r}: does not fit by {float(found.missing_bytes) / 1e9:.2f} GB a GPU")
     if groups:
-        costs = Costs(parallelism=parallelism, machine=machine)
+        costs = Costs(parallelism=parallelism, machine=machine, precision=precision, algorithm=algorithm)
         iteration = grouped_step(found, model.layers(parallelism), costs)
     else:
         iteration = step_dag(found, parallelism, machine, buckets=buckets)

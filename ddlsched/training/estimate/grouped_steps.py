@@ -1,23 +1,26 @@
-"""A training step as a graph whose tensor, pipeline, data and expert traffic are collectives over groups of workers.
+"""A training step as a graph whose tensor, context, expert, pipeline and data traffic are collectives over groups.
 
-The schedule is that of the estimate: 1F1B, each stage its blocks. What a stage's layers send in one pass of a
-micro-batch is one collective of each kind, behind the pass's computation; in backward it runs beside the weight
-gradients. The simulator then finds what the closed form assumes: bubbles, and what hides behind what. Alone a job takes
-up to 6 % less than the estimate, as the weight gradients of all a stage's layers together hide more than each its own.
+The schedule is that of the estimate: 1F1B, plain or interleaved, each stage its blocks. What a chunk's layers send in
+one pass of a micro-batch is one collective of each kind. Computation that the estimate hides it behind runs beside it,
+the rest before it, so that a pass alone on the estimate's network takes the estimate's time. The simulator then finds
+what the closed form assumes: bubbles, what waits for sends, and what contention adds.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.training.estimate.energy_costs import Costs, PassTimes
-from ddlsched.training.estimate.layers import Layer, LayerCollective, Layers
+from ddlsched.training.estimate.collectives import Kind, collective_s
+from ddlsched.training.estimate.energy_costs import Costs, PassTimes, copies_sent
+from ddlsched.training.estimate.layers import GroupName, Layer, LayerCollective, Layers
 from ddlsched.training.estimate.memory import GRADIENT_BYTES, stage_parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism, stage_blocks
 from ddlsched.training.estimate.step_estimate import Estimate, reduction_rounds
@@ -26,40 +29,74 @@ from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag, Tas
 
 __all__ = ["grouped_step", "worker_groups"]
 
+_MANY = 1 << 40
+
 Direction: TypeAlias = Literal["forward", "backward"]
 
 
 class Sent(NamedTuple):
-    """What a stage sends in one pass of a micro-batch: kind, name of the group, and ``message_bytes`` of a task."""
+    """What a stage sends: kind, first word of the group's name, and ``message_bytes`` of a task."""
 
     kind: str
     group: str
     message_bytes: float
 
 
+class Pass(NamedTuple):
+    """A pass of a micro-batch over a chunk: seconds of computation before its collectives and beside them, and these.
+
+    ``whole_s`` is its time alone.
+    """
+
+    before_s: float
+    beside_s: float
+    sent: tuple[Sent, ...]
+    whole_s: float
+
+
+class Turn(NamedTuple):
+    """What a stage does next: a pass of a micro-batch over one of its chunks."""
+
+    direction: Direction
+    chunk: int
+    number: int
+
+
 def worker_groups(plan: Parallelism) -> dict[str, tuple[tuple[int, ...], ...]]:
     """Return the groups of each pipeline stage, ``"tensor 0"`` and so on, and the pairs between neighbouring stages.
 
-    Workers are numbered tensor-parallel neighbours first, then data, then pipeline. Groups of one worker are left out.
+    Workers are numbered tensor-parallel neighbours first, then context, then data, then pipeline. ``data`` are those
+    over which ZeRO spreads, ``mirrors`` those that hold the same shard. Groups of one worker are left out.
     """
-    tensor, data, pipeline, expert = (int(n) for n in (plan.tensor, plan.data, plan.pipeline, plan.expert))
-    numbers = np.arange(tensor * data * pipeline).reshape(pipeline, data // expert, expert, tensor)
+    tensor, context, copies, pipeline, expert, shards = (
+        int(n) for n in (plan.tensor, plan.context, plan.copies, plan.pipeline, plan.expert, plan.spread_over)
+    )
+    inner = 1 if plan.own_experts else tensor
+    numbers = np.arange(tensor * copies * pipeline).reshape(pipeline, -1)
     groups: dict[str, np.ndarray] = {}
     for stage, own in enumerate(numbers):
-        flat = own.reshape(data, tensor)
         groups[f"stage {stage}"] = own.reshape(1, -1)
-        groups[f"tensor {stage}"] = flat
-        groups[f"data {stage}"] = flat.T
-        groups[f"expert {stage}"] = own.swapaxes(1, 2).reshape(-1, expert)
-        groups[f"replicas {stage}"] = own.transpose(1, 2, 0).reshape(-1, data // expert)
-    for stage in range(pipeline - 1):
-        ends = np.stack([numbers[stage].ravel(), numbers[stage + 1].ravel()], axis=1)
-        groups[f"on {stage}"], groups[f"back {stage + 1}"] = ends, ends[:, ::-1]
+        groups[f"tensor {stage}"] = own.reshape(-1, tensor)
+        groups[f"context {stage}"] = _strided(own, context, tensor)
+        groups[f"data {stage}"] = _strided(own, shards, tensor)
+        groups[f"mirrors {stage}"] = _strided(own, copies // shards, shards * tensor)
+        groups[f"expert {stage}"] = _strided(own, expert, inner)
+        groups[f"replicas {stage}"] = _strided(own, own.size // (expert * inner), expert * inner)
+    # With several chunks the last stage sends on to the first.
+    for stage in range(pipeline if int(plan.interleave) > 1 else pipeline - 1):
+        following = (stage + 1) % pipeline
+        ends = np.stack([numbers[stage], numbers[following]], axis=1)
+        groups[f"on {stage}"], groups[f"back {following}"] = ends, ends[:, ::-1]
     return {
-        name: tuple(tuple(members) for members in tuples.tolist())
+        name: tuple(map(tuple, tuples.tolist()))
         for name, tuples in groups.items()
         if tuples.shape[1] > 1 or name.startswith("stage")
     }
+
+
+def _strided(workers: np.ndarray, size: int, stride: int) -> np.ndarray:
+    """Return groups of so many workers that lie a stride apart, a row each."""
+    return workers.reshape(-1, size, stride).swapaxes(1, 2).reshape(-1, size)
 
 
 def grouped_step(found: Estimate, layers: Layers, costs: Costs) -> IterationDag:
@@ -68,20 +105,19 @@ def grouped_step(found: Estimate, layers: Layers, costs: Costs) -> IterationDag:
     Parameters
     ----------
     found
-        The estimate, for its optimiser and memory expansion.
+        The estimate, for its optimiser, memory expansion and exposed reduction of gradients.
     layers, costs
         What it was made of.
 
     Raises
     ------
     InputError
-        The model has no blocks to deal out to stages, or stages hold several chunks.
+        The model has no blocks to deal out to stages, or weight gradients are to fill bubbles.
     """
-    plan = costs.parallelism
     if not layers.block:
         raise InputError("a step with groups: the model has no blocks to deal out to stages; expected an LLM")
-    if int(plan.interleave) > 1:
-        raise InputError(f"a step with groups: interleave is {plan.interleave}; expected 1, plain 1F1B")
+    if costs.parallelism.zero_bubble:
+        raise InputError("a step with groups: zero_bubble is set; expected 1F1B, plain or interleaved")
     return _Step(found, layers, costs).dag()
 
 
@@ -94,10 +130,12 @@ class _Step:
 
     def __post_init__(self) -> None:
         self.plan = self.costs.parallelism
-        self.stages, self.passes = int(self.plan.pipeline), int(self.plan.micro_batches)
+        self.stages, self.chunks = int(self.plan.pipeline), int(self.plan.interleave)
+        self.passes = int(self.plan.micro_batches)
         self.groups = worker_groups(self.plan)
         kept = self.layers.block[0].activation_bytes * self.plan.norm_shards / self.plan.tensor
         self.activation_bytes = float(kept)
+        self.pass_of = cache(self._pass_of)
 
     def dag(self) -> IterationDag:
         """Return the graph, stage by stage."""
@@ -108,123 +146,169 @@ class _Step:
 
     def _add_stage(self, stage: int) -> None:
         before: tuple[str, ...] = ()
-        overlapped = before
-        for direction, number in _order(self.stages, stage, self.passes):
-            overlapped = before
-            before = self._add_pass(stage, direction, number, before)
-        reduced = self._add_reductions(stage, (overlapped if bool(self.plan.overlap) else before) or before)
-        end_s = float(self.found.optimiser_s + self.found.offload_s)
+        reduced: tuple[str, ...] = ()
+        left, hiding = self.passes * self.chunks, int(self.plan.overlapped_passes) * self.chunks
+        for turn in _turns(self.stages, stage, self.passes, self.chunks):
+            if turn.direction == "backward":
+                if left <= hiding:
+                    reduced = self._add_reductions(stage, f" {left}" if hiding > 1 else "", hiding, (*before, *reduced))
+                left -= 1
+            before = self._add_pass(stage, turn, before)
+        reduced = reduced or self._add_reductions(stage, "", 1, before)
+        end_s = float(self.found.optimiser_s + self.found.offload_s) + self._unhidden_s
         self._compute(stage, f"optimiser {stage}", end_s, tuple(dict.fromkeys((*before, *reduced))))
 
-    def _add_pass(self, stage: int, direction: Direction, number: int, before: tuple[str, ...]) -> tuple[str, ...]:
+    def _add_pass(self, stage: int, turn: Turn, before: tuple[str, ...]) -> tuple[str, ...]:
         """Add one pass of a micro-batch, and return what the next on the stage waits for."""
-        name = f"{direction} {stage}.{number}"
-        source = stage - 1 if direction == "forward" else stage + 1
-        received = (_send_name(direction, source, number),) if 0 <= source < self.stages else ()
-        self._compute(stage, name, self._pass_s(stage, direction), (*before, *received))
-        last = name
-        for sent in self._sent(stage, direction):
-            last = self._collective(f"{sent.kind} {sent.group.split()[0]} {name}", sent, (last,))
-        target = stage + 1 if direction == "forward" else stage - 1
-        if 0 <= target < self.stages:
-            group = f"on {stage}" if direction == "forward" else f"back {stage}"
-            self._collective(_send_name(direction, stage, number), Sent("send", group, self.activation_bytes), (last,))
-        if direction == "forward":
-            return (last,)
-        self._compute(stage, f"weights {stage}.{number}", self._weights_s(stage), (name,))
-        return tuple(dict.fromkeys((last, f"weights {stage}.{number}")))
+        direction, place = turn.direction, turn.chunk * self.stages + stage
+        step = 1 if direction == "forward" else -1
+        name = f"{direction} {place}.{turn.number}"
+        of_pass = self.pass_of(direction, place == 0, place == self.stages * self.chunks - 1)
+        source, target = place - step, place + step
+        received = (_send_name(direction, source, turn.number),) if self._is_place(source) else ()
+        self._compute(stage, name, of_pass.before_s, (*before, *received))
+        ended: tuple[str, ...] = (name,)
+        for sent in of_pass.sent:
+            ended = (self._collective(stage, f"{sent.kind} {sent.group} {name}", sent, ended),)
+        if of_pass.beside_s:
+            beside = name.replace("backward", "weights").replace("forward", "beside")
+            self._compute(stage, beside, of_pass.beside_s, (name,))
+            ended = (*ended, beside)
+        if self._is_place(target):
+            sent = Sent("send", "on" if direction == "forward" else "back", self.activation_bytes)
+            self._collective(stage, _send_name(direction, place, turn.number), sent, ended)
+        return ended
 
-    def _add_reductions(self, stage: int, after: tuple[str, ...]) -> list[str]:
-        copied, own = stage_parameters(self.layers, self.plan)
-        rounds, names = float(reduction_rounds(self.plan)), []
-        for group, parameters in (("data", copied), ("replicas", own)):
-            message_bytes = rounds * GRADIENT_BYTES * float(parameters)
-            if message_bytes and f"{group} {stage}" in self.groups:
-                sent = Sent("all-reduce", f"{group} {stage}", message_bytes)
-                names.append(self._collective(f"all-reduce {group} {stage}", sent, after))
-        return names
+    def _is_place(self, place: int) -> bool:
+        return 0 <= place < self.stages * self.chunks
+
+    def _add_reductions(self, stage: int, name: str, parts: int, after: tuple[str, ...]) -> tuple[str, ...]:
+        """Add a part of what reduces the gradients, and return what waits for it."""
+        names = []
+        for sent in self._reductions:
+            part = sent._replace(message_bytes=sent.message_bytes / parts)
+            names.append(self._collective(stage, f"all-reduce {sent.group} {stage}{name}", part, after))
+        return tuple(names)
+
+    @cached_property
+    def _reductions(self) -> list[Sent]:
+        copied, own = (GRADIENT_BYTES * float(part) for part in stage_parameters(self.layers, self.plan))
+        rounds = float(reduction_rounds(self.plan))
+        all_bytes = {
+            "data": rounds * copied,
+            "replicas": rounds * own,
+            "mirrors": copied / float(self.plan.spread_over),
+        }
+        return [
+            Sent("all-reduce", group, message_bytes)
+            for group, message_bytes in all_bytes.items()
+            if message_bytes and f"{group} 0" in self.groups
+        ]
+
+    @cached_property
+    def _unhidden_s(self) -> float:
+        """Return what the estimate adds for the reduction of gradients, beyond bytes that nothing hides."""
+        groups: dict[str, GroupName] = {"data": "shards", "replicas": "replicas", "mirrors": "mirrors"}
+        wire_s = sum(self._wire_s("all-reduce", sent.message_bytes, groups[sent.group]) for sent in self._reductions)
+        last_s = sum(self.pass_of("backward", chunk == 0, False).whole_s for chunk in range(self.chunks))
+        return max(0.0, float(self.found.data_s) - max(0.0, wire_s - float(self.plan.overlapped_passes) * last_s))
 
     def _compute(self, stage: int, name: str, seconds: float, after: tuple[str, ...]) -> None:
         self.tasks.append(ComputeTask(name=name, duration_ns=ns_from_s(seconds), group=f"stage {stage}", after=after))
 
-    def _collective(self, name: str, sent: Sent, after: tuple[str, ...]) -> str:
+    def _collective(self, stage: int, name: str, sent: Sent, after: tuple[str, ...]) -> str:
         task = CollectiveTask(
             name=name,
             kind=sent.kind,
             message_bytes=sent.message_bytes,
-            group=sent.group,
+            group=f"{sent.group} {stage}",
             algorithm="ring" if sent.kind == "send" else "hierarchical",
             after=after,
         )
         self.tasks.append(task)
         return name
 
-    def _parts(self, stage: int) -> Iterator[tuple[Iterable[Layer], float, bool]]:
-        """Yield the layers of a stage, how often they occur, and whether they may be recomputed."""
-        at_end, between = stage_blocks(self.layers.num_blocks, self.plan)
-        yield self.layers.block, float(at_end if stage in (0, self.stages - 1) else between), True
-        if stage == 0:
+    def _parts(self, is_first: bool, is_last: bool) -> Iterator[tuple[Iterable[Layer], float, bool]]:
+        """Yield the layers of a chunk, how often they occur, and whether they may be recomputed."""
+        end, middle = (float(count) for count in stage_blocks(self.layers.num_blocks, self.plan))
+        blocks = middle / self.chunks - (middle - end) * max(is_first, is_last)
+        yield self.layers.block, blocks, True
+        if is_first:
             yield self.layers.first, 1.0, False
-        if stage == self.stages - 1:
+        if is_last:
             yield self.layers.last, 1.0, False
 
-    def _times(self, stage: int) -> PassTimes:
+    def _pass_of(self, direction: Direction, is_first: bool, is_last: bool) -> Pass:
         total: dict[str, float] = defaultdict(float)
-        for layers, count, recomputed in self._parts(stage):
+        weights_s = wire_s = 0.0
+        sent: dict[tuple[str, str], float] = defaultdict(float)
+        for layers, count, recomputed in self._parts(is_first, is_last):
             for name, seconds in vars(self.costs.part(layers, recomputed=recomputed)).items():
                 total[name] += count * float(seconds)
-        return PassTimes(**total)
-
-    def _pass_s(self, stage: int, direction: Direction) -> float:
-        """Return for how long a pass computes, and waits for steps: the collective sends the bytes of many at once."""
-        times = self._times(stage)
-        own_s = times.forward_s if direction == "forward" else times.backward_s + times.again_s - self._weights_s(stage)
-        waits_s = sum(count * self._latency_s(one) for count, one in self._collectives(stage, direction))
-        return float(own_s) + waits_s
-
-    def _latency_s(self, collective: LayerCollective) -> float:
-        return float(self.costs.group_s(collective.kind, 0.0, collective.group))
-
-    def _collectives(self, stage: int, direction: Direction) -> Iterator[tuple[float, LayerCollective]]:
-        """Yield how often a stage's layers send what in one pass, what is computed again included."""
-        for layers, count, recomputed in self._parts(stage):
             for layer in layers:
-                sent = layer.forward_collectives if direction == "forward" else layer.backward_collectives
-                if recomputed and direction == "backward" and self._is_again(layer):
-                    sent += layer.forward_collectives
-                for collective in sent:
-                    if f"{collective.group} {stage}" in self.groups and np.any(collective.message_bytes):
-                        yield count, collective
+                if direction == "backward" and layer.backward_collectives:
+                    weights_s += count * float(self.costs.computing_s(layer.weight_gradient))
+                for one in self._collectives(layer, direction, recomputed):
+                    message_bytes = count * float(one.message_bytes) * self._reached(one)
+                    wire_s += self._wire_s(one.kind, message_bytes, one.group)
+                    sent[one.kind, one.group] += message_bytes * self._members(one)
+        own_s, exposed_s = _own_and_exposed_s(PassTimes(**total), direction)
+        beside_s = min(own_s, max(weights_s, wire_s - exposed_s)) if sent else 0.0
+        before_s = max(0.0, own_s + exposed_s - max(wire_s, beside_s))
+        all_sent = tuple(Sent(*pair, message_bytes) for pair, message_bytes in sent.items())
+        return Pass(before_s, beside_s, all_sent, own_s + exposed_s)
 
-    def _weights_s(self, stage: int) -> float:
-        """Return the time of the weight gradients of the layers that send meanwhile."""
-        return sum(
-            count * float(self.costs.computing_s(layer.weight_gradient))
-            for layers, count, _ in self._parts(stage)
-            for layer in layers
-            if layer.backward_collectives
-        )
+    def _collectives(self, layer: Layer, direction: Direction, recomputed: bool) -> Sequence[LayerCollective]:
+        """Return what a layer sends in one pass, what is computed again included."""
+        sent = layer.forward_collectives if direction == "forward" else layer.backward_collectives
+        if recomputed and direction == "backward" and bool(self.costs.again(layer) > 0):
+            sent += layer.forward_collectives
+        return [one for one in sent if f"{one.group} 0" in self.groups and np.any(one.message_bytes)]
 
-    def _sent(self, stage: int, direction: Direction) -> list[Sent]:
-        """Return what a stage sends in one pass: each kind in each group added up."""
-        total: dict[tuple[str, str], float] = defaultdict(float)
-        for count, (kind, message_bytes, group, _) in self._collectives(stage, direction):
-            members = len(self.groups[f"{group} {stage}"][0])
-            total[kind, f"{group} {stage}"] += count * float(message_bytes) * (members if kind == "all-gather" else 1)
-        return [Sent(*pair, message_bytes) for pair, message_bytes in total.items()]
+    def _members(self, one: LayerCollective) -> int:
+        """Return by how much a task's message is larger: it counts what every worker has after an all-gather."""
+        return len(self.groups[f"{one.group} 0"][0]) if one.kind == "all-gather" else 1
 
-    def _is_again(self, layer: Layer) -> bool:
-        return bool(self.costs.again(layer) > 0)
+    def _reached(self, one: LayerCollective) -> float:
+        """Return which part of an all-to-all's message crosses between nodes: a token goes to each of them once."""
+        nodes = math.prod(float(span.size) for span in self.costs.groups[one.group][1:])
+        return float(copies_sent(nodes, one.copies) / one.copies) if one.kind == "all-to-all" and nodes > 1 else 1.0
 
-
-def _send_name(direction: Direction, stage: int, number: int) -> str:
-    return f"send {'on' if direction == 'forward' else 'back'} {stage}.{number}"
+    def _wire_s(self, kind: Kind, message_bytes: float, group: GroupName) -> float:
+        """Return the time of bytes alone, without steps and in ever so many parts, as the simulator has it."""
+        spans = [span._replace(latency_s=0.0) for span in self.costs.groups[group]]
+        algorithm = "direct" if kind == "all-to-all" else "ring"
+        return float(collective_s(kind, message_bytes, spans, algorithm=algorithm, chunks=_MANY))
 
 
-def _order(stages: int, stage: int, passes: int) -> list[tuple[Direction, int]]:
-    """Return a stage's passes in the order of 1F1B: forwards until the pipeline is full, then one of each in turn."""
-    ahead = min(stages - stage - 1, passes)
-    order: list[tuple[Direction, int]] = [("forward", number) for number in range(ahead)]
-    for number in range(passes - ahead):
-        order += [("forward", ahead + number), ("backward", number)]
-    return order + [("backward", number) for number in range(passes - ahead, passes)]
+def _own_and_exposed_s(times: PassTimes, direction: Direction) -> tuple[float, float]:
+    if direction == "forward":
+        return float(times.forward_s), float(times.forward_exposed_s)
+    return float(times.backward_s + times.again_s), float(times.backward_exposed_s + times.again_exposed_s)
+
+
+def _send_name(direction: Direction, place: int, number: int) -> str:
+    return f"send {'on' if direction == 'forward' else 'back'} {place}.{number}"
+
+
+def _turns(stages: int, stage: int, passes: int, chunks: int) -> list[Turn]:
+    """Return a stage's passes in the order of 1F1B: forwards until the pipeline is full, then one of each in turn.
+
+    With several chunks micro-batches go round in rounds of as many as there are stages, chunk by chunk (Narayanan et
+    al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021).
+    """
+    total = passes * chunks
+    filling = stages - stage - 1 if chunks == 1 else 2 * (stages - stage - 1) + (chunks - 1) * stages
+    ahead = min(filling, total)
+    order = [_dealt(place, stages, chunks) for place in range(total)]
+    forward = [Turn("forward", chunk, number) for chunk, number in order]
+    backward = [Turn("backward", chunks - 1 - chunk, number) for chunk, number in order]
+    pairs = [turn for pair in zip(forward[ahead:], backward, strict=False) for turn in pair]
+    return [*forward[:ahead], *pairs, *backward[total - ahead :]]
+
+
+def _dealt(place: int, stages: int, chunks: int) -> tuple[int, int]:
+    """Return chunk and micro-batch of the n-th pass of a stage."""
+    turn, inside = divmod(place, stages * chunks)
+    chunk, number = divmod(inside, stages)
+    return (chunk, turn * stages + number) if chunks > 1 else (0, place)

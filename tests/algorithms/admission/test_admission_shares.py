@@ -70,6 +70,20 @@ def test_kai_keeps_jobs_that_may_not_be_preempted_within_the_quota() -> None:
     queues = tenants(queue("a", 2), queue("b", 2), spare=4)
     assert used(queues, [("a", 1, 100)] * 9, Kai()) == {"a": 2}
     assert used(queues, [("a", 1, 100)] * 2 + [("b", 1)] * 9, Kai()) == {"a": 2, "b": 6}
+    mixed = [*[("a", 1, 100)] * 3, ("a", 1)]  # the third waits, and the last, which may be preempted, does not
+    assert used(queues, mixed, Kai()) == {"a": 3}
+
+
+def test_kai_lets_nobody_who_may_not_be_preempted_beyond_the_quota_of_a_group() -> None:
+    group = Queue(name="group", parent="all", quotas={"any": Quota(gpus=1)})
+    below = Queue(name="a", parent="group", quotas={"any": Quota(gpus=3)})
+    queues = tenants(group, below, queue("b", 4))
+    assert used(queues, [("a", 1, 100)] * 4, Kai()) == {"a": 1}
+
+
+def test_who_started_last_gives_way_first_of_equals() -> None:
+    case = Case(tenants(queue("a", 1), queue("b", 2)), tuple(Submission(*job) for job in [("a", 1)] * 3 + [("b", 1)]))
+    assert play(case, Kai())[1] == [0, 1, 3]
 
 
 def job(job_id: str, queue: str, gpus: int, arrival_s: float, seconds: float, **more: Any) -> Job:

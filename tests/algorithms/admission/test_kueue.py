@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from algorithms.admission.kueue import Kueue
-from ddlsched import Preemption, Queue, Quota, Tenants
+from ddlsched import (
+    Cluster,
+    DataParallelIteration,
+    Job,
+    Preemption,
+    Queue,
+    Quota,
+    Tenants,
+    Workload,
+    simulate,
+)
 from ddlsched.testing.admission_play import Case, Submission, find_fault, play
 
 
@@ -132,3 +142,26 @@ def test_nobody_gives_way_without_need() -> None:
 @pytest.mark.parametrize("policy", [Kueue(), Kueue(fair_sharing=True, strategies="final-share")])
 def test_nobody_starves_of_what_is_guaranteed(policy: Kueue) -> None:
     assert find_fault(policy, "starvation", seed=1, cases=60) is None
+
+
+def test_a_kind_is_taken_where_borrowed_quota_comes_back_before_one_where_the_own_queue_gives_way() -> None:
+    kinds = {"x": Quota(gpus=1), "y": Quota(gpus=1)}
+    rules = Preemption(within_queue="lower-priority", reclaim="any")
+    queues = (
+        Queue(name="all"),
+        Queue(name="a", parent="all", quotas=kinds, preemption=rules),
+        Queue(name="b", parent="all", quotas=dict.fromkeys(kinds, Quota())),
+    )
+    case = Case(Tenants(queues=queues), (Submission("a", 1), Submission("b", 1), Submission("a", 1, 5)))
+    assert play(case, Kueue())[1] == [0, 2]
+
+
+def test_the_job_whose_quota_is_nearest_goes_first_whatever_its_priority() -> None:
+    """A group's own 4 GPUs are nearer to its queue than to one that hangs at the root, above all groups."""
+    group = Queue(name="group", parent="all", quotas={"any": Quota(gpus=4)})
+    tenants = Tenants(queues=(Queue(name="all"), group, queue("near", 0, parent="group"), queue("far", 0)))
+    step = DataParallelIteration(forward_s=0.1, backward_s=0.2, message_bytes=0)
+    told = {"num_gpus": 4, "iterations": 10, "iteration": step, "gpu_memory_mb": 1.0, "arrival_s": 0.0}
+    jobs = [Job(job_id="far", queue="far", priority=3, **told), Job(job_id="near", queue="near", **told)]
+    result = simulate(Workload.of(jobs), Cluster(num_servers=1, exclusive=True), queues=tenants, admission="kueue")
+    assert result.jobs.set_index("job_id")["start_s"].to_dict() == {"far": 3.0, "near": 0.0}

@@ -367,3 +367,21 @@ def test_a_collective_whose_size_is_not_told_says_which_pytorch_tells_it(tmp_pat
     ]
     with pytest.raises(InputError, match=r"In msg nelems is None.*PyTorch 2\.2 writes, or record_shapes=True"):
         read_iteration([write(tmp_path / "old.json", [STEP, *kernel(1, 10, 20, 300), *old])])
+
+
+def test_a_message_that_does_not_tell_its_peer_is_refused_in_a_line(tmp_path: Path) -> None:
+    told = {"Input Dims": [[100], []], "Input type": ["float", "Scalar"], "Concrete Inputs": ["", ""]}
+    with pytest.raises(InputError, match="does not tell the other rank; expected a trace with record_shapes=True"):
+        read_iteration([write(tmp_path / "send.json", [STEP, operator("c10d::send", 10, 5, **told)])])
+
+
+def test_a_collective_takes_from_its_kernel_what_its_call_does_not_tell(tmp_path: Path) -> None:
+    told = {"In msg nelems": 100, "dtype": "Half", "Group size": 2}
+    old = [
+        event("cpu_op", "record_param_comms", 40, 2, 1, **{"External id": 9}),
+        event("kernel", "ncclKernel_AllReduce_RING_LL_Sum_half()", 300, 150, 40, **{"External id": 9}, **told),
+    ]
+    begin, end = kernel(1, 10, 20, 300), kernel(2, 60, 450, 700)
+    found = read_iteration([write(tmp_path / "old.json", [STEP, *begin, *old, *end])])
+    new = read_iteration([write(tmp_path / "new.json", [STEP, *begin, *nccl(40, "allreduce", 100, (300, 450)), *end])])
+    assert found.dag == new.dag

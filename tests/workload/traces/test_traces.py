@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import import_table
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,6 +28,7 @@ import ddlsched
 from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.workload.generators.microsoft import MODELS
+from ddlsched.workload.traces import trace_import
 from ddlsched.workload.traces.gavel import STEPS_PER_S
 from ddlsched.workload.traces.pollux import APPLICATIONS
 from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
@@ -633,3 +635,22 @@ def test_step_times_are_the_line_through_polluxs_measurements_on_one_gpu(name: s
     slope, intercept = np.polyfit(alone["local_bsz"], alone["step_time"], 1)
     application = APPLICATIONS[name]
     assert (application.step_per_sample_s, application.step_s) == pytest.approx((slope, intercept), rel=1e-4)
+
+
+def test_a_selection_may_be_of_jobs_of_one_gpu() -> None:
+    found = sample("batsim", selection=Selection(gpus_at_most=1))
+    assert (found.jobs["gpus"] == 1).all()
+
+
+def test_who_watches_is_told_the_rows_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_import, "_WATCH_EVERY", 1)
+    told: list[int] = []
+    rows = sample("batsim", watch=told.append).report["rows"]
+    assert told == [*range(1, rows + 1)]
+
+
+@pytest.mark.slow
+@real_traces
+def test_public_traces_have_the_rows_that_pandas_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_table.main(DATA / "traces") == 0
+    assert capsys.readouterr().out.count("\n") > 30

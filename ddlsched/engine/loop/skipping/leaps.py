@@ -1,8 +1,8 @@
 """How a sampled run leaps: what jobs that share GPUs or links did in a stretch goes on at the same rates.
 
 A leap keeps the state within each job's iteration and lets whole iterations pass, as many as the job's rate in the
-stretch makes of the leap's time; what is left of an iteration is carried to the next leap. Time, compute and links'
-use pass at the rates of the stretch, bytes and service with the iterations.
+stretch makes of the leap's time; what is left of an iteration is carried to the next leap. Time and compute pass at
+the rates of the stretch, bytes and service with the iterations, links' use with the bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddlsched.engine.loop.order import write_key
 from ddlsched.engine.loop.skipping.period_snapshots import shifted
 from ddlsched.engine.loop.tasks import compute_steps, should_be_lockstep, uneven_ns
 from ddlsched.engine.loop.time_accounts import count_time
-from ddlsched.engine.loop.transfers import bytes_left_now
+from ddlsched.engine.loop.transfers import bytes_left_now, bytes_sent
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import KEY_WORDS, TransferState
 from ddlsched.engine.records.layout import Records, State
@@ -100,6 +100,11 @@ def measure(s: State, root: int) -> None:
             if link.stamp != run.stamp:
                 link.stamp = run.stamp
                 link.stretch_busy_ns = link_busy_ns(run, link) - link.stretch_busy_ns
+                link.stretch_bytes = link.bytes - link.stretch_bytes
+        for sender in range(job.first_transfer, job.first_transfer + job.num_transfers):
+            transfer = s.transfers[sender]
+            for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+                s.links[s.entries[e].link].stretch_bytes += bytes_sent(transfer, run.now_ns) * s.entries[e].share
         number = job.next_member
 
 
@@ -113,6 +118,7 @@ def forget_stretch(s: State, root: int) -> None:
         job.stretch_work = 0.0
         for place in range(job.first_link, job.first_link + job.num_links):
             s.links[s.job_links[place]].stretch_busy_ns = 0
+            s.links[s.job_links[place]].stretch_bytes = 0.0
         number = job.next_member
 
 
@@ -170,13 +176,28 @@ def leap(s: State, root: int, leap_ns: int, stretch_ns: int) -> None:
         iterations = min(max(np.int64(passed), 0), job.iterations_left - 1)
         job.leap_carry = min(max(passed - iterations, 0.0), 1.0)
         leap_job(s, job, iterations, leap_ns, stretch_ns)
+        number = job.next_member
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
         for place in range(job.first_link, job.first_link + job.num_links):
             link = s.links[s.job_links[place]]
             if link.stamp != run.stamp:
                 link.stamp = run.stamp
-                link.busy_ns += np.int64(link.stretch_busy_ns * share)
-                link.busy_since_ns += leap_ns
+                leap_link(link, leap_ns)
         number = job.next_member
+
+
+@njit
+def leap_link(link: Records, leap_ns: int) -> None:
+    """A link is busy for each byte as long as in the stretch; for the first ones as long as they take at its speed."""
+    least_ns = link.leap_bytes / link.bandwidth_bytes_per_s * 1e9
+    busy_ns = least_ns
+    if link.stretch_bytes > 0.0:  # little more than a latency, it may be
+        busy_ns = min(link.leap_bytes / link.stretch_bytes * link.stretch_busy_ns, max(least_ns, np.float64(leap_ns)))
+    link.busy_ns += np.int64(busy_ns)
+    link.busy_since_ns += leap_ns
+    link.leap_bytes = 0.0
 
 
 @njit
@@ -227,6 +248,8 @@ def leap_transfer(s: State, job: Records, number: int, iterations: int, leap_ns:
     if transfer.num_entries == 0:
         return
     transfer.times_sent += iterations
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        s.links[s.entries[e].link].leap_bytes += iterations * transfer.bytes * s.entries[e].share
     if transfer.state == TransferState.ACTIVE:
         transfer.since_ns += leap_ns
         transfer.segment_ns += leap_ns

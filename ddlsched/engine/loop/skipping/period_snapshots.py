@@ -18,7 +18,7 @@ COMPARING, SAVING = np.int64(0), np.int64(1)
 def snapshot_words(job: Records) -> int:
     """The most words that :func:`walk_job` uses."""
     simulated = num_simulated(job)
-    words = 13 + job.num_tasks + simulated * (8 + 2 * flags_of(job)) + (job.num_tasks if job.grouped == 1 else 0)
+    words = 13 + job.num_tasks + simulated * (9 + 2 * flags_of(job)) + (job.num_tasks if job.grouped == 1 else 0)
     if job.num_linked > 0:
         words += 8 * job.num_transfers + 2 * job.num_links
     return words
@@ -123,7 +123,7 @@ def walk_job(s: State, number: int, saving: bool, times: int, saved_ns: int, shi
     for place in range(num_simulated(job)):
         if not walk_worker(s, simulated_worker(s, job, place), at, saving, times, shift_ns):
             return False
-        at += 8 + 2 * flags_of(job)
+        at += 9 + 2 * flags_of(job)
     if saving or times > 0:
         if job.num_linked > 0:
             walk_links(s, job, at, saving, times)
@@ -201,7 +201,7 @@ def walk_worker(s: State, number: int, at: int, saving: bool, times: int, shift_
             return False
         at += 1
     for flag in range(worker.first_flag, worker.first_flag + flags_of(job)):
-        if not (kept(words, at + 2, s.pending[flag], saving) and kept(words, at + 3, np.int64(s.ready[flag]), saving)):
+        if not (kept(words, at + 3, s.pending[flag], saving) and kept(words, at + 4, np.int64(s.ready[flag]), saving)):
             return False
         at += 2
     at -= 2 * flags_of(job)
@@ -210,6 +210,7 @@ def walk_worker(s: State, number: int, at: int, saving: bool, times: int, shift_
         run.busy_ns += np.float64(job.num_gpus if job.lockstep == 1 else g.group_size) * busy_ns
     worker.done_ns = moved(words, at, worker.done_ns, saving, times)
     worker.busy_ns = moved(words, at + 1, worker.busy_ns, saving, times)
+    worker.load_left_ns = moved(words, at + 2, worker.load_left_ns, saving, times)
     if running:
         g.started_ns += shift_ns
         if shift_ns > 0:

@@ -14,7 +14,7 @@ from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 
 SHORTEST_S, LONGEST_S = 120.0, 14_400.0
-"""A job's time alone at full size is drawn between these, uniformly in its logarithm."""
+"""A job's time alone is drawn between these, uniformly in its logarithm."""
 
 
 class Trained(NamedTuple):
@@ -74,12 +74,12 @@ def estimated(kind: Trained) -> tuple[float, float, float]:
     return job.compute_ns / 1e9, job.dag.message_bytes, job.gpu_memory_mb
 
 
-def language_model_jobs(mix: str, jobs: int, scale: float, rng: np.random.Generator) -> list[Job]:
-    """Return jobs that all arrive at once; ``scale`` multiplies their times alone."""
+def language_model_jobs(mix: str, jobs: int, rng: np.random.Generator) -> list[Job]:
+    """Return jobs that all arrive at once."""
     kinds = MIXES[mix]
     weights = np.array([kind.weight for kind in kinds])
     drawn = rng.choice(len(kinds), size=jobs, p=weights / weights.sum()).tolist()
-    run_s = np.exp(rng.uniform(np.log(SHORTEST_S), np.log(LONGEST_S), size=jobs)) * scale
+    run_s = np.exp(rng.uniform(np.log(SHORTEST_S), np.log(LONGEST_S), size=jobs))
     made = []
     for number, place in enumerate(drawn):
         step_s, message_bytes, memory_mb = estimated(kinds[place])

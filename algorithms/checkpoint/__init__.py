@@ -1,0 +1,1 @@
+"""When jobs save their state."""

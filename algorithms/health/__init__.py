@@ -1,0 +1,1 @@
+"""Which servers are taken for lemons."""

@@ -1,0 +1,1 @@
+"""Orders of a job's ranks on its GPUs, one file each."""

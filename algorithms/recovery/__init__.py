@@ -1,0 +1,1 @@
+"""How a job goes on that has lost servers."""

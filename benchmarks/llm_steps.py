@@ -1,0 +1,161 @@
+"""Steps of language models on up to 131,072 GPUs: ``llm_steps.py scale`` and ``llm_steps.py agreement``.
+
+``scale``: CPU and memory of a first and of a further step of Llama-3-405B (TP 8, PP 16), what
+1,000 iterations of it take beside 3, and the code lines of what makes large jobs small. A process of its own for each;
+compiling, starting and writing the job apart. ``agreement``: steps by the closed form and simulated, on equal links.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmark_tables import Table, say
+
+import ddlsched
+from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.estimated_jobs import job_of
+from ddlsched.training.estimate.hardware import Machine
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import MODELS
+from ddlsched.training.estimate.step_estimate import estimate_checked
+from ddlsched.workload.dag import CollectiveTask, IterationDag
+
+PLAIN = {"tensor": 8, "pipeline": 16}
+VARIANTS = {
+    "Llama-3-405B, DP 128": ("llama-3-405b", {**PLAIN, "data": 128, "global_batch": 2048}),
+    "Llama-3-405B, CP 16, DP 8": ("llama-3-405b", {**PLAIN, "context": 16, "data": 8, "global_batch": 128}),
+    "Llama-3-405B, DP 1024, 131,072 GPUs": ("llama-3-405b", {**PLAIN, "data": 1024, "global_batch": 16384}),
+    "Llama-3-405B, DP 128, 8 chunks": ("llama-3-405b", {**PLAIN, "interleave": 8, "data": 128, "global_batch": 2048}),
+}
+AGREEING = """
+llama-3-8b       data=64 global_batch=128
+llama-3-8b       data=64 global_batch=256 zero=3
+llama-3-8b       tensor=2 context=4 data=16 global_batch=64
+llama-3-8b       data=128 shards=16 global_batch=256 zero=3
+qwen3-30b-a3b    data=64 expert=8 global_batch=128
+mixtral-8x7b     tensor=2 pipeline=4 data=8 expert=8 global_batch=128
+mixtral-8x22b    tensor=2 pipeline=8 data=16 expert=8 global_batch=128
+llama-3-70b      tensor=8 pipeline=4 data=4 global_batch=128
+llama-3-70b      tensor=8 pipeline=4 data=4 interleave=5 global_batch=128
+llama-3-70b      tensor=8 data=32 global_batch=32 zero=3
+qwen3-235b-a22b  tensor=2 pipeline=2 data=64 expert=32 global_batch=512 recompute=full
+llama-3-70b      tensor=8 pipeline=8 data=8 global_batch=256
+llama-3-70b      tensor=4 pipeline=4 data=64 interleave=5 global_batch=2048
+gpt3-175b        tensor=8 pipeline=8 data=16 global_batch=512
+gpt3-175b        tensor=8 pipeline=12 data=16 global_batch=768
+llama-3-70b      tensor=8 pipeline=8 data=32 interleave=2 global_batch=512
+gpt3-175b        tensor=8 pipeline=16 data=32 interleave=3 global_batch=1536
+llama-3-405b     tensor=8 pipeline=16 data=64 interleave=4 global_batch=1024
+llama-3-405b     tensor=8 pipeline=16 data=128 interleave=8 global_batch=2048
+llama-3-405b     tensor=8 pipeline=16 data=8 context=16 interleave=8 global_batch=128
+"""
+USUAL = {"micro_batch": 1, "zero": 1, "overlap": True}
+SYMMETRY = (
+    "engine/alike.py",
+    "engine/grouped_jobs.py",
+    "engine/grouped_parts.py",
+    "engine/sent_in_groups.py",
+    "engine/loop/gpu_groups.py",
+    "engine/loop/splitting.py",
+)
+
+
+def made(model: str, given: dict[str, Any]) -> tuple[ddlsched.Job, float, Machine]:
+    """Return a step as a job, its time by the closed form in seconds, and the machine."""
+    plan = Parallelism(**{**USUAL, "sequence_parallel": given.get("tensor", 1) > 1, **given})
+    machine = parse_cluster("h200").machine(int(plan.num_gpus))
+    job = job_of(MODELS[model], plan, machine, job_id=model, iterations=1, groups=True)
+    return job, float(estimate_checked(MODELS[model], plan, machine).step_s), machine
+
+
+def simulate(job: ddlsched.Job, machine: Machine, topology: str = "rail-optimised:nvlink_gbps=3600") -> ddlsched.Result:
+    """Return a run alone on servers with a card of 400 Gbit/s a GPU, or on another topology."""
+    gpus, servers = (int(tier.size) for tier in machine.tiers)
+    cluster = ddlsched.Cluster(num_servers=servers, gpus_per_server=gpus, gpu_memory_mb=142_000, topology=topology)
+    return ddlsched.simulate(
+        ddlsched.Workload.of([job]),
+        cluster,
+        placement="first-fit",
+        order="fifo",
+        communication="bounded-overlap:limit=1000000",
+        contention="max-min",
+    )
+
+
+def agreement(rows: Iterable[str]) -> Table:
+    """Return both times of each configuration, and how far the simulated one is off."""
+    found = []
+    for row in rows:
+        model, *fields = row.split()
+        given = dict(one.split("=") for one in fields)
+        job, closed_s, machine = made(model, {k: int(v) if v.isdigit() else v for k, v in given.items()})
+        inner, outer = (8 * float(tier.bytes_per_s) / 1e9 for tier in machine.tiers)
+        topology = f"rail-optimised:rails={machine.tiers[0].size},rail_gbps={outer},nvlink_gbps={inner}"
+        seconds = [simulate(one, machine, topology).jobs["jct_s"].item() for one in (job, _without_sends(job))]
+        differences = [f"{100 * (simulated_s / closed_s - 1):+.1f}" for simulated_s in seconds]
+        found.append((row, job.num_gpus, closed_s, seconds[0], *differences))
+        say(row)
+    columns = ("configuration", "GPUs", "closed form, s", "simulated, s", "difference, %", "sends at once, %")
+    return Table(title="A step by the closed form and simulated", columns=columns, rows=found)
+
+
+def _without_sends(job: ddlsched.Job) -> ddlsched.Job:
+    """Return the job with sends between stages that take no time."""
+    tasks = [
+        replace(task, message_bytes=0.0) if isinstance(task, CollectiveTask) and task.kind == "send" else task
+        for task in job.iteration.tasks
+    ]
+    return replace(job, iteration=IterationDag(tuple(tasks), job.iteration.groups))
+
+
+def costs(model: str, given: dict[str, Any], iterations: Sequence[int]) -> tuple[list[float], float]:
+    """Return the CPU seconds of runs of so many iterations, one after the other, and the peak memory they add, MB."""
+    simulate(*made("llama-3-8b", {"data": 64, "global_batch": 64})[::2])  # compiles
+    job, _, machine = made(model, given)
+    before_kib, seconds = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
+    for count in iterations:
+        begin_s = time.process_time()
+        simulate(replace(job, iterations=count), machine)
+        seconds.append(time.process_time() - begin_s)
+    return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) * 1024 / 1e6
+
+
+def scale() -> Table:
+    """Return what each variant takes, measured in a process of its own."""
+    rows = []
+    for name, (model, given) in VARIANTS.items():
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            counts = (1,) if "interleave" in given else (1, 3, 11, 1000)  # its workers part: see the notes
+            counts = counts[:3] if given["data"] > 128 else counts  # more GPU time than the clock holds
+            seconds, memory_mb = pool.apply(costs, (model, given, counts))
+        one, three, eleven, thousand = (*seconds, *[None] * (4 - len(seconds)))
+        rows.append((name, one, memory_mb, (eleven - three) / 8 if three and eleven else None, three, thousand))
+        say(name)
+    columns = ("step", "first, CPU s", "MB more", "a further one, s", "3 iterations, s", "1,000 iterations, s")
+    parted = "Sends of chunks that pile up on a card make ties, in which each worker is simulated by itself."
+    lines = f"code lines of symmetry: {sum(map(_code_lines, SYMMETRY))} ({', '.join(SYMMETRY)})"
+    return Table(title="Steps simulated alone, by cost", columns=columns, rows=rows, notes=("", parted, lines))
+
+
+def _code_lines(name: str) -> int:
+    lines = (Path(ddlsched.__file__).parent / name).read_text().splitlines()
+    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in lines)
+
+
+def main() -> None:
+    """Print one of the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("scale", "agreement"))
+    part = parser.parse_args().part
+    print(scale() if part == "scale" else agreement(AGREEING.strip().splitlines()))
+
+
+if __name__ == "__main__":
+    main()

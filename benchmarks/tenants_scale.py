@@ -1,0 +1,82 @@
+"""Queues of tenants at full size, saturated: tenants_scale.py [--jobs 50000] [--nodes 5000] [--admission kueue].
+
+Jobs of 1 to 64 GPUs come 1.3 times as fast as the cluster works; half of them have a priority. 20 queues lie in four
+groups below one root, with quotas in all of the cluster's GPUs, and reclaim what they lent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+from one_run import peak_mb
+
+import ddlsched
+
+_SIZES = np.array([1, 2, 4, 8, 16, 32, 64])
+_ODDS = np.array([0.3, 0.1, 0.15, 0.25, 0.1, 0.06, 0.04])
+_ITERATION_S = 60.0
+
+
+def queues(gpus: int, most: int = 20) -> ddlsched.Tenants:
+    """Return 20 queues in four groups, whose quotas are all GPUs."""
+    rules = ddlsched.Preemption(within_queue="lower-priority", reclaim="any")
+    quota = {"any": ddlsched.Quota(gpus=gpus // most)}
+    groups = [ddlsched.Queue(name=f"group-{number}", parent="all") for number in range(4)]
+    leaves = [
+        ddlsched.Queue(name=f"queue-{number}", parent=f"group-{number % 4}", quotas=quota, preemption=rules)
+        for number in range(most)
+    ]
+    return ddlsched.Tenants(queues=(ddlsched.Queue(name="all"), *groups, *leaves))
+
+
+def jobs(count: int, gpus: int, load: float, seed: int = 0) -> ddlsched.Workload:
+    """Return jobs that ask for ``load`` times what the GPUs can do; queues are chosen unevenly."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.choice(_SIZES, count, p=_ODDS)
+    iterations = np.ceil(rng.lognormal(4.0, 1.0, count)).astype(int)
+    span_s = float((sizes * iterations).sum()) * _ITERATION_S / (gpus * load)
+    arrivals_s = np.sort(rng.uniform(0, span_s, count))
+    odds = np.arange(1, 21) / np.arange(1, 21).sum()
+    names, priorities = rng.choice(20, count, p=odds), rng.integers(0, 4, count)
+    step = ddlsched.DataParallelIteration(forward_s=_ITERATION_S / 3, backward_s=_ITERATION_S * 2 / 3, message_bytes=0)
+    return ddlsched.Workload.of(
+        [
+            ddlsched.Job(
+                job_id=f"job-{number}",
+                arrival_s=float(arrivals_s[number]),
+                num_gpus=int(sizes[number]),
+                iterations=int(iterations[number]),
+                iteration=step,
+                gpu_memory_mb=1.0,
+                queue=f"queue-{names[number]}",
+                priority=int(priorities[number]),
+            )
+            for number in range(count)
+        ]
+    )
+
+
+def main() -> None:
+    """Print CPU seconds, memory, and how many preemptions there were."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=50_000)
+    parser.add_argument("--nodes", type=int, default=5_000)
+    parser.add_argument("--load", type=float, default=1.3)
+    parser.add_argument("--admission", default="kueue")
+    options = parser.parse_args()
+    cluster = ddlsched.Cluster(num_servers=options.nodes, gpus_per_server=8, exclusive=True)
+    tenants, workload = queues(cluster.num_gpus), jobs(options.jobs, cluster.num_gpus, options.load)
+    begin_s = time.process_time()
+    result = ddlsched.simulate(workload, cluster, placement="first-fit", queues=tenants, admission=options.admission)
+    cpu_s = time.process_time() - begin_s
+    summary = result.summary()
+    print(
+        f"{options.admission}: {options.jobs} jobs, {options.nodes} servers, {cpu_s:.1f} s of CPU, {peak_mb():.0f} MB, "
+        f"{result.jobs['restarts'].sum():.0f} preemptions, GPUs in use {summary['gpu_utilisation']:.2f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

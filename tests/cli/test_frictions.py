@@ -1,0 +1,158 @@
+"""What a new user meets: each case says in a line what is the matter, and what to do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from command_line import refused, run
+from golden_cases import FOLDER
+
+from ddlsched import Cluster, Disturbances, simulate
+from ddlsched.cluster.disturbances import jitter_factors
+from ddlsched.errors import SimulationError
+from ddlsched.network.contention import MaxMin
+from ddlsched.plugins.names import resolve
+from ddlsched.results.paired_comparison import compare_runs
+from ddlsched.testing import python_form
+from ddlsched.workload.workload_files import read_workload
+
+GOLDEN = FOLDER / "case1.csv"
+POLICIES = """
+class Endless:
+    compiled = False
+
+    def key(self, job, now_s):
+        while True:
+            job.num_gpus
+
+
+class Second:
+    def key(self, job, now_s):
+        return now_s
+"""
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Path:
+    path = tmp_path / "mypol.py"
+    path.write_text(POLICIES)
+    return path
+
+
+def test_item_25_an_endless_loop_is_named_with_its_line_when_the_run_is_interrupted(policies: Path) -> None:
+    noticed = "import sys; from ddlsched.cli import main; print('begun', flush=True); main()"
+    order = ["simulate", str(GOLDEN), "--exclusive", "--order", f"{policies}:Endless"]
+    policies.write_text(POLICIES.replace("while True:", "print('asked', flush=True)\n        while True:"))
+    with subprocess.Popen(
+        [sys.executable, "-c", noticed, *order],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},  # nothing is compiled for this
+    ) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["begun\n", "asked\n"]
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"error: interrupted in {policies}, line " in told
+    assert ", key: a policy that never answers ends no run" in told
+
+
+def test_item_25_a_file_without_a_class_names_those_in_it(policies: Path) -> None:
+    refused(run("simulate", GOLDEN, "--order", policies), f"expected {policies}:CLASS. Known: Endless, Second")
+
+
+def test_item_25_parquet_is_not_written_over_a_csv(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\n")
+    refused(run("simulate", GOLDEN, "--run-out", path), "is written as Parquet; expected FILE.parquet")
+    assert path.read_text() == "a,b\n"
+
+
+def test_item_25_explain_of_what_is_no_run_says_what_it_is(tmp_path: Path) -> None:
+    refused(run("explain", GOLDEN, "1"), "case1.csv: is a .csv file; expected a run's file, of")
+    table = tmp_path / "jobs.parquet"
+    pd.read_csv(GOLDEN).to_parquet(table)
+    refused(run("explain", table, "1"), "jobs.parquet: has no column 'start_s', so it is no run's")
+
+
+def test_item_25_intervals_end_where_their_metric_does() -> None:
+    seeds = {"policy": ["a", "a"], "seed": [1, 2]}
+    runs = pd.DataFrame(
+        seeds
+        | {"average_jct_s": [1.0, 9.0], "jain_index": [0.2, 0.9], "own": [1.0, 9.0], "gpu_utilisation": [0.5, 0.9]}
+    )
+    names = ("average_jct_s", "jain_index", "gpu_utilisation", "own")
+    table = compare_runs(runs, metrics=names, baseline="a").set_index("metric")
+    assert table["low"].tolist()[:3] == [0.0, 0.0, 0.0]
+    assert table["high"].tolist()[1:3] == [1.0, 1.0]
+    assert table.loc["own", "low"] < 0  # it may be anything
+
+
+def test_item_25_wide_jitter_is_told() -> None:
+    factors = jitter_factors(10.0)
+    said = run("simulate", GOLDEN, "--jitter-cv", 10).stderr
+    assert f"half of the compute tasks take less than {np.median(factors):.2f} of the job's time" in said
+    assert "the coefficient of variation is 6.2" in said
+    assert "Jitter" not in run("simulate", GOLDEN, "--jitter-cv", 0.5).stderr
+
+
+def test_item_25_a_saturated_network_is_told() -> None:
+    slow, fast = (
+        run("simulate", GOLDEN, "--topology", f"star:nic_gbps={gbps}", "--contention", "max-min").stdout
+        for gbps in (0.01, 100)
+    )
+    assert "Network: the network is saturated, jobs on their GPUs communicate, or wait to, for 100 % of" in slow
+    assert "saturated" not in fast
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--placement", "lwf:kappa=-1"), "lwf: kappa is -1; expected a whole number from 0"),
+        (("--communication", "bounded-overlap:limit=0"), "bounded-overlap: limit is 0; expected a whole number from 1"),
+        (("--topology", "leaf-spine:oversubscription=0"), "leaf-spine: oversubscription is 0"),
+        (("--topology", "star:latency_s=1e9"), "star: latency_s is 1000000000.0; expected seconds from 0 to 1e6"),
+        (("--server-mtbf-s", "0"), "server_mtbf_s is 0"),
+    ],
+)
+def test_item_25_a_range_error_names_its_parameter_and_value(flags: tuple[str, str], named: str) -> None:
+    refused(run("simulate", GOLDEN, *flags), named)
+
+
+def test_item_17_an_error_about_a_million_columns_is_short(tmp_path: Path) -> None:
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(f"c{column}" for column in range(1_000_000)) + "\n")
+    told = run("simulate", path)
+    refused(told, "wide.csv: column 'job_id' is missing")
+    assert len(told.stderr) < 1000
+
+
+def test_item_17_a_job_that_never_comes_to_its_end_is_told_soon() -> None:
+    workload = read_workload(GOLDEN)
+    failing = Disturbances(server_mtbf_s=0.001, server_repair_s=1.0)
+    with pytest.raises(SimulationError, match="failures stopped job '11' 1000 times in a row") as told:
+        simulate(workload, Cluster(num_servers=16), disturbances=failing, seed=1)
+    assert len(str(told.value)) < 1000
+
+
+class HighLevel(MaxMin):
+    def level(self, transfer: object) -> int:
+        return 8
+
+
+def test_item_17_a_level_is_at_most_7() -> None:
+    with pytest.raises(Exception, match="level answered 8; expected a whole number from 0 to 7"):
+        simulate(read_workload(GOLDEN), contention=HighLevel())
+
+
+def test_item_17_a_plug_in_by_its_name_has_a_python_form() -> None:
+    assert python_form(resolve("contention", "crux")).compiled is False

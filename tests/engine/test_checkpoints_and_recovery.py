@@ -1,0 +1,310 @@
+"""Jobs save their state at a cost, and go on after failures: by hand, and what must hold of any run."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+
+import numpy as np
+import pytest
+from jobs_by_hand import data_parallel_job, elastic_job
+
+import ddlsched
+from algorithms.checkpoint.intervals import Daly, Young
+from algorithms.health.repeated_failures import RepeatedFailures
+from algorithms.recovery.spares import Spares
+from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.cluster.failure_causes import FailureCause
+from ddlsched.cluster.reliability_doors import WAIT, CheckpointedJob, CheckpointStore, StoppedJob
+from ddlsched.errors import InputError, InvalidDecisionError, PluginError
+from ddlsched.results.itinerary import stays_of
+from ddlsched.results.reliability import GPU_TIME_PARTS, failure_costs_of, failures_of, gpu_time_of
+
+GB = 1000.0  # MB
+
+
+def run(
+    job, *, servers=2, gpus=2, topology="star", until_s=None, jobs=(), seed=0, order="fifo", exclusive=False, **given
+):
+    return ddlsched.simulate(
+        ddlsched.Workload.of([job, *jobs]),
+        ddlsched.Cluster(num_servers=servers, gpus_per_server=gpus, topology=topology, exclusive=exclusive),
+        placement="first-fit",
+        order=order,
+        communication="bounded-overlap:limit=9",
+        contention="max-min",
+        disturbances=Disturbances(**given),
+        until_s=until_s,
+        seed=seed,
+    )
+
+
+def test_a_job_saves_its_state_on_disk() -> None:
+    """10 s of work, saved after every 4 s; 2 GB on each of 2 GPUs take 4 s at 1 GB/s: at 4 to 8 s and 12 to 16 s."""
+    job = data_parallel_job("a", gpus=2, iterations=10, backward_s=1.0)
+    result = run(job, checkpoint="fixed:every_s=3.5", checkpoint_to="disk:gb_per_s=1", state_mb=2 * GB)
+    row = result.jobs.iloc[0]
+    assert (row["jct_s"], row["restarts"], row["lost_s"]) == (18.0, 0, 0)
+    (times,) = gpu_time_of(result).to_dict("records")
+    assert times["checkpoints"] == 2 * 8
+    assert times["training"] == 2 * 10
+    assert times["restart"] == 0
+
+
+def test_an_interval_lasts_to_the_end_of_an_iteration() -> None:
+    job = data_parallel_job("a", gpus=2, iterations=10, backward_s=1.0)
+    result = run(job, checkpoint="fixed:every_s=3.5", checkpoint_to="disk:gb_per_s=1", state_mb=2 * GB)
+    assert [stay.from_ns / 1e9 for stay in result.finished.stays] == [0, 4, 12]
+
+
+def test_a_failure_takes_a_job_back_to_what_it_saved_and_reads_it() -> None:
+    """Saved at 4 to 8 s; the server is down from 11 to 20 s; 1.5 s to start, 0.5 s for 2 GPUs, 4 s to read."""
+    job = data_parallel_job("a", gpus=2, iterations=10, backward_s=1.0)
+    saved = {"checkpoint": "fixed:every_s=3.5", "checkpoint_to": "disk:gb_per_s=1", "state_mb": 2 * GB}
+    outage = Outage(server=0, from_s=11, to_s=20)
+    result = run(job, servers=1, outages=(outage,), restart_s=1.5, restart_gpu_s=0.25, **saved)
+    row = result.jobs.iloc[0]
+    assert (row["lost_s"], row["restarts"], row["queueing_s"]) == (3.0, 1, 9.0)
+    assert row["jct_s"] == 20 + 6 + 6 + 4  # 6 s of work left, of which 4 s before another checkpoint
+    (cost,) = failure_costs_of(result, "a").to_dict("records")
+    assert cost == {
+        "time_s": 11.0,
+        "cause": "",
+        "lost_s": 3.0,
+        "detection_s": 0.0,
+        "without_gpus_s": 9.0,
+        "starting_s": 6.0,
+    }
+    assert stays_of(result, "a")["to_s"].tolist() == [11.0, 36.0]
+
+
+def test_a_checkpoint_that_a_failure_cuts_short_is_worth_nothing() -> None:
+    """Of the checkpoint at 4 to 8 s nothing is left at 7 s."""
+    job = data_parallel_job("a", gpus=2, iterations=10, backward_s=1.0)
+    saved = {"checkpoint": "fixed:every_s=3.5", "checkpoint_to": "disk:gb_per_s=1", "state_mb": 2 * GB}
+    result = run(job, servers=1, outages=(Outage(server=0, from_s=7, to_s=9),), **saved)
+    assert result.jobs["lost_s"].tolist() == [4.0]
+    assert result.jobs["jct_s"].tolist() == [9 + 4 + 18]
+
+
+def test_a_checkpoint_in_the_background_takes_its_share_and_is_safe_later() -> None:
+    """4 s to write at half of the compute: held up for 2 s at 5 s, safe at 9 s: lost at 8.5 s, not at 9.5 s."""
+    job = data_parallel_job("a", gpus=2, iterations=10, backward_s=1.0)
+    saved = {
+        "checkpoint": "fixed:every_s=4.5",
+        "checkpoint_to": CheckpointStore(gb_per_s=1, background_share=0.5),
+        "state_mb": 2 * GB,
+    }
+    assert run(job, **saved).jobs["jct_s"].tolist() == [12.0]
+    for from_s, lost_s in ((8.5, 6.5), (9.5, 2.5)):
+        result = run(job, servers=1, outages=(Outage(server=0, from_s=from_s, to_s=10),), **saved)
+        assert result.jobs["lost_s"].tolist() == [lost_s]
+
+
+@pytest.mark.parametrize(("to", "seconds"), [("peer", 2.0), ("storage:servers=1", 2.0)])
+def test_state_crosses_the_network(to, seconds) -> None:
+    """1.25 GB from each of two servers, twice over each card, or over storage's, at 10 Gbit/s."""
+    job = data_parallel_job("a", gpus=2, iterations=4, backward_s=1.0)
+    saved = {"checkpoint": "fixed:every_s=1.5", "checkpoint_to": to, "state_mb": 1.25 * GB}
+    result = run(job, servers=3, gpus=1, **saved)
+    begin_s = [(stay.from_ns / 1e9, stay.begin_ns / 1e9) for stay in result.finished.stays]
+    assert begin_s[1] == pytest.approx((2.0, 2.0 + seconds), abs=1e-3)
+
+
+def test_checkpoints_meet_on_the_way_to_storage() -> None:
+    job = data_parallel_job("a", gpus=1, iterations=4, backward_s=1.0)
+    other = data_parallel_job("b", gpus=1, iterations=4, backward_s=1.0)
+    saved = {"checkpoint": "fixed:every_s=1.5", "checkpoint_to": "storage", "state_mb": 1.25 * GB}
+    alone = run(job, servers=3, gpus=1, **saved)
+    both = run(job, servers=3, gpus=1, jobs=[other], exclusive=True, **saved)
+    assert alone.jobs["jct_s"].iloc[0] == pytest.approx(5.0, abs=1e-3)
+    assert both.jobs["jct_s"].tolist() == pytest.approx([6.0, 6.0], abs=1e-3)
+
+
+def test_state_is_read_from_the_peer_that_has_it() -> None:
+    """Server 0 fails; of its state server 1 has a copy, from where server 2 reads it in 1 s."""
+    job = data_parallel_job("a", gpus=2, iterations=4, backward_s=1.0)
+    saved = {"checkpoint": "fixed:every_s=1.5", "checkpoint_to": "peer", "state_mb": 1.25 * GB}
+    result = run(job, servers=3, gpus=1, outages=(Outage(server=0, from_s=4.5),), **saved)
+    last = [stay for stay in result.finished.stays if not stay.saved][-1]
+    assert last.gpus == (1, 2)
+    assert (last.begin_ns - last.from_ns) / 1e9 == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_job_waits_for_its_server_and_nobody_takes_its_others() -> None:
+    job = data_parallel_job("a", gpus=4, iterations=10, backward_s=1.0)
+    other = data_parallel_job("b", gpus=2, iterations=1, backward_s=1.0, arrival_s=6.0)
+    outage = Outage(server=0, from_s=5, to_s=20)
+    kept = run(job, jobs=[other], outages=(outage,), recovery="wait", order="srsf")
+    full = ddlsched.simulate(
+        ddlsched.Workload.of([job, other]),
+        ddlsched.Cluster(num_servers=2, gpus_per_server=2, exclusive=True),
+        placement="first-fit",
+        disturbances=Disturbances(outages=(outage,), recovery="wait"),
+    )
+    assert kept.jobs["jct_s"].tolist() == [25.0, 1.0]  # memory of both fits on a GPU
+    assert full.jobs["jct_s"].tolist() == [25.0, 20.0]
+    assert kept.finished.stays[-1].gpus == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("start_s", "jct_s"), [(0.0, 10.0), (3.0, 13.0)])
+def test_a_spare_takes_the_place_of_a_server(start_s, jct_s) -> None:
+    job = data_parallel_job("a", gpus=4, iterations=10, backward_s=1.0)
+    outage = Outage(server=0, from_s=5, to_s=8)
+    spare = f"spares:count=1,start_s={start_s:g}"
+    result = run(job, servers=3, outages=(outage,), recovery=spare)
+    assert result.jobs["jct_s"].tolist() == [jct_s]
+    assert [stay.gpus for stay in result.finished.stays] == [(0, 1, 2, 3), (4, 5, 2, 3)]
+
+
+def test_a_repaired_server_is_the_next_spare() -> None:
+    job = data_parallel_job("a", gpus=4, iterations=20, backward_s=1.0)
+    outages = (Outage(server=0, from_s=5, to_s=8), Outage(server=1, from_s=10, to_s=12))
+    result = run(job, servers=3, outages=outages, recovery="spares")
+    assert [stay.gpus for stay in result.finished.stays][-1] == (4, 5, 0, 1)
+    assert result.jobs["jct_s"].tolist() == [20.0]
+
+
+def test_spares_of_a_rack_and_of_anywhere() -> None:
+    racks = [[0, 1, 2], [3, 4, 5]]
+    assert list(Spares(count=3).spares(6, racks)) == [2, 5, 1]
+    lost = {"job_id": "a", "num_gpus": 4, "servers": (0, 1), "lost": {0: 2}, "racks": racks, "now_s": 0.0}
+    far = StoppedJob(spares={5: 2}, **lost)
+    assert Spares().recover(far) == {0: 5}
+    assert Spares(where="rack").recover(far) is None
+    assert Spares(where="rack", otherwise="wait").recover(far) is WAIT
+    assert Spares().recover(StoppedJob(spares={5: 2, 2: 2}, **lost)) == {0: 2}
+    assert Spares().recover(StoppedJob(spares={5: 1}, **lost)) is None
+
+
+def test_corruption_that_is_found_late_costs_an_older_checkpoint() -> None:
+    """Hit once at some time; the check at the next multiple of 10 s takes the job back to before that."""
+    cause = FailureCause(cause="silent", per="job", mtbf_s=25.0, takes="job", noticed_s=inf)
+    job = data_parallel_job("a", gpus=2, iterations=40, backward_s=1.0)
+    saved = {"checkpoint": "fixed:every_s=1.5", "checkpoint_to": "disk:gb_per_s=1000", "state_mb": 1.0}
+    health = RepeatedFailures(check_s=10.0)
+    result = run(job, failures=(cause,), health=health, until_s=300.0, **saved)
+    failures = result.finished.failures
+    assert failures
+    found_s = [10 * (failure.time_ns // 10_000_000_000 + 1) for failure in failures]
+    lost_s = [failure.lost_ns / 1e9 for failure in failures]
+    first, since_s = lost_s[0], found_s[0] - failures[0].time_ns / 1e9
+    assert since_s <= first <= since_s + 3.0
+    assert result.jobs["lost_s"].iloc[0] == pytest.approx(sum(lost_s))
+
+
+def test_a_replaced_lemon_fails_as_rarely_as_others() -> None:
+    cause = FailureCause(cause="node", per="server", mtbf_s=1000.0, repair_s=1.0, lemon_share=0.1, lemon_times=30.0)
+    job = data_parallel_job("a", gpus=1, iterations=20_000, backward_s=1.0)
+
+    def outages(**given: str) -> list[int]:
+        found = run(job, servers=40, gpus=1, failures=(cause,), until_s=20_000.0, seed=3, **given)
+        return [server for server, *_ in found.finished.outages]
+
+    lemons = set(np.flatnonzero(np.bincount(outages()) > 100))
+    left = np.bincount(outages(health="repeated-failures:count=3,within_days=0.02"), minlength=40)
+    assert lemons
+    assert max(left[list(lemons)]) < 30
+
+
+def test_youngs_and_dalys_intervals() -> None:
+    job = CheckpointedJob(job_id="a", num_gpus=1, write_s=60.0, restart_s=0.0, time_to_failure_s=30_000.0, now_s=0.0)
+    assert Young().interval_s(job) == pytest.approx(1897.4, abs=0.1)
+    assert Daly().interval_s(job) == pytest.approx(1897.4 * (1 + 0.0316228 / 3 + 0.001 / 9) - 60, abs=0.1)
+
+
+@pytest.mark.parametrize("to", ["disk:gb_per_s=1", "peer", "storage", "disk:gb_per_s=1,background_share=0.1"])
+@pytest.mark.parametrize("recovery", [None, "wait", "spares:count=1,otherwise=wait", "spares:count=1,where=rack"])
+def test_every_iteration_is_trained_and_time_adds_up(to, recovery) -> None:
+    causes = (
+        FailureCause(cause="hang", per="gpu", mtbf_s=300.0, noticed_s=3.0, repair_s=4.0),
+        FailureCause(cause="software", per="job", mtbf_s=90.0, takes="job", noticed_s=2.0),
+        FailureCause(cause="node", per="server", mtbf_s=100.0, repair_s=5.0),
+        FailureCause(cause="silent", per="server", mtbf_s=100.0, takes="job", noticed_s=inf),
+    )
+    jobs = [
+        data_parallel_job(f"j{n}", gpus=n % 4 + 1, iterations=30, arrival_s=n, backward_s=0.5, message_bytes=1e8)
+        for n in range(5)
+    ]
+    result = run(
+        jobs[0],
+        jobs=jobs[1:],
+        servers=4,
+        topology="leaf-spine:servers_per_leaf=2,spines=1",
+        failures=causes,
+        checkpoint="young",
+        checkpoint_to=to,
+        recovery=recovery,
+        health=RepeatedFailures(check_s=5.0),
+        restart_s=1.0,
+        state_mb=200.0,
+    )
+    assert len(result.finished.failures) > 5
+    times, lost = gpu_time_of(result), failures_of(result).groupby("job_id")["lost_s"].sum()
+    np.testing.assert_allclose(times[list(GPU_TIME_PARTS)].sum(axis=1), times["held"], rtol=1e-9)
+    assert (times[list(GPU_TIME_PARTS)] >= -1e-6).all(axis=None)
+    np.testing.assert_allclose(lost.reindex(times["job_id"], fill_value=0.0), result.jobs["lost_s"], atol=1e-9)
+    costs = [failure_costs_of(result, job.job_id) for job in jobs]
+    idle_s = np.array([cost[["without_gpus_s", "starting_s"]].sum() for cost in costs])
+    assert (idle_s >= 0).all()
+    parts = (times["detection"] + times["restart"] + times["requeueing"]) / times["gpus"]
+    told_s = idle_s.sum(axis=1) + [cost["detection_s"].sum() for cost in costs]
+    np.testing.assert_allclose(told_s, parts, atol=1e-6)
+    for number, job in enumerate(jobs):
+        stays = [stay for stay in result.finished.stays if stay.job == number]
+        assert sum(stay.worked_ns for stay in stays if not stay.lost) / 1e9 >= 0.5 * job.iterations - 1e-9
+        held = [(stay.from_ns, stay.to_ns) for stay in stays]
+        assert all(before[1] <= after[0] for before, after in pairwise(held))
+    for gpu in range(8):  # nobody computes on a server that is down
+        for server, from_ns, to_ns in result.finished.outages:
+            on = [stay for stay in result.finished.stays if gpu in stay.gpus and gpu // 2 == server]
+            assert not any(stay.from_ns < to_ns and from_ns < stay.to_ns for stay in on)
+
+
+class Silly:
+    start_s = 0.0
+
+    def spares(self, num_servers, racks):
+        return [2]
+
+    def recover(self, stopped):
+        return {0: 1}
+
+
+class Never:
+    def interval_s(self, job):
+        return -1.0
+
+
+def test_answers_that_are_none_are_refused() -> None:
+    job = data_parallel_job("a", gpus=4, iterations=10, backward_s=1.0)
+    outage = Outage(server=0, from_s=5, to_s=8)
+    with pytest.raises(InvalidDecisionError, match=r"recovery Silly answered \{0: 1\} for job 'a'"):
+        run(job, servers=3, outages=(outage,), recovery=Silly())
+    with pytest.raises(PluginError, match=r"interval_s answered -1\.0 for job 'a'"):
+        run(job, checkpoint=Never())
+
+
+def test_elastic_jobs_have_their_allocation() -> None:
+    with pytest.raises(InputError, match="jobs are elastic"):
+        ddlsched.simulate(
+            ddlsched.Workload.of([elastic_job()]),
+            allocation="elastic-scaling",
+            disturbances=Disturbances(recovery="wait"),
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"checkpoint": "young", "checkpoint_iterations": 3}, "expected one of them"),
+        ({"checkpoint_to": "peer"}, "expected checkpoint as well"),
+        ({"checkpoint": "yong"}, "young"),
+        ({"checkpoint": "young", "checkpoint_to": "tape"}, "one of disk, peer, storage"),
+        ({"recovery": "spares:count=0"}, "count is 0"),
+        ({"health": RepeatedFailures(check_s=60.0)}, "check_s"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given, said) -> None:
+    with pytest.raises((InputError, ddlsched.errors.UnknownNameError), match=said):
+        Disturbances(**given)

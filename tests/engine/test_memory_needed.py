@@ -1,0 +1,59 @@
+"""A run that does not fit into memory is refused before it takes any, by counts that are what it would take."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+
+import pytest
+from jobs_by_hand import data_parallel_job
+
+from ddlsched import Cluster, Disturbances, Job, Workload
+from ddlsched.engine import build, memory_needed
+from ddlsched.engine.memory_needed import needed_bytes
+from ddlsched.errors import InputError
+from ddlsched.simulation import simulate
+from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
+
+CLUSTER = Cluster(num_servers=256, gpus_per_server=8)
+ALIKE = data_parallel_job("alike", 2048, forward_s=1.0, message_bytes=1e6)
+GROUPED = replace(
+    ALIKE,
+    job_id="grouped",
+    iteration=IterationDag(
+        tasks=(
+            ComputeTask(name="c", duration_ns=10**9),
+            CollectiveTask(name="r", kind="all-reduce", message_bytes=1e6, after=("c",), group="pairs"),
+        ),
+        groups={"pairs": tuple((gpu, gpu + 1) for gpu in range(0, 2048, 2))},
+    ),
+)
+
+
+@pytest.mark.parametrize("job", [ALIKE, GROUPED])
+def test_item_16_what_is_estimated_is_what_is_taken(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[float] = []
+    monkeypatch.setattr(memory_needed, "refuse_too_large", lambda *_: None)
+    monkeypatch.setattr(build, "refuse_too_large", lambda _, jobs: found.append(needed_bytes(jobs).sum()))
+    jobs = tuple(replace(job, job_id=str(number)) for number in range(8))
+    taken: list[int] = []  # at first also what a process takes once
+    for workload in (jobs[:1], jobs[:1], jobs):
+        tracemalloc.start()
+        # Jitter lets no worker stand for another.
+        simulate(
+            Workload(workload), CLUSTER, contention="max-min", disturbances=Disturbances(jitter_cv=0.1), until_s=1e-6
+        )
+        taken.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert taken[2] - taken[1] == pytest.approx(found[2] - found[1], rel=0.4)
+
+
+def test_item_16_a_run_that_is_too_large_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_needed, "free_memory_bytes", lambda: 100_000)
+    monkeypatch.setattr(memory_needed, "_SLACK_BYTES", 0)
+    workload = Workload((data_parallel_job("small", 2), ALIKE))
+    with pytest.raises(InputError) as refused:
+        simulate(workload, CLUSTER)
+    said = str(refused.value)
+    assert "for job 'alike' with 2,048 GPUs, and 0.0 GB are free; expected fewer jobs, GPUs or tasks" in said
+    assert "\n" not in said

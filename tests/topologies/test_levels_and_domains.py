@@ -1,0 +1,126 @@
+"""Levels by name, NVLink domains over servers, planes and rails apart: worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlsched.errors import InputError, PluginError, UnknownNameError
+from ddlsched.network.topology import Network
+from ddlsched.network.traffic import Traffic, traffic_of
+from ddlsched.plugins.names import resolve
+from topologies.clos import Clos
+from topologies.rail_optimised import RailOptimised, nvl72, rail_only
+
+MESSAGE = 8e9
+
+
+def on_links(network: Network, kind: str, algorithm: str, *workers: tuple[int, int]) -> dict[str, float]:
+    """Return the bytes on each link, by its name, of a collective between GPUs of servers."""
+    found = traffic(network, kind, algorithm, *workers)
+    return {
+        network.links[link].name: found.wire_bytes * share
+        for link, share in zip(found.links, found.shares, strict=True)
+    }
+
+
+def traffic(network: Network, kind: str, algorithm: str, *workers: tuple[int, int]) -> Traffic:
+    ranks = [network.rank(*worker) for worker in workers]
+    return traffic_of(network, kind, algorithm, ranks, MESSAGE, lambda size, n: 2 * (n - 1) / n * size, network.own_way)
+
+
+@pytest.mark.parametrize(
+    ("name", "servers", "levels"),
+    [
+        ("clos:servers_per_rack=2,racks_per_pod=2", 5, {"rack": (0, 0, 1, 1, 2), "pod": (0, 0, 0, 0, 1)}),
+        ("leaf-spine:servers_per_leaf=2", 3, {"rack": (0, 0, 1)}),
+        ("monkeytree:servers_per_rack=2", 3, {"rack": (0, 0, 1)}),
+        ("fat-tree:k=4", 5, {"rack": (0, 0, 1, 1, 2), "pod": (0, 0, 0, 0, 1)}),
+        ("double-sided:pairs=2", 4, {"block": (0, 0, 1, 1)}),
+        ("rail-optimised:hosts_per_unit=2", 3, {"block": (0, 0, 1)}),
+        ("nvl72", 19, {"tray": tuple(range(19)), "rack": (0,) * 18 + (1,), "block": (0,) * 19}),
+        ("star", 2, {}),
+    ],
+)
+def test_levels_of_topologies(name: str, servers: int, levels: dict[str, tuple[int, ...]]):
+    assert Network(resolve("topology", name), servers).levels == {"server": tuple(range(servers)), **levels}
+
+
+def test_lingjuns_levels_are_its_racks_and_groups():
+    network = Network(resolve("topology", "lingjun"), 847)
+    assert (len(set(network.units("rack"))), len(set(network.units("pod")))) == (29 + 48 + 42, 3)
+
+
+def test_a_level_that_is_not_there_or_does_not_nest_is_refused():
+    with pytest.raises(UnknownNameError, match=r"no level 'racks'; expected one of server, rack, pod.*mean 'rack'"):
+        Network(Clos(), 4).units("racks")
+
+    class Torn(Clos):
+        def levels(self, num_servers: int) -> dict[str, list[int]]:
+            return {"rack": [0, 0, 1, 1], "pod": [0, 1, 1, 1]}
+
+    with pytest.raises(PluginError, match="'pod', of which no unit is made of whole units of 'rack'"):
+        Network(Torn(), 4)
+
+
+def test_inside_a_rack_everything_goes_over_nvlink():
+    network = Network(nvl72(), 19, gpus_of_servers=[4] * 19)
+    ring = on_links(network, "all-reduce", "ring", (0, 3), (7, 0), (17, 1), (17, 3))
+    assert ring == {
+        f"server {server}, GPU {place}": 1.5 * MESSAGE for server, place in ((0, 3), (7, 0), (17, 1), (17, 3))
+    }
+
+
+def test_between_racks_each_gpu_has_its_card():
+    network = Network(nvl72(), 36, gpus_of_servers=[4] * 36)
+    sent = on_links(network, "send", "ring", (17, 3), (18, 3))
+    assert sent == {"server 17, card 3": MESSAGE, "server 18, card 3": MESSAGE}, "one leaf has both"
+    workers = [(server, place) for server in (0, 1, 18, 19) for place in range(4)]
+    ring = on_links(network, "all-reduce", "hierarchical", *workers)
+    assert ring["server 1, card 2"] == pytest.approx(MESSAGE / 8), "2 racks, 8 lanes: 2 (2 - 1) / 2 of an eighth"
+    assert ring["server 19, GPU 0"] == pytest.approx(2 * 7 / 8 * MESSAGE)
+
+
+def test_planes_share_what_a_card_sends():
+    one, two = (
+        Network(RailOptimised(nvlink_gbps=3600.0, hosts_per_unit=1, planes=planes), 2, gpus_of_servers=[8, 8])
+        for planes in (1, 2)
+    )
+    assert one.nic_bytes_per_s == 2 * two.nic_bytes_per_s
+    whole, halves = on_links(one, "send", "ring", (0, 5), (1, 5)), on_links(two, "send", "ring", (0, 5), (1, 5))
+    assert set(whole.values()) == {MESSAGE}
+    assert halves == {
+        "server 0, card 10": MESSAGE / 2,
+        "server 0, card 11": MESSAGE / 2,
+        "server 1, card 10": MESSAGE / 2,
+        "server 1, card 11": MESSAGE / 2,
+        "leaf 0.5.0 to spine 0.1": MESSAGE / 2,
+        "spine 0.1 to leaf 1.5.0": MESSAGE / 2,
+        "leaf 0.5.1 to spine 1.1": MESSAGE / 2,
+        "spine 1.1 to leaf 1.5.1": MESSAGE / 2,
+    }
+
+
+def test_rails_apart_change_over_inside_the_host():
+    network = Network(rail_only(hosts_per_unit=1, spines=2), 2, gpus_of_servers=[8, 8])
+    assert on_links(network, "send", "ring", (0, 2), (1, 5)) == {
+        "server 0, GPU 2": MESSAGE,
+        "server 0, GPU 5": MESSAGE,
+        "server 0, card 5": MESSAGE,
+        "leaf 0.5 to spine 5.1": MESSAGE,
+        "spine 5.1 to leaf 1.5": MESSAGE,
+        "server 1, card 5": MESSAGE,
+    }
+    workers = [(server, place) for server in (0, 1) for place in (0, 1)]
+    found = on_links(network, "all-to-all", "direct", *workers)
+    assert found["server 0, card 0"] == 2 * MESSAGE / 4, "what both GPUs have for the other host's GPU on this rail"
+    assert found["server 0, GPU 0"] == (1 + 1) * MESSAGE / 4, "what stays inside, and what changes the rail"
+
+
+def test_networks_that_cannot_be():
+    for wrong, why in (
+        ({"planes": 2}, "nvlink_gbps is not given"),
+        ({"hosts_per_domain": 3, "nvlink_gbps": 1.0}, "expected whole domains of hosts_per_domain=3"),
+        ({"planes": 0, "nvlink_gbps": 1.0}, "planes is 0"),
+    ):
+        with pytest.raises(InputError, match=why):
+            RailOptimised(**wrong)

@@ -99,7 +99,9 @@ def report_hindsight(frame: pd.DataFrame) -> None:
     for what, rows in (("all", odd | True), ("without the 39-billion model's with tensor 2 or 4", ~odd)):
         fitted = fit_rows([frame[rows]])
         left = f", {100 * mean_error(frame[~rows], fitted):.2f} % on the others" if not rows.all() else ""
-        print(f"Fitted to {rows.sum()} multi rows ({what}): {100 * mean_error(frame[rows], fitted):.2f} % on them{left}")
+        print(
+            f"Fitted to {rows.sum()} multi rows ({what}): {100 * mean_error(frame[rows], fitted):.2f} % on them{left}"
+        )
 
 
 def main() -> int:

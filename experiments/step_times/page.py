@@ -21,7 +21,7 @@ BY = {"model": "By model", "gpus": "By GPUs", "sequence": "By sequence"}
 
 def draw(held: pd.DataFrame, seen: pd.DataFrame, by: Mapping[str, pd.DataFrame], stem: Path) -> None:
     """Draw predicted against measured steps, a panel a GPU, and errors of kept-out rows by model, GPUs and sequence."""
-    points = held.groupby(["gpu", "program", "place", "measured_step_s"], as_index=False)["error"].mean()
+    points = held.groupby(["gpu", "program", "setting", "measured_step_s"], as_index=False)["error"].mean()
     with in_style():
         figure = shown_figure(7.2, 8.6)
         grid = figure.add_gridspec(4, 12, height_ratios=(1, 1, 0.25, 1.5))

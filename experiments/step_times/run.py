@@ -94,7 +94,7 @@ causal half of the pairs and twice that over all, copies 0.5 to 0.9, links 0.7."
 
 Values = Mapping[str, float]
 _TOLD = ["model", "gpu", "precision", "experts", "gpus", "sequence", "tokens", "measured_step_s"]
-_COLUMNS = ["program", "kind", "fold", "place", *_TOLD, "error"]
+_COLUMNS = ["program", "kind", "fold", "setting", *_TOLD, "error"]
 
 
 def efficiency_of(program: str, run: PublishedRun, values: Values) -> Efficiency:
@@ -145,17 +145,17 @@ def _linked(run: PublishedRun, inside: float, between: float) -> Machine:
     return dataclasses.replace(ideal, tiers=tiers)
 
 
-def settings(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
-    """Return one run a setting: releases that measured the same one become their geometric mean."""
-    alike: dict[tuple[object, ...], list[PublishedRun]] = defaultdict(list)
-    for run in runs:
-        assert run.model is not None
-        alike[repr(run.model), run.plan, run.gpu, run.nic_gbps, run.precision, run.program].append(run)
-    means = [np.exp(np.mean([np.log(run.measured_step_s) for run in group])) for group in alike.values()]
-    return [
-        dataclasses.replace(group[0], measured_step_s=float(mean))
-        for group, mean in zip(alike.values(), means, strict=True)
-    ]
+def settings(runs: Sequence[PublishedRun]) -> np.ndarray:
+    """Return the setting of each run, as the place of the first that has it: releases measured many more than once."""
+    first: dict[tuple[object, ...], int] = {}
+    keys = [(repr(run.model), run.plan, run.gpu, run.nic_gbps, run.precision, run.program) for run in runs]
+    return np.array([first.setdefault(key, place) for place, key in enumerate(keys)])
+
+
+def _means(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
+    """Return one run a setting, with the geometric mean of its steps."""
+    logs = pd.Series([np.log(run.measured_step_s) for run in runs]).groupby(settings(runs)).mean()
+    return [dataclasses.replace(runs[place], measured_step_s=float(np.exp(log))) for place, log in logs.items()]
 
 
 def fitted(program: str, runs: Sequence[PublishedRun]) -> dict[str, float]:
@@ -163,7 +163,7 @@ def fitted(program: str, runs: Sequence[PublishedRun]) -> dict[str, float]:
     priors = PRIORS[program]
     centre = np.log([prior.value for prior in priors.values()])
     spread = np.array([prior.spread for prior in priors.values()])
-    own = settings(runs)
+    own = _means(runs)
 
     def ratios(logs: np.ndarray) -> np.ndarray:
         return log_ratios(program, own, dict(zip(priors, np.exp(logs), strict=True))) / TOLERANCE
@@ -190,12 +190,12 @@ def groups(runs: Sequence[PublishedRun]) -> dict[str, list[PublishedRun]]:
 
 
 def split(runs: Sequence[PublishedRun], seed: int) -> np.ndarray:
-    """Return which rows are kept out: about a third, some as whole pairs of model and GPU, some alone."""
+    """Return which rows are kept out: about a third, some as whole pairs of model and GPU, some as single settings."""
     rng = np.random.default_rng(seed)
     pairs = sorted({(run.row["model"], run.gpu) for run in runs})
     whole = {pairs[number] for number in rng.permutation(len(pairs))[: max(1, len(pairs) // 6)]}
     out = np.array([(run.row["model"], run.gpu) in whole for run in runs])
-    return out | (rng.random(len(runs)) < 0.2)
+    return out | (rng.random(len(runs)) < 0.2)[settings(runs)]
 
 
 class Fold(NamedTuple):
@@ -225,14 +225,13 @@ class Judged(NamedTuple):
 
 def held_out(name: str, runs: Sequence[PublishedRun], chosen: Sequence[Fold], say: Callable[[str], None]) -> Judged:
     """Return a row a fold and run kept out of it: predicted over measured, less 1."""
-    program, rows, constants = name.split()[0], [], []
+    program, rows, constants, alike = name.split()[0], [], [], settings(runs)
     for number, (kind, out) in enumerate(chosen):
         values = fitted(program, [run for run, kept in zip(runs, out, strict=True) if not kept])
         constants.append({"kind": kind, **values})
-        own = [(place, run) for place, (run, kept) in enumerate(zip(runs, out, strict=True)) if kept]
-        ratios = log_ratios(program, [run for _, run in own], values)
-        for (place, run), ratio in zip(own, ratios, strict=True):
-            rows.append((name, kind, number, place, *_told(run), float(np.expm1(ratio))))
+        own = [run for run, kept in zip(runs, out, strict=True) if kept]
+        for run, setting, ratio in zip(own, alike[out], log_ratios(program, own, values), strict=True):
+            rows.append((name, kind, number, setting, *_told(run), float(np.expm1(ratio))))
         say(f"{name}: {kind}, {number + 1} of {len(chosen)}, {100 * np.mean([abs(row[-1]) for row in rows]):.1f} %")
     return Judged(pd.DataFrame(rows, columns=_COLUMNS), pd.DataFrame(constants))
 
@@ -248,18 +247,33 @@ def _told(run: PublishedRun) -> tuple[object, ...]:
 def ordered(held: pd.DataFrame) -> pd.DataFrame:
     """Return how often the faster of two settings of one model, kept out together, is predicted to be faster.
 
-    Settings that differ by less than 2 % are no order.
+    Two measurements of one setting are no order, nor are two that differ by less than 2 %.
     """
     rows = []
     for (program, kind, *_), own in held.groupby(["program", "kind", "fold", "model"]):
-        measured = np.log(own["measured_step_s"] / own["tokens"]).to_numpy()
+        measured, setting = np.log(own["measured_step_s"] / own["tokens"]).to_numpy(), own["setting"].to_numpy()
         predicted = measured + np.log1p(own["error"].to_numpy())
         one, other = np.triu_indices(len(own), 1)
         apart = measured[one] - measured[other]
         right = np.sign(apart) == np.sign(predicted[one] - predicted[other])
-        rows += [(program, kind, bool(is_right)) for is_right in right[np.abs(apart) > 0.02]]
-    table = pd.DataFrame(rows, columns=["program", "kind", "right"]).groupby(["program", "kind"])["right"]
-    return table.agg(right="mean", pairs="size").reset_index()
+        told = (np.abs(apart) > 0.02) & (setting[one] != setting[other])
+        rows += [(program, kind, bool(own["experts"].iloc[0]), bool(is_right)) for is_right in right[told]]
+    by = ["program", "kind", "experts"]
+    return pd.DataFrame(rows, columns=[*by, "right"]).groupby(by)["right"].agg(right="mean", pairs="size").reset_index()
+
+
+def repeated(name: str, runs: Sequence[PublishedRun]) -> pd.DataFrame:
+    """Return how far measurements of one setting lie apart: what no estimate can foretell."""
+    logs = pd.Series([np.log(run.measured_step_s) for run in runs])
+    pairs = [
+        abs(one - other)
+        for _, own in logs.groupby(settings(runs))
+        for place, one in enumerate(own)
+        for other in own.iloc[:place]
+    ]
+    apart = np.expm1(pairs)
+    told = {"mean": apart.mean(), "p95": np.quantile(apart, 0.95), "most": apart.max()} if pairs else {}
+    return pd.DataFrame([{"program": name, "pairs": len(pairs), **told}])
 
 
 def _experts(run: PublishedRun) -> bool:
@@ -308,6 +322,7 @@ def main() -> None:
     told = [run for run in runs if not run.reason and np.isfinite(run.measured_step_s)]
     chosen = {name: own for name, own in groups(told).items() if options.only in name}
     held, seen, constants = [], [], []
+    repeats = pd.concat([repeated(name, own) for name, own in chosen.items()])
     for name, own in chosen.items():
         judged = held_out(name, own, folds(own, options.splits), lambda line: print(line, flush=True))
         values = fitted(name.split()[0], own)
@@ -315,10 +330,11 @@ def main() -> None:
         held.append(judged.rows)
         seen += [(name, *_told(run), float(np.expm1(ratio))) for run, ratio in zip(own, ratios, strict=True)]
         constants.append(intervals(name, judged, values))
-    write(pd.concat(held), pd.DataFrame(seen, columns=["program", *_TOLD, "error"]), pd.concat(constants), options.out)
+    told_of = {"constants": pd.concat(constants), "repeated": repeats}
+    write(pd.concat(held), pd.DataFrame(seen, columns=["program", *_TOLD, "error"]), told_of, options.out)
 
 
-def write(held: pd.DataFrame, seen: pd.DataFrame, constants: pd.DataFrame, out: Path) -> None:
+def write(held: pd.DataFrame, seen: pd.DataFrame, more: Mapping[str, pd.DataFrame], out: Path) -> None:
     """Write the tables, draw the page and print what was found."""
     out.mkdir(parents=True, exist_ok=True)
     thirds = held[held["kind"] == "a third"]
@@ -329,12 +345,11 @@ def write(held: pd.DataFrame, seen: pd.DataFrame, constants: pd.DataFrame, out: 
         "order": ordered(held),
         "by_model": errors(thirds, ["model"]),
         "fitted": errors(seen, ["program"]),
+        **more,
     }
     for name, table in tables.items():
-        table.to_csv(out / f"{name}.csv", index=False, float_format="%.4f")
+        table.to_csv(out / f"{name}.csv", index=False, float_format="%.6g" if name == "constants" else "%.4f")
         print(f"\n{name}\n{table.to_string(index=False)}")
-    constants.to_csv(out / "constants.csv", index=False, float_format="%.6g")
-    print(constants.to_string(index=False))
     draw(thirds, seen, {column: errors(thirds, [column]) for column in BY}, out / "held_out")
 
 

@@ -471,7 +471,8 @@ class _Shard:
 
         Its input is kept for backward, and of its output ``kept_too`` columns (queries, keys and values).
         """
-        kept_bytes = 2 * self.tokens * (self.h / self.split + kept_too)
+        shards = 1 if self.parallelism.widths.whole_inputs else self.split
+        kept_bytes = 2 * self.tokens * (self.h / shards + kept_too)
         return matrix_product(
             name,
             self.tokens,

@@ -32,11 +32,16 @@ MOST = 10**12
 
 
 class Widths(NamedTuple):
-    """Bytes of a number, where programs differ: of a logit (4: the loss works in place), a gradient, a weight sent."""
+    """Bytes of a number, where programs differ: of a logit (4: the loss works in place), a gradient, a weight sent.
+
+    ``whole_inputs`` is whether products keep the input that sequence parallelism gathers for them (PyTorch's DTensor),
+    or their part of it, to gather it again (Megatron).
+    """
 
     logit: Amount = 4
     gradient: Amount = 2
     gathered: Amount = 2
+    whole_inputs: bool = False
 
 
 _USUAL = Widths()

@@ -222,8 +222,12 @@ MODELS |= {
 """Models of today by their published configurations (config.json of each on Hugging Face): DeepSeek-AI 2024, Moonshot
 2025, Qwen 2025, OpenAI 2025, NVIDIA 2025. Parameters come to 671 billion and a block of multi-token prediction, 1.03
 trillion, 235, 30.5, 117, 31.6 and 122.6 billion. The later ones, from DeepSeek-AI 2024, Zhipu 2025, Mistral 2023 and
-2024, Qwen 2024 and 2025, Meta 2024, Microsoft 2024, Google 2024 and NVIDIA 2024, were typed in from memory of these
-configurations and checked by their published parameters. Attention counts all pairs of tokens, also masked ones."""
+2024, Qwen 2024 and 2025, Meta 2024, Microsoft 2024, Google 2024 and NVIDIA 2024, agree size by size with what public
+programs build from these configurations: mixtral-8x22b, mistral-7b and phi-4 with litgpt/config.py of
+Lightning-AI/litgpt, gpt-oss-20b and all others with src/megatron/bridge/models of NVIDIA-NeMo/Megatron-Bridge at
+v0.2.0. Only the vocabulary of nemotron-4-340b was not found there. Attention counts all pairs of tokens, also masked
+ones. DeepSeek-V4 Flash is none of them: of its compressed sparse attention, with an indexer that chooses tokens, and
+its four residual streams nothing is modelled, and one published row says too little to fit them."""
 _ROWS = """
 name           layers hidden heads groups   inner vocabulary sequence
 gpt3-125m          12    768    12      0       0      50257     2048

@@ -173,6 +173,8 @@ def _model(text: str, sequence: int) -> Transformer:
     for minor in ("llama31", "llama33"):
         plain = plain.replace(minor, "llama3")
     found: Any = next((model for name, model in MODELS.items() if _plain(name) == plain), None)
+    if plain.startswith("deepseekv4"):
+        raise InputError(f"model {text!r}: compressed sparse attention and hyper-connections are not modelled")
     if not isinstance(found, Transformer):
         raise InputError(f"model {text!r}: its configuration is not known; expected a name of a preset")
     return dataclasses.replace(found, sequence=sequence)
@@ -295,7 +297,7 @@ def _titan(row: Row) -> PublishedRun:
         shards=shards * degrees["context"],
         overlap=True,
         recompute={"selective": "alternate"}.get(recompute, recompute),  # type: ignore[arg-type]
-        widths=Widths(logit=14, gradient=4, gathered=1 if precision == "fp8" else 2),
+        widths=Widths(logit=14, gradient=4, gathered=1 if precision == "fp8" else 2, whole_inputs=True),
     )
     compiled = "" if row["compiled"].lower() in ("yes", "true", "1") else "-eager"
     return PublishedRun(

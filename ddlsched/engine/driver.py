@@ -181,7 +181,10 @@ class Simulation:
             run.refused_by_link = False
         run.skipping_networked = self._may_skip_networked()
         run.jumps_from_round = ROUNDS_BEFORE_JUMPS if self._may_jump() else NEVER
-        if self._settings.options["sample"] and (self._may_jump() or self._may_leap_by_ranks()):
+        if self._settings.options["sample"] and self._may_leap_by_ranks():
+            run.skipping_networked = run.key_is_periodic = 1
+            run.sampling, run.jumps_from_round = 1, 0
+        elif self._settings.options["sample"] and self._may_jump():
             run.sampling, run.jumps_from_round = 1, 0
         # Otherwise each GPU's tasks are recorded; and an order that may remember what it was asked is asked about each
         # GPU, as in recorded runs.
@@ -228,12 +231,8 @@ class Simulation:
         Where jobs share GPUs their turns depend on the order in every iteration.
         """
         run, alone = self._state.run, self._settings.cluster.exclusive
-        if not run.order_ranked or not alone or self._routes.chosen_anew or not self._is_calm():
-            return False
-        if not self._forms.may_leap_by_ranks():
-            return False
-        run.skipping_networked = run.key_is_periodic = 1
-        return True
+        ranked = bool(run.order_ranked) and alone and not self._routes.chosen_anew
+        return ranked and self._is_calm() and self._forms.may_leap_by_ranks()
 
     def run(self) -> Finished:
         """Run to the end of the last job, or until the run is cut off."""

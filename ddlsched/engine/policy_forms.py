@@ -242,8 +242,10 @@ class PolicyForms:
         overlaps
             Whether some job computes while it communicates: what it has left then falls while it sends or waits.
         """
-        if not self.all_compiled or self.have_memory:
-            return False
+        return self.all_compiled and not self.have_memory and self._sends_alike(overlaps)
+
+    def _sends_alike(self, overlaps: bool) -> bool:
+        """Return whether what is sent, and how fast, does not depend on when: of compiled forms without a memory."""
         if self.contention.reads & (PROGRESS | BYTES | CLOCK):
             return False
         policy = self.communication
@@ -265,10 +267,10 @@ class PolicyForms:
 
         Nothing else may: transfers then go by the ranks that the order gave last, which count where links are full.
         """
-        policy, model = self.communication, self.contention
-        compiled = policy.is_compiled and model.is_compiled and not policy.has_memory and not model.has_memory
-        reads = policy.reads & (PROGRESS | CLOCK) | model.reads & (PROGRESS | BYTES | CLOCK)
-        return compiled and policy.promises("refusal_lasts") and not reads
+        sending = (self.communication, self.contention)
+        if self.communication_form != "admit" or self.communication.reads & (PROGRESS | CLOCK):
+            return False
+        return all(form.is_compiled and not form.has_memory for form in sending) and self._sends_alike(overlaps=True)
 
 
 def _repeats(form: PolicyForm) -> bool:

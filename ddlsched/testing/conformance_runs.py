@@ -34,7 +34,7 @@ __all__ = [
     "run_example",
 ]
 
-SEEDS = range(3)
+SEEDS = range(4)
 CLUSTER = Cluster(num_servers=4, gpus_per_server=3)
 _EXCLUSIVE = Cluster(num_servers=4, gpus_per_server=3, exclusive=True)
 _PRICE = Disturbances(restart_s=0.05, state_mb=200.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Workload
+from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.errors import InputError
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ElasticJob
@@ -19,6 +19,7 @@ from ddlsched.workload.scaling_curves import LinearCurve
 from ddlsched.workload.traces.trace_import import Selection, import_trace, write_jobs
 from ddlsched.workload.workload_files import read_workload
 from experiments.arrivals import alone_gpu_s, drawn_once, poisson
+from experiments.baseline import PRICES
 from experiments.beyond_ada_srsf.mixes import second_mix
 from experiments.language_models import language_model_jobs
 from experiments.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
@@ -28,8 +29,6 @@ TRACES = {name.lower(): PUBLIC_TRACES[name] for name in ("Philly", "Alibaba")}
 TRACED_JOBS = 8000
 TUNING_SEED = 1001
 """From this seed on jobs are for tuning; those of traces are from the first quarter of it, all others from the rest."""
-PRICES = Disturbances(restart_s=30.0, state_mb=3500.0)
-"""What going on after a stop costs, whoever stopped a job: time, and what each GPU takes along."""
 
 
 @dataclass(frozen=True, kw_only=True)

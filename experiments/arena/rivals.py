@@ -6,19 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grounds import PRICES, Ground
+from grounds import Ground
+
+from experiments.baseline import PLAIN, PRICES
 
 BASELINE = "FIFO, first-fit"
-_FREE = "bounded-overlap:limit=100000"
-"""Transfers start when they are ready, as with TCP."""
-COMMON = {
-    "placement": "first-fit",
-    "order": "fifo",
-    "communication": _FREE,
-    "contention": "max-min",
-    "path": "ecmp",
-    "sample": True,
-}
+COMMON = PLAIN | {"sample": True}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,17 +8,10 @@ import pandas as pd
 from points import MIXES, Point
 
 from ddlsched.results.statistics import by_seed, paired_change
+from experiments.baseline import PLAIN
 
 WORTH = 0.05
 """What a part of the scheduler must take off the average JCT to count."""
-PLAIN: dict[str, Any] = {
-    "placement": "first-fit",
-    "order": "fifo",
-    "communication": "bounded-overlap:limit=100000",
-    "contention": "max-min",
-    "path": "ecmp",
-}
-"""A FIFO queue that skips what does not fit, on the first free GPUs; transfers start when ready, as with TCP."""
 SCATTERED = "first-fit"
 PLACEMENTS = {
     "first-fit": "first-fit",

@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddlsched import Cluster, Disturbances, Workload
+from ddlsched import Cluster, Workload
 from ddlsched.workload.generators.microsoft import microsoft_160
 from experiments.arrivals import arriving, drawn_once, poisson
+from experiments.baseline import PRICES
 from experiments.language_models import language_model_jobs
 
 BURST, BURST_S = "burst", 60.0
 GPUS_PER_SERVER = 8
-PRICES = Disturbances(restart_s=30.0, state_mb=3500.0)
-"""What going on after a stop costs: time on the GPUs, and what comes along from each of them if the servers change."""
 
 
 class Mix(NamedTuple):

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
 
 import ddlsched
 from algorithms.placement.ranked import Ranked
 from ddlsched.policies.views import ClusterView, JobView
+from ddlsched.results.statistics import mean_interval, paired_difference
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.estimated_jobs import job_of
 from ddlsched.training.estimate.parallel_layout import Parallelism
@@ -150,16 +150,12 @@ def contention(seeds: int) -> pd.DataFrame:
         for placement, order in product(PLACEMENTS, ORDERS):
             values = np.array([longer(mix, fabric, placement, order, seed) for seed in range(seeds)])
             base = values if base is None else base
-            found = (*_interval(values), *_interval(values - base))
-            rows.append((mix, fabric, f"{placement}, {order}", *found))
+            found, change = mean_interval(values), paired_difference(values, base)
+            row = (found.mean, found.low, found.high, change.mean, change.low, change.high)
+            rows.append((mix, fabric, f"{placement}, {order}", *row))
             print(*rows[-1], flush=True)
     names = ["longer", "longer_low", "longer_high", "change", "change_low", "change_high"]
     return pd.DataFrame(rows, columns=["mix", "fabric", "policy", *names])
-
-
-def _interval(values: np.ndarray) -> tuple[float, float, float]:
-    mean, half = float(values.mean()), float(t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
-    return mean, mean - half, mean + half
 
 
 def splits() -> pd.DataFrame:

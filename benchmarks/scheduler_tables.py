@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ddlsched.cluster.tenants import Tenants
 from ddlsched.errors import DdlschedError
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.tenants_view import Admission, HeldQuota, PendingJobs, TenantsView
+from ddlsched.policies.tenants_view import Admission, HeldQuota, PendingJobs, RunningJobs, TenantsView
 from ddlsched.testing.handmade import job_view
 from ddlsched.units import ns_from_s
 
@@ -32,7 +32,7 @@ class State:
     def __init__(self, tenants: Tenants, resource_of: Callable[[str], str] = lambda _: "GPU") -> None:
         self.tenants, self.quotas = tenants, QuotaTree(tenants, resource_of)
         self.pending, self.holdings = PendingJobs(tenants.leaves), dict[int, HeldQuota]()
-        self.by_queue: dict[str, dict[int, HeldQuota]] = {queue: {} for queue in tenants.leaves}
+        self.by_queue = {queue: RunningJobs() for queue in tenants.leaves}
 
     def add(
         self,

@@ -16,7 +16,7 @@ import ddlsched
 
 _SIZES = np.array([1, 2, 4, 8, 16, 32, 64])
 _ODDS = np.array([0.3, 0.1, 0.15, 0.25, 0.1, 0.06, 0.04])
-_ITERATION_S = 60.0
+_ITERATION_S = 1.0
 
 
 def queues(gpus: int, most: int = 20) -> ddlsched.Tenants:
@@ -35,7 +35,7 @@ def jobs(count: int, gpus: int, load: float, seed: int = 0) -> ddlsched.Workload
     """Return jobs that ask for ``load`` times what the GPUs can do; queues are chosen unevenly."""
     rng = np.random.default_rng(seed)
     sizes = rng.choice(_SIZES, count, p=_ODDS)
-    iterations = np.ceil(rng.lognormal(4.0, 1.0, count)).astype(int)
+    iterations = np.ceil(60 * rng.lognormal(4.0, 1.0, count)).astype(int)
     span_s = float((sizes * iterations).sum()) * _ITERATION_S / (gpus * load)
     arrivals_s = np.sort(rng.uniform(0, span_s, count))
     odds = np.arange(1, 21) / np.arange(1, 21).sum()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cache
 
 import numpy as np
 
@@ -95,6 +96,7 @@ class _Entry:
         return self.mode >= _Mode.PREEMPT
 
 
+@cache
 def _height(group: QuotaNode) -> int:
     """Return how many groups lie on the longest way down to a queue, with this one."""
     return 1 + max((_height(child) for child in group.children if not child.is_leaf), default=0)
@@ -147,14 +149,16 @@ class KueueRun:
             self._refused.clear()
         if self._history is not None:
             self._history.update(tenants)
-        while entries := self.cycle(tenants):
+        leaves = tenants.quotas.leaves
+        while entries := self.cycle(tenants, leaves):
+            leaves = [leaf for leaf in leaves if leaf.name in entries]  # nobody comes meanwhile
             yield from self._processed(entries, tenants)
         self._freed = tenants.freed
 
-    def cycle(self, tenants: TenantsView) -> dict[str, _Entry]:
-        """Return the first job of each queue that has not been refused, and how it may start."""
+    def cycle(self, tenants: TenantsView, leaves: Iterable[QuotaNode]) -> dict[str, _Entry]:
+        """Return the first job of each of these queues that has not been refused, and how it may start."""
         entries = {}
-        for leaf in tenants.quotas.leaves:
+        for leaf in leaves:
             if (job := self._first(leaf, tenants)) is not None:
                 entries[leaf.name] = self._nominated(job, leaf, tenants)
         return entries
@@ -168,7 +172,8 @@ class KueueRun:
         if leaf.queue.order == "strict":
             heads = heads[:1]
         preempting = self._preempting.get(leaf.name)
-        heads = sorted(heads, key=lambda job: job.number != preempting)
+        if preempting is not None and preempting in tenants.pending:
+            heads = sorted(heads, key=lambda job: job.number != preempting)
         return next((job for job in heads if job.number not in refused), None)
 
     def _nominated(self, job: JobView, leaf: QuotaNode, tenants: TenantsView) -> _Entry:
@@ -210,8 +215,7 @@ class KueueRun:
         """Yield what comes of a cycle's entries, each reckoned with those before it."""
         reserved: list[tuple[QuotaNode, str, int]] = []
         gone: set[int] = set()
-        while entries:
-            entry = self._next(entries, tenants)
+        for entry in self._in_turn(entries, tenants):
             need = entry.need
             if entry.may_start and not self._still(entry, gone, tenants):
                 continue  # its turn comes again in the next cycle
@@ -257,13 +261,13 @@ class KueueRun:
         with _gone(entry.victims, entry.need.kind, tenants):
             return entry.need.fits()
 
-    def _next(self, entries: dict[str, _Entry], tenants: TenantsView) -> _Entry:
-        """Take out the entry whose turn it is."""
-        if self._sharing:
-            name = self._most_fair(entries, tenants)
-        else:
-            name = min(entries, key=lambda name: (entries[name].borrowing, *_by_age(entries[name])))
-        return entries.pop(name)
+    def _in_turn(self, entries: dict[str, _Entry], tenants: TenantsView) -> Iterator[_Entry]:
+        """Yield the entries in the order in which they go; by fair shares that depends on who went before."""
+        if not self._sharing:
+            yield from sorted(entries.values(), key=lambda entry: (entry.borrowing, *_by_age(entry)))
+            return
+        while entries:
+            yield entries.pop(self._most_fair(entries, tenants))
 
     def _most_fair(self, entries: dict[str, _Entry], tenants: TenantsView) -> str:
         """Return whose turn it is by fair shares: of the first entry's tree, the winner at each level."""

@@ -1,13 +1,18 @@
-"""Kueue's preemption by rules: within the queue, reclaiming what is lent, and borrowing by priority."""
+"""Kueue's preemption by rules: within the queue, reclaiming what is lent, and borrowing by priority.
+
+Candidates are merged from the sorted lists of their queues, no further than until the job fits; a queue that no longer
+uses more than its quota is left. What cannot fit whoever gives way is not searched.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from algorithms.admission.victims import Need, order_of, without_needless
+from algorithms.admission.victims import Need, without_needless
 from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
+from ddlsched.policies.tenants_view import HeldQuota, Rank, TenantsView, Victim
 
 __all__ = ["classic_victims"]
 
@@ -16,12 +21,25 @@ _RECLAIM = "reclaimed quota that it had borrowed"
 _BORROW = "lower priority, for a queue that borrows"
 
 
+class _Source(NamedTuple):
+    """Another queue that uses more than its quota, and its lowest common group with the job's."""
+
+    leaf: QuotaNode
+    between: tuple[QuotaNode, ...]
+    """The queue, and the groups between it and the common one."""
+    advantage: bool
+    """Whether its GPUs are nearer to the job's queue, which takes them back."""
+
+    def lacks(self, kind: str) -> bool:
+        """Return whether the queue still uses more than its quota, and so do the groups below the common one."""
+        return all(node.lacks(kind) for node in self.between)
+
+
 class _Candidate(NamedTuple):
+    rank: Rank
     holding: HeldQuota
-    common: QuotaNode | None
-    """The lowest group of both queues; None within the queue."""
-    reason: str
-    only_without_borrowing: bool
+    source: _Source | None
+    """None within the queue."""
 
 
 def classic_victims(need: Need, tenants: TenantsView) -> list[Victim]:
@@ -33,108 +51,124 @@ def classic_victims(need: Need, tenants: TenantsView) -> list[Victim]:
     ----------
     Kueue, concepts/preemption ("classic preemption"), and keps/79-hierarchical-cohorts.
     """
-    rules, queue = need.node.queue.preemption, need.node.name
-    nearer, farther = _of_others(need, tenants)
-    same = [
-        _Candidate(holding, None, _WITHIN, False) for holding in need.candidates(tenants, queue, rules.within_queue)
-    ]
-    key = order_of(queue)
-    candidates = [
-        each for group in (nearer, farther, same) for each in sorted(group, key=lambda each: key(each.holding))
-    ]
-    for borrowing in _attempts(need, bool(nearer), bool(nearer or farther)):
-        if victims := _attempt(need, tenants, candidates, borrowing=borrowing):
+    search = _Search(need, tenants)
+    for borrowing in search.attempts():
+        if search.may_suffice(borrowing=borrowing) and (victims := search.attempt(borrowing=borrowing)):
             return victims
     return []
 
 
-def _attempts(need: Need, any_nearer: bool, any_other: bool) -> tuple[bool, ...]:
-    """Return whether the queue may borrow with the job, in the order in which that is tried."""
-    forbidden = need.node.queue.preemption.borrow == "never"
-    below_quota = need.node.used[need.kind] < need.node.quota.get(need.kind, 0)
-    if not any_other or (forbidden and not below_quota):
-        return (True,)
-    return (False, True) if forbidden and not any_nearer else (True, False)
+class _Search:
+    def __init__(self, need: Need, tenants: TenantsView) -> None:
+        self._need, self._tenants = need, tenants
+        self._rules, self._node = need.node.queue.preemption, need.node
+        self._sources = list(_sources(need))
 
+    def attempts(self) -> tuple[bool, ...]:
+        """Return whether the queue may borrow with the job, in the order in which that is tried."""
+        forbidden, need = self._rules.borrow == "never", self._need
+        below_quota = self._node.used[need.kind] < self._node.quota.get(need.kind, 0)
+        if (forbidden and not below_quota) or not any(map(self._has_some, self._sources)):
+            return (True,)
+        any_nearer = any(source.advantage and self._has_some(source) for source in self._sources)
+        return (False, True) if forbidden and not any_nearer else (True, False)
 
-def _attempt(need: Need, tenants: TenantsView, candidates: list[_Candidate], *, borrowing: bool) -> list[Victim]:
-    """Take candidates' GPUs until the job fits; then let those stay that need not go."""
-    victims: list[Victim] = []
-    quotas, found = tenants.quotas, False
+    def _has_some(self, source: _Source) -> bool:
+        return next(self._need.ordered(self._tenants, source.leaf.name, self._rules.reclaim), None) is not None
 
-    def take(victim: Victim, sign: int = 1) -> None:
-        queue = quotas[str(victim.job.queue)]
-        (queue.remove if sign > 0 else queue.add)(need.kind, victim.job.num_gpus)
-
-    for candidate in candidates:
-        if not _is_valid(candidate, need, tenants, borrowing=borrowing):
-            continue
-        victims.append(Victim(candidate.holding.job, candidate.reason))
-        take(victims[-1])
-        if need.fits(borrowing=borrowing):
-            found = True
-            break
-    if found:
-        victims = without_needless(
-            victims, lambda victim: take(victim, -1), take, lambda: need.fits(borrowing=borrowing)
-        )
-    for victim in victims:
-        take(victim, -1)
-    return victims if found else []
-
-
-def _is_valid(candidate: _Candidate, need: Need, tenants: TenantsView, *, borrowing: bool) -> bool:
-    """Return whether a candidate's queue still uses more than its quota, and so do the groups below the common one."""
-    if candidate.common is None:
-        return True
-    if borrowing and candidate.only_without_borrowing:
-        return False
-    node = tenants.quotas[candidate.holding.queue]
-    if not node.lacks(need.kind):
-        return False
-    for group in node.above():
-        if group is candidate.common:
-            break
-        if not group.lacks(need.kind):
+    def may_suffice(self, *, borrowing: bool) -> bool:
+        """Return whether the job might fit if all candidates gave way, of which this may count too many."""
+        need, node = self._need, self._node
+        same = self._most_of_own()
+        if not borrowing and node.lacks(need.kind, need.gpus - same):
             return False
-    return True
+        others = [source for source in self._sources if self._is_usable(source, borrowing)]
+        return need.gpus - node.available(need.kind) <= same + sum(each.leaf.used[need.kind] for each in others)
+
+    def _most_of_own(self) -> int:
+        rule, queue = self._rules.within_queue, self._node.name
+        if rule in ("never", "any"):
+            return 0 if rule == "never" else self._node.used[self._need.kind]
+        return self._tenants.gpus_up_to(queue, self._need.job.priority - (rule == "lower-priority"))
+
+    def _is_usable(self, source: _Source, borrowing: bool) -> bool:
+        return source.advantage or not borrowing or self._rules.borrow != "never"
+
+    def attempt(self, *, borrowing: bool) -> list[Victim]:
+        """Take candidates' GPUs until the job fits; then let those stay that need not go."""
+        victims: list[_Candidate] = []
+        need, fits = self._need, False
+        for candidate in self._candidates(borrowing):
+            victims.append(candidate)
+            self._take(candidate)
+            if fits := need.fits(borrowing=borrowing):
+                break
+        if fits:
+            fit = lambda: need.fits(borrowing=borrowing)  # noqa: E731
+            victims = without_needless(victims, self._let_stay, self._take, fit)
+        for candidate in victims:
+            self._let_stay(candidate)
+        return [Victim(each.holding.job, self._reason(each)) for each in victims] if fits else []
+
+    def _take(self, candidate: _Candidate) -> None:
+        self._tenants.quotas[candidate.holding.queue].remove(self._need.kind, candidate.holding.num_gpus)
+
+    def _let_stay(self, candidate: _Candidate) -> None:
+        self._tenants.quotas[candidate.holding.queue].add(self._need.kind, candidate.holding.num_gpus)
+
+    def _candidates(self, borrowing: bool) -> Iterator[_Candidate]:
+        """Yield those that may give way now, each after the one before was taken: nearer ones first, the own last."""
+        need = self._need
+        for advantage in (True, False):
+            lists = [self._of(source, borrowing) for source in self._sources if source.advantage == advantage]
+            for candidate in heapq.merge(*lists):
+                if candidate.source is not None and candidate.source.lacks(need.kind):
+                    yield candidate
+        for rank, holding in need.ordered(self._tenants, self._node.name, self._rules.within_queue):
+            yield _Candidate(rank, holding, None)
+
+    def _of(self, source: _Source, borrowing: bool) -> Iterator[_Candidate]:
+        need = self._need
+        if self._is_usable(source, borrowing):
+            for rank, holding in need.ordered(self._tenants, source.leaf.name, self._rules.reclaim):
+                if not source.lacks(need.kind):
+                    return  # for good: what is used only falls
+                if source.advantage or not borrowing or self._may_borrow_from(holding):
+                    yield _Candidate(rank, holding, source)
+
+    def _may_borrow_from(self, holding: HeldQuota) -> bool:
+        """Return whether a job is of so low a priority that it gives way to a queue that borrows."""
+        most = self._rules.borrow_max_priority
+        below = holding.priority < self._need.job.priority and (most is None or holding.priority <= most)
+        return self._rules.borrow != "never" and below
+
+    def _reason(self, candidate: _Candidate) -> str:
+        if candidate.source is None:
+            return _WITHIN
+        nearer = candidate.source.advantage or not self._may_borrow_from(candidate.holding)
+        return _RECLAIM if nearer else _BORROW
 
 
-def _of_others(need: Need, tenants: TenantsView) -> tuple[list[_Candidate], list[_Candidate]]:
-    """Return the candidates of other queues: those on GPUs that are nearer to the job's queue, and the others."""
-    nearer: list[_Candidate] = []
-    farther: list[_Candidate] = []
+def _sources(need: Need) -> Iterator[_Source]:
+    """Yield the other queues that use more than their quotas, and whether their GPUs are nearer to the job's queue."""
     node, kind = need.node, need.kind
     if node.parent is None or node.queue.preemption.reclaim == "never":
-        return nearer, farther
+        return
     advantage, rest = not node.lacks(kind, need.gpus), max(0, need.gpus - node.free_here(kind))
-    before: QuotaNode | None = None
+    before: QuotaNode = node
     for group in node.above():
-        found = nearer if advantage else farther
-        for leaf in _borrowing_leaves(group, before, need):
-            for holding in need.candidates(tenants, leaf.name, node.queue.preemption.reclaim):
-                found.append(_classified(holding, group, need, advantage))
+        for between in _borrowing_below(group, before, kind):
+            yield _Source(between[0], between, advantage)
         advantage = advantage or not group.lacks(kind, rest)
         rest, before = max(0, rest - group.free_here(kind)), group
-    return nearer, farther
 
 
-def _borrowing_leaves(group: QuotaNode, skipped: QuotaNode | None, need: Need) -> Iterator[QuotaNode]:
-    """Yield the queues of a group that use more than their quota, if so do the groups between."""
-    groups = [child for child in group.children if not child.is_leaf]
-    for child in groups:
-        if child is not skipped and child.lacks(need.kind):
-            yield from _borrowing_leaves(child, skipped, need)
+def _borrowing_below(group: QuotaNode, skipped: QuotaNode, kind: str) -> Iterator[tuple[QuotaNode, ...]]:
+    """Yield the queues of a group that use more than their quota with the groups between, if so do these."""
     for child in group.children:
-        if child.is_leaf and child is not need.node and child.lacks(need.kind):
-            yield child
-
-
-def _classified(holding: HeldQuota, common: QuotaNode, need: Need, advantage: bool) -> _Candidate:
-    rules = need.node.queue.preemption
-    if advantage:
-        return _Candidate(holding, common, _RECLAIM, False)
-    above = rules.borrow_max_priority is not None and holding.job.priority > rules.borrow_max_priority
-    if rules.borrow == "never" or holding.job.priority >= need.job.priority or above:
-        return _Candidate(holding, common, _RECLAIM, True)
-    return _Candidate(holding, common, _BORROW, False)
+        if child is skipped or not child.lacks(kind):
+            continue
+        if child.is_leaf:
+            yield (child,)
+        else:
+            yield from ((*path, child) for path in _borrowing_below(child, skipped, kind))

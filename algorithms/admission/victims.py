@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 from ddlsched.cluster.tenants import Rule
 from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
+from ddlsched.policies.tenants_view import HeldQuota, Rank, TenantsView
 from ddlsched.policies.views import JobView
 
 __all__ = ["Need", "borrowers_of", "order_of", "without_needless"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -34,16 +38,26 @@ class Need:
 
     def candidates(self, tenants: TenantsView, queue: str, rule: Rule) -> list[HeldQuota]:
         """Return the running jobs of a queue, on GPUs of the kind, that a rule lets the job preempt."""
+        return [holding for _, holding in self.ordered(tenants, queue, rule)]
+
+    def _may_preempt(self, holding: HeldQuota, rule: Rule) -> bool:
+        if holding.kind != self.kind:
+            return False
+        if rule == "any" or holding.priority < self.job.priority:
+            return True
+        newer = holding.came > (self.job.arrival_ns, self.job.number)
+        return rule == "lower-or-newer" and holding.priority == self.job.priority and newer
+
+    def ordered(self, tenants: TenantsView, queue: str, rule: Rule) -> Iterator[tuple[Rank, HeldQuota]]:
+        """Yield :meth:`candidates` in the order in which they give way, as they are asked for."""
         if rule == "never":
-            return []
-        kind, now_ns, mine = self.kind, tenants.now_ns, self.job.priority
-        there = [each for each in tenants.running(queue) if each.since_ns < now_ns and each.kind == kind]
-        if rule == "any":
-            return there
-        if rule == "lower-priority":
-            return [each for each in there if each.priority < mine]
-        came = self.job.arrival_ns, self.job.number
-        return [each for each in there if each.priority < mine or (each.priority == mine and each.came > came)]
+            return
+        now_ns, most = tenants.now_ns, self.job.priority
+        for rank, holding in tenants.ordered(queue):
+            if rule != "any" and rank[0] > most:
+                return
+            if holding.since_ns < now_ns and self._may_preempt(holding, rule):
+                yield rank, holding
 
 
 def order_of(queue: str) -> Callable[[HeldQuota], tuple[bool, int, int, int]]:
@@ -56,8 +70,8 @@ def order_of(queue: str) -> Callable[[HeldQuota], tuple[bool, int, int, int]]:
 
 
 def without_needless(
-    victims: list[Victim], let_stay: Callable[[Victim], None], take: Callable[[Victim], None], fits: Callable[[], bool]
-) -> list[Victim]:
+    victims: list[_T], let_stay: Callable[[_T], None], take: Callable[[_T], None], fits: Callable[[], bool]
+) -> list[_T]:
     """Return victims without those that the job fits beside; the last one made it fit.
 
     ``let_stay`` and ``take`` count a victim's GPUs again and no more.
@@ -73,7 +87,8 @@ def without_needless(
 
 def borrowers_of(need: Need, leaves: Iterable[QuotaNode]) -> str:
     """Return who holds the GPUs that a job's quota lacks, for explanations."""
-    names = [leaf.name for leaf in leaves if leaf is not need.node and leaf.borrowed(need.kind)]
+    there = (leaf.name for leaf in leaves if leaf is not need.node and leaf.lacks(need.kind))
+    names = list(islice(there, 4))
     if names:
         return f"quota: {' and '.join(names[:3])}{' and others' if len(names) > 3 else ''} borrowed it"
     if need.node.lacks(need.kind, need.gpus):

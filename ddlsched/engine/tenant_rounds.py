@@ -13,7 +13,7 @@ from ddlsched.engine.outcome import Refused
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, PendingJobs, TenantsView
+from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, PendingJobs, RunningJobs, TenantsView
 from ddlsched.policies.views import ClusterView
 
 __all__ = ["TenantRounds"]
@@ -53,7 +53,7 @@ class TenantRounds:
         self._tenants, self._quotas = tenants, QuotaTree(tenants)
         self._pending = PendingJobs(tenants.leaves)
         self._holdings: dict[int, HeldQuota] = {}
-        self._by_queue: dict[str, dict[int, HeldQuota]] = {queue: {} for queue in tenants.leaves}
+        self._by_queue = {queue: RunningJobs() for queue in tenants.leaves}
         self._known = np.zeros(len(state.workload), bool)
         self._gpus_of_kind: dict[str, np.ndarray] = {}
         self._reasons: dict[int, str] = {}

@@ -34,12 +34,13 @@ class QuotaNode:
         GPUs by kind that count here: of a queue its jobs', of a group what its children use beyond what they keep.
     """
 
-    __slots__ = ("children", "kept", "name", "parent", "queue", "quota", "used")
+    __slots__ = ("_leaves", "children", "kept", "name", "parent", "queue", "quota", "used")
 
     def __init__(self, queue: Queue) -> None:
         self.queue, self.name = queue, queue.name
         self.parent: QuotaNode | None = None
         self.children: list[QuotaNode] = []
+        self._leaves: tuple[QuotaNode, ...] = ()
         self.quota: dict[str, int] = {}
         self.kept: dict[str, int] = {}
         """What it lends to nobody, by kind."""
@@ -53,6 +54,7 @@ class QuotaNode:
         self.quota = {kind: quota.gpus for kind, quota in self.queue.quotas.items()}
         for child in self.children:
             child.sum_up()
+            self._leaves += child.leaves()
             for kind, gpus in child.quota.items():
                 self.quota[kind] = self.quota.get(kind, 0) + gpus - child.kept.get(kind, 0)
         limits = {kind: quota.lending_limit for kind, quota in self.queue.quotas.items()}
@@ -75,12 +77,9 @@ class QuotaNode:
             yield node
             node = node.parent
 
-    def leaves(self) -> Iterator[QuotaNode]:
-        """Yield the queues that it holds, or itself."""
-        if self.is_leaf:
-            yield self
-        for child in self.children:
-            yield from child.leaves()
+    def leaves(self) -> tuple[QuotaNode, ...]:
+        """Return the queues that it holds, or itself."""
+        return self._leaves or (self,)
 
     # --- amounts
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ddlsched.cluster.tenants import ANY_KIND, Tenants
@@ -13,10 +14,24 @@ from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.view_parts import GpuId, View, view
 from ddlsched.units import s_from_ns
 
-__all__ = ["Admission", "AdmissionPolicy", "HeldQuota", "NotAdmitted", "PendingJobs", "TenantsView", "Victim"]
+__all__ = [
+    "Admission",
+    "AdmissionPolicy",
+    "HeldQuota",
+    "NotAdmitted",
+    "PendingJobs",
+    "Rank",
+    "RunningJobs",
+    "TenantsView",
+    "Victim",
+]
 
 Size: TypeAlias = tuple[int, int]
 """How many GPUs a job needs, and the memory on each, bytes."""
+
+
+Rank: TypeAlias = tuple[int, int, int]
+"""Priority, minus the start, nanoseconds, and number: of a queue's running jobs the lowest gives way first."""
 
 
 class Victim(NamedTuple):
@@ -79,12 +94,45 @@ class HeldQuota(NamedTuple):
         return cls(job, str(job.queue), kind, since_ns, job.priority, job.num_gpus, (job.arrival_ns, job.number))
 
 
+class RunningJobs(dict[int, HeldQuota]):
+    """The running jobs of a queue by their numbers, in the order in which they started.
+
+    Attributes
+    ----------
+    ordered
+        The same, first who gives way first.
+    gpus_of
+        How many GPUs those of each priority have.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ordered: list[tuple[Rank, HeldQuota]] = []
+        self.gpus_of: dict[int, int] = defaultdict(int)
+
+    def __setitem__(self, number: int, holding: HeldQuota) -> None:
+        super().__setitem__(number, holding)
+        insort(self.ordered, (_rank_of(holding), holding))
+        self.gpus_of[holding.priority] += holding.num_gpus
+
+    def __delitem__(self, number: int) -> None:
+        holding = self[number]
+        super().__delitem__(number)
+        del self.ordered[bisect_left(self.ordered, (_rank_of(holding),))]
+        self.gpus_of[holding.priority] -= holding.num_gpus
+
+
+def _rank_of(holding: HeldQuota) -> Rank:
+    return holding.priority, -holding.since_ns, holding.came[1]
+
+
 class PendingJobs:
     """The jobs that wait, by queue and size, each in the order of priority, arrival and number."""
 
     def __init__(self, queues: Iterable[str]) -> None:
         self._of: dict[str, dict[Size, list[tuple[int, int, int]]]] = {queue: {} for queue in queues}
         self._views: dict[int, JobView] = {}
+        self._heads: dict[str, list[JobView]] = {}
 
     def __len__(self) -> int:
         return len(self._views)
@@ -99,11 +147,13 @@ class PendingJobs:
     def add(self, job: JobView) -> None:
         """Let a job wait."""
         self._views[job.number] = job
+        self._heads.pop(str(job.queue), None)
         insort(self._of[str(job.queue)].setdefault(_size(job), []), _rank(job))
 
     def remove(self, job: JobView) -> None:
         """Let a job wait no more."""
         del self._views[job.number]
+        self._heads.pop(str(job.queue), None)
         sizes = self._of[str(job.queue)]
         ranks = sizes[_size(job)]
         del ranks[bisect_left(ranks, _rank(job))]
@@ -116,12 +166,15 @@ class PendingJobs:
         What lets another of the same size start lets the first start.
         """
         lists = self._of[queue].values()
-        if below_priority is None:
-            firsts = [ranks[0] for ranks in lists]
-        else:
+        if below_priority is not None:
             places = [(ranks, bisect_left(ranks, (1 - below_priority, -1, -1))) for ranks in lists]
-            firsts = [ranks[place] for ranks, place in places if place < len(ranks)]
-        return [self._views[rank[2]] for rank in sorted(firsts)]
+            return self._sorted(ranks[place] for ranks, place in places if place < len(ranks))
+        if queue not in self._heads:
+            self._heads[queue] = self._sorted(ranks[0] for ranks in lists)
+        return self._heads[queue]
+
+    def _sorted(self, ranks: Iterable[tuple[int, int, int]]) -> list[JobView]:
+        return [self._views[rank[2]] for rank in sorted(ranks)]
 
     def jobs(self, queue: str) -> Iterator[JobView]:
         """Yield all jobs of a queue, the first first."""
@@ -150,7 +203,7 @@ class TenantsView(View):
     pending: PendingJobs
     """The jobs that wait."""
     _holdings: Mapping[int, HeldQuota]
-    _by_queue: Mapping[str, Mapping[int, HeldQuota]]
+    _by_queue: Mapping[str, RunningJobs]
     now_ns: int
     """Simulated time, nanoseconds."""
     freed: int
@@ -168,6 +221,14 @@ class TenantsView(View):
     def running(self, queue: str) -> list[HeldQuota]:
         """Return the running jobs of a queue, in the order in which they started."""
         return list(self._by_queue[queue].values())
+
+    def ordered(self, queue: str) -> Sequence[tuple[Rank, HeldQuota]]:
+        """Return the running jobs of a queue, first who gives way first: of low priority, started last."""
+        return self._by_queue[queue].ordered
+
+    def gpus_up_to(self, queue: str, priority: int) -> int:
+        """Return how many GPUs the running jobs of a queue have whose priority is at most this."""
+        return sum(gpus for own, gpus in self._by_queue[queue].gpus_of.items() if own <= priority)
 
     def used(self, queue: str) -> int:
         """Return how many GPUs of all kinds the jobs of a queue, or of those below it, use."""

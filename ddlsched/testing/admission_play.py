@@ -16,7 +16,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND, Preemption, Queue, Quota, Tenants
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.tenants_view import Admission, HeldQuota, PendingJobs, TenantsView
+from ddlsched.policies.tenants_view import Admission, HeldQuota, PendingJobs, RunningJobs, TenantsView
 from ddlsched.testing.handmade import cluster_view, job_view
 
 __all__ = ["Case", "Submission", "find_fault", "play", "random_case", "shrunk"]
@@ -58,7 +58,7 @@ class _Play:
     def __post_init__(self) -> None:
         tenants = self.case.tenants
         self.quotas, self.pending = QuotaTree(tenants), PendingJobs(tenants.leaves)
-        self.by_queue: dict[str, dict[int, HeldQuota]] = {queue: {} for queue in tenants.leaves}
+        self.by_queue = {queue: RunningJobs() for queue in tenants.leaves}
         begin = getattr(self.policy, "begin", None)
         self.asked = self.policy if begin is None else begin(Cluster(), np.random.default_rng(0))
         self.clock_ns = self.freed = 0

@@ -1,0 +1,54 @@
+"""Who gives way by Kueue's rules is who a plain search over all sorted candidates finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from reference_victims import classic_victims as plain_victims
+
+from algorithms.admission import kueue
+from algorithms.admission.kueue_classic import classic_victims
+from algorithms.admission.victims import Need
+from ddlsched.cluster.tenants import Preemption, Queue, Tenants
+from ddlsched.policies.tenants_view import TenantsView, Victim
+from ddlsched.testing.admission_play import Case, Submission, play, random_case
+
+RULES = ["never", "lower-priority", "lower-or-newer", "any"]
+
+
+def _with_more_rules(case: Case, rng: np.random.Generator) -> Case:
+    def drawn(queue: Queue) -> Queue:
+        rules = Preemption(
+            within_queue=str(rng.choice(RULES[:3])),  # type: ignore[arg-type]
+            reclaim=str(rng.choice(["never", "lower-priority", "any"])),  # type: ignore[arg-type]
+            borrow=str(rng.choice(RULES[:2])),  # type: ignore[arg-type]
+            borrow_max_priority=None if rng.random() < 0.5 else int(rng.integers(0, 2)),
+        )
+        return replace(queue, preemption=rules)
+
+    queues = [queue if queue.name == "root" else drawn(queue) for queue in case.tenants.queues]
+    leaves = [queue.name for queue in queues if len(queue.name) == 1]
+    jobs = [Submission(str(rng.choice(leaves)), int(rng.integers(1, 5)), int(rng.integers(0, 3))) for _ in range(14)]
+    return Case(Tenants(queues=tuple(queues)), tuple(jobs))
+
+
+def test_victims_are_those_of_a_plain_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def both(need: Need, tenants: TenantsView) -> list[Victim]:
+        expected = plain_victims(need, tenants)
+        found = classic_victims(need, tenants)
+        assert [(each.job.number, each.reason) for each in found] == [
+            (each.job.number, each.reason) for each in expected
+        ]
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(kueue, "classic_victims", both)
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        play(_with_more_rules(random_case(rng), rng), kueue.Kueue())
+    assert min(sizes.count(0), sizes.count(1)) > 100
+    assert sum(size > 1 for size in sizes) > 10

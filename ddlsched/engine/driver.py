@@ -184,7 +184,7 @@ class Simulation:
         if self._settings.options["sample"] and self._may_leap_by_ranks():
             run.skipping_networked = run.key_is_periodic = 1
             run.sampling, run.jumps_from_round = 1, 0
-        elif self._settings.options["sample"] and self._may_jump():
+        elif self._settings.options["sample"] and (self._may_jump() or self._may_leap_rerouted()):
             run.sampling, run.jumps_from_round = 1, 0
         # Otherwise each GPU's tasks are recorded; and an order that may remember what it was asked is asked about each
         # GPU, as in recorded runs.
@@ -220,6 +220,15 @@ class Simulation:
         outlasts its prediction has left does not fall by the same in every iteration.
         """
         return bool(self._state.run.skipping_networked) and self._is_calm() and self._forms.may_jump()
+
+    def _may_leap_rerouted(self) -> bool:
+        """Return whether a sampled run leaps though transfers choose their paths anew: it repeats how links were used.
+
+        Jobs then belong together if any of the paths that they may choose meet.
+        """
+        anew = self._routes.chosen_anew and self._is_calm() and self._forms.may_jump()
+        overlaps = any(job.dag.overlaps for job in self._state.workload)
+        return anew and self._forms.may_skip(overlaps)
 
     def _is_calm(self) -> bool:
         calm = not self._state.run.elastic and len(self._state.arrays.jitter) == 1

@@ -152,3 +152,24 @@ def test_links_are_busy_for_what_leaps_carry() -> None:
     assert (links["busy_s"] >= 0.999 * least_s).all()
     # The link that both cross is full whenever it carries anything.
     assert links["busy_s"][1] == pytest.approx(least_s[1], rel=1e-4)
+
+
+@pytest.mark.parametrize(("path", "iterations"), [("sglb", LONG), ("perfect", LONG // 4)])
+def test_where_transfers_choose_their_paths_anew_a_run_is_sampled_too(
+    path: str, iterations: int, tmp_path: Path
+) -> None:
+    cluster = ddlsched.Cluster(num_servers=8, gpus_per_server=2, gpu_memory_mb=20_000, exclusive=True)
+    where = {"topology": "leaf-spine:servers_per_leaf=2,spines=2", "path": path, "contention": "max-min"}
+    jobs = _jobs(iterations)
+    exact = ddlsched.simulate(jobs, cluster, placement="random", **where, **SENDING["free"])
+    (tmp_path / "run.parquet").write_bytes(run_bytes(exact, {}, {}, stays=True))
+    again = {"replay": tmp_path / "run.parquet", "sample": True}
+    sampled = ddlsched.simulate(jobs, cluster, **where, **SENDING["free"], **again)
+    run = sampled.finished.state.run[0]
+    assert run.leapt_iterations > 0.2 * run.contended_iterations
+    assert sampled.jobs["compute_s"].to_numpy() == pytest.approx(exact.jobs["compute_s"].to_numpy(), rel=1e-12)
+    assert sampled.links["bytes"].sum() == pytest.approx(exact.links["bytes"].sum(), rel=1e-9)
+    assert (sampled.links["utilisation"] <= 1.0).all()
+    jct_s = sampled.jobs["jct_s"]
+    assert sampled.jobs[list(PHASES)].sum(axis=1).to_numpy() == pytest.approx(jct_s.to_numpy(), abs=1e-6)
+    assert jct_s.mean() == pytest.approx(exact.jobs["jct_s"].mean(), rel=0.05)

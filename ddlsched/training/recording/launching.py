@@ -115,7 +115,9 @@ def _refuse_failures(script: Path, processes: Sequence[subprocess.Popen[bytes]])
 def _environment(rank: int, ranks: int, address: str, port: int) -> dict[str, str]:
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
     texts = {name: str(value) for name, value in own.items()} | {"MASTER_ADDR": address, PARENT: str(os.getpid())}
-    return {"OMP_NUM_THREADS": "1"} | os.environ | texts
+    # gloo listens where the machine's name leads, to anybody, unless it is told an interface.
+    on_loopback = {"GLOO_SOCKET_IFNAME": "lo"} if address == "127.0.0.1" and sys.platform == "linux" else {}
+    return {"OMP_NUM_THREADS": "1"} | on_loopback | os.environ | texts
 
 
 def _free_port() -> int:

@@ -65,3 +65,16 @@ def test_ranks_are_on_this_machine_by_default(started: list[tuple[list[str], dic
     ((command, environment),) = started
     assert command[0] == sys.executable
     assert environment["MASTER_ADDR"] == "127.0.0.1"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the loopback has another name")
+@pytest.mark.parametrize(("address", "own", "found"), [
+    ("127.0.0.1", None, "lo"), ("127.0.0.1", "eth7", "eth7"), ("10.0.0.1", None, None),
+])  # fmt: skip
+def test_gloo_listens_on_the_loopback_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, address: str, own: str | None, found: str | None
+) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    if own is not None:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", own)
+    assert launching._environment(0, 2, address, 29500).get("GLOO_SOCKET_IFNAME") == found

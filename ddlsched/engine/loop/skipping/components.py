@@ -120,12 +120,12 @@ def keep_or_begin(s: State, root: int) -> None:
 def begin_component(s: State, root: int, count: int) -> None:
     """Give a component room for a snapshot, and its most urgent job the part of the anchor."""
     run = s.run[0]
-    may_recur = count <= MOST_JOBS and reserve_snapshots(s, root)
+    may_recur = run.rerouting == 0 and count <= MOST_JOBS and reserve_snapshots(s, root)
     anchor = most_urgent(s, root) if may_recur else root
     job = s.jobs[anchor]
     job.anchor = 1 if may_recur else 0
     job.tries = job.window = job.resting_until_ns = 0
-    if run.sampling == 1 and count > 1:
+    if run.sampling == 1 and (count > 1 or run.rerouting == 1):
         begin_sampling(s, root, anchor)
 
 

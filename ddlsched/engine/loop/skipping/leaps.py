@@ -166,7 +166,6 @@ def until_keys_cross_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> i
 def leap(s: State, root: int, leap_ns: int, stretch_ns: int) -> None:
     """Let a component go on for ``leap_ns`` at the rates of its stretch."""
     run = s.run[0]
-    run.stamp += 1
     run.leaps += 1
     share = leap_ns / stretch_ns
     number = root
@@ -177,6 +176,8 @@ def leap(s: State, root: int, leap_ns: int, stretch_ns: int) -> None:
         job.leap_carry = min(max(passed - iterations, 0.0), 1.0)
         leap_job(s, job, iterations, leap_ns, stretch_ns)
         number = job.next_member
+    per_byte = sent_per_byte(s, root) if run.rerouting == 1 else -1.0
+    run.stamp += 1
     number = root
     while number >= 0:
         job = s.jobs[number]
@@ -184,8 +185,37 @@ def leap(s: State, root: int, leap_ns: int, stretch_ns: int) -> None:
             link = s.links[s.job_links[place]]
             if link.stamp != run.stamp:
                 link.stamp = run.stamp
+                if run.rerouting == 1:
+                    spread_bytes(link, per_byte)
                 leap_link(link, leap_ns)
         number = job.next_member
+
+
+@njit
+def sent_per_byte(s: State, root: int) -> float:
+    """How many bytes a component sends in a leap for each of the stretch; -1 if it sent none there."""
+    run = s.run[0]
+    run.stamp += 1
+    in_leap = in_stretch = 0.0
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        for place in range(job.first_link, job.first_link + job.num_links):
+            link = s.links[s.job_links[place]]
+            if link.stamp != run.stamp:
+                link.stamp = run.stamp
+                in_leap += link.leap_bytes
+                in_stretch += link.stretch_bytes
+        number = job.next_member
+    return in_leap / in_stretch if in_stretch > 0.0 else -1.0
+
+
+@njit
+def spread_bytes(link: Records, per_byte: float) -> None:
+    """Where transfers choose their paths anew, what they send in a leap goes over the links as in the stretch."""
+    if per_byte >= 0.0:
+        link.leap_bytes = link.stretch_bytes * per_byte
+    link.bytes += link.leap_bytes
 
 
 @njit
@@ -247,7 +277,8 @@ def leap_transfer(s: State, job: Records, number: int, iterations: int, leap_ns:
         s.workers[job.first_worker + s.members[member]].load_left_ns -= iterations * task.load_ns
     if transfer.num_entries == 0:
         return
-    transfer.times_sent += iterations
+    if run.rerouting == 0:
+        transfer.times_sent += iterations
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         s.links[s.entries[e].link].leap_bytes += iterations * transfer.bytes * s.entries[e].share
     if transfer.state == TransferState.ACTIVE:

@@ -226,9 +226,9 @@ class Simulation:
 
         Jobs then belong together if any of the paths that they may choose meet.
         """
-        anew = self._routes.chosen_anew and self._is_calm() and self._forms.may_jump()
         overlaps = any(job.dag.overlaps for job in self._state.workload)
-        return anew and self._forms.may_skip(overlaps)
+        rerouted = self._routes.chosen_anew and self._is_calm()
+        return rerouted and self._forms.may_skip(overlaps) and self._forms.may_jump()
 
     def _is_calm(self) -> bool:
         calm = not self._state.run.elastic and len(self._state.arrays.jitter) == 1

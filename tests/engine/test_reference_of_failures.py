@@ -1,0 +1,93 @@
+"""Jobs that save their state and lose their servers, against a reference that follows a job alone, in whole ns."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+from jobs_by_hand import data_parallel_job
+from strategies import examples
+
+import ddlsched
+from ddlsched.cluster.disturbances import Disturbances, Outage
+
+S = 1_000_000_000
+
+
+def reference(work, outages, *, every_ns, write_ns, share, restart_ns):
+    """Return when a job on a server of its own finishes, and the work that it loses, nanoseconds.
+
+    ``work`` is its iterations and the time of one; ``outages`` are the (from, to) of its server, in order. It waits
+    for its server after each. A checkpoint holds it up for ``share`` of ``write_ns`` and is safe after all of it.
+    A failure comes before a checkpoint that would begin at the same instant, as changes of capacity do in every step.
+    """
+    iterations, iteration_ns = work
+    now_ns, left, lost_ns, ahead = 0, iterations, 0, list(outages)
+    safe, pending = left, None  # iterations left in the last safe checkpoint; one under way: left, and safe from when
+    begin_ns = now_ns
+    while True:
+        fails_ns = ahead[0][0] if ahead else None
+        end_ns = max(now_ns, begin_ns) + iteration_ns
+        if fails_ns is not None and fails_ns < end_ns:
+            if pending and pending[1] <= fails_ns:
+                safe = pending[0]
+            pending, begun_ns = None, max(now_ns, begin_ns)
+            lost_ns += (safe - left) * iteration_ns + max(fails_ns - begun_ns, 0)
+            left, now_ns = safe, ahead.pop(0)[1]
+            begin_ns = now_ns + restart_ns + write_ns
+            continue
+        now_ns, left = end_ns, left - 1
+        if left == 0:
+            return now_ns, lost_ns
+        if now_ns - begin_ns > max(every_ns, write_ns if share else 1) and now_ns != fails_ns:
+            if pending:
+                safe = pending[0]
+            begin_ns = now_ns + (round(write_ns * share) if share else write_ns)
+            pending = left, now_ns + write_ns
+
+
+@st.composite
+def outages_of_servers(draw, servers):
+    times = [draw(st.lists(st.integers(1, 60), max_size=8, unique=True).map(sorted)) for _ in range(servers)]
+    return [list(pairwise(at))[::2] for at in times]
+
+
+@settings(max_examples=examples(40))
+@given(
+    jobs=st.lists(st.tuples(st.integers(1, 15), st.integers(1, 4)), min_size=1, max_size=3),
+    outages=outages_of_servers(3),
+    every_s=st.integers(1, 12),
+    write_s=st.integers(0, 5),
+    share=st.sampled_from([0.0, 0.25]),
+    restart_s=st.integers(0, 3),
+)
+def test_finish_times_and_lost_work_are_those_of_the_reference(jobs, outages, every_s, write_s, share, restart_s):
+    """Servers of two GPUs, a job of two on each: who comes first has the first server."""
+    result = ddlsched.simulate(
+        ddlsched.Workload.of(
+            [data_parallel_job(f"j{n}", gpus=2, iterations=many, backward_s=s) for n, (many, s) in enumerate(jobs)]
+        ),
+        ddlsched.Cluster(num_servers=3, gpus_per_server=2, exclusive=True),
+        placement="first-fit",
+        order="fifo",
+        disturbances=Disturbances(
+            outages=tuple(Outage(server=n, from_s=a, to_s=b) for n, pairs in enumerate(outages) for a, b in pairs),
+            checkpoint=f"fixed:every_s={every_s}",
+            checkpoint_to=f"disk:gb_per_s=2,background_share={share}",
+            state_mb=1000.0 * write_s,  # of each of two workers, at 2 GB/s
+            recovery="wait",
+            restart_s=restart_s,
+        ),
+    )
+    for n, (many, s) in enumerate(jobs):
+        expected = reference(
+            (many, s * S),
+            [(a * S, b * S) for a, b in outages[n]],
+            every_ns=every_s * S,
+            write_ns=write_s * S,
+            share=share,
+            restart_ns=restart_s * S,
+        )
+        row = result.jobs.iloc[n]
+        assert (row["finish_s"] * S, row["lost_s"] * S) == expected

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 from algorithms.admission.victims import Need, without_needless
@@ -19,6 +20,15 @@ __all__ = ["classic_victims"]
 _WITHIN = "priority within the queue"
 _RECLAIM = "reclaimed quota that it had borrowed"
 _BORROW = "lower priority, for a queue that borrows"
+
+
+class _Level(NamedTuple):
+    """A group above the job's queue."""
+
+    group: QuotaNode
+    before: QuotaNode
+    """The one below it on the way, or the queue."""
+    advantage: bool
 
 
 class _Source(NamedTuple):
@@ -62,7 +72,15 @@ class _Search:
     def __init__(self, need: Need, tenants: TenantsView) -> None:
         self._need, self._tenants = need, tenants
         self._rules, self._node = need.node.queue.preemption, need.node
-        self._sources = list(_sources(need))
+        self._levels = list(_levels(need))
+
+    @cached_property
+    def _sources(self) -> list[_Source]:
+        return [
+            _Source(between[0], between, level.advantage)
+            for level in self._levels
+            for between in _borrowing_below(level.group, level.before, self._need.kind)
+        ]
 
     def attempts(self) -> tuple[bool, ...]:
         """Return whether the queue may borrow with the job, in the order in which that is tried."""
@@ -82,8 +100,11 @@ class _Search:
         same = self._most_of_own()
         if not borrowing and node.lacks(need.kind, need.gpus - same):
             return False
-        others = [source for source in self._sources if self._is_usable(source, borrowing)]
-        return need.gpus - node.available(need.kind) <= same + sum(each.leaf.used[need.kind] for each in others)
+        lacking = need.gpus - node.available(need.kind) - same
+        if lacking <= 0 or not any(self._is_usable(level.advantage, borrowing) for level in self._levels):
+            return lacking <= 0
+        others = [source for source in self._sources if self._is_usable(source.advantage, borrowing)]
+        return lacking <= sum(each.leaf.used[need.kind] for each in others)
 
     def _most_of_own(self) -> int:
         rule, queue = self._rules.within_queue, self._node.name
@@ -91,8 +112,8 @@ class _Search:
             return 0 if rule == "never" else self._node.used[self._need.kind]
         return self._tenants.gpus_up_to(queue, self._need.job.priority - (rule == "lower-priority"))
 
-    def _is_usable(self, source: _Source, borrowing: bool) -> bool:
-        return source.advantage or not borrowing or self._rules.borrow != "never"
+    def _is_usable(self, advantage: bool, borrowing: bool) -> bool:
+        return advantage or not borrowing or self._rules.borrow != "never"
 
     def attempt(self, *, borrowing: bool) -> list[Victim]:
         """Take candidates' GPUs until the job fits; then let those stay that need not go."""
@@ -129,7 +150,7 @@ class _Search:
 
     def _of(self, source: _Source, borrowing: bool) -> Iterator[_Candidate]:
         need = self._need
-        if self._is_usable(source, borrowing):
+        if self._is_usable(source.advantage, borrowing):
             for rank, holding in need.ordered(self._tenants, source.leaf.name, self._rules.reclaim):
                 if not source.lacks(need.kind):
                     return  # for good: what is used only falls
@@ -149,16 +170,15 @@ class _Search:
         return _RECLAIM if nearer else _BORROW
 
 
-def _sources(need: Need) -> Iterator[_Source]:
-    """Yield the other queues that use more than their quotas, and whether their GPUs are nearer to the job's queue."""
+def _levels(need: Need) -> Iterator[_Level]:
+    """Yield the groups above the job's queue, and whether the GPUs that they lend are nearer to it than to others."""
     node, kind = need.node, need.kind
     if node.parent is None or node.queue.preemption.reclaim == "never":
         return
     advantage, rest = not node.lacks(kind, need.gpus), max(0, need.gpus - node.free_here(kind))
     before: QuotaNode = node
     for group in node.above():
-        for between in _borrowing_below(group, before, kind):
-            yield _Source(between[0], between, advantage)
+        yield _Level(group, before, advantage)
         advantage = advantage or not group.lacks(kind, rest)
         rest, before = max(0, rest - group.free_here(kind)), group
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import TypeVar
 
@@ -25,7 +26,7 @@ class Need:
     node: QuotaNode
     kind: str
 
-    @property
+    @cached_property
     def gpus(self) -> int:
         """How many GPUs it needs."""
         return self.job.num_gpus

@@ -98,7 +98,7 @@ class Layer:
     alternate
         Share of it that is computed again if every second product is.
     output_bytes
-        Of products and attention: what they give.
+        Of products and attention: what they give, after a reduce-scatter.
     awaited_before
         Layer before which the forward collective must have ended; by default the next.
     """
@@ -180,6 +180,7 @@ def matrix_product(
     backward_collectives: Sequence[LayerCollective] = (),
     role: Role = "other",
     alternate: Amount = 0.5,
+    output_shards: Amount = 1,
     odd: Amount = False,
     work: Work = "matrix",
 ) -> Layer:
@@ -187,7 +188,7 @@ def matrix_product(
 
     Backward it computes the gradients of X and of W, two products of the same size. With ``weights`` false W is no
     parameter but an activation too (attention scores). ``bias`` adds parameters. X is kept for backward, unless
-    ``activation_bytes`` says how much is.
+    ``activation_bytes`` says how much is. Of Y, a reduce-scatter leaves one of ``output_shards``.
     """
     product = _product(m, k, n, batch, element_bytes, odd, work)
     kept_bytes = element_bytes * batch * m * k if activation_bytes is None else activation_bytes
@@ -202,7 +203,7 @@ def matrix_product(
         backward_collectives=tuple(backward_collectives),
         role=role,
         alternate=alternate,
-        output_bytes=element_bytes * batch * m * n,
+        output_bytes=element_bytes * batch * m * n / output_shards,
     )
 
 

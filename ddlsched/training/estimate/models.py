@@ -486,7 +486,7 @@ class _Shard:
         )
 
     def _exit(self, name: str, rows: Amount, *, alternate: Amount) -> Layer:
-        """Return a product whose matrix is split by rows: every GPU has a part of each sum."""
+        """Return a product whose matrix is split by rows: every GPU has a part of each sum, and keeps what is summed."""
         return matrix_product(
             name,
             self.tokens,
@@ -496,6 +496,7 @@ class _Shard:
             forward_collectives=self._leaving(),
             backward_collectives=self._leaving_backward(),
             alternate=alternate,
+            output_shards=self.split,
         )
 
     def _sharing(self) -> tuple[Amount, Amount, Amount]:
@@ -555,6 +556,7 @@ class _Shard:
             forward_collectives=(*sent, *(() if plan.own_experts else self._leaving())),
             backward_collectives=(*sent, *(() if plan.own_experts else self._leaving_backward())),
             work="experts",
+            output_shards=1 if plan.own_experts else self.split,
         )
         first, last = (dataclasses.replace(layer, expert_parameters=layer.parameters) for layer in (first, last))
         return (

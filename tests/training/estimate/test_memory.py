@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from ddlsched.training.estimate.memory import memory_per_gpu, stage_parameters
 from ddlsched.training.estimate.models import Transformer, parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import MODELS
 
 GPT = Transformer(num_layers=8, hidden=1024, heads=16, sequence=512, vocabulary=32_000)
 
@@ -60,6 +62,29 @@ def test_full_recomputation_keeps_inputs_and_one_block() -> None:
     expected = 8 * 2 * 512 * 1024 + ends + block
     assert activations(recompute="full") == pytest.approx(expected)
     assert activations(recompute="full") < activations(recompute="selective") < activations()
+
+
+def test_kept_outputs_are_what_the_reduce_scatter_leaves() -> None:
+    plan = Parallelism(tensor=8, sequence_parallel=True)
+    block = MODELS["llama-3-405b"].layers(plan).block
+    kept = {layer.name: float(layer.output_bytes) for layer in block}
+    entered = float(block[0].activation_bytes)
+    assert kept["projection"] == kept["feed-forward out"] == entered == 2 * 8192 * 16384 / 8
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_what_is_computed_again_is_not_kept(sequence_parallel) -> None:
+    plan = Parallelism(
+        tensor=8,
+        pipeline=16,
+        data=8,
+        global_batch=1024,
+        zero=1,
+        sequence_parallel=sequence_parallel,
+        recompute=np.array(["none", "elementwise", "alternate", "full"]),
+    )
+    found = memory_per_gpu(MODELS["llama-3-405b"].layers(plan), plan).activations_bytes
+    assert np.all(np.diff(found) < 0)
 
 
 def test_untied_output_layers_count_once_in_a_pipeline_and_tied_ones_twice() -> None:

@@ -486,7 +486,7 @@ class _Shard:
         )
 
     def _exit(self, name: str, rows: Amount, *, alternate: Amount) -> Layer:
-        """Return a product whose matrix is split by rows: every GPU has a part of each sum, and keeps what is summed."""
+        """Return a product whose matrix is split by rows: each GPU has a part of each sum, and keeps one summed."""
         return matrix_product(
             name,
             self.tokens,

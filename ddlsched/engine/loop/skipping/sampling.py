@@ -21,9 +21,9 @@ STRETCH = 48
 """A component is simulated exactly for so many iterations of each of its jobs, on average."""
 FIRST = 512
 """The first stretch has no more iterations than these, of all jobs; each later one has twice as many as that before."""
-REACH = 40
+REACH = 120
 """So many times as long as the stretch was, the component goes on at the stretch's rates."""
-LEAST = 0.25
+LEAST = 0.05
 """Shorter parts of a stretch are simulated rather than leapt over."""
 
 

@@ -15,7 +15,7 @@ from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.tasks import CollectiveTask
 
-__all__ = ["WholeRacks"]
+__all__ = ["WholeRacks", "rings_leaving"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +113,9 @@ class WholeRacks:
             chosen += free.pop(place)[:left].tolist()
         chosen.sort()
         rack_gpus = rack * size
-        rings = _leaving(job, _all_gpus(chosen, size), rack_gpus)
+        rings = rings_leaving(job, _all_gpus(chosen, size), rack_gpus)
         there = {other.number: other for gpu in range(0, cluster.num_gpus, size) for other in cluster.residents(gpu)}
-        held = sum((_leaving(other, other.gpus, rack_gpus) for other in there.values()), Counter[int]())
+        held = sum((rings_leaving(other, other.gpus, rack_gpus) for other in there.values()), Counter[int]())
         return chosen if all(held[place] + rings[place] <= self.rings_up for place in rings) else None
 
 
@@ -123,7 +123,7 @@ def _all_gpus(servers: Sequence[int], size: int) -> list[GpuId]:
     return [server * size + place for server in servers for place in range(size)]
 
 
-def _leaving(job: JobView, gpus: Sequence[GpuId], rack_gpus: int) -> Counter[int]:
+def rings_leaving(job: JobView, gpus: Sequence[GpuId], rack_gpus: int) -> Counter[int]:
     """Return how many of a job's rings leave each rack, of the collective that has the most there."""
     racks, most = [gpu // rack_gpus for gpu in gpus], Counter[int]()
     if len(set(racks)) == 1:

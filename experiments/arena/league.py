@@ -18,8 +18,14 @@ from ddlsched.results.paired_comparison import compare_runs, with_holm
 from ddlsched.results.statistics import by_seed, paired_change
 
 METRICS = ("average_jct_s", "average_slowdown", "gpu_utilisation", "jain_index")
-KNOWN = tuple(frozenset(each) for each in ((), ("rings",), ("kinds", "rings"), ("kinds", "lengths", "rings")))
-"""What policies may be told of jobs: the rings of their all-reduces, what jobs of the kind took, how long they take."""
+_TRAFFIC = frozenset({"bytes", "compute", "rings"})
+KNOWN = {
+    "nothing": frozenset[str](),
+    "traffic": _TRAFFIC,
+    "traffic, kinds": _TRAFFIC | {"kinds"},
+    "traffic, lengths": _TRAFFIC | {"kinds", "lengths"},
+}
+"""What policies may be told of jobs: rings, bytes and compute of an iteration, what jobs of the kind took, lengths."""
 _RESAMPLES = 400
 
 
@@ -28,7 +34,7 @@ def league(summaries: pd.DataFrame, bounds: pd.DataFrame) -> pd.DataFrame:
 
     ``average_jct_s`` and the other metrics are means over seeds; ``jct_change`` is the geometric mean of the average
     JCT over the baseline's - 1, with its 95 % interval, paired by seed; ``p_holm`` and ``verdict`` of it are adjusted
-    for all rivals of all grounds. ``bound_s`` is the mean over the seeds of what no schedule's average JCT is below,
+    for all rivals of the ground. ``bound_s`` is the mean over the seeds of what no schedule's average JCT is below,
     which ``bounds`` has for each ground and rival, ``over_bound`` the mean average JCT over it. ``strongest`` is the
     best of the others that know no more (:func:`strongest`), and ``over_strongest`` the change against that.
     """
@@ -37,7 +43,8 @@ def league(summaries: pd.DataFrame, bounds: pd.DataFrame) -> pd.DataFrame:
         for ground, rows in summaries.groupby("ground", sort=False)
     ]
     both = pd.concat(compared, ignore_index=True)
-    jct = with_holm(both[both["metric"] == "average_jct_s"].reset_index(drop=True))
+    of_jct = [rows[rows["metric"] == "average_jct_s"].reset_index(drop=True) for rows in compared]
+    jct = pd.concat([with_holm(rows) for rows in of_jct], ignore_index=True)
     means = both.pivot_table(index=["ground", "policy"], columns="metric", values="mean", sort=False)[list(METRICS)]
     changes = jct.set_index(["ground", "policy"])[["seeds", "change", "change_low", "change_high", "p_holm"]]
     table = means.join(changes.rename(columns=lambda name: name.replace("change", "jct_change")))
@@ -90,11 +97,11 @@ def best_by_knowledge(summaries: pd.DataFrame) -> pd.DataFrame:
         jct = by_seed(runs, "average_jct_s")
         alone = [rival for rival in RIVALS if rival.name in jct and not rival.shares]
         against = BASELINE
-        for known in KNOWN:
+        for told, known in KNOWN.items():
             names = [rival.name for rival in alone if rival.knows <= known]
             best = str(jct[names].mean().idxmin())
             change = paired_change(jct[best], jct[against])
-            row = {"ground": ground, "knows": ", ".join(sorted(known)) or "nothing", "policy": best, "against": against}
+            row = {"ground": ground, "knows": told, "policy": best, "against": against}
             rows.append(row | {"change": change.mean, "change_low": change.low, "change_high": change.high})
             against = rows[-1]["policy"] if not known else against
     return pd.DataFrame(rows)

@@ -2,15 +2,17 @@
 
     python experiments/arena/run.py                        quick: 2 seeds of 40 jobs on four grounds
     python experiments/arena/run.py --tune                 tunes on seeds from 1001 on, prints and writes tuned.csv
-    python experiments/arena/run.py --seeds 20 --all       what is in expected/
+    python experiments/arena/run.py --seeds 6 --ground "64-GPU mix"      one ground of what is in expected/
+    python experiments/arena/run.py --seeds 3 --ground Philly --only "FIFO|HiveD"   some rivals
 
-Prints the league table and writes it to OUT/tables. Finished runs are kept in OUT/runs, so that the same command goes
-on where it was stopped.
+Prints the league table and writes it to OUT/tables, beside the rows of other grounds that are there. Finished runs are
+kept in OUT/runs, so that the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from pathlib import Path
 import pandas as pd
 from grounds import GROUNDS, TRACES, TUNING_SEED, Ground, imported
 from league import bounds_of, tables
-from rivals import DEFAULTS, RIVALS, ROUND_S, TUNED_FIELDS, Rival
+from rivals import BASELINE, DEFAULTS, RIVALS, ROUND_S, TUNED_FIELDS, Rival
 
 from ddlsched.cli.reporting import reported
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
@@ -82,16 +84,24 @@ def tuned_on(ground: Ground, rival: Rival, jobs: int, folder: Path, processes: i
     ]
 
 
-def tuned_on_all(grounds: Sequence[Ground], jobs: int, folder: Path, processes: int) -> pd.DataFrame:
+def tuned_on_all(
+    grounds: Sequence[Ground], rivals: Sequence[Rival], jobs: int, folder: Path, processes: int
+) -> pd.DataFrame:
     """Return the rows of all grounds; an order is tuned on whole racks, and has these numbers on every placement."""
-    rivals = [rival for rival in RIVALS if rival.tunes and (rival.allocates or rival.name.endswith("whole racks"))]
+    tuned = [rival for rival in rivals if rival.tunes and (rival.allocates or rival.name.endswith("whole racks"))]
     rows = []
     for ground in grounds:
-        for rival in (rival for rival in rivals if rival.plays_on(ground)):
+        for rival in (rival for rival in tuned if rival.plays_on(ground)):
             found = tuned_on(ground, rival, jobs, folder, processes)
             print(*found, sep="\n", flush=True)
             rows += found
     return pd.DataFrame(rows)
+
+
+def beside_others(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Return the rows of a file that are of other grounds, as far as it is there, and those of a table."""
+    there = pd.read_csv(path) if path.exists() else table[:0]
+    return pd.concat([there[~there["ground"].isin(table["ground"])], table], ignore_index=True)
 
 
 def main() -> int:
@@ -101,6 +111,7 @@ def main() -> int:
     parser.add_argument("--num-jobs", type=int, help="at most so many of a run; default: 40, with --all the ground's")
     parser.add_argument("--all", action="store_true", help="all grounds")
     parser.add_argument("--ground", action="append", choices=GROUNDS, help="these grounds")
+    parser.add_argument("--only", default="", metavar="REGEX", help="rivals whose names it matches, and the baseline")
     parser.add_argument("--tune", action="store_true", help="tune in place of playing")
     parser.add_argument("--data", type=Path, default=PUBLIC_DATA, metavar="DIR", help="default: %(default)s")
 
@@ -112,20 +123,24 @@ def main() -> int:
                 imported(trace, given.data, folder)
         return grounds, given.num_jobs or (10**6 if given.all or given.ground else QUICK_JOBS), folder
 
+    def playing(given: argparse.Namespace) -> list[Rival]:
+        return [rival for rival in RIVALS if rival.name == BASELINE or re.search(given.only, rival.name)]
+
     def runs(given: argparse.Namespace) -> list[Run]:
         grounds, jobs, folder = made(given)
         if given.tune:
-            table = tuned_on_all(grounds, jobs, folder, given.jobs)
+            table = tuned_on_all(grounds, playing(given), jobs, folder, given.jobs)
             write_tables(given.out / "tables", {"tuned": table}, float_format="%.5g")
             return []
-        return runs_of(grounds, RIVALS, given.seeds, jobs, folder, pd.read_csv(TUNED))
+        return runs_of(grounds, playing(given), given.seeds, jobs, folder, pd.read_csv(TUNED))
 
     def report(done: Sweep, given: argparse.Namespace) -> None:
         if given.tune:
             return
         grounds, jobs, folder = made(given)
-        found = tables(done, bounds_of(grounds, RIVALS, given.seeds, jobs, folder))
-        write_tables(given.out / "tables", found, float_format="%.5g")
+        found = tables(done, bounds_of(grounds, playing(given), given.seeds, jobs, folder))
+        both = {name: beside_others(table, given.out / "tables" / f"{name}.csv") for name, table in found.items()}
+        write_tables(given.out / "tables", both, float_format="%.5g")
         for name in ("league", "best"):
             print(found[name].to_string(index=False, float_format="{:.4g}".format))
 

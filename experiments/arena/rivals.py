@@ -63,7 +63,6 @@ PLACEMENTS: dict[str, dict[str, str]] = {
 }
 """None knows a length: where GPUs are not shared, those that LWF-1 may choose have nobody on them."""
 _TIERS = {"placement": "whole-racks:servers_per_rack={per_rack},rings_up={spines}", "path": "perfect"}
-_NEAR = {"placement": "near-enough", "path": "least-congested"}
 _TRAFFIC = frozenset({"bytes", "compute", "rings"})
 _LENGTHS, _KINDS, _RINGS = frozenset({"lengths"}), frozenset({"kinds"}), frozenset({"rings"})
 _TIRESIAS = "stopping-tiresias:threshold_gpu_s={threshold_gpu_s},interval_s={interval_s}"
@@ -101,9 +100,8 @@ RIVALS = (
         Rival(name=f"{order}, whole racks, perfect routing", differs={"order": ORDERS[order][0]} | _TIERS, knows=knows)
         for order, knows in (("FIFO", _RINGS), ("History", _RINGS | _KINDS), ("SRTF", _RINGS | _LENGTHS))
     ),
-    *(
-        Rival(name=f"{order}, near enough", differs={"order": ORDERS[order][0]} | _NEAR, knows=knows)
-        for order, knows in (("FIFO", _TRAFFIC), ("History", _TRAFFIC | _KINDS))
+    Rival(
+        name="FIFO, near enough", differs={"placement": "near-enough", "path": "least-congested"}, knows=_TRAFFIC
     ),
     Rival(name="EASY, first-fit", differs={"placement": "easy-backfill:error_sigma=0"}, knows=_LENGTHS),
     Rival(name="SRSF, LWF-1", differs={"order": "srsf", "placement": "lwf"}, knows=_LENGTHS),

@@ -27,14 +27,17 @@ def placed(job, *held: int, topology: str = HALF, slower: float = 0.1, others=()
     return NearEnough(slower=slower).begin(CLUSTER, np.random.default_rng(0)).place(job, view)
 
 
-def sends(share: float, gpus: int, **changes):
+def sends(share: float, num_gpus: int, **changes):
     """Return a job whose all-reduce takes this share of an iteration alone."""
-    return job_view(num_gpus=gpus, compute_s=1.0 - share, message_bytes=share * CARD_BYTES_PER_S, **changes)
+    changes |= {"compute_s": 1.0 - share, "message_bytes": share * CARD_BYTES_PER_S}
+    return job_view(num_gpus=num_gpus, **changes)
 
 
-def across(*gpus: int, number: int = 7):
+def across(*gpus: int):
     """Return a job on some GPUs of two servers, nine tenths of whose time goes to all-reduces."""
-    return sends(0.9, len(gpus), number=number, gpus=gpus, servers=tuple({gpu // 2: 0 for gpu in gpus}))
+    view = sends(0.9, len(gpus), number=7, gpus=gpus, servers=tuple({gpu // 2: 0 for gpu in gpus}))
+    view._columns.communication_ns[view._place] = 900_000_000
+    return view
 
 
 ONE_A_RACK = (2, 6, 10, 14)

@@ -186,6 +186,14 @@ def test_the_runs_are_all_rivals_on_all_seeds():
     assert len({str((sorted(one.labels.items()), one.seed)) for one in made}) == len(made)
 
 
+def test_rows_of_grounds_that_are_not_run_again_stay(tmp_path):
+    path = tmp_path / "league.csv"
+    first, second = (pd.DataFrame({"ground": ["a", ground], "seeds": [n, n]}) for n, ground in ((1, "b"), (2, "c")))
+    run.beside_others(first, path).to_csv(path, index=False)
+    found = run.beside_others(second, path)
+    assert dict(zip(found["ground"], found["seeds"], strict=True)) == {"b": 1, "a": 2, "c": 2}
+
+
 def test_a_league_on_dask_is_that_of_this_machine(tmp_path):
     """A scheduler and a worker in this process, which have the jobs, the rivals and the measure sent to them."""
     few = [rival for rival in rivals.RIVALS if rival.name in (rivals.BASELINE, "Crux, first-fit", "Gavel")]

@@ -61,6 +61,7 @@ from algorithms.placement.lucid import Lucid
 from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.monkeytree import MonkeyTreePlacement
 from algorithms.placement.muri import Muri
+from algorithms.placement.near_enough import NearEnough
 from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
 from algorithms.placement.whole_racks import WholeRacks
@@ -126,6 +127,7 @@ TestMonkeyTree = conformance(PlacementConformance, MonkeyTreePlacement(gpus_per_
 TestMuri = conformance(PlacementConformance, Muri())
 TestLucid = conformance(PlacementConformance, Lucid())
 TestArnold = conformance(PlacementConformance, Arnold(servers_per_pod=2))
+TestNearEnough = conformance(PlacementConformance, NearEnough(slower=0.5))
 TestWholeRacks = conformance(PlacementConformance, WholeRacks(servers_per_rack=2, rings_up=1))
 TestWholeServers = conformance(PlacementConformance, WholeServers(servers_per_rack=2))
 

@@ -101,11 +101,13 @@ def measured(events: Sequence[LiveEvent]) -> Times:
     step_s = statistics.median(gaps)
     writes = [gap - step_s for gap in gaps if SAVE_S / 2 < gap - step_s < 2 * SAVE_S]
     starts: list[float] = []
-    joined_s = 0.0
+    joined_s, formed = 0.0, False
     for event in events[events.index(steps[0]) :]:
         if event.what == "joining":
-            joined_s = event.time_s
-        elif event.what == "step" and joined_s:
+            joined_s, formed = event.time_s, False
+        elif event.what in ("started", "regrouped"):
+            formed = True
+        elif event.what == "step" and joined_s and formed:  # else it is the last one of the group before
             starts.append(event.time_s - joined_s - step_s)
             joined_s = 0.0
     print(f"steps {len(gaps)}, commits {len(writes)}, starts {' '.join(f'{each:.2f}' for each in starts)} s")

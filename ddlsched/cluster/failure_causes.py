@@ -160,5 +160,5 @@ def _cause(where: str, row: dict[str, str]) -> FailureCause:
     mtbf_s = 1000 * _DAY_S / rate
     return located(
         where,
-        lambda: FailureCause(cause=row["cause"], per=per, takes=takes, mtbf_s=mtbf_s, warned=warned, **given),
+        lambda: FailureCause(cause=row["cause"], per=per, takes=takes, mtbf_s=mtbf_s, warned=warned, **given),  # type: ignore[arg-type]
     )

@@ -60,6 +60,7 @@ class FailingNodes:
         self._replaced: set[int] = set()
         self._failed_s: defaultdict[int, list[float]] = defaultdict(list)
         self._waiting: dict[str, set[int]] = {}
+        self._given: dict[str, set[str]] = {}
         self._hanging: list[tuple[float, LiveProcess]] = []
         places = FailurePlaces(range(num_nodes + 1), (), [(0, most) for most in jobs.values()])
         self._changes = disturbances.capacity_changes(places, random_streams(seed)["capacity"], self._replaced)
@@ -90,6 +91,11 @@ class FailingNodes:
     def awaited(self, job_id: str) -> int:
         """Return for how many nodes a job waits that are to come back to it; their places are no others'."""
         return len(self._waiting.get(job_id, ()))
+
+    def order(self, job_id: str, nodes: Collection[str]) -> list[str]:
+        """Return nodes in the order in which a job takes them: the spares that it was given are first."""
+        given = self._given.get(job_id, ())
+        return sorted(nodes, key=lambda node: (node not in given, node))
 
     def _goes(self, change: CapacityChange, now_s: float) -> None:
         node = change.server
@@ -143,6 +149,7 @@ class FailingNodes:
             taken: Collection[int] = answer.values()
             self._spares.difference_update(taken)
             self._there.update(taken)
+            self._given[job_id] = {f"node{spare}" for spare in taken}
             self._lacking += len(taken)
 
     def _strike(self, strike: Strike, now_s: float) -> None:

@@ -343,7 +343,9 @@ class LiveManager:
         for job, count in changed:
             taken = {node for each in self.running.values() for node in each.nodes}
             has = len(self.running[job.job_id].nodes) if job.job_id in self.running else 0
-            more = sorted(self._idle - taken)[: max(count - has - self._awaited(job), 0)]
+            free = self._idle - taken
+            in_order = sorted(free) if self.failing is None else self.failing.order(job.job_id, free)
+            more = in_order[: max(count - has - self._awaited(job), 0)]
             if more:
                 self._add(job, more)
 

@@ -59,6 +59,7 @@ def test_a_spare_joins_when_a_node_of_a_job_fails() -> None:
     assert failing.idle(2.4) == {"node0", "node1"}
     assert failing.idle(2.5) == {"node1", "node2"}
     assert failing.idle(4.1) == {"node1", "node2"}
+    assert failing.order("a", {"node1", "node2"}) == ["node2", "node1"]
 
 
 def test_a_job_waits_for_its_node() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ddlsched.policies.compiling import known_programs
-from ddlsched.policies.compiling.known_programs import program_of
+from ddlsched.policies.compiling.program import program_of
 from ddlsched.policies.compiling.program import build_program
 from ddlsched.policies.compiling.source import CannotCompileError
 

@@ -1,4 +1,4 @@
-"""What compiled path policies see, under the names of :mod:`ddlsched.policies.path_views`: hops of rings, and links."""
+"""What compiled path policies see, under the names of :mod:`ddlsched.policies.network_views`: hops of rings, and links."""
 
 from __future__ import annotations
 

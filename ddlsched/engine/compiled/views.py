@@ -32,7 +32,7 @@ from ddlsched.engine.native.view_types import (
     state_of,
 )
 from ddlsched.policies.job_view import JobView
-from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.network_views import TransferState
 from ddlsched.policies.view_parts import StoredField, fields_of, plus, times
 
 __all__ = ["attribute", "method", "names_of", "refuse_link"]

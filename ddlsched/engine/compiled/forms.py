@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from ddlsched.engine.native.jit import compiling
-from ddlsched.engine.native.stamp import sources_stamp
+from ddlsched.engine.native.kept_files import sources_stamp
 from ddlsched.policies.compiling.source import Fields
 from ddlsched.policies.compiling.program import program_of
 from ddlsched.policies.compiling.program import Constant, Program

@@ -8,7 +8,7 @@ from numba.extending import register_jitable
 
 from ddlsched.engine.compiled.views import attribute, method, refuse_link
 from ddlsched.engine.loop.tasks import mix
-from ddlsched.engine.native.view_lists import make_numbers, make_paths
+from ddlsched.engine.native.view_types import make_numbers, make_paths
 from ddlsched.engine.native.view_types import FLOW, LOADS, job_at, number_of, state_of
 
 _MASK = 0xFFFFFFFF

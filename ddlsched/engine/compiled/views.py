@@ -11,8 +11,8 @@ from numba.extending import overload, overload_attribute, overload_method, regis
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
 from ddlsched.engine.native.number_kinds import typed
 from ddlsched.engine.native.operators import add, divide_wholes, multiply
-from ddlsched.engine.native.texts import text_of
-from ddlsched.engine.native.view_lists import (
+from ddlsched.engine.native.number_kinds import text_of
+from ddlsched.engine.native.view_types import (
     make_crossed,
     make_links,
     make_numbers,

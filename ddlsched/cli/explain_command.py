@@ -46,7 +46,7 @@ def explain(
     from ddlsched.comparisons.sweeps.stored_runs import read_jobs
     from ddlsched.results.explanation import explain as blockers_of
     from ddlsched.results.explanation import reservations
-    from ddlsched.results.itinerary import stays_of, transfers_of
+    from ddlsched.results.explanation import stays_of, transfers_of
     from ddlsched.results.reliability import failure_costs_of
     from ddlsched.results.result import PHASES
 

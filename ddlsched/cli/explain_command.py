@@ -42,7 +42,7 @@ def explain(
     The run is simulated again, and what touches the job is recorded; where several jobs held it at once, they share
     the time equally.
     """
-    from ddlsched.comparisons.sweeps.repeat import repeat
+    from ddlsched.comparisons.sweeps.stored_runs import repeat
     from ddlsched.comparisons.sweeps.stored_runs import read_jobs
     from ddlsched.results.explanation import explain as blockers_of
     from ddlsched.results.explanation import reservations

@@ -9,8 +9,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.plugins.defaults import DEFAULT_CONTENTION
-from ddlsched.results.metrics import finish_time_fairness
-from ddlsched.results.metrics import size_class
+from ddlsched.results.metrics import finish_time_fairness, size_class
 from ddlsched.simulation import simulate
 from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.dag import DataParallelIteration, IterationDag

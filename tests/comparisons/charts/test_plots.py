@@ -39,7 +39,7 @@ from ddlsched.comparisons.charts.style import (
     short_labels,
     wrapped,
 )
-from ddlsched.comparisons.charts.utilisation import utilisation, utilisation_bands
+from ddlsched.comparisons.charts.run_charts import utilisation, utilisation_bands
 from ddlsched.results.statistics import Interval
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
-from ddlsched.cli.numbers import real, whole
+from ddlsched.cli.option_values import real, whole
 from ddlsched.options import Option, declared, described, hints_of
 
 __all__ = ["Given", "Panel", "like", "option", "option_names", "with_options"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.numbers import whole
+from ddlsched.cli.option_values import whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.cli.reporting import one_line
 from ddlsched.cluster.cluster import Cluster

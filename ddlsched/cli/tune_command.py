@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.numbers import whole
+from ddlsched.cli.option_values import whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.disturbances import Disturbances

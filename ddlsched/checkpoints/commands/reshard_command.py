@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddlsched.checkpoints.format_names import Format
-from ddlsched.cli.numbers import whole
+from ddlsched.cli.option_values import whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
 

@@ -10,10 +10,9 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.policies.choosing import Choosing, begun_placement
+from ddlsched.policies.choosing import JOB_FEATURES, Choosing, begun_placement
 from ddlsched.policies.dense_network import read_network
 from ddlsched.policies.doors import PlacementPolicy
-from ddlsched.policies.choosing import JOB_FEATURES
 
 __all__ = ["LearnedStart"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import Ask, AskedPolicy, Decision, SchedulingEnv
 from ddlsched.errors import InputError
+from ddlsched.policies.choosing import log_share
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.policies.choosing import log_share
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 

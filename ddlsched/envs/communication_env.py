@@ -13,9 +13,8 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.loop.batch.transfers import MET
 from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import Ask, AskedPolicy, Decision, SchedulingEnv
-from ddlsched.policies.choosing import begun_placement
+from ddlsched.policies.choosing import begun_placement, log_share
 from ddlsched.policies.doors import PlacementPolicy
-from ddlsched.policies.choosing import log_share
 from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.job import Workload

@@ -12,9 +12,8 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import Ask, Decision, SchedulingEnv
 from ddlsched.errors import InputError
-from ddlsched.policies.choosing import Choosing, begun_placement
+from ddlsched.policies.choosing import JOB_FEATURES, Choosing, begun_placement
 from ddlsched.policies.doors import PlacementPolicy
-from ddlsched.policies.choosing import JOB_FEATURES
 from ddlsched.units import is_whole
 from ddlsched.workload.job import Workload
 

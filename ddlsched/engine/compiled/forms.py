@@ -9,10 +9,8 @@ from typing import Any
 
 from ddlsched.engine.native.jit import compiling
 from ddlsched.engine.native.kept_files import sources_stamp
-from ddlsched.policies.compiling.source import Fields
-from ddlsched.policies.compiling.program import program_of
-from ddlsched.policies.compiling.program import Constant, Program
-from ddlsched.policies.compiling.source import CannotCompileError
+from ddlsched.policies.compiling.program import Constant, Program, program_of
+from ddlsched.policies.compiling.source import CannotCompileError, Fields
 
 __all__ = ["CompiledMethod", "compile_method"]
 

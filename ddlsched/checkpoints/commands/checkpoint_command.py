@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections import defaultdict
+from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.option_values import whole
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.output import emit
 
 if TYPE_CHECKING:
@@ -41,31 +42,31 @@ class Sharding(StrEnum):
     fsdp = "fsdp"
 
 
-def _size(help_text: str) -> typer.models.OptionInfo:
-    return typer.Option(help=help_text, metavar="N", parser=whole)  # type: ignore[no-any-return]
+@dataclass(frozen=True, kw_only=True)
+class MakeOptions:
+    """What a checkpoint to try things on is like."""
+
+    parallelism: str = option("tp=2,pp=1,dp=2", "Degrees; what is left out is 1.", metavar="tp=N,pp=N,dp=N,ep=N")
+    layers: int = option(4, "Transformer layers.")
+    hidden: int = option(256, "Hidden size.")
+    heads: int = option(8, "Attention heads.")
+    vocabulary: int = option(50257, "Words, before padding to a multiple of 128 x tp.")
+    positions: int = option(1024, "Learned positions; 0: none.")
+    key_value_heads: int = option(0, "Fewer than heads for grouped queries; 0: as many.")
+    experts: int = option(0, "Feed-forward networks of a layer; 0: one without a router.")
+    gated: bool = option(False, "Gate and up projection are one fused matrix.")
+    untied: bool = option(False, "The output layer is not the word embedding.")
+    dtype: Dtype = option(Dtype.bf16, "Of the weights; bf16 and f16 have fp32 master weights.")
+    sharding: Sharding = option(Sharding.none, "Who holds Adam's state: every replica, or replicas share it.")
+    iteration: int = option(100, "Steps that it says were trained.")
+    seed: int = option(0, "The same seed gives the same contents under every parallelism.")
+    as_json: bool = option(False, "Print what was written as one JSON object.", flag="--json")
 
 
+@with_options
 def make(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
-    parallelism: Annotated[
-        str, typer.Option(help="Degrees; what is left out is 1.", metavar="tp=N,pp=N,dp=N,ep=N")
-    ] = "tp=2,pp=1,dp=2",
-    layers: Annotated[int, _size("Transformer layers.")] = 4,
-    hidden: Annotated[int, _size("Hidden size.")] = 256,
-    heads: Annotated[int, _size("Attention heads.")] = 8,
-    vocabulary: Annotated[int, _size("Words, before padding to a multiple of 128 x tp.")] = 50257,
-    positions: Annotated[int, _size("Learned positions; 0: none.")] = 1024,
-    key_value_heads: Annotated[int, _size("Fewer than heads for grouped queries; 0: as many.")] = 0,
-    experts: Annotated[int, _size("Feed-forward networks of a layer; 0: one without a router.")] = 0,
-    gated: Annotated[bool, typer.Option("--gated", help="Gate and up projection are one fused matrix.")] = False,
-    untied: Annotated[bool, typer.Option("--untied", help="The output layer is not the word embedding.")] = False,
-    dtype: Annotated[Dtype, typer.Option(help="Of the weights; bf16 and f16 have fp32 master weights.")] = Dtype.bf16,
-    sharding: Annotated[
-        Sharding, typer.Option(help="Who holds Adam's state: every replica, or replicas share it.")
-    ] = Sharding.none,
-    iteration: Annotated[int, _size("Steps that it says were trained.")] = 100,
-    seed: Annotated[int, _size("The same seed gives the same contents under every parallelism.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
+    options: Annotated[Given[MakeOptions], Panel()],
 ) -> None:
     """Write the checkpoint of a GPT in the middle of its training with Adam: random, seeded weights and moments."""
     from ddlsched.checkpoints.making import make_checkpoint
@@ -73,26 +74,27 @@ def make(
     from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
     from ddlsched.io.progress import bytes_bar
 
+    asked = options.made()
     model = StoredTransformer(
-        num_layers=layers,
-        hidden=hidden,
-        heads=heads,
-        vocabulary=vocabulary,
-        positions=positions,
-        key_value_heads=key_value_heads,
-        experts=experts,
-        gated=gated,
-        tied=not untied,
+        num_layers=asked.layers,
+        hidden=asked.hidden,
+        heads=asked.heads,
+        vocabulary=asked.vocabulary,
+        positions=asked.positions,
+        key_value_heads=asked.key_value_heads,
+        experts=asked.experts,
+        gated=asked.gated,
+        tied=not asked.untied,
     )
     with bytes_bar() as watch:
         made = make_checkpoint(
             directory,
             model,
-            parse_parallelism(parallelism),
-            dtype=dtype.value.upper(),
-            optimiser=Optimiser(sharding=sharding.value),
-            iteration=iteration,
-            seed=seed,
+            parse_parallelism(asked.parallelism),
+            dtype=asked.dtype.value.upper(),
+            optimiser=Optimiser(sharding=asked.sharding.value),
+            iteration=asked.iteration,
+            seed=asked.seed,
             watch=lambda done, total: watch("making", done, total),
         )
     sizes = [(directory / file).stat().st_size for file in made.files]
@@ -103,7 +105,7 @@ def make(
         "files": len(sizes),
         "bytes": sum(sizes),
     }
-    if as_json:
+    if asked.as_json:
         emit(json.dumps(found, indent=2) + "\n")
     else:
         emit(

@@ -42,7 +42,7 @@ class Comparison:
     plot
         Charts: ``comparison.plot.average_jct()``, ``changes()``, ``jct()``, ``jct_by_size()``, ``network()``,
         ``placements(policy)``, ``utilisation()``
-        (:class:`ddlsched.comparisons.report.report_charts.ComparisonCharts`).
+        (:class:`ddlsched.comparisons.report.comparison_charts.ComparisonCharts`).
     """
 
     plot = Charts("comparison")

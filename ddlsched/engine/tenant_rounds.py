@@ -108,14 +108,15 @@ class TenantRounds:
     def _carry_out(self) -> list[int]:
         """Carry out the policy's answers; return who stopped, by number."""
         stopped: list[int] = []
-        before, cluster = frozenset(self._holdings), self._placing.view()
-        for answer in self._policies.admit_jobs(self._view(), cluster, before):
+        new, cluster = set[int](), self._placing.view()
+        for answer in self._policies.admit_jobs(self._view(), cluster, new):
             if isinstance(answer, NotAdmitted):
                 self._note_refusal(answer.job.number, answer.reason)
             elif (gpus := self._gpus_for(answer, cluster)) is None:
                 self._note_refusal(answer.job.number, _NO_PLACE)
             else:
                 stopped += self._start(answer, gpus)
+                new.add(answer.job.number)
         return stopped
 
     def _gpus_for(self, answer: Admission, cluster: ClusterView) -> list[int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from numbers import Real
 from pathlib import Path
@@ -274,14 +274,17 @@ class CheckedPolicies:
         return bool(answer)
 
     def admit_jobs(
-        self, tenants: TenantsView, cluster: ClusterView, before: frozenset[int]
+        self, tenants: TenantsView, cluster: ClusterView, new: Set[int]
     ) -> Iterator[Admission | NotAdmitted]:
-        """Yield who may start, and why others may not, each checked after the one before was carried out."""
+        """Yield who may start, and why others may not, each checked after the one before was carried out.
+
+        ``new`` holds, then, the numbers of those that have started in this round.
+        """
         about = f", {len(tenants.pending)} jobs that wait"
         ask = functools.partial(self._ask, "admission", about, tenants.now_s)
         answers = ask(lambda: iter(self.admission.admit(tenants, cluster)))
         while (answer := ask(lambda: next(answers, None))) is not None:
-            if wrong := what_is_wrong_with_admission(answer, tenants, cluster, before):
+            if wrong := what_is_wrong_with_admission(answer, tenants, cluster, new):
                 raise InvalidDecisionError(f"admission {self.label('admission')} at {tenants.now_s} s{wrong}")
             yield answer
 

@@ -9,7 +9,7 @@ import typer
 
 from ddlsched.cli.command_class import Command
 from ddlsched.cli.import_command import EPILOG, import_command
-from ddlsched.cli.numbers import real, whole
+from ddlsched.cli.option_values import real, whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.io.files import refuse_unwritable, replacing
 

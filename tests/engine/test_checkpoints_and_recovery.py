@@ -17,7 +17,7 @@ from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.cluster.reliability_doors import WAIT, CheckpointedJob, CheckpointStore, StoppedJob
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError
-from ddlsched.results.itinerary import stays_of
+from ddlsched.results.explanation import stays_of
 from ddlsched.results.reliability import GPU_TIME_PARTS, failure_costs_of, failures_of, gpu_time_of
 
 GB = 1000.0  # MB

@@ -150,7 +150,7 @@ def live(
             notice(f"job {job_id!r}, which was given up, begins again")
         manager.run(asked.until_s)
     if asked.chart is not None:
-        from ddlsched.comparisons.charts.live_timeline import live_timeline
+        from ddlsched.comparisons.charts.real_charts import live_timeline
         from ddlsched.comparisons.charts.style import save
 
         save(live_timeline(folder / "timeline.csv"), asked.chart)

@@ -35,6 +35,7 @@ from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView
 from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Job
 from ddlsched.workload.rescale import ConstantRescaleCost, Rescale, RescaleCost
 
 __all__ = ["CheckedPolicies", "communication_form", "random_streams"]
@@ -397,9 +398,10 @@ class CheckedPolicies:
         allocated: Mapping[str, Allocation | Drop] = answer
         return allocated
 
-    def rescale_ns(self, job: ElasticJob, change: Rescale) -> int:
+    def rescale_ns(self, job: Job, change: Rescale) -> int:
         """Return what a change of a job's size takes, by its own model or the run's, nanoseconds."""
-        model = self._rescale_cost if job.rescale_cost is None else job.rescale_cost
+        own = job.rescale_cost if isinstance(job, ElasticJob) else None
+        model = self._rescale_cost if own is None else own
         what = lambda: f"rescale cost {label(model)} at {change.time_s} s, job {job.job_id!r}"  # noqa: E731
         seconds = guarded(what, lambda: model(change))
         if not isinstance(seconds, int | float | np.number) or not 0 <= seconds < MAX_NS / NS_PER_S:

@@ -326,6 +326,31 @@ def test_a_job_of_groups_jumps_over_periods() -> None:
     assert result.finished.state.run[0].jumped_iterations > 9_000
 
 
+@pytest.mark.parametrize("topology", [RAILS, STAR])
+def test_samples_within_periods_that_are_jumped_over_are_as_without(topology: Topology) -> None:
+    """Of jobs alone and of two that share links, by the thousand, while others come and go."""
+    kinds = (("a", 0.0, 5_000), ("b", 3.003, 7_003), ("c", 20.0171, 900), ("d", 41.9, 2_222))
+    jobs = [
+        Job(job_id=name, arrival_s=at_s, num_gpus=4, iterations=count, iteration=pipeline(), gpu_memory_mb=1.0)
+        for name, at_s, count in kinds
+    ]
+    places = {"a": [0, 1, 4, 5], "b": [8, 9, 12, 13], "c": [2, 3, 6, 7], "d": [10, 11, 14, 15]}
+    cluster = Cluster(num_servers=4, gpus_per_server=4, topology=topology)
+    given = {"order": "fifo", "communication": "bounded-overlap:limit=9", "contention": MaxMin()}
+    found = []
+    for rounds in (0, 1 << 60):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver, "ROUNDS_BEFORE_JUMPS", rounds)
+            found.append(simulate(Workload.of(jobs), cluster, placement=Fixed(gpus=places), **given))
+    result, expected = found
+    for table in ("jobs", "gpus", "links", "samples"):
+        pd.testing.assert_frame_equal(getattr(result, table), getattr(expected, table), obj=table, rtol=1e-9)
+    assert result.summary()["events"] == expected.summary()["events"]
+    jumped = [each.finished.state.run[0].jumped_iterations for each in found]
+    assert jumped[0] > 14_000
+    assert jumped[1] == 0
+
+
 def test_loads_of_sampled_jobs_of_groups_end_at_nothing() -> None:
     """Whatever passes in leaps: each worker computes and sends what it counts."""
     dag = pipeline()

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from algorithms.admission.victims import Need, borrowers_of, without_needless
+from algorithms.admission.victims import Need, borrowers_of, lacking_of, without_needless
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
 from ddlsched.policies.quota_tree import QuotaNode
@@ -95,7 +95,7 @@ class ShareRounds:
     def _why(self, need: Need, tenants: TenantsView) -> str:
         if not self.allows(need):
             return f"share: {need.node.name} has its share"
-        return borrowers_of(need, tenants.quotas.leaves)
+        return borrowers_of(need, lacking_of(tenants.quotas.leaves, ANY_KIND))
 
     def _next(self, tenants: TenantsView, refused: dict[str, set[int]]) -> Need | None:
         """Return the first job, not yet refused, of the queue whose turn it is."""
@@ -147,12 +147,15 @@ class ShareRounds:
         return victims if fits else []
 
     def _in_turn(self, candidates: list[HeldQuota], tenants: TenantsView) -> Iterator[HeldQuota]:
-        """Yield who gives way first: of the queue that is last in rank then, of low priority, started last."""
+        """Yield who gives way first: of the queue that is last in rank then, of low priority, started last.
+
+        Of queues of equal rank the one goes first whose next one does.
+        """
         waiting: dict[str, list[HeldQuota]] = defaultdict(list)
         for holding in sorted(candidates, key=_last_first, reverse=True):
             waiting[holding.queue].append(holding)
         while waiting:
-            queue = max(waiting, key=lambda name: self.rank(tenants.quotas[name]))
+            queue = max(waiting, key=lambda name: (self.rank(tenants.quotas[name]), _first_last(waiting[name][-1])))
             yield waiting[queue].pop()
             if not waiting[queue]:
                 del waiting[queue]
@@ -160,6 +163,10 @@ class ShareRounds:
 
 def _last_first(holding: HeldQuota) -> tuple[int, int, int]:
     return holding.priority, -holding.since_ns, -holding.job.number
+
+
+def _first_last(holding: HeldQuota) -> tuple[int, int, int]:
+    return -holding.priority, holding.since_ns, holding.job.number
 
 
 def _started_before(queue: str, tenants: TenantsView) -> list[HeldQuota]:

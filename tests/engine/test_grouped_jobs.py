@@ -290,7 +290,7 @@ def loads_seen(iterations: int, at_s: float, **given: Any) -> tuple[Result, dict
 def test_loads_count_what_each_worker_computes_and_sends(iterations: int, ended: int) -> None:
     """At the start as after periods that were jumped over: the load of a GPU is that of its own worker."""
     result, seen = loads_seen(iterations, ended * 0.013)
-    assert (result.finished.state.run[0].jumps > 0) == (ended > 0)
+    assert result.finished.state.run[0].jumps > 0
     # Of each GPU's two all-reduces 4 MB / 4, and its send of 2 MB, at 1 ns a byte of a card.
     assert seen[0] == seen[1] == (iterations - ended) * (3 + 1 + 1 + 1 + 2) * MS
     assert seen[4] == seen[5] == (iterations - ended) * (5 + 1 + 1 + 1 + 2) * MS

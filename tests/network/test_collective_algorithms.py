@@ -82,7 +82,7 @@ def test_all_reduces_by_hand(algorithm: str, servers: int, gpus: int, topology: 
 @pytest.mark.parametrize(
     ("given", "servers", "message_mb", "expected"),
     [
-        # 8 servers of 4: a ring has 62 steps of 14 us, trees 6 of those and 6 of 6.42 us. Each of 4 cards moves 1.94 / 4
+        # 8 servers of 4: a ring has 62 steps of 14 us, trees 6, and 6 of 6.42 us. Each of 4 cards moves 1.94 / 4
         # of the message in a ring, 2 / 4 in trees: 0.3125 us of a MB at 50 GB/s less. 746 us more of steps: equal at
         # 2,386 MB.
         ({}, 8, 2300.0, DoubleBinaryTree),

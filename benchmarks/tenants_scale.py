@@ -1,8 +1,8 @@
 """Queues of tenants at full size, saturated: tenants_scale.py [--pods 50000] [--nodes 5000] [--admission kueue].
 
-A pod is what a job has on one node, up to 8 GPUs. Jobs of 1 to 64 GPUs come 1.3 times as fast as the cluster works; half
-of them have a priority. 20 queues lie in four groups below one root, with quotas in all of the cluster's GPUs, and
-reclaim what they lent.
+A pod is what a job has on one node, up to 8 GPUs. Jobs of 1 to 64 GPUs come 1.3 times as fast as the cluster works;
+half of them have a priority. 20 queues lie in four groups below one root, with quotas in all of the cluster's GPUs,
+and reclaim what they lent.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def main() -> None:
     summary = result.summary()
     print(
         f"{options.admission}: {len(workload)} jobs, {options.nodes} servers, {cpu_s:.1f} s of CPU, "
-        f"{peak_mb():.0f} MB, {result.jobs['restarts'].sum():.0f} preemptions, GPUs in use {summary['gpu_utilisation']:.2f}"
+        f"{peak_mb():.0f} MB, {result.jobs['restarts'].sum():.0f} preemptions, "
+        f"GPUs in use {summary['gpu_utilisation']:.2f}"
     )
 
 

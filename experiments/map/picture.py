@@ -33,7 +33,7 @@ def picture(table: pd.DataFrame, folder: Path) -> list[Path]:
                     _draw(axes, GBPS.index(place[0]), OVERSUBSCRIPTION.index(place[1]), cell)
                 _label(axes, left=column == 0, low=row == len(loads) - 1)
         figure.suptitle(
-            "Slow or oversubscribed network: keep jobs in whole servers and racks. A burst: short jobs first.\n"
+            "Slow cards or thin leaves: keep jobs in whole servers and racks. A burst: short jobs first.\n"
             "Shorter average JCT in %: blue, the best placement against first-fit; orange, an order on top\n"
             f"(leaf-spine, one job a GPU, simulated, {table['seeds'].max()} seeds a cell)"
         )

@@ -100,9 +100,7 @@ RIVALS = (
         Rival(name=f"{order}, whole racks, perfect routing", differs={"order": ORDERS[order][0]} | _TIERS, knows=knows)
         for order, knows in (("FIFO", _RINGS), ("History", _RINGS | _KINDS), ("SRTF", _RINGS | _LENGTHS))
     ),
-    Rival(
-        name="FIFO, near enough", differs={"placement": "near-enough", "path": "least-congested"}, knows=_TRAFFIC
-    ),
+    Rival(name="FIFO, near enough", differs={"placement": "near-enough", "path": "least-congested"}, knows=_TRAFFIC),
     Rival(name="EASY, first-fit", differs={"placement": "easy-backfill:error_sigma=0"}, knows=_LENGTHS),
     Rival(name="SRSF, LWF-1", differs={"order": "srsf", "placement": "lwf"}, knows=_LENGTHS),
     Rival(

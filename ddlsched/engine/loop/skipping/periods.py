@@ -7,6 +7,7 @@ import numpy as np
 from ddlsched.engine.loop.order import write_key
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.skipping.components import find_components
+from ddlsched.engine.loop.skipping.measuring import forget_stretch
 from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, walk
 from ddlsched.engine.loop.skipping.quiet import quiet_until_ns
 from ddlsched.engine.loop.skipping.sampling import go_on_leaping, sample
@@ -56,6 +57,8 @@ def examine(s: State, anchor: int) -> None:
     if s.run[0].now_ns > job.resting_until_ns and recurs(s, anchor):
         first = s.jobs[job.root]
         first.stretch, first.stretch_left = Stretch.NONE, first.component_size
+        if s.run[0].sampling == 1:
+            forget_stretch(s, job.root)
 
 
 @njit

@@ -1,7 +1,7 @@
 """A training script of a user for ``ddlsched live``: DistributedDataParallel on a data set whose samples it counts.
 
 Environment: HIDDEN, the width of its network (default 64); SEED, of its first weights (default 0); PAUSE_S, by which
-each step is longer (default 0).
+each step is longer, and SAVE_S, by which each commit is, as that of a larger state would be (default 0).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Seen:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the counts."""
+        time.sleep(float(os.environ.get("SAVE_S", "0")))
         return {"times": self.times}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from benchmark_tables import Table
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.network_views import TransferState
 from ddlsched.real.gate.gate import Gate
 from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
 from ddlsched.real.gate.loop import ChannelRank

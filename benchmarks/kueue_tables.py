@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from go_tables import Made, cases_of, local_of
+from kueue_amounts import amount, quantity, resource_name
+from kueue_topology_cases import chosen_case, not_read, spread_case, topology_case
 from scheduler_tables import NotModelledError, State, Table, run_tables
 
 from algorithms.admission.kueue import Kueue, KueueRun
@@ -31,31 +33,9 @@ _RULES = {
     "BorrowWithinCohortPolicyLowerPriority": "lower-priority",
 }
 _STRATEGIES = {"LessThanOrEqualToFinalShare": "final-share", "LessThanInitialShare": "initial-share"}
-_UNITS = {"m": 1e-3, "k": 1e3, "E": 1e18, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_RESOURCES = {"ResourceCPU": "cpu", "ResourceMemory": "memory", "ResourcePods": "pods"}
-_PER_UNIT = {"cpu": 1000.0, "memory": 2**-20}
 
 
 # --- what Kueue's builders make
-
-
-def quantity(given: Any) -> float:
-    """Return the number that a quantity says, such as 0.5 for 500m."""
-    text = str(given.args[0] if isinstance(given, Made) else given)
-    unit = next((unit for unit in sorted(_UNITS, key=len, reverse=True) if text.endswith(unit)), "")
-    return float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
-
-
-def amount(given: Any, resource: str) -> int:
-    """Return an amount of a resource in the units that are counted here."""
-    if isinstance(given, Made) and given.function == "NewAmount":
-        return int(given.args[0])
-    return round(quantity(given) * _PER_UNIT.get(resource_name(resource), 1.0))
-
-
-def resource_name(name: str) -> str:
-    """Return a resource's name as users write it."""
-    return _RESOURCES.get(name, str(name))
 
 
 def kind_of(flavor: str, resource: str) -> str:
@@ -384,13 +364,26 @@ def _refuse_queues(cluster_queues: list[Made]) -> None:
             raise NotModelledError("another order of flavors")
 
 
+_REPLACING = not_read("replacing a node that failed")
+_STEPS = not_read("a step within the balanced placement, which is reckoned in another order here")
+_CYCLES = not_read("a cycle with nodes: who starts and where are decided one after the other here")
+_BALANCED = "pkg/cache/scheduler/tas_balanced_placement_test.go"
 _TABLES = (
     Table("pkg/scheduler/preemption/preemption_test.go", "TestPreemption", preemption_case),
     Table("pkg/scheduler/preemption/preemption_fair_test.go", "TestFairPreemptions", fair_case),
     Table("pkg/scheduler/preemption/preemption_hierarchical_test.go", "TestHierarchicalPreemptions", preemption_case),
+    Table("pkg/cache/scheduler/tas_cache_test.go", "TestFindTopologyAssignments", topology_case),
+    Table("pkg/cache/scheduler/tas_cache_test.go", "TestFindTopologyAssignmentsMultiLayerReplacement", _REPLACING),
+    Table(_BALANCED, "TestSelectOptimalDomainSetToFit", chosen_case),
+    Table(_BALANCED, "TestPlaceSlicesOnDomainsBalanced", spread_case),
+    Table(_BALANCED, "TestPruneDomainsBelowThreshold", _STEPS),
+    Table(_BALANCED, "TestFindBestDomainsForBalancedPlacement", _STEPS),
     Table("pkg/cache/scheduler/fair_sharing_test.go", "TestDominantResourceShare", share_case),
     Table("pkg/scheduler/scheduler_test.go", "TestSchedule", schedule_case),
     Table("pkg/scheduler/scheduler_fs_test.go", "TestScheduleForFairSharing", schedule_case),
+    Table("pkg/scheduler/scheduler_tas_test.go", "TestScheduleForTAS", _CYCLES),
+    Table("pkg/scheduler/scheduler_tas_test.go", "TestScheduleForTASPreemption", _CYCLES),
+    Table("pkg/scheduler/scheduler_tas_test.go", "TestScheduleForTASCohorts", _CYCLES),
 )
 
 

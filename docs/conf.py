@@ -90,6 +90,13 @@ def _outside(app: object, docname: str, source: list[str]) -> None:  # noqa: ARG
     source[0] = re.sub(r"\[([^\]]+)\]\((?:\.\./|\.\./\.\./)[^)\s]*\)", r"\1", source[0])
 
 
+def _whole_options(app: object, page: str, template: str, context: dict, doctree: object) -> None:  # noqa: ARG001
+    """Keep an option of a command in one piece where its line is broken."""
+    if "body" in context:
+        context["body"] = re.sub(r"(?<=[\s>])--[a-z][a-z-]*", r'<span class="option">\g<0></span>', context["body"])
+
+
 def setup(app: object) -> None:
     """Connect what is done to each page."""
+    app.connect("html-page-context", _whole_options)  # type: ignore[attr-defined]
     app.connect("source-read", _outside)  # type: ignore[attr-defined]

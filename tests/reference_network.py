@@ -228,16 +228,23 @@ def shares(model: Any, transfers: Sequence[Transfer], network: Network) -> dict[
     for level in sorted(set(levels.values())):
         if level > 0:
             free = {link: 0.0 if free[link] < 1e-9 * full[link] else free[link] for link in free}
+        taken_at: dict[int, float] = {}
+        tied: dict[int, float] = {}
         while open_ := [t for t in transfers if levels[t] == level and t not in rates]:
             units = dict.fromkeys(free, 0.0)
             for t in open_:
                 for link, own in counted[t].items():
                     units[link] += own
-            share, tightest = min((free[link] / units[link], link) for link in free if units[link])
+            share, tightest = min((tied.get(link, free[link] / own), link) for link, own in units.items() if own)
             for t in open_:
                 if tightest in t.links:
                     rates[t] = weights[t] * share
                     for link, part in zip(t.links, t.shares, strict=True):
+                        if taken_at.get(link) != share:  # of the step that is the first to take this share of the link
+                            taken_at[link] = share
+                            tied.pop(link, None)
+                            if free[link] / units[link] <= share * (1 + 1e-9):
+                                tied[link] = share
                         free[link] = max(free[link] - rates[t] * part, 0.0)
     return rates
 

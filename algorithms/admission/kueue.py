@@ -11,10 +11,11 @@ from functools import cache
 
 import numpy as np
 
+from algorithms.admission.hopeful_jobs import HopefulJobs
 from algorithms.admission.kueue_classic import classic_victims
 from algorithms.admission.kueue_fair import FairRules, fair_victims
 from algorithms.admission.usage_history import UsageHistory
-from algorithms.admission.victims import Need, borrowers_of
+from algorithms.admission.victims import Need, borrowers_of, lacking_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
@@ -142,6 +143,13 @@ class KueueRun:
         self._preempting: dict[str, int] = {}
         """The job of a queue for which others gave way last; it goes first in its queue until it starts."""
         self._freed = -1
+        self._bounds: dict[str, HopefulJobs] = {}
+        self._hopeful: dict[str, dict[int, QuotaNode]] = {}
+        """By kind the first jobs that might start on it as things are, and their queues."""
+        self._has_changed = True
+        """Whether somebody may have started since that was found."""
+        self._told: dict[int, str] = {}
+        self._told_of: dict[QuotaNode, tuple[list[JobView], list[QuotaNode]]] = {}
 
     def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
         """Yield who may start, cycle by cycle."""
@@ -149,19 +157,76 @@ class KueueRun:
             self._refused.clear()
         if self._history is not None:
             self._history.update(tenants)
-        leaves = tenants.quotas.leaves
-        while entries := self.cycle(tenants, leaves):
-            leaves = [leaf for leaf in leaves if leaf.name in entries]  # nobody comes meanwhile
-            yield from self._processed(entries, tenants)
+        leaves, self._has_changed = tenants.quotas.leaves, True
+        while firsts := self._firsts(leaves, tenants):
+            leaves = list(firsts)  # nobody comes meanwhile
+            self._find_hopeful(leaves, tenants)
+            if len(self._hopeful) == 1:
+                yield from self._without_hope(firsts, tenants)
+            yield from self._processed(self._nominations(firsts, tenants), tenants)
         self._freed = tenants.freed
 
-    def cycle(self, tenants: TenantsView, leaves: Iterable[QuotaNode]) -> dict[str, _Entry]:
-        """Return the first job of each of these queues that has not been refused, and how it may start."""
-        entries = {}
-        for leaf in leaves:
-            if (job := self._first(leaf, tenants)) is not None:
-                entries[leaf.name] = self._nominated(job, leaf, tenants)
-        return entries
+    def _find_hopeful(self, leaves: list[QuotaNode], tenants: TenantsView) -> None:
+        if self._sharing or self._history is not None or not self._has_changed:
+            return
+        self._has_changed = False
+        for kind in tenants.quotas.kinds or (ANY_KIND,):
+            if kind not in self._bounds:
+                self._bounds[kind] = HopefulJobs(tenants.quotas, kind)
+            self._hopeful[kind] = self._bounds[kind].among(leaves, tenants)
+
+    def _without_hope(self, firsts: dict[QuotaNode, JobView], tenants: TenantsView) -> Iterator[NotAdmitted]:
+        """Refuse first jobs that cannot start, for which nothing is kept; all of them if nothing changes any more."""
+        ((kind, hopeful),) = self._hopeful.items()
+        lacking = {root: lacking_of(root.leaves(), kind) for root in {leaf.root for leaf in firsts}}
+        settled = all(number in self._refused[leaf.name] for number, leaf in hopeful.items())
+        for leaf, job in list(firsts.items()):
+            if settled:
+                del firsts[leaf]
+                yield from self._all_refused(leaf, kind, lacking[leaf.root], tenants)
+            elif job.number not in hopeful and leaf.queue.preemption.reclaim == "any":
+                del firsts[leaf]
+                yield from self._refused_now(Need(job, leaf, kind), lacking[leaf.root])
+
+    def cycle(self, tenants: TenantsView) -> dict[str, _Entry]:
+        """Return the first job of each queue, and how it may start."""
+        return self._nominations(self._firsts(tenants.quotas.leaves, tenants), tenants)
+
+    def _firsts(self, leaves: Iterable[QuotaNode], tenants: TenantsView) -> dict[QuotaNode, JobView]:
+        """Return the first job of each of these queues that has not been refused."""
+        firsts = {leaf: self._first(leaf, tenants) for leaf in leaves}
+        return {leaf: job for leaf, job in firsts.items() if job is not None}
+
+    def _nominations(self, firsts: dict[QuotaNode, JobView], tenants: TenantsView) -> dict[str, _Entry]:
+        return {leaf.name: self._nominated(job, leaf, tenants) for leaf, job in firsts.items()}
+
+    def _all_refused(
+        self, leaf: QuotaNode, kind: str, lacking: list[QuotaNode], tenants: TenantsView
+    ) -> Iterator[NotAdmitted]:
+        """Refuse the first jobs of a queue; what was told of the same ones, for the same reasons, is not told again."""
+        heads, refused = tenants.pending.heads(leaf.name), self._refused[leaf.name]
+        jobs = heads[:1] if leaf.queue.order == "strict" else heads
+        new = [job for job in jobs if job.number not in refused]
+        heads_told, lacking_told = self._told_of.get(leaf, (None, None))
+        if heads_told is heads and lacking_told == lacking:
+            refused.update(job.number for job in new)
+            return
+        for job in new:
+            yield from self._refused_now(Need(job, leaf, kind), lacking)
+        if len(new) == len(jobs) and any(other is not leaf for other in lacking):
+            self._told_of[leaf] = heads, lacking
+
+    def _refused_now(self, need: Need, lacking: list[QuotaNode]) -> Iterator[NotAdmitted]:
+        never = need.gpus > need.node.most(need.kind)
+        yield from self._refusal(need, _NEVER if never else borrowers_of(need, lacking))
+
+    def _refusal(self, need: Need, reason: str) -> Iterator[NotAdmitted]:
+        """Refuse a job until there is more room; say so if the reason is new."""
+        self._refuse(need)
+        if self._told.get(need.job.number) != reason:
+            self._told[need.job.number] = reason
+            self._told_of.pop(need.node, None)
+            yield NotAdmitted(need.job, reason)
 
     def _first(self, leaf: QuotaNode, tenants: TenantsView) -> JobView | None:
         """Return whose turn it is in a queue: the first job; of a best-effort queue the first not refused yet."""
@@ -199,14 +264,17 @@ class KueueRun:
         rules = node.queue.preemption
         borrows = rules.borrow != "never" or (self._sharing and rules.reclaim != "never")
         may_preempt = need.gpus <= node.own(need.kind).gpus or more_above or borrows
-        victims = self._victims(need, tenants) if may_preempt else []
+        victims = self._victims(need, tenants) if may_preempt and self._is_hopeful(need) else []
         if not victims:
             mode = _Mode.NOBODY if may_preempt else _Mode.NO_FIT
-            return _Entry(need, mode, height, reason=borrowers_of(need, node.root.leaves()))
+            return _Entry(need, mode, height, reason=borrowers_of(need, lacking_of(node.root.leaves(), need.kind)))
         with _gone(victims, need.kind, tenants):
             height, _ = _group_that_fits(need)
         within = any(victim.job.queue == node.name for victim in victims)
         return _Entry(need, _Mode.PREEMPT if within else _Mode.RECLAIM, height, victims)
+
+    def _is_hopeful(self, need: Need) -> bool:
+        return need.job.number in self._hopeful.get(need.kind, (need.job.number,))
 
     def _victims(self, need: Need, tenants: TenantsView) -> list[Victim]:
         return fair_victims(need, tenants, self._fair) if self._sharing else classic_victims(need, tenants)
@@ -223,16 +291,19 @@ class KueueRun:
                 if entry.victims:
                     gone.update(victim.job.number for victim in entry.victims)
                     self._preempting[need.node.name] = need.job.number
+                self._told_of.pop(need.node, None)
+                for number in (need.job.number, *(victim.job.number for victim in entry.victims)):
+                    self._told.pop(number, None)
                 yield Admission(need.job, need.kind, tuple(entry.victims))
+                self._has_changed = True
                 if tenants.holding(need.job.number) is None:
                     self._refuse(need)
                 elif self._history is not None:
                     self._history.admitted(need.node.name, need.job)
                 continue
-            self._refuse(need)
             if entry.mode == _Mode.NOBODY and need.node.queue.preemption.reclaim != "any":
                 reserved.append(self._reserve(entry))
-            yield NotAdmitted(need.job, entry.reason)
+            yield from self._refusal(need, entry.reason)
         for node, kind, gpus in reserved:
             node.remove(kind, gpus)
 

@@ -1,7 +1,7 @@
 """Kueue's preemption by rules: within the queue, reclaiming what is lent, and borrowing by priority.
 
 Candidates are merged from the sorted lists of their queues, no further than until the job fits; a queue that no longer
-uses more than its quota is left. What cannot fit whoever gives way is not searched.
+uses more than its quota is left.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def classic_victims(need: Need, tenants: TenantsView) -> list[Victim]:
     """
     search = _Search(need, tenants)
     for borrowing in search.attempts():
-        if search.may_suffice(borrowing=borrowing) and (victims := search.attempt(borrowing=borrowing)):
+        if victims := search.attempt(borrowing=borrowing):
             return victims
     return []
 
@@ -93,24 +93,6 @@ class _Search:
 
     def _has_some(self, source: _Source) -> bool:
         return next(self._need.ordered(self._tenants, source.leaf.name, self._rules.reclaim), None) is not None
-
-    def may_suffice(self, *, borrowing: bool) -> bool:
-        """Return whether the job might fit if all candidates gave way, of which this may count too many."""
-        need, node = self._need, self._node
-        same = self._most_of_own()
-        if not borrowing and node.lacks(need.kind, need.gpus - same):
-            return False
-        lacking = need.gpus - node.available(need.kind) - same
-        if lacking <= 0 or not any(self._is_usable(level.advantage, borrowing) for level in self._levels):
-            return lacking <= 0
-        others = [source for source in self._sources if self._is_usable(source.advantage, borrowing)]
-        return lacking <= sum(each.leaf.used[need.kind] for each in others)
-
-    def _most_of_own(self) -> int:
-        rule, queue = self._rules.within_queue, self._node.name
-        if rule in ("never", "any"):
-            return 0 if rule == "never" else self._node.used[self._need.kind]
-        return self._tenants.gpus_up_to(queue, self._need.job.priority - (rule == "lower-priority"))
 
     def _is_usable(self, advantage: bool, borrowing: bool) -> bool:
         return advantage or not borrowing or self._rules.borrow != "never"

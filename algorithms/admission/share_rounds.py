@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from algorithms.admission.victims import Need, borrowers_of, without_needless
+from algorithms.admission.victims import Need, borrowers_of, lacking_of, without_needless
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
 from ddlsched.policies.quota_tree import QuotaNode
@@ -95,7 +95,7 @@ class ShareRounds:
     def _why(self, need: Need, tenants: TenantsView) -> str:
         if not self.allows(need):
             return f"share: {need.node.name} has its share"
-        return borrowers_of(need, tenants.quotas.leaves)
+        return borrowers_of(need, lacking_of(tenants.quotas.leaves, ANY_KIND))
 
     def _next(self, tenants: TenantsView, refused: dict[str, set[int]]) -> Need | None:
         """Return the first job, not yet refused, of the queue whose turn it is."""

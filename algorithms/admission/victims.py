@@ -13,9 +13,10 @@ from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, Rank, TenantsView
 from ddlsched.policies.views import JobView
 
-__all__ = ["Need", "borrowers_of", "order_of", "without_needless"]
+__all__ = ["Need", "borrowers_of", "lacking_of", "most_of_own", "order_of", "without_needless"]
 
 _T = TypeVar("_T")
+_TOLD = 3
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,12 @@ class Need:
                 yield rank, holding
 
 
+def most_of_own(node: QuotaNode, priority: int, tenants: TenantsView) -> int:
+    """Return how many GPUs the jobs of a queue have that one of this priority may preempt, or more."""
+    rule = node.queue.preemption.within_queue
+    return 0 if rule == "never" else tenants.gpus_up_to(node.name, priority - (rule == "lower-priority"))
+
+
 def order_of(queue: str) -> Callable[[HeldQuota], tuple[bool, int, int, int]]:
     """Return by what candidates go, first who gives way first: of other queues, of low priority, started last."""
 
@@ -86,12 +93,16 @@ def without_needless(
     return needed
 
 
-def borrowers_of(need: Need, leaves: Iterable[QuotaNode]) -> str:
-    """Return who holds the GPUs that a job's quota lacks, for explanations."""
-    there = (leaf.name for leaf in leaves if leaf is not need.node and leaf.lacks(need.kind))
-    names = list(islice(there, 4))
+def lacking_of(leaves: Iterable[QuotaNode], kind: str) -> list[QuotaNode]:
+    """Return the first queues that use more than their quota: as many as explanations tell of, and two."""
+    return list(islice((leaf for leaf in leaves if leaf.lacks(kind)), _TOLD + 2))
+
+
+def borrowers_of(need: Need, lacking: list[QuotaNode]) -> str:
+    """Return who holds the GPUs that a job's quota lacks, for explanations; ``lacking`` is :func:`lacking_of`."""
+    names = [leaf.name for leaf in lacking if leaf is not need.node]
     if names:
-        return f"quota: {' and '.join(names[:3])}{' and others' if len(names) > 3 else ''} borrowed it"
+        return f"quota: {' and '.join(names[:_TOLD])}{' and others' if len(names) > _TOLD else ''} borrowed it"
     if need.node.lacks(need.kind, need.gpus):
         return f"quota: {need.node.name} has used its own"
     return "quota: used up"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddlsched.policies.gpu_order import GpuKey, TakesGpusInOrder
+from ddlsched.policies.cluster_view import GpuKey, TakesGpusInOrder
 
 __all__ = ["FirstFit"]
 

@@ -10,10 +10,9 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.policies.choosing import Choosing, begun_placement
+from ddlsched.policies.choosing import JOB_FEATURES, Choosing, begun_placement
 from ddlsched.policies.dense_network import read_network
 from ddlsched.policies.doors import PlacementPolicy
-from ddlsched.policies.queue_features import JOB_FEATURES
 
 __all__ = ["LearnedStart"]
 
@@ -24,7 +23,7 @@ _SHIPPED: Final = Path(__file__).with_name("learned_start.npz")
 class LearnedStart:
     """The job of the queue with the largest output of a network starts, or nobody if that output is the last.
 
-    The network sees what :func:`ddlsched.policies.queue_features.queue_features` returns of the first jobs; the order
+    The network sees what :func:`ddlsched.policies.choosing.queue_features` returns of the first jobs; the order
     says which those are. That which is shipped was trained on exclusive GPUs, with ``order="srtf"``
     (``experiments/learned_order``).
 

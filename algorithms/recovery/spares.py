@@ -1,21 +1,34 @@
-"""What a job does that has lost a server: it waits for it, or takes a spare."""
+"""What a job does that has lost a server: it waits for it, takes a spare, or goes on with fewer GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from ddlsched.cluster.reliability_doors import WAIT, StoppedJob, Wait
 from ddlsched.errors import InputError
 from ddlsched.ranges import LAST_S, check_fields, ranged
 
-__all__ = ["Spares", "WaitForRepair"]
+__all__ = ["Shrink", "Spares", "WaitForRepair"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitForRepair:
-    """The job keeps its other GPUs until its servers are back."""
+    """The job keeps its other GPUs until its servers are back, or gives way to others.
+
+    Parameters
+    ----------
+    patience_s
+        After so long it gives its GPUs back and queues, seconds; by default never.
+    """
+
+    patience_s: float = inf
+
+    def __post_init__(self) -> None:
+        if not self.patience_s > 0:
+            raise InputError(f"wait: patience_s is {self.patience_s!r}; expected seconds above 0")
 
     @property
     def start_s(self) -> float:
@@ -29,6 +42,46 @@ class WaitForRepair:
     def recover(self, stopped: StoppedJob) -> Wait:
         """Return that it waits."""
         return WAIT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shrink:
+    """The job goes on with the data-parallel replicas that are left, until its servers are back.
+
+    Each replica takes a larger part of the batch, which stays as large as it was.
+
+    Parameters
+    ----------
+    replica_gpus
+        GPUs of a replica: it goes on with a multiple of so many.
+    least_share
+        With less than this part of its GPUs it does not.
+    otherwise
+        What a job does then, and one whose workers do different things: it waits for the repair, or queues.
+    """
+
+    replica_gpus: int = ranged(1, 1)
+    least_share: float = ranged(0.5, 0.0, 1.0)
+    otherwise: Literal["wait", "queue"] = "queue"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "shrink")
+
+    @property
+    def start_s(self) -> float:
+        """Nothing: there are no spares."""
+        return 0.0
+
+    def spares(self, num_servers: int, racks: Sequence[Sequence[int]]) -> Sequence[int]:
+        """Return none."""
+        return ()
+
+    def recover(self, stopped: StoppedJob) -> int | Wait | None:
+        """Return how many GPUs are left in whole replicas; otherwise what a job with too few does."""
+        left = (stopped.num_gpus - sum(stopped.lost.values())) // self.replica_gpus * self.replica_gpus
+        if stopped.can_shrink and left >= max(self.least_share * stopped.num_gpus, 1):
+            return left
+        return WAIT if self.otherwise == "wait" else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.locations import Location
 from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
-from ddlsched.checkpoints.shards import Layout, Piece
-from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
+from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 

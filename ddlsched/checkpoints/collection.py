@@ -16,8 +16,7 @@ from itertools import product
 from typing import NamedTuple
 
 from ddlsched.checkpoints.parallelism import StoredParallelism, even_stages
-from ddlsched.checkpoints.shards import Layout, dense_layout, flat_layout
-from ddlsched.checkpoints.tensors import Place, Tensor
+from ddlsched.checkpoints.tensors import Layout, Place, Tensor, dense_layout, flat_layout
 from ddlsched.errors import InputError
 
 __all__ = ["Shard", "StoredRegion", "TensorCollection"]

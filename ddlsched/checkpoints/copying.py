@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ddlsched.checkpoints.shards import Piece
+from ddlsched.checkpoints.tensors import Piece
 
 __all__ = ["Chunk", "Copy", "chunks", "is_contiguous", "span"]
 

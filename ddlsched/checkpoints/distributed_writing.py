@@ -10,17 +10,14 @@ from typing import Any
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import Shard, TensorCollection
-from ddlsched.checkpoints.distributed_files import METADATA
-from ddlsched.checkpoints.distributed_reading import OWN_DESCRIPTION, read_distributed
+from ddlsched.checkpoints.distributed_reading import METADATA, OWN_DESCRIPTION, read_distributed
 from ddlsched.checkpoints.division import divided
-from ddlsched.checkpoints.file_forms import FileForm, FilePlan
-from ddlsched.checkpoints.files_beside import refuse_bad_file_name
+from ddlsched.checkpoints.file_forms import FileForm, FilePlan, refuse_bad_file_name
 from ddlsched.checkpoints.plain_pickles import Items, Name, New, PickledCall, pickled
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.safetensors_files import Entry
-from ddlsched.checkpoints.shards import Layout, dense_layout
 from ddlsched.checkpoints.stored_parts import PartsCollection
-from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
+from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Tensor, dense_layout
 from ddlsched.checkpoints.torch_archives import TORCH_NAMES, archive_of
 
 __all__ = ["TORCH_FILES", "TorchFiles"]

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 from typing import NamedTuple, TypeAlias
 
-from ddlsched.checkpoints.shards import Layout, Piece
+from ddlsched.checkpoints.tensors import Layout, Piece
 
 __all__ = ["Box", "Holding", "TensorCell", "divided", "within"]
 

@@ -14,8 +14,7 @@ from typing import TypeAlias
 
 from ddlsched.checkpoints.division import Box
 from ddlsched.checkpoints.parallelism import StoredParallelism
-from ddlsched.checkpoints.shards import dense_layout
-from ddlsched.checkpoints.tensors import Cut, CutPart, Place, Tensor
+from ddlsched.checkpoints.tensors import Cut, CutPart, Place, Tensor, dense_layout
 
 __all__ = ["Chunked", "cuts_by_name", "found_division", "named_tensor", "place_by_name"]
 

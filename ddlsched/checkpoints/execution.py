@@ -10,16 +10,15 @@ from contextlib import closing, contextmanager
 from itertools import groupby, takewhile
 from typing import NamedTuple, TypeAlias
 
+from ddlsched.checkpoints.content import Written
 from ddlsched.checkpoints.copying import Chunk, Copy, chunks, is_contiguous, span
 from ddlsched.checkpoints.division import within
-from ddlsched.checkpoints.files_in_parts import OpenFiles, Target
 from ddlsched.checkpoints.gathering import GATHERED_BYTES, Buffers, NewArray, filled
-from ddlsched.checkpoints.partial_folder import BatchJournal, explained
+from ddlsched.checkpoints.partial_folder import BatchJournal, OpenFiles, Target, explained
 from ddlsched.checkpoints.plan import TensorPlan
 from ddlsched.checkpoints.read_ahead import read_soon
 from ddlsched.checkpoints.reading import Source, Watch
 from ddlsched.checkpoints.tensors import DTYPE_BYTES
-from ddlsched.checkpoints.written import Written
 
 __all__ = ["BATCHES_VERSION", "chunk_bytes_of", "copied", "new_arrays", "num_threads"]
 

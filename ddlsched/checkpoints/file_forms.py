@@ -1,18 +1,72 @@
-"""What the folder of a new checkpoint looks like: which file holds what, and what describes the files."""
+"""What the folder of a new checkpoint looks like: which file holds what, and what else lies beside the tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ddlsched.checkpoints.checkpoint import DESCRIPTION, Checkpoint
-from ddlsched.checkpoints.locations import location_of
+from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
 from ddlsched.checkpoints.tensors import Tensor
+from ddlsched.errors import InputError
 
-__all__ = ["RANK_FILES", "FileForm", "FilePlan", "safetensors_plan", "whole_file_plan"]
+__all__ = [
+    "HUGGING_FACE_FILES",
+    "MEGATRON_FILES",
+    "RANK_FILES",
+    "FileForm",
+    "FilePlan",
+    "files_beside",
+    "has_file",
+    "is_file_name",
+    "refuse_bad_file_name",
+    "safetensors_plan",
+    "whole_file_plan",
+]
+
+MEGATRON_FILES = ("common.pt", "metadata.json")
+HUGGING_FACE_FILES = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja",
+    "preprocessor_config.json", "README.md",
+)  # fmt: skip
+
+
+def has_file(place: Location, name: str) -> bool:
+    """Return whether a folder has a file of this name that is no link to elsewhere."""
+    try:
+        return place.holds(name) and place.num_bytes(name) >= 0
+    except InputError:
+        return False
+
+
+def files_beside(place: Location, names: Sequence[str]) -> dict[str, int]:
+    """Return the bytes of those files that are there, by name."""
+    return {name: place.num_bytes(name) for name in names if has_file(place, name)}
+
+
+def is_file_name(name: Any) -> bool:
+    """Return whether something is the bare name of a file."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0:")
+
+
+def refuse_bad_file_name(tensor: Tensor, taken: Sequence[str]) -> str:
+    """Return the name of a file that is carried along, unless it is none or one of the format's own files."""
+    name = tensor.name
+    if (
+        not is_file_name(name)
+        or name.startswith((".", "__"))
+        or name.endswith(".safetensors")
+        or name in (*_OWN, *taken)
+    ):
+        raise InputError(f"file {name!r}: cannot be beside tensors; expected the name of another file")
+    return name
+
+
+_OWN = (DESCRIPTION, "journal")
 
 
 class FilePlan(NamedTuple):

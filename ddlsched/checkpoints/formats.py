@@ -26,7 +26,7 @@ def foreign_reading(source: Path | str, like: Path | str | None = None) -> Readi
         It cannot be read.
     """
     if Path(source).is_file() and like is None:
-        from ddlsched.checkpoints.torch_save import read_saved
+        from ddlsched.checkpoints.torch_archives import read_saved
 
         return read_saved(Path(source))
     if like is None and (Path(source) / DESCRIPTION).is_file():

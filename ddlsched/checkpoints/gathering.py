@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from ddlsched.checkpoints.copying import Chunk, Copy, is_contiguous, span
-from ddlsched.checkpoints.files_in_parts import Target
+from ddlsched.checkpoints.partial_folder import Target
 from ddlsched.checkpoints.reading import Source
-from ddlsched.checkpoints.shards import Piece
-from ddlsched.checkpoints.tensors import DTYPE_BYTES
+from ddlsched.checkpoints.tensors import DTYPE_BYTES, Piece
 
 __all__ = ["GATHERED_BYTES", "Buffers", "NewArray", "See", "ThreadBuffers", "filled", "is_run"]
 

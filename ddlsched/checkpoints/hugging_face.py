@@ -13,21 +13,23 @@ import msgspec
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import Shard, TensorCollection
 from ddlsched.checkpoints.division_rules import named_tensor
-from ddlsched.checkpoints.file_forms import FileForm, FilePlan, safetensors_plan, whole_file_plan
-from ddlsched.checkpoints.files_beside import (
+from ddlsched.checkpoints.file_forms import (
     HUGGING_FACE_FILES,
+    FileForm,
+    FilePlan,
     files_beside,
     has_file,
     is_file_name,
     refuse_bad_file_name,
+    safetensors_plan,
+    whole_file_plan,
 )
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
-from ddlsched.checkpoints.shards import dense_layout
 from ddlsched.checkpoints.stored_parts import PartsCollection, PartsReading, whole_parts
-from ddlsched.checkpoints.tensors import Tensor
+from ddlsched.checkpoints.tensors import Tensor, dense_layout
 from ddlsched.errors import InputError
 
 __all__ = ["HUGGING_FACE", "is_hugging_face", "read_hugging_face", "weights_of"]

@@ -19,19 +19,16 @@ from pathlib import Path
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.distributed_files import METADATA
-from ddlsched.checkpoints.distributed_reading import OWN_DESCRIPTION, read_distributed
+from ddlsched.checkpoints.distributed_reading import METADATA, OWN_DESCRIPTION, read_distributed
 from ddlsched.checkpoints.distributed_writing import TorchFiles
 from ddlsched.checkpoints.division import Box
 from ddlsched.checkpoints.division_rules import found_division
-from ddlsched.checkpoints.file_forms import FileForm
-from ddlsched.checkpoints.files_beside import MEGATRON_FILES, has_file
+from ddlsched.checkpoints.file_forms import MEGATRON_FILES, FileForm, has_file
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.name_families import megatron_name
 from ddlsched.checkpoints.reading import Reading, Replicas
-from ddlsched.checkpoints.shards import Layout, Piece
 from ddlsched.checkpoints.stored_parts import PartsReading
-from ddlsched.checkpoints.tensors import Tensor
+from ddlsched.checkpoints.tensors import Layout, Piece, Tensor
 from ddlsched.checkpoints.torch_archives import object_archive
 from ddlsched.errors import InputError
 

@@ -12,8 +12,7 @@ from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.copying import span
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.safetensors_files import Entry
-from ddlsched.checkpoints.shards import Layout, Piece
-from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
+from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:

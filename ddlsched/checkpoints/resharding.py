@@ -18,10 +18,17 @@ from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.content import Digest
 from ddlsched.checkpoints.execution import BATCHES_VERSION, chunk_bytes_of, copied, new_arrays, num_threads
 from ddlsched.checkpoints.file_forms import RANK_FILES, FileForm, FilePlan
-from ddlsched.checkpoints.files_in_parts import OpenFiles, Target, allow_open_files, refuse_full_disk
 from ddlsched.checkpoints.gathering import NewArray
 from ddlsched.checkpoints.parallelism import StoredParallelism
-from ddlsched.checkpoints.partial_folder import PartialFolder, claimed, explained
+from ddlsched.checkpoints.partial_folder import (
+    OpenFiles,
+    PartialFolder,
+    Target,
+    allow_open_files,
+    claimed,
+    explained,
+    refuse_full_disk,
+)
 from ddlsched.checkpoints.plan import ReshardPlan, TensorPlan, plan
 from ddlsched.checkpoints.reading import Reading, Watch, no_watch
 from ddlsched.checkpoints.tensors import Tensor, total_bytes

@@ -13,8 +13,7 @@ from ddlsched.checkpoints.locations import Location
 from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading, Replicas, Source
 from ddlsched.checkpoints.safetensors_files import Entry
-from ddlsched.checkpoints.shards import Layout, dense_layout
-from ddlsched.checkpoints.tensors import Tensor
+from ddlsched.checkpoints.tensors import Layout, Tensor, dense_layout
 
 __all__ = ["PartsCollection", "PartsReading", "stored_part", "whole_parts"]
 

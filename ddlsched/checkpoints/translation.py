@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 from ddlsched.checkpoints.division_rules import named_tensor
 from ddlsched.checkpoints.name_families import FAMILIES, Rows, Weight
 from ddlsched.checkpoints.reading import Reading, Replicas
-from ddlsched.checkpoints.shards import Layout, Piece
 from ddlsched.checkpoints.stored_parts import PartsReading
-from ddlsched.checkpoints.tensors import Tensor
+from ddlsched.checkpoints.tensors import Layout, Piece, Tensor
 from ddlsched.errors import InputError
 from ddlsched.units import is_whole
 

@@ -1,15 +1,111 @@
-"""All commands and their common options."""
+"""All commands and their common options; a command's module is imported when it is called.
+
+The core's own are listed here. Those of the rooms above it, and anybody's, are entry points of the groups
+``ddlsched.commands.HEADING``: an entry point's name is the command's, and the group's last word says under which
+heading of the help it stands.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Annotated, Any, Final
 
 import typer
+import typer.main
+from typer.core import TyperGroup
 
-from ddlsched.cli.lazy_commands import LazyCommands
+from ddlsched.cli.command_class import Command, TakesPlainly
+from ddlsched.cli.option_values import make_values_plainly
 from ddlsched.cli.output import emit
+from ddlsched.cli.reporting import interrupted, reported
 
-__all__ = ["app"]
+__all__ = ["LazyCommands", "ReportingGroup", "app"]
+
+
+class ReportingGroup(TyperGroup):
+    """A group of commands that reports this package's errors and ends with their exit code."""
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        """Run the command line and exit."""
+        with reported():
+            return super().main(*args, **more)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        make_values_plainly(self.get_params(ctx))
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as by:
+            raise typer.Exit(interrupted(by)) from None
+
+
+_STUDY: Final = {
+    "workload": "workload_command:app",
+    "simulate": "simulate_command:simulate",
+    "compare": "compare_command:compare",
+    "explain": "explain_command:explain",
+    "what-if": "what_if_command:what_if",
+    "import-cluster": "import_cluster_command:import_cluster",
+    "report": "report_command:report",
+    "tune": "tune_command:tune",
+    "validate": "validate_command:validate",
+    "list": "list_command:list_plugins",
+    "doctor": "doctor_command:doctor",
+}
+"""Where each of the core's commands is, in the order of the help."""
+_HEADINGS: Final = {"train": "Train", "real": "Run for real", "checkpoints": "Checkpoints", "more": "More"}
+"""By the last word of a group of entry points, in the order of the help."""
+
+
+class LazyCommands(TakesPlainly, ReportingGroup):
+    """The group of all commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        return [*_STUDY, *_of_rooms()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command. If there is none of this name, make all, of which the nearest is named, and return None."""
+        known = [cmd_name] if cmd_name in _STUDY or cmd_name in _of_rooms() else self.list_commands(ctx)
+        for name in known:
+            if name not in self.commands:
+                self.commands[name] = _made(name)
+        return self.commands.get(cmd_name)
+
+
+@cache
+def _of_rooms() -> dict[str, tuple[str, str]]:
+    """Return heading and place of each command that an entry point names."""
+    return {name: (heading, value) for heading, name, value in _registered()}
+
+
+def _registered() -> Iterator[tuple[str, str, str]]:
+    points = entry_points()
+    for group, heading in _HEADINGS.items():
+        for point in points.select(group=f"ddlsched.commands.{group}"):
+            yield heading, point.name, point.value
+
+
+def _made(name: str) -> Any:
+    heading, place = ("Study", f"ddlsched.cli.{_STUDY[name]}") if name in _STUDY else _of_rooms()[name]
+    module_name, _, attribute = place.partition(":")
+    module = importlib.import_module(module_name)
+    found = getattr(module, attribute)
+    app = typer.Typer(add_completion=False)
+    if isinstance(found, typer.Typer):
+        app.add_typer(found, name=name, rich_help_panel=heading)
+        return typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    settings = getattr(module, "SETTINGS", None)
+    app.command(name, cls=Command, context_settings=settings, rich_help_panel=heading)(found)
+    return typer.main.get_command(app)
+
 
 app = typer.Typer(
     name="ddlsched",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.numbers import whole
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.output import emit, notice, without_nan
 from ddlsched.cli.reporting import one_line
 from ddlsched.cluster.disturbances import Disturbances
@@ -29,10 +29,60 @@ __all__ = ["compare"]
 
 _POLICIES = "Policies"
 _RUNS = "Run and results"
-_HOW = _RUNS
 _DOORS = ("scheduler", "placement", "order", "communication", "allocation", "path", "admission")
 _SEVERAL = (*_DOORS, "servers", "server_table", "topology", "contention")
 _SHOWN = dict.fromkeys(("placement", "order", "communication"), f"{DEFAULT_BUNDLE}'s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """What is compared beside the options of its runs, and how it is carried out."""
+
+    name: Sequence[str] = option(
+        (),
+        "What tables and charts call a policy, once for each policy in their order.",
+        metavar="LABEL",
+        shown="what tells them apart",
+        panel=_POLICIES,
+    )
+    baseline: str | None = option(
+        None, "Policy that the others are compared with.", metavar="LABEL", shown="the first", panel=_POLICIES
+    )
+    seeds: str | None = option(
+        None, "How many (20), a range (0-19) or a list (1,5,9).", metavar="N", shown="20, which is 1-20", panel=_RUNS
+    )
+    draws: int | None = option(
+        None,
+        "Runs of a workload that no seed makes: their jobs' lengths differ by at most 0.1 %, or one iteration.",
+        shown="1",
+        panel=_RUNS,
+    )
+    config: Path | None = option(
+        None,
+        "YAML file with all of the above, which flags replace; see docs/comparing.md.",
+        metavar="FILE.yaml",
+        panel=_RUNS,
+    )
+    out: Path = option(
+        Path("comparison"),
+        "Folder for finished runs and tables; the same one again goes on where it was.",
+        metavar="DIR",
+        panel=_RUNS,
+    )
+    processes: int = option(-1, "Runs at once.", shown="one a core", panel=_RUNS)
+    dask: str | None = option(
+        None,
+        "Scheduler of a Dask cluster that is to run them, e.g. tcp://10.0.0.1:8786.",
+        metavar="ADDRESS",
+        panel=_RUNS,
+    )
+    timeline: str | None = option(
+        None,
+        "Record this part of each policy's first run, seconds, e.g. 100:160.",
+        metavar="FROM:TO",
+        panel=_RUNS,
+    )
+    as_json: bool = option(False, "Print the comparison as one JSON object.", flag="--json", panel=_RUNS)
 
 
 @with_options
@@ -55,83 +105,7 @@ def compare(
         Given[Disturbances],
         Panel("What goes wrong (all drawn from the seed)", metavars={"outages": "FILE.csv"}, only_given=True),
     ],
-    name: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What tables and charts call a policy; may be given several times, once for each policy in their "
-            "order.",
-            metavar="LABEL",
-            show_default="what tells them apart",
-            rich_help_panel=_POLICIES,
-        ),
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            help="Policy that the others are compared with.",
-            metavar="LABEL",
-            show_default="the first",
-            rich_help_panel=_POLICIES,
-        ),
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            help="How many (20), a range (0-19) or a list (1,5,9).",
-            metavar="N",
-            show_default="20, which is 1-20",
-            rich_help_panel=_RUNS,
-        ),
-    ] = None,
-    draws: Annotated[
-        int | None,
-        typer.Option(
-            help="Runs of a workload that no seed makes: their jobs' lengths differ by at most 0.1 %, or one "
-            "iteration.",
-            metavar="N",
-            show_default="1",
-            rich_help_panel=_RUNS,
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="YAML file with all of the above, which flags replace; see docs/comparing.md.",
-            metavar="FILE.yaml",
-            rich_help_panel=_HOW,
-        ),
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Folder for finished runs and tables; the same one again goes on where it was.",
-            metavar="DIR",
-            rich_help_panel=_HOW,
-        ),
-    ] = Path("comparison"),
-    processes: Annotated[
-        int,
-        typer.Option(help="Runs at once.", metavar="N", parser=whole, show_default="one a core", rich_help_panel=_HOW),
-    ] = -1,
-    dask: Annotated[
-        str | None,
-        typer.Option(
-            help="Scheduler of a Dask cluster that is to run them, e.g. tcp://10.0.0.1:8786.",
-            metavar="ADDRESS",
-            rich_help_panel=_HOW,
-        ),
-    ] = None,
-    timeline: Annotated[
-        str | None,
-        typer.Option(
-            help="Record this part of each policy's first run, seconds, e.g. 100:160.",
-            metavar="FROM:TO",
-            rich_help_panel=_HOW,
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the comparison as one JSON object.", rich_help_panel=_HOW)
-    ] = False,
+    comparing: Annotated[Given[CompareOptions], Panel(several=("name",))],
 ) -> None:
     """Simulate policies on the same workloads, clusters and seeds, and compare them.
 
@@ -142,23 +116,26 @@ def compare(
 
     A run that fails does not stop the rest; it is reported, and tried again the next time.
     """
-    flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(options.values, name or [])}
-    flags |= {"baseline": baseline, "seeds": seeds, "draws": draws, "timeline": timeline}
+    asked = comparing.made()
+    flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(options.values, asked.name)}
+    flags |= {name: getattr(asked, name) for name in ("baseline", "seeds", "draws", "timeline")}
     listed = {name for name, option in declared(RunOptions).items() if option.listed}
     flags |= {name: value for name, value in options.values.items() if name in listed and name not in _DOORS}
     further = {name: value for name, value in options.values.items() if name not in listed}
     flags["options"] = further | ({"disturbances": disturbances.values} if disturbances.values else {})
     given = {name: value for name, value in flags.items() if value not in (None, [], {})}
-    _refuse_processes(processes)
+    _refuse_processes(asked.processes)
     from ddlsched.comparisons.compare import carry_out, planned
 
-    plan = planned(*_with_config(config, given))
+    plan = planned(*_with_config(asked.config, given))
     try:
-        comparison = carry_out(plan, out, command=_command(context), processes=processes, dask=dask, say=notice)
+        comparison = carry_out(
+            plan, asked.out, command=_command(context), processes=asked.processes, dask=asked.dask, say=notice
+        )
     except KeyboardInterrupt:
-        notice(f"finished runs are kept in {out / 'runs'}; the same command goes on from there")
+        notice(f"finished runs are kept in {asked.out / 'runs'}; the same command goes on from there")
         raise
-    _tell(comparison, as_json)
+    _tell(comparison, asked.as_json)
     if len(comparison.failures):
         raise typer.Exit(1)
 

@@ -18,12 +18,13 @@ import inspect
 import math
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
-from ddlsched.cli.numbers import real, whole
+from ddlsched.cli.option_values import real, whole
 from ddlsched.options import Option, declared, described, hints_of
 
 __all__ = ["Given", "Panel", "like", "option", "option_names", "with_options"]
@@ -90,7 +91,13 @@ class _Field:
 
 
 def option(
-    default: Any, help_text: str, *, metavar: str | None = None, shown: str | None = None, flag: str | None = None
+    default: Any,
+    help_text: str,
+    *,
+    metavar: str | None = None,
+    shown: str | None = None,
+    flag: str | None = None,
+    panel: str | None = None,
 ) -> Any:
     """Return a dataclass's field that is an option.
 
@@ -104,8 +111,10 @@ def option(
         What help says of a default that is None.
     flag
         Where it is not the field's name.
+    panel
+        Its heading, unless the command's :class:`Panel` has a title.
     """
-    about = Option(default, metavar=metavar, shown=shown, flag=flag)
+    about = Option(default, panel=panel, metavar=metavar, shown=shown, flag=flag)
     return dataclasses.field(default=default, metadata={"about": about, "help": help_text})
 
 
@@ -182,7 +191,7 @@ def _parameter(field: _Field, panel: Panel) -> inspect.Parameter:
     info = typer.Option(
         about.flag or "--" + field.name.replace("_", "-"),
         help=field.help + (" May be given several times." if several else ""),
-        metavar=None if plain is bool else metavar,
+        metavar=None if plain is bool or issubclass(plain, Enum) else metavar,
         parser=_PARSERS.get(plain),
         show_default=True if shown is None else shown,
         rich_help_panel=panel.title or about.panel,
@@ -195,14 +204,15 @@ def _parameter(field: _Field, panel: Panel) -> inspect.Parameter:
 def _plain(hint: Any) -> type:
     """Return which type of a field's the command line gives: a text where it is none of the plain ones."""
     accepted = [each for each in typing.get_args(hint) or (hint,) if each is not type(None)]
-    return accepted[0] if accepted[0] in (bool, int, float, Path) else str
+    kind = accepted[0]
+    return kind if kind in (bool, int, float, Path) or (isinstance(kind, type) and issubclass(kind, Enum)) else str
 
 
 def _default(value: Any) -> Any:
     """Return a default as help is to show it: 2 for 2.0; what no option can say is left to the dataclass."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value if math.isfinite(value) else None
-    return value if isinstance(value, bool | int | str) else None
+    return value if isinstance(value, bool | int | str | Path) else None
 
 
 def _text(value: Any) -> str | None:

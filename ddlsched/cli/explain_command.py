@@ -42,11 +42,9 @@ def explain(
     The run is simulated again, and what touches the job is recorded; where several jobs held it at once, they share
     the time equally.
     """
-    from ddlsched.comparisons.sweeps.repeat import repeat
-    from ddlsched.comparisons.sweeps.stored_runs import read_jobs
+    from ddlsched.comparisons.sweeps.stored_runs import read_jobs, repeat
     from ddlsched.results.explanation import explain as blockers_of
-    from ddlsched.results.explanation import reservations
-    from ddlsched.results.itinerary import stays_of, transfers_of
+    from ddlsched.results.explanation import reservations, stays_of, transfers_of
     from ddlsched.results.reliability import failure_costs_of
     from ddlsched.results.result import PHASES
 

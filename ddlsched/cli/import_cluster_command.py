@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.numbers import real
+from ddlsched.cli.option_values import real
 from ddlsched.cli.output import emit, notice
 from ddlsched.errors import UnknownNameError, did_you_mean
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.numbers import whole
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.output import emit, notice
 from ddlsched.cli.reporting import one_line
 from ddlsched.cluster.cluster import Cluster
@@ -33,6 +33,26 @@ _SECONDS_A_DAY = 86_400.0
 EPILOG = "\n\n".join(["Formats:", *(f"{name}: {entry.summary}" for name, entry in FORMATS.items())])
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """How a trace's rows become jobs, and where these go."""
+
+    column: Sequence[str] = option(
+        (),
+        f"For the format csv: which column tells what, such as arrival_s=SubmitTime: {', '.join(TOLD)}.",
+        metavar="WHAT=COLUMN",
+        shown="the column of that name",
+    )
+    out: Path | None = option(None, "File to write, by its suffix .csv or .parquet.", shown="CSV to stdout")
+    rejected: Path | None = option(None, "Write every refused row here: file, line, reason, found.", metavar="FILE.csv")
+    seed: int = option(1, "Of the models drawn for jobs whose trace names none.")
+    contention: str = option(
+        IMPORT_CONTENTION, "Whose time of an all-reduce, alone, is part of an iteration on several servers."
+    )
+    gpus_per_server: int = option(Cluster.gpus_per_server, "Decides which jobs are on several servers.")
+    as_json: bool = option(False, "Print the report as JSON to stdout; needs --out.", flag="--json")
+
+
 @with_options
 def import_command(
     format_name: Annotated[str, typer.Argument(metavar="FORMAT", help="One of the formats below.")],
@@ -44,42 +64,10 @@ def import_command(
         ),
     ],
     *,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="For the format csv: which column tells what, such as arrival_s=SubmitTime; repeat it for "
-            f"{', '.join(TOLD)}.",
-            metavar="WHAT=COLUMN",
-            show_default="the column of that name",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write, by its suffix .csv or .parquet.", metavar="FILE", show_default="CSV to stdout"
-        ),
-    ] = None,
-    rejected: Annotated[
-        Path | None,
-        typer.Option(help="Write every refused row here: file, line, reason, found.", metavar="FILE.csv"),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Of the models drawn for jobs whose trace names none.", metavar="N", parser=whole)
-    ] = 1,
+    options: Annotated[Given[ImportOptions], Panel(several=("column",))],
     selection: Annotated[
         Given[Selection], Panel(None, shown={"to_s": "the end", "gpus_at_most": "any", "limit": "all"})
     ],
-    contention: Annotated[
-        str,
-        typer.Option(
-            help="Whose time of an all-reduce, alone, is part of an iteration on several servers.", metavar="NAME"
-        ),
-    ] = IMPORT_CONTENTION,
-    gpus_per_server: Annotated[
-        int,
-        typer.Option(help="Decides which jobs are on several servers.", metavar="N", parser=whole),
-    ] = Cluster.gpus_per_server,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON to stdout; needs --out.")] = False,
 ) -> None:
     """Make a workload file of a public trace.
 
@@ -89,7 +77,9 @@ def import_command(
     """
     from ddlsched.workload.traces.trace_import import refuse_table_suffix, write_jobs, write_refused
 
-    if as_json and out is None:
+    asked = options.made()
+    out, rejected = asked.out, asked.rejected
+    if asked.as_json and out is None:
         raise InputError("--json prints the report to stdout, where the jobs go; expected --out FILE with it")
     if out is not None:
         refuse_table_suffix(out)
@@ -104,11 +94,11 @@ def import_command(
         trace = import_trace(
             format_name,
             files,
-            columns=_columns(column or []),
+            columns=_columns(asked.column),
             selection=selection.made(),
-            contention=contention,
-            gpus_per_server=gpus_per_server,
-            seed=seed,
+            contention=asked.contention,
+            gpus_per_server=asked.gpus_per_server,
+            seed=asked.seed,
             watch=watch,
         )
     if rejected is not None:
@@ -122,11 +112,11 @@ def import_command(
     with replacing(out, "--out") as file:
         write_jobs(trace, file)
     notice(f"wrote {len(trace.jobs):,} jobs to {out}")
-    if as_json:
+    if asked.as_json:
         emit(json.dumps(trace.report, indent=1) + "\n")
 
 
-def _columns(given: list[str]) -> dict[str, str]:
+def _columns(given: Sequence[str]) -> dict[str, str]:
     columns: dict[str, str] = {}
     for text in given:
         what, equals, column = (part.strip() for part in text.partition("="))

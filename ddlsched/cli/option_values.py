@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+import typer
 from typer import BadParameter
 
-__all__ = ["make_values_plainly"]
+__all__ = ["make_values_plainly", "real", "whole"]
+
+
+def whole(value: Any) -> int:
+    """Return a whole number from an option's text (or its default)."""
+    try:
+        return int(_plain(value))
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is not a whole number.") from None
+
+
+def real(value: Any) -> float:
+    """Return a finite number from an option's text (or its default)."""
+    try:
+        number = float(_plain(value))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise typer.BadParameter(f"{value!r} is not a finite number.")
+    return number
+
+
+def _plain(value: Any) -> str:
+    return str(value).replace("_", "?")  # Python reads 1_000 as a number, nobody else does.
 
 
 def make_values_plainly(parameters: Iterable[Any]) -> None:

@@ -15,7 +15,7 @@ __all__ = ["refuse_ineffective", "run_arguments"]
 
 _FAILING = ("server_mtbf_s", "failures", "outages", "capacity")
 _NEEDS = {
-    "rescale_cost": ("allocation",),
+    "rescale_cost": ("allocation", "recovery"),
     "straggler_slowdown": ("straggler_share",),
     "server_repair_s": ("server_mtbf_s",),
     "checkpoint_to": ("checkpoint",),

@@ -204,8 +204,7 @@ def _write_files(result: Result, jobs_out: Path | None, timeline: Path | None) -
 
 def _write_run(result: Result, workload: str, seed: int, options: Mapping[str, Any], path: Path) -> None:
     """Write the file of a run, as a sweep keeps it."""
-    from ddlsched.comparisons.sweeps.fingerprint import describe
-    from ddlsched.comparisons.sweeps.run import Run
+    from ddlsched.comparisons.sweeps.run import Run, describe
     from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 
     run = Run(labels={}, workload=workload, seed=seed, options=options)

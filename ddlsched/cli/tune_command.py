@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.numbers import whole
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.output import emit, notice
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.disturbances import Disturbances
@@ -25,6 +26,27 @@ _RUNS = "The runs"
 _TUNED = ("placement", "order", "communication", "allocation", "path")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """What is searched for, on which seeds, and where it is kept."""
+
+    vary: Sequence[str] = option(
+        (),
+        "A field and its values, e.g. placement.kappa=1:32 or communication.by=bytes,service.",
+        metavar="DOOR.FIELD=LOW:HIGH",
+        shown="every number, from a quarter to four times its default, and every truth value",
+    )
+    metric: str = option("average_jct_s", "Column of runs.csv to improve.")
+    trials: int = option(40, "Sets of values tried in all.")
+    seeds: str = option("1-6", "On which values are chosen.", metavar="SEEDS")
+    held_out: str = option("101-112", "On which the choice is checked.", metavar="SEEDS")
+    out: Path = option(
+        Path("tuning"), "Folder of the search; the same command again goes on where it was.", metavar="DIR"
+    )
+    processes: int = option(-1, "Runs at once.", shown="one a core")
+    as_json: bool = option(False, "Print what was found as one JSON object.", flag="--json")
+
+
 @with_options
 def tune(
     context: typer.Context,
@@ -38,26 +60,7 @@ def tune(
         Given[RunOptions], Panel(_RUNS, without=(*_TUNED, "scheduler", "seed", "replay"), only_given=True)
     ],
     disturbances: Annotated[Given[Disturbances], Panel(_RUNS, metavars={"outages": "FILE.csv"}, only_given=True)],
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A field and its values, e.g. placement.kappa=1:32 or communication.by=bytes,service. May be given "
-            "several times.",
-            metavar="DOOR.FIELD=LOW:HIGH",
-            show_default="every number, from a quarter to four times its default, and every truth value",
-        ),
-    ] = None,
-    metric: Annotated[str, typer.Option(help="Column of runs.csv to improve.", metavar="NAME")] = "average_jct_s",
-    trials: Annotated[int, typer.Option(help="Sets of values tried in all.", metavar="N", parser=whole)] = 40,
-    seeds: Annotated[str, typer.Option(help="On which values are chosen.", metavar="SEEDS")] = "1-6",
-    held_out: Annotated[str, typer.Option(help="On which the choice is checked.", metavar="SEEDS")] = "101-112",
-    out: Annotated[
-        Path, typer.Option(help="Folder of the search; the same command again goes on where it was.", metavar="DIR")
-    ] = Path("tuning"),
-    processes: Annotated[
-        int, typer.Option(help="Runs at once.", metavar="N", parser=whole, show_default="one a core")
-    ] = -1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as one JSON object.")] = False,
+    search: Annotated[Given[SearchOptions], Panel(several=("vary",))],
 ) -> None:
     r"""Search the fields of policies for a better metric on some seeds, and check the best on others.
 
@@ -66,7 +69,7 @@ def tune(
     Needs pip install 'ddlsched\[tune]'.
     """
     from ddlsched.comparisons.fields import seeds_of
-    from ddlsched.comparisons.tuning import tune as search
+    from ddlsched.comparisons.tuning import tune as searched
     from ddlsched.io.progress import progress_bar
 
     refuse_ineffective(context)
@@ -74,21 +77,22 @@ def tune(
         raise InputError(
             "there is no policy to tune; expected --placement, --order, --communication, --allocation or --path"
         )
+    asked = search.made()
     with progress_bar("trials") as tell:
-        found = search(
+        found = searched(
             workload,
             tuned.values,
-            ranges=vary or (),
-            metric=metric,
-            trials=trials,
-            seeds=seeds_of(seeds, "--seeds"),
-            held_out=seeds_of(held_out, "--held-out"),
+            ranges=asked.vary,
+            metric=asked.metric,
+            trials=asked.trials,
+            seeds=seeds_of(asked.seeds, "--seeds"),
+            held_out=seeds_of(asked.held_out, "--held-out"),
             options=run_arguments(options.values, disturbances.values),
-            folder=out,
-            processes=processes,
+            folder=asked.out,
+            processes=asked.processes,
             watch=lambda done, total: tell(done, total, None),
         )
-    emit(_json(found) if as_json else _text(found, metric))
+    emit(_json(found) if asked.as_json else _text(found, asked.metric))
     if found.warning:
         notice(found.warning)
 

@@ -212,7 +212,7 @@ def _comparison(path: Path, _: _Beside) -> dict[str, Any]:
     from pandas import DataFrame
 
     from ddlsched.comparisons.compare import planned
-    from ddlsched.comparisons.conditions import conditions
+    from ddlsched.comparisons.comparison_tables import conditions
     from ddlsched.comparisons.yaml_file import read_yaml
 
     plan = planned(*read_yaml(path))

@@ -9,7 +9,7 @@ import typer
 
 from ddlsched.cli.command_class import Command
 from ddlsched.cli.import_command import EPILOG, import_command
-from ddlsched.cli.numbers import real, whole
+from ddlsched.cli.option_values import real, whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.io.files import refuse_unwritable, replacing
 
@@ -25,6 +25,32 @@ app = typer.Typer(
 
 
 app.command("import", cls=Command, epilog=EPILOG)(import_command)
+
+
+@app.command("failures", cls=Command, epilog=EPILOG)
+def failures(
+    format_name: Annotated[
+        str, typer.Argument(metavar="FORMAT", help="One of the formats below, whose jobs have states.")
+    ],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of the trace.")],
+    out: Annotated[Path | None, typer.Option(help="File to write.", metavar="FILE.csv", show_default="stdout")] = None,
+) -> None:
+    """Count how often jobs of a trace failed: a table of causes for --failures."""
+    import csv
+    import io
+
+    from ddlsched.workload.traces.trace_failures import COLUMNS, failure_rows
+
+    if out is not None:
+        refuse_unwritable(out, "--out")
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *failure_rows(format_name, files)])
+    if out is None:
+        emit(text.getvalue())
+        return
+    with replacing(out, "--out") as file:
+        file.write_text(text.getvalue())
+    notice(f"wrote {out}")
 
 
 @app.command("microsoft-160", cls=Command)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ddlsched.errors import InputError
 from ddlsched.units import MAX_NS, ns_from_s
 
 if TYPE_CHECKING:
@@ -48,17 +50,32 @@ Change: TypeAlias = CapacityChange | Strike
 class FailurePlaces(NamedTuple):
     """Where failures may happen: the first GPU of each server and the end, the servers of each rack, and the jobs.
 
-    Of jobs it is their arrival (nanoseconds) and GPUs, by number.
+    Of jobs it is their arrival (nanoseconds) and GPUs, by number; ``levels`` the unit of each server, by level.
     """
 
     first_gpus: Sequence[int]
     racks: Sequence[Sequence[int]] = ()
     jobs: Sequence[tuple[int, int]] = ()
+    levels: Mapping[str, Sequence[int]] = MappingProxyType({})
 
     @property
     def num_servers(self) -> int:
         """How many servers there are."""
         return len(self.first_gpus) - 1
+
+    def units(self, level: str) -> list[list[int]]:
+        """Return the servers of each unit of a level, each server alone, or those at one switch (``rack``)."""
+        if level == "server":
+            return [[server] for server in range(self.num_servers)]
+        if level == "rack" and self.racks:
+            return [list(rack) for rack in self.racks]
+        if level not in self.levels:
+            known = ", ".join(["rack", *(name for name in self.levels if name not in ("server", "rack"))])
+            raise InputError(f"failures: the topology has no level {level!r}; expected gpu, server, job, or {known}")
+        units: dict[int, list[int]] = {}
+        for server, unit in enumerate(self.levels[level]):
+            units.setdefault(unit, []).append(server)
+        return list(units.values())
 
 
 class _Thing(NamedTuple):
@@ -179,12 +196,19 @@ def _things(cause: FailureCause, places: FailurePlaces, luck: np.ndarray | None)
             if num_gpus >= cause.least_gpus:
                 yield _Thing(cause, (), range(0), job, 1.0)
         return
-    racks = {server: rack for rack in places.racks for server in rack}
-    hit = [list(rack) for rack in places.racks] if cause.per == "rack" else [[s] for s in range(places.num_servers)]
+    single = cause.per in ("gpu", "server")
+    hit = places.units("server" if single else cause.per)
+    taken_with: dict[int, list[int]] = {}
+    if cause.takes != "job":
+        taken_with = {server: unit for unit in places.units(cause.takes) for server in unit}
     for servers in hit:
-        lemon = luck is not None and cause.per != "rack" and luck[servers[0]] < lemons
-        rate = 1.0 if cause.per == "rack" else (cause.lemon_times if lemon else 1.0) / mean
-        taken = racks.get(servers[0], servers) if cause.takes == "rack" else servers
+        lemon = luck is not None and single and luck[servers[0]] < lemons
+        rate = (cause.lemon_times if lemon else 1.0) / mean if single else 1.0
+        taken = taken_with.get(servers[0], servers)
+        if not set(taken).issuperset(servers):
+            raise InputError(
+                f"failures, cause {cause.cause!r}: takes a {cause.takes}, of which none holds a whole {cause.per}"
+            )
         gpus = range(first[min(servers)], first[max(servers) + 1])
         for gpu in gpus if cause.per == "gpu" else (-1,):
             yield _Thing(cause, taken, gpus if gpu < 0 else range(gpu, gpu + 1), -1, rate, servers[0], bool(lemon))

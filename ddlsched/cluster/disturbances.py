@@ -79,8 +79,8 @@ class Disturbances:
     server_repair_s
         Mean time of a server from failure to repair, seconds, exponentially distributed.
     failures
-        Why servers and jobs fail: a published table by its name (llama3-16k, rsc-1, rsc-2), or CSV with the columns
-        cause, per, per_1000_days and optionally others (docs/workloads.md); in Python also objects of
+        Why servers and jobs fail: a published table by its name (acme, llama3-16k, rsc-1, rsc-2), or CSV with the
+        columns cause, per, per_1000_days and optionally others (docs/workloads.md); in Python also objects of
         :class:`~ddlsched.cluster.failure_causes.FailureCause`.
     outages
         When which server is down, in place of random failures: CSV with the columns server, from_s, to_s; in Python

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import gamma, inf
 from pathlib import Path
-from typing import Literal
 
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.io.tables import cell_number, cell_time_s, cell_whole, csv_rows, located, readable
@@ -22,7 +21,8 @@ _DAY_S = 86_400.0
 _NUMBERS = ("shape", "lemon_share", "lemon_times")
 _NEEDED = ("cause", "per", "per_1000_days")
 _FURTHER = ("takes", "noticed_s", "repair_s", "warned", "least_gpus", *_NUMBERS, "source")
-_WIDTH = {"job": 0, "gpu": 0, "server": 1, "rack": 2}
+_WIDTH = {"job": 0, "gpu": 0, "server": 1}
+"""Of what is no level of the topology; those are wider."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,12 @@ class FailureCause:
     cause
         Its name.
     per
-        What has the rate: each GPU, server (also for its cable), rack (the servers at one switch) or job.
+        What has the rate: each GPU, server (also for its cable), rack (the servers at one switch), job, or unit of
+        another level of the topology, by its name, such as ``pod`` (an NVLink domain, what a switch serves).
     mtbf_s
         Mean time of one of these from repair to failure, seconds; by default 30 days.
     takes
-        What goes down: the job alone, which starts again where it is; the server; the rack.
+        What goes down: the job alone, which starts again where it is; the server; the rack, or unit of a level.
     noticed_s
         Until then the jobs that it hits hang on their GPUs, seconds; infinite: nobody notices, and they go on.
     repair_s
@@ -55,9 +56,9 @@ class FailureCause:
     """
 
     cause: str
-    per: Literal["gpu", "server", "rack", "job"]
+    per: str
     mtbf_s: float = ranged(30 * 86_400.0, 1e-3, 1e18)
-    takes: Literal["job", "server", "rack"] = "server"
+    takes: str = "server"
     noticed_s: float = 0.0
     repair_s: float = 3600.0
     shape: float = ranged(1.0, 0.1, 20.0)
@@ -75,7 +76,7 @@ class FailureCause:
             value = getattr(self, name)
             if not isinstance(value, float | int) or not (0 <= value <= LAST_S or value == inf):
                 raise InputError(f"{who}: {name} is {value!r}; expected seconds from 0, or never")
-        if self.takes != "job" and _WIDTH[self.takes] < _WIDTH[self.per]:
+        if self.takes == "gpu" or (self.takes != "job" and _width(self.takes) < _width(self.per)):
             raise InputError(f"{who}: takes is {self.takes!r}; expected job, or no less than a {self.per}")
         if self.per == "job" and self.takes != "job":
             raise InputError(f"{who}: takes is {self.takes!r}, but it is a cause of jobs; expected job")
@@ -100,11 +101,15 @@ class FailureCause:
         return self.mtbf_s if self.shape == 1 else self.mtbf_s / gamma(1 + 1 / self.shape)
 
 
+def _width(thing: str) -> int:
+    return _WIDTH.get(thing, 2)
+
+
 def failures_per_s(causes: Iterable[FailureCause], num_gpus: int, num_servers: int) -> float:
-    """Return how often a job of so many GPUs on so many servers of one rack is hit without a warning, per second."""
-    things = {"gpu": num_gpus, "server": num_servers, "rack": 1, "job": 1}
+    """Return how often a job of so many GPUs on so many servers of one unit is hit without a warning, per second."""
+    things = {"gpu": num_gpus, "server": num_servers}
     return sum(
-        things[cause.per] / cause.mtbf_s
+        things.get(cause.per, 1) / cause.mtbf_s
         for cause in causes
         if not cause.warned and cause.noticed_s < inf and (cause.per != "job" or num_gpus >= cause.least_gpus)
     )

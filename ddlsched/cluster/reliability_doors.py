@@ -133,6 +133,8 @@ class StoppedJob:
         Servers that are held back and there, with how many GPUs each has.
     racks
         The servers at each switch.
+    can_shrink
+        Whether it can go on with fewer GPUs: all of its workers do the same.
     now_s
         The time, seconds.
     """
@@ -144,11 +146,15 @@ class StoppedJob:
     spares: Mapping[int, int]
     racks: Sequence[Sequence[int]]
     now_s: float
+    can_shrink: bool = False
 
 
 @runtime_checkable
 class RecoveryPolicy(Protocol):
-    """How a job goes on that has lost servers; ``start_s`` is what a spare takes to start, seconds."""
+    """How a job goes on that has lost servers.
+
+    A policy may have ``patience_s``: a job that has waited for so long, seconds, gives its GPUs back and queues.
+    """
 
     @property
     def start_s(self) -> float:
@@ -159,8 +165,12 @@ class RecoveryPolicy(Protocol):
         """Return the servers that are held back from the beginning; one that is taken is followed by one repaired."""
         ...
 
-    def recover(self, stopped: StoppedJob) -> Mapping[int, int] | Wait | None:
-        """Return for each lost server the spare that takes its place; :data:`WAIT`; or None: it joins the queue."""
+    def recover(self, stopped: StoppedJob) -> Mapping[int, int] | Wait | int | None:
+        """Return how it goes on.
+
+        For each lost server the spare that takes its place; :data:`WAIT`; with how many of the GPUs left it goes on,
+        until all its servers are back; or None: it joins the queue.
+        """
         ...
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.plugins.defaults import DEFAULT_CONTENTION
-from ddlsched.results.fairness import finish_time_fairness
-from ddlsched.results.metrics import size_class
+from ddlsched.results.metrics import finish_time_fairness, size_class
 from ddlsched.simulation import simulate
 from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
@@ -40,7 +39,7 @@ def job_metrics(result: Result) -> pd.DataFrame:
     """Return a run's table of jobs with columns for slowdown and fairness.
 
     Columns added to those of :attr:`Result.jobs`: alone_s (:func:`alone_s`); slowdown
-    (jct_s / alone_s); finish_time_fairness (ρ of :func:`ddlsched.results.fairness.finish_time_fairness`);
+    (jct_s / alone_s); finish_time_fairness (ρ of :func:`ddlsched.results.metrics.finish_time_fairness`);
     size_class ("1", "2-4", "5-7" or "8+" GPUs; of an elastic job by the most that it can use, which no policy
     changes). Slowdown and ρ are NaN for a job that did not finish, and for one that has no work, whose alone_s is 0.
     """

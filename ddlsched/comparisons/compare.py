@@ -11,7 +11,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.comparison import Comparison, begin, finish
 from ddlsched.comparisons.run_plan import ComparisonPlan
 from ddlsched.comparisons.settings import Location, Where, checked_settings
-from ddlsched.comparisons.sweeps.run_watch import under_way
+from ddlsched.comparisons.sweeps.run import under_way
 from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.engine.run_progress import long_run_remark
 from ddlsched.errors import says_unknown_arguments

@@ -54,7 +54,7 @@ class Checkpointing:
         servers = state.cluster.num_servers
         self._storage = range(max(servers - self._store.servers, 0), servers)
         state.now.asks_moves[0] = 1
-        placing.started = self._plan_next
+        placing.started.append(self._plan_next)
 
     # --- when
 
@@ -65,10 +65,10 @@ class Checkpointing:
         if isinstance(job, ElasticJob):
             return
         servers = len({state.server_of_gpu[gpu] for gpu in stay.gpus})
-        rate = failures_per_s(self._disturbances.causes, job.num_gpus, servers)
+        rate = failures_per_s(self._disturbances.causes, len(stay.gpus), servers)
         seen = CheckpointedJob(
             job_id=job.job_id,
-            num_gpus=job.num_gpus,
+            num_gpus=len(stay.gpus),
             write_s=self._write_ns.get(number, self._stall_ns(stay.gpus, number)) / NS_PER_S,
             restart_s=self._placing.restart_ns(number) / NS_PER_S,
             time_to_failure_s=1 / rate if rate else inf,
@@ -144,10 +144,12 @@ class Checkpointing:
     def _disk_ns(self, gpus: Sequence[int], number: int) -> int:
         """Return what it takes a server with the most workers to write or read their state, nanoseconds."""
         most = max(Counter(self._state.server_of_gpu[gpu] for gpu in gpus).values())
-        return round(most * self._worker_bytes(number) / self._store.gb_per_s)
+        return round(most * self._worker_bytes(number, len(gpus)) / self._store.gb_per_s)
 
-    def _worker_bytes(self, number: int) -> int:
-        return self._disturbances.state_bytes(self._state.workload[number].gpu_memory_bytes)
+    def _worker_bytes(self, number: int, num_gpus: int) -> int:
+        """Return a worker's part of a job's state; a job that has shrunk has as much in all."""
+        job = self._state.workload[number]
+        return self._disturbances.state_bytes(job.gpu_memory_bytes) * job.num_gpus // num_gpus
 
     def _writes(self, number: int, gpus: Sequence[int]) -> list[StateTransfer]:
         """Return what goes over the network when a job on GPUs saves its state."""
@@ -155,7 +157,7 @@ class Checkpointing:
             return []
         servers = [self._state.server_of_gpu[gpu] for gpu in gpus]
         targets = self._holders(servers)
-        return self._transfers.between(list(zip(servers, targets, strict=True)), self._worker_bytes(number))
+        return self._transfers.between(list(zip(servers, targets, strict=True)), self._worker_bytes(number, len(gpus)))
 
     def _holders(self, servers: Sequence[int]) -> list[int]:
         """Return for each worker, by its server, the server that has its state after a checkpoint."""
@@ -189,7 +191,9 @@ class Checkpointing:
     def _set_left(self, number: int, iterations: int) -> None:
         jobs = self._state.jobs
         jobs.iterations_left[number] = jobs.start_iterations_left[number] = iterations
-        iteration_ns = jobs.service_ns.item(number) // jobs.iterations.item(number)
+        iteration_ns = jobs.compute_ns.item(number) * jobs.num_gpus.item(number)
+        if jobs.grouped.item(number):
+            iteration_ns = jobs.service_ns.item(number) // jobs.iterations.item(number)
         jobs.remaining_service_ns[number] = iterations * iteration_ns
 
     def _read_later(self, number: int, gpus: Sequence[int]) -> None:

@@ -41,9 +41,8 @@ from ddlsched.engine.state_transfers import StateTransfers
 from ddlsched.engine.stops_and_moves import StopsAndMoves
 from ddlsched.engine.tenant_rounds import TenantRounds
 from ddlsched.engine.transfer_decisions import TransferDecisions
-from ddlsched.errors import InputError, SimulationError, label
+from ddlsched.errors import SimulationError, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
-from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 
 __all__ = ["RunParts", "Simulation", "run_simulation"]
@@ -109,7 +108,6 @@ class Simulation:
 
     def __init__(self, workload: Workload, settings: RunSettings, in_python: frozenset[Kind] = frozenset()) -> None:
         self._settings = settings
-        _refuse_recovery(workload, settings)
         cluster, network, disturbances = settings.cluster, settings.network, settings.disturbances
         streams = random_streams(settings.options["seed"])
         self._policies = policies = CheckedPolicies(
@@ -154,7 +152,7 @@ class Simulation:
         in_loop = self._forms.loop_asks_for_paths(settings.window is not None, beyond_plain_rings(state))
         hops = HopTables(state, self._routes) if in_loop else None
         self._placing = JobPlacement(state, policies, costs, self._routes, disturbances, transfers, hops)
-        self._servers = ServerOutages(state, changes, disturbances, standstill, self._placing)
+        self._servers = ServerOutages(state, changes, disturbances, standstill, policies, self._placing)
         self._sending_state = sending
         if saving is not None:
             saved = Checkpointing(state, disturbances, saving, self._placing, transfers, self._servers.at)
@@ -162,7 +160,11 @@ class Simulation:
         self._moving = StopsAndMoves(state, policies, self._placing, standstill) if moving else None
         self._tenants = None
         if self._moving is not None and settings.tenants is not None:
-            self._tenants = TenantRounds(state, policies, self._placing, settings.tenants, self._moving.preempt)
+            recovery = self._servers.recovery
+            waiting = () if recovery is None else recovery.waiting
+            self._tenants = TenantRounds(
+                state, policies, self._placing, settings.tenants, self._moving.preempt, waiting
+            )
         self._resizing = Rescaling(state, policies, self._placing)
         self._sending = TransferDecisions(state, policies, settings.contention)
         self._outside = policies.advance_run
@@ -386,6 +388,9 @@ class Simulation:
         if self._servers.checkpointing is not None:
             self._servers.checkpointing.carry_out()
             self._state.now.must_place[0] = 0  # a job that left its GPUs has set it
+        if self._servers.recovery is not None:
+            self._servers.recovery.shrunk.carry_out()
+            self._state.now.must_place[0] = 0
         if self._moving is not None:
             self._stop_and_move(self._moving)
         if self._tenants is not None:
@@ -484,34 +489,9 @@ class Simulation:
 
 
 def _places(workload: Workload, settings: RunSettings) -> FailurePlaces:
-    """Return where failures may happen.
-
-    Raises
-    ------
-    InputError
-        Failures that hit jobs while their servers stay, and elastic jobs.
-    """
-    hanging = [cause.cause for cause in settings.disturbances.causes if cause.hangs]
-    if hanging and any(isinstance(job, ElasticJob) for job in workload):
-        raise InputError(
-            f"failures, cause {hanging[0]!r}: is noticed later, or takes the job only, and jobs are elastic; expected "
-            "causes that are noticed at once and take a server"
-        )
+    """Return where failures may happen."""
     jobs = [(job.arrival_ns, job.num_gpus) for job in workload]
-    return FailurePlaces(settings.cluster.first_gpus.tolist(), settings.network.racks, jobs)
-
-
-def _refuse_recovery(workload: Workload, settings: RunSettings) -> None:
-    """Refuse checkpoints and recovery of elastic jobs, whose allocation decides, and recovery beside admission."""
-    disturbances = settings.disturbances
-    asked = disturbances.checkpoint is not None or disturbances.recovery is not None
-    if asked and any(isinstance(job, ElasticJob) for job in workload):
-        raise InputError(
-            "disturbances: checkpoint or recovery is given, and jobs are elastic; expected jobs of a fixed size, or an "
-            "allocation policy that has them go on with the GPUs left, at the price of rescale_cost"
-        )
-    if disturbances.recovery is not None and settings.tenants is not None:
-        raise InputError("disturbances: recovery is given, and queues decide who starts; expected one of the two")
+    return FailurePlaces(settings.cluster.first_gpus.tolist(), settings.network.racks, jobs, settings.network.levels)
 
 
 def _number_of(workload: Workload, window: Window | None) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from ddlsched.engine.grouped_parts import GroupedDag, Partition, Parts
 from ddlsched.engine.loop.splitting import put_on_network, stand_alone, take_off_network
 from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.engine.run_state import RunState
-from ddlsched.engine.sent_in_groups import SentInGroups
+from ddlsched.engine.sent_in_groups import Crossed, SentInGroups
 
 __all__ = ["GroupedJobs", "Sending"]
 
@@ -34,6 +34,7 @@ class Sending(NamedTuple):
 class _Folded(NamedTuple):
     """How a job is simulated now."""
 
+    colours: Colours
     dag: GroupedDag
     partition: Partition
     parts: Parts
@@ -98,7 +99,16 @@ class GroupedJobs:
         state, partition = self._state, sent.partition(colours)
         parts = dag.parts(partition)
         self._write(number, dag, partition, parts)
-        crossed = sent.crossed(parts, partition, colours)
+        if not state.jobs.folded.item(number):
+            state.now.num_folded[0] += 1
+        state.jobs.folded[number] = 1
+        crossed = self._lead(number, _Folded(colours, dag, partition, parts, sent, gpus))
+        return Sending(sent.links, crossed.num_links, crossed.links, crossed.shares, *sent.planned_of(parts))
+
+    def _lead(self, number: int, folded: _Folded) -> Crossed:
+        """Write down which links transfers cross or stand for, and which link is simulated for each."""
+        state, parts, sent = self._state, folded.parts, folded.sent
+        crossed = sent.crossed(parts, folded.partition, folded.colours)
         first = self._take_room(number, "crossings", len(crossed.all_links))
         arrays, jobs = state.arrays, state.jobs
         arrays.crossings.link[first : first + len(crossed.all_links)] = crossed.all_links
@@ -109,32 +119,31 @@ class GroupedJobs:
         state.links.leader[sent.links] = crossed.leaders
         state.links.leader_busy_ns[sent.links] = state.links.busy_ns[crossed.leaders]
         state.links.folded[sent.links] = crossed.folded
-        if not jobs.folded.item(number):
-            state.now.num_folded[0] += 1
-        jobs.folded[number] = 1
-        self._folded[number] = _Folded(dag, partition, parts, sent, gpus)
-        return Sending(sent.links, crossed.num_links, crossed.links, crossed.shares, *sent.planned_of(parts))
+        self._folded[number] = folded
+        return crossed
 
-    def split_meeting(self, gpus: Iterable[int], links: np.ndarray) -> None:
-        """Simulate each worker and link of a job by itself that a job meets which is about to come."""
+    def split_meeting(self, gpus: Sequence[int], links: np.ndarray) -> None:
+        """Tell apart the workers and links of a job that another comes to, and all that differ by that."""
         state = self._state
         for number in [*self._folded]:
             if not state.jobs.folded.item(number):
                 del self._folded[number]
                 continue
             held = self._folded[number]
-            if not set(gpus).isdisjoint(held.gpus.tolist()) or np.isin(held.sent.links, links).any():
-                self._split(number)
+            workers = _apart(held.colours.workers, np.isin(held.gpus, gpus))
+            met = _apart(held.colours.links, np.isin(held.sent.links, links))
+            if workers.max() > held.colours.workers.max() or met.max(initial=-1) > held.colours.links.max(initial=-1):
+                self._split(number, held.sent.alike(workers, met))
 
     def split_all(self) -> None:
         """Simulate every worker and tuple by itself, as it may matter which of several that are alike goes first."""
         self._state.now.doubt[0] = 0
         for number in [*self._folded]:
             if self._state.jobs.folded.item(number):
-                self._split(number)
+                self._split(number, Colours(*(np.arange(len(each)) for each in self._folded[number].colours)))
 
-    def _split(self, number: int) -> None:
-        """Simulate every worker, tuple and link of a job by itself, from the state of those that stood for them."""
+    def _split(self, number: int, colours: Colours) -> None:
+        """Simulate more workers, tuples and links of a job, from the state of those that stood for them."""
         state, jobs = self._state, self._state.jobs
         old = self._folded.pop(number)
         take_off_network(state.arrays, number)
@@ -145,9 +154,9 @@ class GroupedJobs:
         ended = state.arrays.tasks.ended[begin : begin + len(old.parts.task)] == jobs.parity.item(number)
         ready = state.arrays.ready[flags : flags + len(old.parts.task)].copy()
         at_work = self._at_work(number)
-        finest = old.dag.finest
-        parts = old.dag.parts(finest)
-        self._write(number, old.dag, finest, parts)
+        partition = old.sent.partition(colours)
+        parts = old.dag.parts(partition)
+        self._write(number, old.dag, partition, parts)
         before = _places_before(old, parts)
         begin, flags = jobs.first_task.item(number), self._flags(number)
         tasks = state.arrays.tasks[begin : begin + len(parts.task)]
@@ -155,21 +164,24 @@ class GroupedJobs:
         tasks.pending = parts.pending(ended[before])
         tasks.load_ns[parts.num_computes :] = old.sent.planned_of(parts)[2]
         state.arrays.ready[flags : flags + len(parts.task)] = ready[before]
-        self._copy_transfers(number, old, parts, transfers[before[parts.num_computes :] - old.parts.num_computes])
+        states = transfers[before[parts.num_computes :] - old.parts.num_computes]
+        self._copy_transfers(number, _Folded(colours, old.dag, partition, parts, old.sent, old.gpus), states)
         stand_alone(state.arrays, number)
         self._resume(number, parts, at_work)
-        jobs.folded[number] = 0
-        state.now.num_folded[0] -= 1
+        if colours.counts == tuple(map(len, colours)):
+            del self._folded[number]
+            jobs.folded[number] = 0
+            state.now.num_folded[0] -= 1
         put_on_network(state.arrays, number)
 
-    def _copy_transfers(self, number: int, old: _Folded, parts: Parts, states: Any) -> None:
+    def _copy_transfers(self, number: int, folded: _Folded, states: Any) -> None:
         state, jobs = self._state, self._state.jobs
         first = jobs.first_transfer.item(number)
         transfers = state.arrays.transfers[first : first + len(states)]
         tasks = transfers.task.copy()
         transfers[:] = states
-        transfers.task, transfers.others = tasks, 0
-        crossed = old.sent.each(parts)
+        transfers.task, transfers.others = tasks, folded.parts.copies[folded.parts.num_computes :] - 1
+        crossed = self._lead(number, folded)
         begin = state.now.num_entries.item(0)
         self.make_room("entries", begin + len(crossed.links))
         entries = state.arrays.entries
@@ -179,7 +191,7 @@ class GroupedJobs:
         entries.transfer[begin : begin + len(crossed.links)] = owners
         ends = np.cumsum(crossed.num_links)
         transfers.first_entry, transfers.num_entries = begin + ends - crossed.num_links, crossed.num_links
-        transfers.entry_room, transfers.num_crossings = crossed.num_links, 0
+        transfers.entry_room = crossed.num_links
         state.now.num_entries[0] += len(crossed.links)
 
     def _flags(self, number: int) -> int:
@@ -214,7 +226,7 @@ class GroupedJobs:
         own = parts.worker[: parts.num_computes] * (parts.task.max() + 1) + parts.task[: parts.num_computes]
         workers = state.arrays.workers[first : first + count]
         for tasks, write in zip(at_work, (state.gpus.task, workers.first_ready), strict=True):
-            some = np.flatnonzero(tasks >= 0)
+            some = np.flatnonzero((tasks >= 0) & (workers.leader == first + np.arange(count)))
             numbers = np.searchsorted(own, some * (parts.task.max() + 1) + tasks[some])
             write[workers.gpu[some] if write is state.gpus.task else some] = numbers
 
@@ -279,6 +291,12 @@ class GroupedJobs:
             state.arrays = state.arrays._replace(**{name: longer})
             if name == "tasks":
                 state.tasks = Columns(longer)
+
+
+def _apart(colours: np.ndarray, some: np.ndarray) -> np.ndarray:
+    """Return colours of which some that others have, too, are told apart."""
+    shared = some & (np.bincount(colours, minlength=1)[colours] > 1)
+    return np.where(shared, len(colours) + np.arange(len(colours)), colours)
 
 
 def _codes(*columns: np.ndarray) -> np.ndarray:

@@ -56,8 +56,10 @@ class JobPlacement:
         """Where the state of each worker of a job is that a policy has taken off its GPUs: servers."""
         self.reading_ns: dict[int, int] = {}
         """For how long a job reads its state from a disk when it is placed next."""
-        self.started: Callable[[int], None] = lambda _: None
+        self.started: list[Callable[[int], None]] = []
         """Told of each job that has just been placed."""
+        self.stopped: list[Callable[[int], None]] = []
+        """Told of each job that a policy has just stopped, and that queues."""
         self.groups = GroupedJobs(state)
         """The jobs whose workers do different things."""
         self._reserved_ns: dict[int, int] = {}
@@ -131,7 +133,8 @@ class JobPlacement:
             self._put_folded(number, chosen, hold_ns)
         else:
             self._put(number, chosen, hold_ns, self._state_transfers(number, chosen) if sends is None else sends)
-        self.started(number)
+        for tell in self.started:
+            tell(number)
 
     def _put(self, number: int, chosen: list[int], hold_ns: int, transfers: list[StateTransfer]) -> None:
         state, costs, dag = self._state, self.costs, self._state.workload[number].dag

@@ -16,7 +16,7 @@ from ddlsched.network.collectives import Card
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Network, Node, Path, flows_of_ring
 from ddlsched.network.traffic import Way, collective_for
-from ddlsched.policies.path_views import FlowView, LinkLoads
+from ddlsched.policies.network_views import FlowView, LinkLoads
 from ddlsched.workload.job import Workload
 from ddlsched.workload.levels import demands_of
 

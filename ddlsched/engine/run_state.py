@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -100,6 +101,10 @@ class RunState:
             return stay.from_ns + stay.hold_ns
         began_ns = self.jobs.began_ns.item(number)
         return int(began_ns) if began_ns > stay.from_ns else MAX_NS
+
+    def gpus_on(self, gpus: Iterable[int], servers: Collection[int]) -> list[int]:
+        """Return those GPUs that are on some servers."""
+        return [gpu for gpu in gpus if self.server_of_gpu[gpu] in servers]
 
     def is_present(self, server: int) -> bool:
         """Return whether a server is there."""

@@ -28,8 +28,7 @@ class Crossed(NamedTuple):
     first, num, all_links, all_shares
         The same of all links that a transfer crosses, or one that it stands for; transfers share them.
     leaders, folded
-        Of each of the job's links the one simulated for it, and 1 if transfers stand for others on it, 2 if such cross
-        several links of one class.
+        Of each of the job's links the one simulated for it, and 1 if transfers stand for others on it.
     """
 
     num_links: np.ndarray
@@ -138,8 +137,7 @@ class SentInGroups:
             rows, counts = np.unique(np.stack([own, on, share.reshape(-1)]), axis=1, return_counts=True)
             times = counts // sizes[rows[1]] if len(counts) else counts
             leaders = leader_of_class[rows[1]] if len(counts) else rows[1]
-            several = counts > copies[rows[0]]
-            folded[leaders] = np.maximum(folded[leaders], np.where(copies[rows[0]] > 1, 1 + several, 0))
+            np.maximum.at(folded, leaders, copies[rows[0]] > 1)
             simulated.append(
                 _rows(
                     np.repeat(rows[0], times),
@@ -163,13 +161,6 @@ class SentInGroups:
         all_shares = np.concatenate([np.zeros(0), *(rows.shares for rows in everything)])
         leaders = self.links[leader_of_class[colours.links]] if len(self.links) else self.links
         return Crossed(num_links, links, shares, starts, counts, all_links, all_shares, leaders, folded)
-
-    def each(self, parts: Parts) -> Crossed:
-        """Return what the transfers of the finest partition put on links."""
-        rows = [_Rows(kind.first, kind.counts, kind.links, kind.shares) for kind in self.kinds]
-        none = np.zeros(0, np.int64)
-        taken = _taken(rows, self.kind_of[parts.task[parts.num_computes :]], parts.place)
-        return Crossed(*taken, none, none, none, none, none, none)
 
     def planned_of(self, parts: Parts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return of each transfer the bytes on its links, the latency, nanoseconds, and the load, nanoseconds."""

@@ -14,6 +14,7 @@ import numpy as np
 from ddlsched.cluster.capacity_changes import CapacityChange, Strike
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.checkpointing import Checkpointing
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
 from ddlsched.engine.loop.from_python import stop_job
@@ -42,6 +43,8 @@ class ServerOutages:
         When work is safe, how jobs go on, and who looks after servers.
     standstill
         Told of every job that stops.
+    policies
+        Know what a change of a job's size costs.
     placing
         Puts a job that hangs, or that starts again where it is, back on its GPUs.
 
@@ -63,6 +66,7 @@ class ServerOutages:
         changes: Callable[[Collection[int]], Iterator[CapacityChange | Strike]],
         disturbances: Disturbances,
         standstill: Standstill,
+        policies: CheckedPolicies,
         placing: JobPlacement,
     ) -> None:
         self._state, self._placing = state, placing
@@ -71,7 +75,9 @@ class ServerOutages:
         self._disturbances, self._standstill = disturbances, standstill
         self._health = disturbances.health_policy
         given = disturbances.recovery
-        self._recovery = None if given is None else Recovery(state, resolve("recovery", given), placing)
+        self.recovery = (
+            None if given is None else Recovery(state, resolve("recovery", given), policies, placing, self.at)
+        )
         self.checkpointing: Checkpointing | None = None
         """Takes jobs back to what they have saved, if they do so at a cost."""
         self.down: dict[int, int] = {}
@@ -85,8 +91,8 @@ class ServerOutages:
 
     def begin(self) -> None:
         """Before the first event: hold spares back."""
-        if self._recovery is not None:
-            self._recovery.hold_back()
+        if self.recovery is not None:
+            self.recovery.hold_back()
 
     def at(self, time_ns: int, call: Callable[[], None]) -> None:
         """Have something called at a time, nanoseconds, at least one from now."""
@@ -110,8 +116,8 @@ class ServerOutages:
         if come:
             gpus = [gpu for server in come for gpu in self._gpus(server)]
             restore_gpus(state.arrays, np.array(gpus, np.int64))
-        if come and self._recovery is not None:
-            self._recovery.resume(come)
+        if come and self.recovery is not None:
+            self.recovery.resume(come)
         running, lost_ns = state.jobs.state == JobState.RUNNING, state.jobs.lost_ns.copy()
         # Those that go without warning first, since a job may have GPUs on servers of both kinds.
         going.sort(key=lambda change: change.warned)
@@ -122,8 +128,9 @@ class ServerOutages:
         stopped: list[int] = np.flatnonzero(running & (state.jobs.state == JobState.QUEUED)).tolist()
         for number in stopped:
             self._note_stop(number, going, lost_ns.item(number))
-        for number in stopped if self._recovery is not None else ():
-            self._recovery.recover(number)  # type: ignore[union-attr]
+        fixed = (number for number in stopped if not state.jobs.elastic.item(number))
+        for number in fixed if self.recovery is not None else ():
+            self.recovery.recover(number)  # type: ignore[union-attr]
         for strike in strikes:
             for number in self._hit(strike):
                 self._strike(number, strike)
@@ -138,7 +145,7 @@ class ServerOutages:
 
     def _take_changes(self) -> tuple[list[int], list[CapacityChange], list[Strike]]:
         """Return the servers that come now, those that go, and what hits jobs only; of spares nobody notices either."""
-        state, recovery = self._state, self._recovery
+        state, recovery = self._state, self.recovery
         come: list[int] = []
         going: list[CapacityChange] = []
         strikes: list[Strike] = []
@@ -184,7 +191,7 @@ class ServerOutages:
         """Take a stopped job, which had lost ``before_ns``, back to what it has ``saved``; return what it loses now."""
         state = self._state
         state.end_stay(number)
-        if self.checkpointing is not None and not saved:
+        if self.checkpointing is not None and not saved and not state.jobs.elastic.item(number):
             lost_ns = self.checkpointing.fall_back(number, state.now_ns if since_ns is None else since_ns)
             state.jobs.lost_ns[number] = before_ns + lost_ns
         lost_ns = int(state.jobs.lost_ns.item(number)) - before_ns
@@ -228,7 +235,11 @@ class ServerOutages:
         gpus, before_ns = list(state.views[number].gpus), state.jobs.lost_ns.item(number)
         stop_job(state.arrays, number, self._disturbances.checkpoint_iterations)
         lost_ns = self._end_stay(number, cause, before_ns, since_ns=since_ns)
-        state.now.num_queued[0] -= 1  # it has joined the queue last
+        if state.jobs.elastic.item(number):
+            state.now.num_elastic_queued[0] -= 1
+            state.jobs.lost_samples[number] = 0  # which an allocation policy is told at a loss of GPUs
+        else:
+            state.now.num_queued[0] -= 1  # it has joined the queue last
         self._placing.put_again(number, gpus, hang_ns)
         return lost_ns
 

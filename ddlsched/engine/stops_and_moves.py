@@ -7,10 +7,10 @@ from ddlsched.engine.decisions.rounds import stop_running
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.from_python import stop_job, wake
 from ddlsched.engine.loop.iterations import go_on
-from ddlsched.engine.loop.room import reserve_bytes
 from ddlsched.engine.loop.state_flows import plan_move, wake_running
 from ddlsched.engine.outcome import Departure
 from ddlsched.engine.records.field_values import JobState
+from ddlsched.engine.reserved_gpus import ReservedGpus
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.server_outages import Standstill
 from ddlsched.errors import InputError
@@ -35,7 +35,7 @@ class StopsAndMoves:
         self._state, self._policies, self._placing = state, policies, placing
         self._standstill = standstill
         self._targets: dict[int, list[int]] = {}
-        self._reserved: dict[int, list[tuple[int, int]]] = {}
+        self._reserved = ReservedGpus(state)
         self.departures: list[Departure] = []
         self._refuse_elastic()
         state.now.asks_moves[0] = policies.placement_moves
@@ -80,6 +80,8 @@ class StopsAndMoves:
         if number in self._targets:
             self._release(number)
         self._leave(number, why, moved=False)
+        for tell in self._placing.stopped:
+            tell(number)
         self._standstill.count(number, f"{kind} {self._policies.label(kind)}")
 
     def _leave(self, number: int, why: str, *, moved: bool) -> None:
@@ -103,27 +105,18 @@ class StopsAndMoves:
         movable = [
             view
             for view in self._running()
-            if not jobs.leaving.item(view.number) and not jobs.restarting.item(view.number)
+            if not jobs.leaving.item(view.number)
+            and not jobs.restarting.item(view.number)
+            and len(view.gpus) == state.workload[view.number].num_gpus
         ]
         for number, gpus in self._policies.moves(movable, self._placing.view()):
             self._targets[number] = gpus
-            self._reserved[number] = []
-            for gpu in set(gpus).difference(state.views[number].gpus):
-                self._reserve(number, gpu)
+            self._reserved.take(number, set(gpus).difference(state.views[number].gpus))
             plan_move(state.arrays, number)
-
-    def _reserve(self, number: int, gpu: int) -> None:
-        state = self._state
-        taken_bytes = state.jobs.memory_bytes.item(number)
-        if state.cluster.exclusive:
-            taken_bytes = state.gpus.free_bytes.item(gpu) + 1
-        reserve_bytes(state.arrays, gpu, taken_bytes)
-        self._reserved[number].append((gpu, taken_bytes))
 
     def _release(self, number: int) -> list[int]:
         """Give back what is reserved for a job, and return where it was to go."""
-        for gpu, taken_bytes in self._reserved.pop(number):
-            reserve_bytes(self._state.arrays, gpu, -taken_bytes)
+        self._reserved.release(number)
         return self._targets.pop(number)
 
     def carry_out(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class TenantRounds:
         Its queues.
     stop
         Takes a job, by number, off its GPUs, and notes why.
+    waiting
+        The jobs that keep their GPUs, and so their quota, until their servers are back; nobody preempts them.
 
     Attributes
     ----------
@@ -46,7 +48,9 @@ class TenantRounds:
         placing: JobPlacement,
         tenants: Tenants,
         stop: Callable[[int, str], None],
+        waiting: Collection[int] = (),
     ) -> None:
+        self._waiting, self._aside = waiting, dict[int, HeldQuota]()
         self._state, self._policies, self._placing, self._stop = state, policies, placing, stop
         for number, job in enumerate(state.workload):
             tenants.refuse_others(state.workload.where(number), job.job_id, job.queue)
@@ -81,7 +85,16 @@ class TenantRounds:
         self._num_there, self._started = num_there, False
         numbers = np.fromiter(self._holdings, np.int64, len(self._holdings))
         for number in numbers[self._state.jobs.state[numbers] != JobState.RUNNING].tolist():
-            self._release(number)
+            if number in self._waiting:
+                self._aside[number] = self._holdings.pop(number)
+                del self._by_queue[self._aside[number].queue][number]
+            else:
+                self._release(number)
+        for number in [number for number in self._aside if number not in self._waiting]:
+            holding = self._aside.pop(number)
+            self._holdings[number] = self._by_queue[holding.queue][number] = holding
+            if self._state.jobs.state.item(number) != JobState.RUNNING:  # it has given way
+                self._release(number)
 
     def _make_room(self, more: bool = True) -> None:
         """Note that what found no place may find one now."""
@@ -108,14 +121,15 @@ class TenantRounds:
     def _carry_out(self) -> list[int]:
         """Carry out the policy's answers; return who stopped, by number."""
         stopped: list[int] = []
-        before, cluster = frozenset(self._holdings), self._placing.view()
-        for answer in self._policies.admit_jobs(self._view(), cluster, before):
+        new, cluster = set[int](), self._placing.view()
+        for answer in self._policies.admit_jobs(self._view(), cluster, new):
             if isinstance(answer, NotAdmitted):
                 self._note_refusal(answer.job.number, answer.reason)
             elif (gpus := self._gpus_for(answer, cluster)) is None:
                 self._note_refusal(answer.job.number, _NO_PLACE)
             else:
                 stopped += self._start(answer, gpus)
+                new.add(answer.job.number)
         return stopped
 
     def _gpus_for(self, answer: Admission, cluster: ClusterView) -> list[int] | None:

@@ -11,9 +11,9 @@ import numpy as np
 from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import Ask, AskedPolicy, Decision, SchedulingEnv
 from ddlsched.errors import InputError
+from ddlsched.policies.choosing import log_share
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.policies.queue_features import log_share
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 
@@ -31,7 +31,7 @@ class AllocationEnv(SchedulingEnv):
 
     ``job`` has the GPUs that it has, at least needs and at most uses, as shares of the cluster's; samples left, time
     since its arrival and time for which it is still being resized, s, by
-    :func:`~ddlsched.policies.queue_features.log_share`. ``cluster`` has the GPUs not given yet as a share; the jobs to
+    :func:`~ddlsched.policies.choosing.log_share`. ``cluster`` has the GPUs not given yet as a share; the jobs to
     be asked after this one, and all, by the same function.
     """
 

@@ -13,9 +13,8 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.loop.batch.transfers import MET
 from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import Ask, AskedPolicy, Decision, SchedulingEnv
-from ddlsched.policies.choosing import begun_placement
+from ddlsched.policies.choosing import begun_placement, log_share
 from ddlsched.policies.doors import PlacementPolicy
-from ddlsched.policies.queue_features import log_share
 from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.job import Workload
@@ -34,7 +33,7 @@ class CommunicationEnv(SchedulingEnv):
     Asked for each transfer that waits and would meet another; one that meets nobody starts.
 
     ``transfers`` has a row for the transfer and for the first 4 that it would meet: MB left and the compute time left
-    of its job, s, by :func:`~ddlsched.policies.queue_features.log_share`, the job's GPUs / the cluster's, and 1.
+    of its job, s, by :func:`~ddlsched.policies.choosing.log_share`, the job's GPUs / the cluster's, and 1.
     ``most`` is the most transfers on one of its links, by the same function.
 
     Parameters

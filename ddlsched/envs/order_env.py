@@ -12,9 +12,8 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import Ask, Decision, SchedulingEnv
 from ddlsched.errors import InputError
-from ddlsched.policies.choosing import Choosing, begun_placement
+from ddlsched.policies.choosing import JOB_FEATURES, Choosing, begun_placement
 from ddlsched.policies.doors import PlacementPolicy
-from ddlsched.policies.queue_features import JOB_FEATURES
 from ddlsched.units import is_whole
 from ddlsched.workload.job import Workload
 
@@ -27,7 +26,7 @@ class OrderEnv(SchedulingEnv):
     Asked while a job has room. Action i starts the i-th job of the queue, where ``placement`` puts it; the last action
     waits. Waiting is not allowed on an idle cluster. Decisions without a choice are not asked for.
 
-    ``queue`` has a row a job, columns :data:`~ddlsched.policies.queue_features.JOB_FEATURES`, in the order of
+    ``queue`` has a row a job, columns :data:`~ddlsched.policies.choosing.JOB_FEATURES`, in the order of
     ``order``.
 
     Parameters

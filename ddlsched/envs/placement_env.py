@@ -10,7 +10,7 @@ import numpy as np
 
 from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import Ask, AskedPolicy, Decision, SchedulingEnv
-from ddlsched.policies.queue_features import JOB_FEATURES, log_shares, queue_features
+from ddlsched.policies.choosing import JOB_FEATURES, log_shares, queue_features
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.units import NS_PER_S
 
@@ -26,9 +26,9 @@ class PlacementEnv(SchedulingEnv):
     asked again until the job has all. The last action lets the job wait; it is allowed before the first server, and not
     on an idle cluster.
 
-    ``job`` has the columns :data:`~ddlsched.policies.queue_features.JOB_FEATURES`; ``servers`` has a row a server: the
+    ``job`` has the columns :data:`~ddlsched.policies.choosing.JOB_FEATURES`; ``servers`` has a row a server: the
     GPUs eligible, and taken by this job so far, as shares of the most that a server has; the load of the least-loaded
-    eligible GPU, seconds, by :func:`~ddlsched.policies.queue_features.log_share`.
+    eligible GPU, seconds, by :func:`~ddlsched.policies.choosing.log_share`.
     """
 
     doors: ClassVar[frozenset[str]] = frozenset({"placement"})

@@ -24,9 +24,9 @@ from ddlsched.envs.vector_env import SchedulingVectorEnv, Wait
 from ddlsched.errors import InputError, label
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.choosing import begun_placement
+from ddlsched.policies.cluster_view import GpuKey, is_gpu_order
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.policies.gpu_order import GpuKey, is_gpu_order
 from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
 from ddlsched.workload.elastic_job import ElasticJob
 
@@ -72,9 +72,10 @@ class _StartVectorEnv(SchedulingVectorEnv):
 class OrderVectorEnv(_StartVectorEnv):
     """Many runs of :class:`~ddlsched.envs.order_env.OrderEnv`, stepped by compiled code.
 
-    So is ``placement`` if it is an order of GPUs (:class:`~ddlsched.policies.gpu_order.TakesGpusInOrder`), as ``lwf``
-    and ``first-fit`` are. Jobs must not be stopped, moved or elastic, servers not fail, ``order`` must be one that is
-    compiled, and ``placement`` must not ask to be woken. Parameters are the number of runs, and those of ``OrderEnv``.
+    So is ``placement`` if it is an order of GPUs (:class:`~ddlsched.policies.cluster_view.TakesGpusInOrder`), such as
+    ``lwf`` and ``first-fit``. Jobs must not be stopped, moved or elastic, servers not fail, ``order`` must be one that
+    is compiled, and ``placement`` must not ask to be woken. Parameters are the number of runs, and those of
+    ``OrderEnv``.
     """
 
     single, steps = OrderEnv, ORDER_STEPS

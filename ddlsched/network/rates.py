@@ -37,7 +37,8 @@ WEIGHT_UNIT = 2.0**-20
 """Weights count in whole multiples of this, so that their sums are exact."""
 
 NEGLIGIBLE = 1e-9
-"""A link with less than this part of its bandwidth left has nothing left for lower levels: rounding leaves as much."""
+"""Rounding leaves as much: less than this part of a link's bandwidth is nothing to lower levels, and shares that differ
+by less than this part of them are tied."""
 
 _FORMS: tuple[Literal["rates", "link_rate", "weight"], ...] = ("rates", "link_rate", "weight")
 
@@ -155,17 +156,26 @@ def _fill(
     free: dict[int, float],
     result: list[float],
 ) -> None:
-    """Fill the links for some transfers; ``units`` are the weights with which each counts at its crossings."""
+    """Fill the links for some transfers; ``units`` are the weights with which each counts at its crossings.
+
+    A link that has the same share as another that takes from it, but for rounding, keeps that share.
+    """
     left = set(members)
+    taken_at: dict[int, float] = {}
+    tied: dict[int, float] = {}
     while left:
         sums: dict[int, float] = {}
         for i in sorted(left):
             for link, own in units[i]:
                 sums[link] = sums.get(link, 0.0) + own
-        tightest = min(sums, key=lambda link: (free[link] / sums[link], link))
-        share = free[tightest] / sums[tightest]
+        share, tightest = min((tied.get(link, free[link] / own), link) for link, own in sums.items())
         for i in [i for i in members if i in left and tightest in active[i].links]:
             result[i] = weights[i] * share
             left.remove(i)
             for link, part in crossings(active[i]):
+                if taken_at.get(link) != share:
+                    tied.pop(link, None)
+                    taken_at[link] = share
+                    if free[link] / sums[link] <= share * (1.0 + NEGLIGIBLE):
+                        tied[link] = share
                 free[link] = max(free[link] - result[i] * part, 0.0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, overload
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ddlsched.units import s_from_ns
 from ddlsched.workload.dag import IterationDag
 from ddlsched.workload.job import Job
 
-__all__ = ["JobView", "JobsTogether"]
+__all__ = ["JobQueue", "JobView", "JobsTogether"]
 
 
 class JobView(View):
@@ -206,3 +206,37 @@ class JobsTogether:
         if self._all("misjudged_iterations").any():
             return np.array([view.remaining_service_ns for view in self._views], np.int64)
         return self._all("remaining_service_ns")
+
+
+class JobQueue(Sequence[JobView]):
+    """Views of the jobs that wait, in the queue's order; only those that are looked at are made.
+
+    Parameters
+    ----------
+    numbers
+        The jobs' numbers, in the queue's order.
+    views
+        The view of each job, by number.
+    """
+
+    def __init__(self, numbers: np.ndarray, views: Sequence[JobView] | Mapping[int, JobView]) -> None:
+        self.numbers = numbers
+        """The jobs' numbers, in the queue's order, for policies that reckon with arrays."""
+        self._views = views
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> JobView: ...
+    @overload
+    def __getitem__(self, place: slice) -> JobQueue: ...
+    def __getitem__(self, place: int | slice) -> JobView | JobQueue:
+        if isinstance(place, slice):
+            return JobQueue(self.numbers[place], self._views)
+        number: int = self.numbers.item(place)
+        return self._views[number]
+
+    def __iter__(self) -> Iterator[JobView]:
+        for number in self.numbers.tolist():
+            yield self._views[number]

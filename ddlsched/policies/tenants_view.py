@@ -103,23 +103,28 @@ class RunningJobs(dict[int, HeldQuota]):
         The same, first who gives way first.
     gpus_of
         How many GPUs those of each priority have.
+    changes
+        Goes up whenever one starts or leaves.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.ordered: list[tuple[Rank, HeldQuota]] = []
         self.gpus_of: dict[int, int] = defaultdict(int)
+        self.changes = 0
 
     def __setitem__(self, number: int, holding: HeldQuota) -> None:
         super().__setitem__(number, holding)
         insort(self.ordered, (_rank_of(holding), holding))
         self.gpus_of[holding.priority] += holding.num_gpus
+        self.changes += 1
 
     def __delitem__(self, number: int) -> None:
         holding = self[number]
         super().__delitem__(number)
         del self.ordered[bisect_left(self.ordered, (_rank_of(holding),))]
         self.gpus_of[holding.priority] -= holding.num_gpus
+        self.changes += 1
 
 
 def _rank_of(holding: HeldQuota) -> Rank:
@@ -225,6 +230,10 @@ class TenantsView(View):
     def ordered(self, queue: str) -> Sequence[tuple[Rank, HeldQuota]]:
         """Return the running jobs of a queue, first who gives way first: of low priority, started last."""
         return self._by_queue[queue].ordered
+
+    def changes(self, queue: str) -> int:
+        """Return a number that goes up whenever a job of a queue starts or leaves."""
+        return self._by_queue[queue].changes
 
     def gpus_up_to(self, queue: str, priority: int) -> int:
         """Return how many GPUs the running jobs of a queue have whose priority is at most this."""

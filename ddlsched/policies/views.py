@@ -7,10 +7,8 @@ need of it by value; do not keep the view itself from one decision to the next.
 from __future__ import annotations
 
 from ddlsched.policies.cluster_view import ClusterView
-from ddlsched.policies.job_queue import JobQueue
-from ddlsched.policies.job_view import JobView
-from ddlsched.policies.network_views import NetworkView, TransferView
-from ddlsched.policies.path_views import FlowView, LinkLoads
+from ddlsched.policies.job_view import JobQueue, JobView
+from ddlsched.policies.network_views import FlowView, LinkLoads, NetworkView, TransferView
 from ddlsched.policies.view_parts import GpuId
 
 __all__ = ["ClusterView", "FlowView", "GpuId", "JobQueue", "JobView", "LinkLoads", "NetworkView", "TransferView"]

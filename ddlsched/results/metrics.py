@@ -1,21 +1,121 @@
-"""What a run's table of jobs is measured by: slowdown, fairness, and where the time went.
-
-:func:`ddlsched.comparisons.alone.job_metrics` makes the table, for which it simulates each job alone.
-"""
+"""What a run's jobs are measured by, together and by class of size: slowdown, fairness, and where the time went."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.results.fairness import jain_index
+from ddlsched.errors import InputError
+from ddlsched.results.paired_comparison import compare_runs, with_holm
 from ddlsched.results.result import PHASES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ON_NETWORK", "SIZE_CLASSES", "counted", "network_remark", "run_metrics", "size_class"]
+__all__ = [
+    "CLASS_METRICS",
+    "ON_NETWORK",
+    "SIZE_CLASSES",
+    "average_contention",
+    "class_metrics",
+    "compare_classes",
+    "counted",
+    "finish_time_fairness",
+    "jain_index",
+    "network_remark",
+    "run_metrics",
+    "size_class",
+]
+
+
+def average_contention(arrival_s: np.ndarray, finish_s: np.ndarray) -> np.ndarray:
+    """Return how many jobs were in the system, itself included, on average over each job's life.
+
+    Parameters
+    ----------
+    arrival_s, finish_s
+        Of all jobs, seconds; a finish of NaN is after all others.
+
+    Returns
+    -------
+    ndarray
+        At least 1; 1 for a job that finished as it arrived; NaN for one that did not finish. By sorting and
+        prefix sums, in O(n log n).
+    """
+    finished = ~np.isnan(finish_s)
+    arrivals, finishes = np.sort(arrival_s), np.sort(finish_s[finished])
+    times = np.sort(np.concatenate([arrivals, finishes]))
+    present = np.searchsorted(arrivals, times, side="right") - np.searchsorted(finishes, times, side="right")
+    job_seconds = np.concatenate([[0.0], np.cumsum(present[:-1] * np.diff(times))])
+    begin, end = arrival_s[finished], finish_s[finished]
+    during = job_seconds[np.searchsorted(times, end)] - job_seconds[np.searchsorted(times, begin)]
+    life_s = end - begin
+    contention = np.full(len(arrival_s), np.nan)
+    contention[finished] = np.maximum(np.divide(during, life_s, out=np.ones(len(end)), where=life_s > 0.0), 1.0)
+    return contention
+
+
+def finish_time_fairness(
+    arrival_s: np.ndarray, finish_s: np.ndarray, alone_s: np.ndarray, gpus: np.ndarray, num_gpus: int
+) -> np.ndarray:
+    """Return ρ of each job: its time in the shared cluster / its time in a fair share of it.
+
+    With N jobs in the system on average over the job's life, a fair share is G / N of the cluster's G GPUs.
+    A job that asks for n of them runs there as fast as alone if n <= G / N, else n N / G times as long:
+
+        ρ = (finish - arrival) / (alone_s * max(1, n * N / G))
+
+    ρ > 1: the job would have been better off with its share to itself.
+
+    Parameters
+    ----------
+    arrival_s, finish_s, alone_s
+        Of all jobs, seconds; a finish of NaN is after all others.
+    gpus
+        What each job asks for.
+    num_gpus
+        Of the cluster.
+
+    Returns
+    -------
+    ndarray
+        NaN for a job that did not finish, and for one that has no work (alone_s is 0).
+
+    References
+    ----------
+    ρ, and its time in a 1/N share: Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling",
+    NSDI 2020. N as the average over the job's life, and the time of a job with a fixed number of GPUs in a
+    smaller share: Jayaram Subramanya et al., "Sia: Heterogeneity-aware, goodput-optimized ML-cluster
+    scheduling", SOSP 2023, as in ``ftf_simulator.py`` of its artifact (github.com/siasosp23/artifacts). Worst
+    ρ and the share of jobs with ρ > 1 as measures of a policy: Zheng et al., "Shockwave: Fair and Efficient
+    Cluster Scheduling for Dynamic Adaptation in Machine Learning", NSDI 2023.
+    """
+    share_s = alone_s * np.maximum(1.0, gpus * average_contention(arrival_s, finish_s) / num_gpus)
+    rho = np.full(len(share_s), np.nan)
+    np.divide(finish_s - arrival_s, share_s, out=rho, where=share_s > 0.0)
+    return rho
+
+
+def jain_index(values: np.ndarray) -> float:
+    """Return Jain's fairness index (sum x)^2 / (n sum x^2): 1 if all are alike, 1 / n if one has all.
+
+    Parameters
+    ----------
+    values
+        Not negative. NaN is returned of none, and of nothing but zeros: there is nothing to be divided fairly.
+
+    References
+    ----------
+    Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
+    Computer Systems", DEC TR-301, 1984.
+    """
+    if not values.any():
+        return float("nan")
+    scaled = values / values.max()  # so that no square overflows or vanishes
+    return float(scaled.sum() ** 2 / (len(scaled) * np.square(scaled).sum()))
+
 
 SIZE_CLASSES = {1: "1", 2: "2-4", 5: "5-7", 8: "8+"}
 """Names of classes of jobs by the least number of GPUs of each."""
@@ -78,3 +178,67 @@ def run_metrics(jobs: pd.DataFrame) -> dict[str, float]:
             for phase in PHASES
         },
     }
+
+
+CLASS_METRICS = ("average_jct_s", "median_jct_s", "p95_jct_s", "average_slowdown", "worst_finish_time_fairness")
+"""What classes are compared by unless told otherwise."""
+
+
+def class_metrics(jobs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a size class that has jobs that count, from :func:`ddlsched.comparisons.alone.job_metrics`.
+
+    Columns: size_class; average_jct_s, median_jct_s, p95_jct_s of those that finished (NaN if none did); and
+    all of :func:`ddlsched.results.metrics.run_metrics`.
+    """
+    import pandas as pd
+
+    rows = []
+    for name in SIZE_CLASSES.values():
+        own = jobs[jobs["size_class"] == name]
+        rows.append({"size_class": name, **_jct(counted(own)["jct_s"].dropna().to_numpy()), **run_metrics(own)})
+    classes = pd.DataFrame(rows)
+    return classes[classes["jobs"] > 0].reset_index(drop=True)
+
+
+def _jct(jct_s: np.ndarray) -> dict[str, float]:
+    median, p95 = np.quantile(jct_s, [0.5, 0.95]) if len(jct_s) else (np.nan, np.nan)
+    average = jct_s.mean() if len(jct_s) else np.nan
+    return {"average_jct_s": float(average), "median_jct_s": float(median), "p95_jct_s": float(p95)}
+
+
+def compare_classes(
+    classes: pd.DataFrame, *, baseline: str, metrics: Sequence[str] = CLASS_METRICS, by: str = "policy"
+) -> pd.DataFrame:
+    """Return what :func:`ddlsched.results.paired_comparison.compare_runs` does, for each size class by itself.
+
+    A seed whose workload has no job of a class says nothing of it: ``seeds`` counts those that have some. A
+    seed in which no job of the class finished under some policy is left out for all and counted in
+    ``seeds_left_out``; then there is no verdict. ``p_holm`` is over all classes together.
+
+    Parameters
+    ----------
+    classes
+        The rows of :func:`class_metrics` of all runs, with their ``seed`` and their policy in the column
+        ``by``; every policy on every seed.
+    baseline, metrics, by
+        As for runs.
+
+    Raises
+    ------
+    InputError
+        A policy lacks a seed, or there is no such baseline or metric.
+    """
+    import pandas as pd
+
+    parts = []
+    for name in SIZE_CLASSES.values():
+        own = classes[classes["size_class"] == name]
+        if len(own):
+            compared = compare_runs(own, baseline=baseline, metrics=metrics, by=by)
+            compared.insert(0, "size_class", name)
+            parts.append(compared)
+    if not parts:
+        raise InputError(
+            "comparison of size classes: no job counts; expected at least one that arrives after the warm-up"
+        )
+    return with_holm(pd.concat(parts, ignore_index=True))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.units import NS_PER_S
+from ddlsched.workload.elastic_job import ElasticJob
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,11 +89,12 @@ def gpu_time_of(result: Result) -> pd.DataFrame:
 
     Columns: job_id; gpus; held; detection (it hung); restart (start-up and state on its way there); checkpoints (it was
     held up by them); lost_work; waiting_for_gpus_and_network (others computed or sent; of work that was lost later its
-    share); training; and requeueing, the time without GPUs after the first start, which is not held.
+    share); training; and two that are not held: requeueing, the time without GPUs after the first start, and missing,
+    that of the GPUs that a job went on without.
     """
     jobs, failures = result.jobs, failures_of(result)
     detection_s = failures.groupby("job_id")["detection_s"].sum().reindex(jobs["job_id"], fill_value=0.0).to_numpy()
-    saving_s, starting_s = _before_work_s(result)
+    (saving_s, starting_s, _), (save_share, start_share, share) = _stays_of(result)
     gpus, wait_s = jobs["gpus"].to_numpy(), (jobs["gpu_wait_s"] + jobs["network_wait_s"]).to_numpy()
     first_wait_s = (jobs["start_s"] - jobs["arrival_s"]).fillna(jobs["queueing_s"]).to_numpy()
     held_s = jobs[["computing_s", "communication_s", "restart_s"]].sum(axis=1).to_numpy() + wait_s
@@ -100,24 +102,33 @@ def gpu_time_of(result: Result) -> pd.DataFrame:
     wait_s = np.minimum(wait_s, work_s)  # for the network a job may wait with its state, too
     kept = np.divide(work_s - jobs["lost_s"], work_s, out=np.zeros(len(jobs)), where=work_s > 0)
     seconds = {
-        "held": held_s,
-        "detection": detection_s,
-        "restart": starting_s - detection_s,
-        "checkpoints": saving_s,
-        "lost_work": jobs["lost_s"].to_numpy(),
-        "waiting_for_gpus_and_network": wait_s * kept,
-        "training": (work_s - wait_s) * kept,
-        "requeueing": jobs["queueing_s"].to_numpy() - first_wait_s,
+        "detection": detection_s * start_share,
+        "restart": (starting_s - detection_s) * start_share,
+        "checkpoints": saving_s * save_share,
+        "lost_work": jobs["lost_s"].to_numpy() * share,
+        "waiting_for_gpus_and_network": wait_s * kept * share,
+        "training": (work_s - wait_s) * kept * share,
     }
+    own_s = sum(seconds.values())
+    seconds = {"held": own_s, **seconds, "requeueing": jobs["queueing_s"].to_numpy() - first_wait_s}
+    seconds["missing"] = held_s - own_s
     return jobs[["job_id", "gpus"]].assign(**{name: gpus * value for name, value in seconds.items()})
 
 
-def _before_work_s(result: Result) -> np.ndarray:
-    """Return for how long each job was held up by checkpoints, and by starts, seconds (2 x jobs)."""
-    before_ns = np.zeros((2, len(result.workload)), np.int64)
+def _stays_of(result: Result) -> tuple[np.ndarray, np.ndarray]:
+    """Return for how long each job saved its state, started and worked, seconds, and on which part of its GPUs.
+
+    Both are 3 x jobs; elastic jobs count as having all of theirs.
+    """
+    all_ns = np.zeros((2, 3, len(result.workload)))
     for stay in result.finished.stays:
-        before_ns[0 if stay.saved else 1, stay.job] += min(stay.begin_ns, stay.to_ns) - stay.from_ns
-    return before_ns / NS_PER_S
+        job = result.workload[stay.job]
+        share = 1.0 if isinstance(job, ElasticJob) else len(stay.gpus) / job.num_gpus
+        before = 0 if stay.saved else 1
+        for place, ns in ((before, min(stay.begin_ns, stay.to_ns) - stay.from_ns), (2, stay.worked_ns)):
+            all_ns[:, place, stay.job] += ns, ns * share
+    told, own = all_ns
+    return told / NS_PER_S, np.divide(own, told, out=np.ones_like(own), where=told > 0)
 
 
 def reliability_by_size(result: Result) -> pd.DataFrame:
@@ -135,7 +146,7 @@ def reliability_by_size(result: Result) -> pd.DataFrame:
     count = noticed.reindex(sums.index, fill_value=0).to_numpy()
     idle_s = sums["detection"] + sums["restart"] + sums["checkpoints"]
     work_s = (sums["held"] - idle_s).to_numpy() / sums.index.to_numpy()
-    scheduled_s = (sums["held"] + sums["requeueing"]).to_numpy()
+    scheduled_s = (sums["held"] + sums["requeueing"] + sums["missing"]).to_numpy()
     kept_s = (sums["training"] + sums["waiting_for_gpus_and_network"]).to_numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
         return pd.DataFrame(

@@ -25,8 +25,12 @@ from ddlsched.testing.handmade import (
     network_view,
     transfer_view,
 )
-from ddlsched.testing.network_conformance import CommunicationConformance, ContentionConformance, TopologyConformance
-from ddlsched.testing.path_conformance import PathConformance
+from ddlsched.testing.network_conformance import (
+    CommunicationConformance,
+    ContentionConformance,
+    PathConformance,
+    TopologyConformance,
+)
 from ddlsched.testing.policy_conformance import (
     AllocationConformance,
     InterferenceConformance,

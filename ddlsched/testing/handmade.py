@@ -12,7 +12,7 @@ from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.network.topology import Link, Network, Topology
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.network_views import TransferState
 from ddlsched.policies.view_parts import write_fields
 from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import bytes_from_mb, ns_from_s

@@ -7,7 +7,7 @@ Two stages of a pipeline, each of two tensor-parallel workers, on a host whose i
 
 import ddlsched
 from ddlsched import CollectiveTask, ComputeTask, IterationDag
-from ddlsched.comparisons.charts.step_chart import step_chart
+from ddlsched.comparisons.charts.training_charts import step_chart
 
 groups = {"first": [[0, 1]], "second": [[2, 3]], "tensor": [[0, 1], [2, 3]], "next": [[0, 2], [1, 3]]}
 tasks = (

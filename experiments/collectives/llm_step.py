@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import ddlsched
-from ddlsched.comparisons.charts.step_chart import step_chart
 from ddlsched.comparisons.charts.style import save
+from ddlsched.comparisons.charts.training_charts import step_chart
 from ddlsched.results.result import Result
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.estimated_jobs import job_of

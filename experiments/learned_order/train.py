@@ -21,8 +21,8 @@ from sb3_contrib import MaskablePPO
 
 from ddlsched import Cluster
 from ddlsched.envs import OrderEnv
+from ddlsched.policies.choosing import JOB_FEATURES
 from ddlsched.policies.dense_network import DenseLayer, write_network
-from ddlsched.policies.queue_features import JOB_FEATURES
 
 JOBS = "stream:load=1.2,num_jobs=100,scale=0.05"
 SLOTS = 8

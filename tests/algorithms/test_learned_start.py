@@ -14,8 +14,8 @@ from algorithms.placement.learned_start import LearnedStart
 from ddlsched import Cluster, simulate
 from ddlsched.envs import OrderEnv
 from ddlsched.errors import InputError
+from ddlsched.policies.choosing import JOB_FEATURES
 from ddlsched.policies.dense_network import DenseLayer, read_network, write_network
-from ddlsched.policies.queue_features import JOB_FEATURES
 
 SLOTS = 4
 STREAM = "stream:load=1.2,num_jobs=40,scale=0.01"

@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from small_jobs import GPT, contents, stored
 
-from ddlsched.checkpoints import files_in_parts
+from ddlsched.checkpoints import partial_folder
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.content import DIGESTS, Digest, content_hashes
@@ -237,7 +237,7 @@ def test_no_space_while_writing_names_the_tensor_and_can_go_on(folder: Path, mon
         return pwritev(descriptor, parts, offset)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files_in_parts.os, "pwritev", full)
+        patched.setattr(partial_folder.os, "pwritev", full)
         text = refused(folder)
     assert "rank_0000" in text
     assert "tensor " in text

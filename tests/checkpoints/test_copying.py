@@ -10,7 +10,7 @@ from small_jobs import collections, odd_collections, under, under_odd
 from ddlsched.checkpoints.arrays import view_of
 from ddlsched.checkpoints.copying import Copy, chunks, is_contiguous, span
 from ddlsched.checkpoints.division import divided, within
-from ddlsched.checkpoints.shards import Piece
+from ddlsched.checkpoints.tensors import Piece
 
 
 def assert_chunks_hold_each_copy_once(old, new, tensor, most_elements: int) -> None:

@@ -17,17 +17,15 @@ import pytest
 
 from ddlsched.checkpoints.arrays import whole_tensor
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.distributed_files import read_metadata
-from ddlsched.checkpoints.distributed_reading import read_distributed
+from ddlsched.checkpoints.distributed_reading import read_distributed, read_metadata
 from ddlsched.checkpoints.distributed_writing import TORCH_FILES
 from ddlsched.checkpoints.division import Box
 from ddlsched.checkpoints.division_rules import found_division, place_by_name
-from ddlsched.checkpoints.files_in_parts import OpenFiles
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.partial_folder import OpenFiles
 from ddlsched.checkpoints.resharding import reshard
-from ddlsched.checkpoints.shards import dense_layout
-from ddlsched.checkpoints.tensors import Cut
+from ddlsched.checkpoints.tensors import Cut, dense_layout
 from ddlsched.checkpoints.torch_archives import archive_of
 
 STORED = Path(__file__).parent / "fsdp2"

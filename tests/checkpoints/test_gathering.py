@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from small_jobs import stored
 
-from ddlsched.checkpoints import files_in_parts, gathering
+from ddlsched.checkpoints import gathering, partial_folder
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.content import content_hashes
 from ddlsched.checkpoints.parallelism import StoredParallelism
@@ -47,8 +47,8 @@ def test_a_write_that_the_system_cuts_short_is_gone_on_with(folder: Path, monkey
     stored(folder / "a", TensorCollection(tensors=(wide,), parallelism=StoredParallelism(tp=2)))
     expected = content_hashes(Reading.at(folder / "a"))
     pwrite = os.pwrite
-    monkeypatch.setattr(files_in_parts.os, "pwritev", lambda to, parts, at: pwrite(to, b"".join(parts)[:1001], at))
-    monkeypatch.setattr(files_in_parts.os, "pwrite", lambda to, data, at: pwrite(to, data[:7777], at))
+    monkeypatch.setattr(partial_folder.os, "pwritev", lambda to, parts, at: pwrite(to, b"".join(parts)[:1001], at))
+    monkeypatch.setattr(partial_folder.os, "pwrite", lambda to, data, at: pwrite(to, data[:7777], at))
     reshard(folder / "a", folder / "b", to=StoredParallelism(tp=3))
     assert content_hashes(Reading.at(folder / "b")) == expected
 
@@ -89,6 +89,6 @@ def test_a_disk_that_is_too_full_is_refused_before_anything_is_copied(
     wide = Tensor(name="wide", shape=(30, 12), dtype="F32", cuts=(Cut(dim=1),))
     stored(folder / "a", TensorCollection(tensors=(wide,), parallelism=StoredParallelism(tp=2)))
     monkeypatch.setattr(ctypes, "CDLL", Full)
-    monkeypatch.setattr(files_in_parts.os, "pwritev", None)
+    monkeypatch.setattr(partial_folder.os, "pwritev", None)
     with pytest.raises(InputError, match=r"rank_00000.*no space left"):
         reshard(folder / "a", folder / "b", to=StoredParallelism(tp=3))

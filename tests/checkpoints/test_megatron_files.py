@@ -20,8 +20,7 @@ from ddlsched.checkpoints.arrays import whole_tensor
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.content import content_hashes
-from ddlsched.checkpoints.distributed_files import read_metadata
-from ddlsched.checkpoints.distributed_reading import read_distributed
+from ddlsched.checkpoints.distributed_reading import read_distributed, read_metadata
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.megatron import read_megatron
 from ddlsched.checkpoints.name_families import megatron_name

@@ -19,9 +19,8 @@ from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.division import divided
 from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.plan import ReshardPlan, plan
-from ddlsched.checkpoints.shards import Layout, Piece
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
-from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
+from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor
 from ddlsched.errors import InputError
 
 (published_plan,) = scripts_of("reconfiguration", "published_plan")

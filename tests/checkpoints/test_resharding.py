@@ -39,9 +39,8 @@ from ddlsched.checkpoints.content import DIGESTS, Digest, content_hashes, refuse
 from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
-from ddlsched.checkpoints.shards import Piece
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
-from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor
+from ddlsched.checkpoints.tensors import Cut, CutPart, Piece, Tensor
 from ddlsched.errors import FaultyInputError, InputError
 
 

@@ -164,7 +164,7 @@ def test_the_transposed_matrices_of_gpt2_are_turned(tmp_path: Path) -> None:
 
 
 def test_layers_are_stacked_in_the_files(tmp_path: Path) -> None:
-    from ddlsched.checkpoints.distributed_files import read_metadata
+    from ddlsched.checkpoints.distributed_reading import read_metadata
 
     saved(tmp_path / "a", llama(), LLAMA)
     changed(tmp_path / "a", tmp_path / "b", "--format", "megatron")

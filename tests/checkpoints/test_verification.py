@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from small_jobs import GPT, stored
 
-from ddlsched.checkpoints import checking_process, execution, gathering, read_ahead, verification
+from ddlsched.checkpoints import execution, gathering, read_ahead, verification
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.content import content_hash
-from ddlsched.checkpoints.files_in_parts import OpenFiles
 from ddlsched.checkpoints.gathering import GATHERED_BYTES, ThreadBuffers
 from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.partial_folder import OpenFiles
 from ddlsched.checkpoints.read_ahead import begin_reading
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
@@ -35,7 +35,7 @@ NAMES = [tensor.name for tensor in JOB.tensors]
 def everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let checks be made where small checkpoints' are, and where large ones' are."""
     if request.param == "in a process":
-        monkeypatch.setattr(checking_process, "_WORTH_A_PROCESS_BYTES", 0)
+        monkeypatch.setattr(verification, "_WORTH_A_PROCESS_BYTES", 0)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -157,7 +157,7 @@ def test_large_checkpoints_are_checked_in_another_process(folder: Path, monkeypa
         return found(*settings)
 
     monkeypatch.setattr(verification, "content_hash", content_hash)
-    monkeypatch.setattr(checking_process, "_WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(verification, "_WORTH_A_PROCESS_BYTES", 0)
     reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
     assert len(found_in := set((folder / "processes").read_text().split())) == 1
     assert str(os.getpid()) not in found_in
@@ -175,7 +175,7 @@ def test_what_a_process_that_was_killed_had_to_check_is_checked(folder: Path, mo
 
     monkeypatch.setattr(verification, "content_hash", content_hash)
     reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
-    monkeypatch.setattr(checking_process, "_WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(verification, "_WORTH_A_PROCESS_BYTES", 0)
     reshard(folder / "a", folder / "c", to=StoredParallelism(tp=4), verify=True)
     assert (folder / "killed").exists()
     assert Checkpoint.read(folder / "c").xxh3 == Checkpoint.read(folder / "b").xxh3

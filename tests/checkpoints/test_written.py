@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddlsched.checkpoints.files_in_parts import Target
+from ddlsched.checkpoints.content import ReadBack, Written, WrittenRange
 from ddlsched.checkpoints.gathering import NewArray
-from ddlsched.checkpoints.written import ReadBack, Written, WrittenRange
+from ddlsched.checkpoints.partial_folder import Target
 
 CONTENT = bytes(range(200))
 

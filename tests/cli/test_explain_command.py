@@ -10,7 +10,7 @@ import pytest
 from command_line import run
 
 import ddlsched
-from ddlsched.comparisons.sweeps.repeat import repeat
+from ddlsched.comparisons.sweeps.stored_runs import repeat
 from ddlsched.engine.outcome import Window
 from ddlsched.simulation import warm_up
 
@@ -119,7 +119,7 @@ def test_only_what_touches_the_job_is_recorded(monkeypatch: pytest.MonkeyPatch) 
     job_id = jobs["network_wait_s"].idxmax()
     windows: list[object] = []
     monkeypatch.setattr(
-        "ddlsched.comparisons.sweeps.repeat.repeat",
+        "ddlsched.comparisons.sweeps.stored_runs.repeat",
         lambda path, *, timeline, watch: windows.append(timeline) or repeat(path, timeline=timeline, watch=watch),
     )
     assert run("explain", "run.parquet", job_id).exit_code == 0

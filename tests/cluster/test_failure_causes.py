@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from math import inf
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs_by_hand import data_parallel_job
 from reference_simulator import reference_simulate
+from scipy.stats import poisson
 
 import ddlsched
 from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Strike, drawn_changes
@@ -23,7 +25,7 @@ HEADER = "cause,per,per_1000_days,takes,noticed_s,repair_s,shape,warned,least_gp
 
 
 def test_published_tables_are_read() -> None:
-    assert PRESETS == ("llama3-16k", "rsc-1", "rsc-2")
+    assert PRESETS == ("acme", "llama3-16k", "rsc-1", "rsc-2")
     llama = read_causes("llama3-16k")
     days = {"gpu": 16_384 * 54, "server": 2048 * 54}
     counts = {cause.cause: days[cause.per] * 86_400 / cause.mtbf_s for cause in llama}
@@ -31,11 +33,29 @@ def test_published_tables_are_read() -> None:
     assert counts["faulty-gpu"] == pytest.approx(148, rel=1e-5)
 
 
+def test_llama_3_is_interrupted_as_often_by_each_cause_as_published() -> None:
+    """54 days of 16,384 GPUs: each count is within the 99 % interval of a Poisson distribution, and so are the sums."""
+    causes, end_ns = read_causes("llama3-16k"), round(54 * 86_400e9)
+    places = FailurePlaces(range(0, 16_385, 8))
+    changes = itertools.takewhile(
+        lambda change: change.time_ns < end_ns, drawn_changes(causes, places, np.random.default_rng(0))
+    )
+    late = {cause.cause for cause in causes if cause.hangs}  # the server goes when it is noticed
+    found = Counter(
+        each.cause for each in changes if isinstance(each, Strike) or (each.fails and each.cause not in late)
+    )
+    published = {c.cause: (16_384 if c.per == "gpu" else 2048) * 54 * 86_400 / c.mtbf_s for c in causes}
+    for cause, mean in published.items():
+        assert poisson.ppf(0.005, mean) <= found[cause] <= poisson.ppf(0.995, mean)
+    planned = found["planned-maintenance"]
+    assert poisson.ppf(0.005, 47) <= planned <= poisson.ppf(0.995, 47)
+    assert poisson.ppf(0.005, 419) <= found.total() - planned <= poisson.ppf(0.995, 419)
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
         ("a,gpu,1,job,never,,,,,,", None),
-        ("a,cpu,1,,,,,,,,", "failures, cause 'a': per is 'cpu'; expected one of gpu, server, rack, job"),
         ("a,gpu,0,,,,,,,,", "column per_1000_days: 0 is no rate"),
         ("a,rack,1,server,,,,,,,", "takes is 'server'; expected job, or no less than a rack"),
         ("a,server,1,,soon,,,,,,", "column noticed_s: 'soon' is no number"),
@@ -71,6 +91,18 @@ def test_a_rack_goes_and_comes_as_one() -> None:
     for one, other in zip(changes[::2], changes[1::2], strict=True):
         assert (one.time_ns, one.fails) == (other.time_ns, other.fails)
         assert [one.server, other.server] in ([0, 2], [1, 3])
+
+
+def test_a_unit_of_a_level_goes_as_one_and_must_hold_what_fails() -> None:
+    places = FailurePlaces(range(9), racks=[[0, 1], [2, 3], [4, 5], [6, 7]], levels={"pod": [0, 0, 0, 0, 1, 1, 1, 1]})
+    pod = FailureCause(cause="power", per="rack", mtbf_s=1000.0, takes="pod", repair_s=10.0)
+    first = next(drawn_changes([pod], places, np.random.default_rng(0)))
+    assert first.server in (0, 4)
+    assert len({change.server for change in drawn(pod, places, 8) if change.fails}) in (4, 8)
+    with pytest.raises(InputError, match="takes a rack, of which none holds a whole pod"):
+        drawn(FailureCause(cause="a", per="pod", takes="rack"), places, 1)
+    with pytest.raises(InputError, match="no level 'cpu'; expected gpu, server, job, or rack, pod"):
+        drawn(FailureCause(cause="a", per="cpu", takes="job"), places, 1)
 
 
 def test_lemons_have_their_multiple_of_the_rate_and_the_mean_stays() -> None:

@@ -12,7 +12,7 @@ from jobs_by_hand import data_parallel_job
 
 import ddlsched
 from ddlsched.cluster.interference import InterferenceModel, PairwiseInterference, UniformInterference
-from ddlsched.comparisons.sweeps.fingerprint import fingerprint
+from ddlsched.comparisons.sweeps.run import fingerprint
 from ddlsched.errors import InputError, PluginError, UnknownNameError
 from ddlsched.plugins.names import resolve
 

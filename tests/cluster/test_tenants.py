@@ -11,7 +11,7 @@ from ddlsched import Preemption, Queue, Quota, Tenants
 from ddlsched.cluster.tenants_file import plain_values, read_tenants, write_tenants
 from ddlsched.errors import InputError
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.testing.admission_play import random_case
+from ddlsched.testing.admission_conformance import random_case
 
 FILE = """
 queues:

@@ -11,7 +11,7 @@ import pytest
 from command_line import run
 
 import ddlsched
-from ddlsched.comparisons.conditions import conditions
+from ddlsched.comparisons.comparison_tables import conditions
 from ddlsched.comparisons.report import html_report
 from ddlsched.comparisons.report.report_tables import door_table
 from ddlsched.comparisons.report.reported import Reported

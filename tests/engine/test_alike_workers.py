@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from jobs_by_hand import Fixed
+from reference_simulator import reference_simulate
 from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import Setting, examples, settings
 
@@ -22,9 +23,11 @@ from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.engine.alike import Colours, Crossings, refined
 from ddlsched.engine.driver import Simulation
 from ddlsched.engine.grouped_jobs import GroupedJobs
+from ddlsched.network.contention import MaxMin
 from ddlsched.results.result import Result
 from ddlsched.workload.dag import CollectiveTask, ComputeTask
 from topologies.rail_optimised import RailOptimised
+from topologies.star import Star
 
 TABLES = ("jobs", "gpus", "links", "samples", "placements")
 RAILS = RailOptimised(rails=4, rail_gbps=8.0, nvlink_gbps=32.0)
@@ -48,9 +51,9 @@ def noting() -> Iterator[dict[str, list[int]]]:
         noted["classes"].append(len(np.unique(partition.workers)))
         write(jobs, number, dag, partition, parts)
 
-    def noting_split(jobs: GroupedJobs, number: int) -> None:
+    def noting_split(jobs: GroupedJobs, number: int, colours: Colours) -> None:
         noted["split"].append(number)
-        split(jobs, number)
+        split(jobs, number, colours)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GroupedJobs, "_write", noting_write)
@@ -122,6 +125,7 @@ def test_a_job_that_comes_to_some_links_in_the_middle_of_a_step(contention: str)
     result, noted = both(jobs, places, contention=contention)
     assert noted["classes"][0] == 2
     assert noted["split"] == [0]
+    assert 2 < noted["classes"][1] < 24
     assert result.contended_iterations > 0
 
 
@@ -152,6 +156,40 @@ def test_three_on_a_link_whose_rounding_could_tell_them_apart() -> None:
         [job("a", step(tensor=3, data=2, stages=2, passes=3), 12)],
         {"a": [0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14]},
         topology="star:nvlink_gbps=32",
+    )
+
+
+@pytest.mark.parametrize("data", [1, 4])
+@pytest.mark.parametrize("topology", [RAILS, Star(nic_gbps=8.0, nvlink_gbps=32.0)])
+def test_sends_that_pile_up_on_cards_tell_nobody_apart(topology: Any, data: int) -> None:
+    """Chunks of a ring of stages, a server each, sent at once, and gradients: ties whose shares have no exact float."""
+    numbers = np.arange(8 * data).reshape(data, 4, 2)  # by stage, then by rail
+    groups = {"all": numbers.reshape(data, -1).T.tolist()}
+    tasks: list[Any] = [ComputeTask(name="work", duration_ns=1_000_000)]
+    for stage in range(4):
+        groups[f"on {stage}"] = np.stack([numbers[:, stage], numbers[:, (stage + 1) % 4]], -1).reshape(-1, 2).tolist()
+        for chunk, mb in enumerate((2.0, 2.0, 1.0, 0.7, 0.7)):
+            send = {"kind": "send", "group": f"on {stage}", "message_bytes": mb * 1e6, "after": ("work",)}
+            tasks.append(CollectiveTask(name=f"send {stage}.{chunk}", **send))
+    if data > 1:
+        sent = {"kind": "all-reduce", "algorithm": "ring", "group": "all", "message_bytes": 3e6}
+        tasks.append(CollectiveTask(name="gradients", after=("work",), **sent))
+    dag = IterationDag(tuple(tasks), {name: tuple(map(tuple, own)) for name, own in groups.items()})
+    one = job("a", dag, 8 * data, iterations=3)
+    gpus = [server * 4 + rail for server in range(4 * data) for rail in (0, 1)]
+    cluster = Cluster(num_servers=4 * data, gpus_per_server=4, topology=topology)
+    given = POLICIES | {"contention": MaxMin(), "communication": "bounded-overlap:limit=99"}
+    with noting() as noted:
+        result = simulate(Workload.of([one]), cluster, placement=Fixed(gpus={"a": gpus}), **given)
+    assert noted["classes"][0] < 8 * data
+    assert noted["split"] == []
+    with every_worker():
+        assert_same(result, simulate(Workload.of([one]), cluster, placement=Fixed(gpus={"a": gpus}), **given))
+    cluster = Cluster(num_servers=4 * data, gpus_per_server=2, topology=topology)
+    placed = {"placement": "first-fit", "topology": result.finished.network._topology}
+    assert_agrees(
+        simulate(Workload.of([one]), cluster, placement="first-fit", **given),
+        reference_simulate(Workload.of([one]), cluster, **placed, **given),
     )
 
 

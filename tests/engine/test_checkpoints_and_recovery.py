@@ -12,19 +12,30 @@ from jobs_by_hand import data_parallel_job, elastic_job
 import ddlsched
 from algorithms.checkpoint.intervals import Daly, Young
 from algorithms.health.repeated_failures import RepeatedFailures
-from algorithms.recovery.spares import Spares
+from algorithms.recovery.spares import Shrink, Spares
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.cluster.reliability_doors import WAIT, CheckpointedJob, CheckpointStore, StoppedJob
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError
-from ddlsched.results.itinerary import stays_of
+from ddlsched.results.explanation import stays_of
 from ddlsched.results.reliability import GPU_TIME_PARTS, failure_costs_of, failures_of, gpu_time_of
 
 GB = 1000.0  # MB
 
 
 def run(
-    job, *, servers=2, gpus=2, topology="star", until_s=None, jobs=(), seed=0, order="fifo", exclusive=False, **given
+    job,
+    *,
+    servers=2,
+    gpus=2,
+    topology="star",
+    until_s=None,
+    jobs=(),
+    seed=0,
+    order="fifo",
+    exclusive=False,
+    rescale_cost=None,
+    **given,
 ):
     return ddlsched.simulate(
         ddlsched.Workload.of([job, *jobs]),
@@ -36,6 +47,7 @@ def run(
         disturbances=Disturbances(**given),
         until_s=until_s,
         seed=seed,
+        rescale_cost=rescale_cost,
     )
 
 
@@ -285,13 +297,77 @@ def test_answers_that_are_none_are_refused() -> None:
         run(job, checkpoint=Never())
 
 
-def test_elastic_jobs_have_their_allocation() -> None:
-    with pytest.raises(InputError, match="jobs are elastic"):
-        ddlsched.simulate(
-            ddlsched.Workload.of([elastic_job()]),
-            allocation="elastic-scaling",
-            disturbances=Disturbances(recovery="wait"),
-        )
+@pytest.mark.parametrize(("price", "jct_s"), [(None, 4 + 3 * 2 + 3), ("down_s=4,up_s=7", 4 + 4 + 2 + 7 + 5)])
+def test_a_job_shrinks_and_grows_again(price, jct_s) -> None:
+    """Iterations of 1 s on 4 GPUs, of 2 s on the 2 left from 4 s on; back at 9 s, all 4 go on at 10 s."""
+    job = data_parallel_job("a", gpus=4, iterations=10, backward_s=1.0)
+    result = run(job, outages=(Outage(server=0, from_s=4, to_s=9),), recovery="shrink", rescale_cost=price)
+    assert [stay.gpus for stay in result.finished.stays] == [(0, 1, 2, 3), (2, 3), (0, 1, 2, 3)]
+    assert result.jobs["jct_s"].tolist() == [jct_s]
+    (times,) = gpu_time_of(result).to_dict("records")
+    held = sum(len(stay.gpus) * (stay.to_ns - stay.from_ns) / 1e9 for stay in result.finished.stays)
+    assert times["held"] == pytest.approx(held)
+    assert times["training"] == pytest.approx(40.0)
+
+
+def test_what_is_left_of_a_shrunk_job_is_kept_for_it() -> None:
+    """Of 3 GPUs left it takes 2 with replicas of 2; another job gets neither the third nor those that come back."""
+    job = data_parallel_job("a", gpus=4, iterations=10, backward_s=1.0)
+    other = data_parallel_job("b", gpus=1, iterations=1, backward_s=1.0, arrival_s=5.0)
+    outage = Outage(server=0, from_s=4, to_s=9)
+    shrink = "shrink:replica_gpus=2"
+    result = run(job, jobs=[other], servers=4, gpus=1, outages=(outage,), recovery=shrink, exclusive=True)
+    assert [stay.gpus for stay in result.finished.stays if stay.job == 0] == [(0, 1, 2, 3), (1, 2), (0, 1, 2, 3)]
+    assert result.jobs["start_s"].tolist() == [0.0, 13.0]
+
+
+def test_a_job_with_too_few_gpus_left_does_not_shrink() -> None:
+    lost = {"job_id": "a", "num_gpus": 8, "servers": (0, 1), "spares": {}, "racks": (), "now_s": 0.0}
+    assert Shrink().recover(StoppedJob(lost={0: 4}, can_shrink=True, **lost)) == 4
+    assert Shrink().recover(StoppedJob(lost={0: 4}, can_shrink=False, **lost)) is None
+    assert Shrink(otherwise="wait").recover(StoppedJob(lost={0: 5}, can_shrink=True, **lost)) is WAIT
+    assert Shrink(replica_gpus=3, least_share=0.0).recover(StoppedJob(lost={0: 3}, can_shrink=True, **lost)) == 3
+
+
+def test_a_job_that_has_waited_long_gives_way() -> None:
+    """It keeps two GPUs from 5 s to 9 s, then the other job has them."""
+    job = data_parallel_job("a", gpus=4, iterations=10, backward_s=1.0)
+    other = data_parallel_job("b", gpus=2, iterations=3, backward_s=1.0, arrival_s=6.0)
+    outage = Outage(server=0, from_s=5, to_s=20)
+    result = run(job, jobs=[other], outages=(outage,), recovery="wait:patience_s=4", exclusive=True)
+    assert result.jobs["start_s"].tolist() == [0.0, 9.0]
+    assert result.jobs["finish_s"].tolist() == [25.0, 12.0]
+
+
+def test_jobs_recover_beside_elastic_jobs() -> None:
+    """The elastic job is kept off the GPUs that another waits for, and hangs with its own."""
+    fixed = data_parallel_job("a", gpus=2, iterations=10, backward_s=1.0)
+    result = ddlsched.simulate(
+        ddlsched.Workload.of([fixed, elastic_job("b", arrival_s=1.0)]),
+        ddlsched.Cluster(num_servers=3, gpus_per_server=1),
+        placement="first-fit",
+        allocation="elastic-scaling",
+        disturbances=Disturbances(outages=(Outage(server=0, from_s=5, to_s=20),), recovery="wait"),
+    )
+    stays = [stay for stay in result.finished.stays if stay.job == 0]
+    assert [(stay.gpus, stay.from_ns, stay.to_ns) for stay in stays] == [
+        ((0, 1), 0, 5_000_000_000),
+        ((0, 1), 20_000_000_000, 25_000_000_000),
+    ]
+    assert not any({0, 1}.intersection(stay.gpus) and stay.from_ns < 20e9 for stay in result.finished.stays if stay.job)
+
+
+def test_elastic_jobs_hang() -> None:
+    cause = FailureCause(cause="software", per="job", mtbf_s=30.0, takes="job", noticed_s=5.0)
+    result = ddlsched.simulate(
+        ddlsched.Workload.of([elastic_job(samples=40_000)]),
+        ddlsched.Cluster(num_servers=2, gpus_per_server=2),
+        allocation="elastic-scaling",
+        disturbances=Disturbances(failures=(cause,), checkpoint="fixed:every_s=9"),
+        until_s=1000.0,
+    )
+    assert result.finished.failures
+    assert result.jobs["restart_s"].iloc[0] >= 5.0
 
 
 @pytest.mark.parametrize(

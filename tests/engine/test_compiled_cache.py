@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ddlsched
-from ddlsched.engine.native.stamp import stamped_sources
+from ddlsched.engine.native.kept_files import stamped_sources
 
 ENGINE = Path(ddlsched.__file__).parent / "engine"
 

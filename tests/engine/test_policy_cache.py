@@ -198,7 +198,7 @@ def test_a_second_process_loads_what_the_first_one_compiled_in_a_fraction_of_its
 STAMP = """
 import ddlsched.engine.loop.transfers as transfers
 from ddlsched.engine.loop.skipping.dormant_progress import *
-from ddlsched.engine.native.stamp import sources_stamp
+from ddlsched.engine.native.kept_files import sources_stamp
 from ddlsched.engine.loop.accounts import add_busy_ns
 from ddlsched.engine.loop.from_python import most_slices
 from ddlsched.engine.records.layout import example_state

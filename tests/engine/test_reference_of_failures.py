@@ -91,3 +91,88 @@ def test_finish_times_and_lost_work_are_those_of_the_reference(jobs, outages, ev
         )
         row = result.jobs.iloc[n]
         assert (row["finish_s"] * S, row["lost_s"] * S) == expected
+
+
+def shrinking(work, outages, *, restart_ns, down_ns, up_ns):
+    """Return when a job with a GPU on each of some servers finishes, and the work that it loses, nanoseconds.
+
+    It goes on with the servers left, on m of n with iterations n / m times as long, and with all of them at the end
+    of the iteration in which the last is back; with none left it waits for all.
+    """
+    iterations, whole_ns = work
+    changes = [(at, what, n) for n, pairs in enumerate(outages) for pair in pairs for what, at in zip("gc", pair)]  # noqa: B905
+    changes.sort(key=lambda change: (change[0], change[1]))  # those that come, c, before those that go, g
+    servers = set(range(len(outages)))
+    left, lost_ns, down, held, missing, grows = iterations, 0, set(), set(servers), set(), False
+    begin_ns = 0
+
+    def long_ns():
+        return round(whole_ns * len(servers) / len(held))
+
+    while True:
+        end_ns = begin_ns + long_ns() if held else None
+        now_ns = min(at for at in (end_ns, changes[0][0] if changes else None) if at is not None)
+        ends = now_ns == end_ns
+        if ends:
+            left, begin_ns = left - 1, now_ns
+            if left == 0:
+                return now_ns, lost_ns
+        was_to_grow = ends and grows
+        gone = set()
+        while changes and changes[0][0] == now_ns:
+            _, what, server = changes.pop(0)
+            if what == "c":
+                down.remove(server)
+                missing.discard(server)
+                grows = grows or bool(held and held != servers and not missing)
+            else:
+                down.add(server)
+                gone.add(server)
+        if held and held != servers:
+            missing |= gone - held
+        if gone & held:
+            lost_ns += max(now_ns - begin_ns, 0)
+            missing |= gone & held
+            held, grows = held - gone, False
+            begin_ns = now_ns + down_ns + restart_ns
+            if not held:
+                missing = set()
+        elif was_to_grow:
+            grows = False
+            if not missing:
+                held, begin_ns = set(servers), now_ns + up_ns + restart_ns
+        if not held and not down:
+            held, begin_ns = set(servers), now_ns + restart_ns
+
+
+@settings(max_examples=examples(60))
+@given(
+    work=st.tuples(st.integers(1, 15), st.sampled_from([2, 6])),
+    outages=st.integers(1, 4).flatmap(outages_of_servers),
+    restart_s=st.integers(0, 2),
+    down_s=st.integers(0, 3),
+    up_s=st.integers(0, 3),
+)
+def test_jobs_shrink_and_grow_as_in_the_reference(work, outages, restart_s, down_s, up_s):
+    iterations, s = work
+    result = ddlsched.simulate(
+        ddlsched.Workload.of([data_parallel_job("a", gpus=len(outages), iterations=iterations, backward_s=s)]),
+        ddlsched.Cluster(num_servers=len(outages), gpus_per_server=1, exclusive=True),
+        placement="first-fit",
+        order="fifo",
+        disturbances=Disturbances(
+            outages=tuple(Outage(server=n, from_s=a, to_s=b) for n, pairs in enumerate(outages) for a, b in pairs),
+            recovery="shrink:least_share=0",
+            restart_s=restart_s,
+        ),
+        rescale_cost=f"down_s={down_s},up_s={up_s}",
+    )
+    expected = shrinking(
+        (iterations, s * S),
+        [[(a * S, b * S) for a, b in pairs] for pairs in outages],
+        restart_ns=restart_s * S,
+        down_ns=down_s * S,
+        up_ns=up_s * S,
+    )
+    row = result.jobs.iloc[0]
+    assert (row["finish_s"] * S, row["lost_s"] * S) == expected

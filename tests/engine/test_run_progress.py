@@ -10,7 +10,7 @@ from command_line import run
 from jobs_by_hand import Fixed, data_parallel_job
 
 import ddlsched
-from ddlsched.comparisons.sweeps.run_watch import under_way
+from ddlsched.comparisons.sweeps.run import under_way
 from ddlsched.comparisons.sweeps.sweep import Run, sweep
 from ddlsched.engine import run_progress
 from ddlsched.engine.run_progress import RunProgress, duration_text, long_run_remark

@@ -11,6 +11,7 @@ import pytest
 
 from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Preemption, Queue, Quota, Tenants, Workload
 from ddlsched import simulate as run
+from ddlsched.cluster.disturbances import Outage
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError
 from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView
@@ -46,6 +47,16 @@ def test_a_job_that_is_preempted_goes_on_later_and_loses_the_iteration_under_way
     assert [stay.ended_by for stay in result.finished.stays if stay.ended_by] == [
         "preempted for job a1: reclaimed quota that it had borrowed"
     ]
+
+
+@pytest.mark.parametrize(("recovery", "again_s"), [("wait", 20.0), ("wait:patience_s=4", 14.0)])
+def test_a_job_that_waits_for_its_server_keeps_its_quota(recovery: str, again_s: float) -> None:
+    """From 10 to 20 s b1 has no server; a2, which could run on the third one, has no quota until a1 gives its."""
+    jobs = Workload.of([job("b1", "b", 4, 0), job("a1", "a", 4, 0), job("a2", "a", 4, 12)])
+    disturbances = Disturbances(outages=(Outage(server=0, from_s=10, to_s=20),), recovery=recovery)
+    result = run(jobs, replace(CLUSTER, num_servers=3), queues=tenants(), disturbances=disturbances).jobs
+    assert result["start_s"].tolist() == [0.0, 0.0, 30.0]
+    assert result["finish_s"].tolist() == pytest.approx([again_s + 67 * 0.3, 30.0, 60.0])
 
 
 def test_without_the_right_to_reclaim_it_waits_and_says_for_whom() -> None:

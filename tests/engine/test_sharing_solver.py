@@ -74,12 +74,20 @@ def full_filling(rings: list[Ring], on_link: list[list[int]], capacities: list[f
                     count[link] += 1
             if level > 0 and free[link] < NEGLIGIBLE * capacities[link]:
                 free[link] = 0.0
+        taken_at, tied = [-1.0] * len(free), [-1.0] * len(free)
         while any(count):
-            share, tightest = min((free[link] / unfilled[link], link) for link in range(len(free)) if count[link])
+            share, tightest = min(
+                (tied[link] if tied[link] >= 0.0 else free[link] / unfilled[link], link)
+                for link in range(len(free))
+                if count[link]
+            )
             for n in sorted(set(on_link[tightest])):
                 if rings[n].level == level and n not in rates:
                     rates[n] = rings[n].weight * share
                     for link in rings[n].links:
+                        if taken_at[link] != share:
+                            taken_at[link] = share
+                            tied[link] = share if free[link] / unfilled[link] <= share * (1.0 + NEGLIGIBLE) else -1.0
                         free[link] = max(free[link] - rates[n], 0.0)
                         unfilled[link] -= rings[n].weight
                         count[link] -= 1

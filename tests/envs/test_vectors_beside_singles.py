@@ -15,7 +15,7 @@ from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Server, 
 from ddlsched.engine import build
 from ddlsched.envs import AllocationEnv, AllocationVectorEnv, OrderEnv, OrderVectorEnv, PlacementEnv, PlacementVectorEnv
 from ddlsched.errors import InputError
-from ddlsched.policies.gpu_order import is_gpu_order
+from ddlsched.policies.cluster_view import is_gpu_order
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.results.result import Result
 from ddlsched.workload.dag import ComputeTask, IterationDag

@@ -55,6 +55,7 @@ from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.first_fit import FirstFit
 from algorithms.placement.hived import HiveD
 from algorithms.placement.in_order import InOrder
+from algorithms.placement.kueue_topology import KueueTopology
 from algorithms.placement.learned_start import LearnedStart
 from algorithms.placement.list_scheduling import ListScheduling
 from algorithms.placement.lucid import Lucid
@@ -106,6 +107,7 @@ TestHalvingDoubling = conformance(CollectiveConformance, HalvingDoubling())
 TestInNetwork = conformance(CollectiveConformance, InNetwork())
 TestFirstFit = conformance(PlacementConformance, FirstFit())
 TestListScheduling = conformance(PlacementConformance, ListScheduling())
+TestKueueTopology = conformance(PlacementConformance, KueueTopology())
 TestLwf1 = conformance(PlacementConformance, LeastWorkloadFirst(kappa=1))
 TestLwf4 = conformance(PlacementConformance, LeastWorkloadFirst(kappa=4))
 TestBlocks = conformance(PlacementConformance, AlignedBlocks())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddlsched.comparisons.sweeps.fingerprint import fingerprint
+from ddlsched.comparisons.sweeps.run import fingerprint
 from ddlsched.errors import PluginError
 from ddlsched.plugins.user_files import class_in_file, files_named, substituted, with_neighbours
 

@@ -13,8 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numba.core import types
 
-from ddlsched.engine.native.arithmetic import NAMESPACE
-from ddlsched.engine.native.careful import CAREFUL
+from ddlsched.engine.native.arithmetic import CAREFUL, NAMESPACE
 from ddlsched.engine.native.entries import _called
 
 WHOLE = st.one_of(

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from ddlsched.policies.compiling import known_programs
-from ddlsched.policies.compiling.known_programs import program_of
-from ddlsched.policies.compiling.program import build_program
+from ddlsched.policies.compiling import program
+from ddlsched.policies.compiling.program import build_program, program_of
 from ddlsched.policies.compiling.source import CannotCompileError
 
 SOURCE = """
@@ -101,7 +100,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(method)
         return build_program(plugin, method)
 
-    monkeypatch.setattr(known_programs, "build_program", noted)
+    monkeypatch.setattr(program, "build_program", noted)
     return names
 
 
@@ -192,9 +191,9 @@ def test_a_file_that_was_edited_is_not_compiled_from_memory(tmp_path):
 
 
 def test_what_is_remembered_has_a_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr(known_programs, "_MOST", 3)
-    monkeypatch.setattr(known_programs, "_known", {})
+    monkeypatch.setattr(program, "_MOST", 3)
+    monkeypatch.setattr(program, "_known", {})
     module, _ = make(tmp_path)
     for number in range(10):
         program_of(module.P(name=f"down-{number}"), "key")
-    assert sum(map(len, known_programs._known.values())) <= 3
+    assert sum(map(len, program._known.values())) <= 3

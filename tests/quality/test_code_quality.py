@@ -61,7 +61,7 @@ PROMISED = {
     },
     "interference": {"uniform", "pairs"},
     "checkpoint": {"daly", "fixed", "young"},
-    "recovery": {"spares", "wait"},
+    "recovery": {"shrink", "spares", "wait"},
     "health": {"repeated-failures"},
     "topology": {
         "star",

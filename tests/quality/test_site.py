@@ -224,3 +224,22 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([DOCS / "build"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_item_26_options_of_commands_are_kept_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    spec = importlib.util.spec_from_file_location("conf", DOCS / "conf.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(conf := importlib.util.module_from_spec(spec))
+    context = {"body": '<pre>compare<span class="w"> </span>--gpus-per-server<span> </span>4 --seeds 2 a--b</pre>'}
+    conf._whole_options(None, "page", "", context, None)
+    assert re.findall(r'<span class="option">([^<]*)</span>', context["body"]) == ["--gpus-per-server", "--seeds"]
+    assert ".option" in (DOCS / "_static" / "site.css").read_text()
+
+
+def test_item_26_the_front_page_has_an_answer_a_picture_and_three_doors() -> None:
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    front, doors = text.split("::::{container} doors")
+    assert "](images/two-jobs.png)" in front
+    assert re.findall(r"\*\*\[(\w+)\]", doors) == ["Start", "Gallery", "Guides"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddlsched.results.fairness import average_contention, finish_time_fairness, jain_index
+from ddlsched.results.metrics import average_contention, finish_time_fairness, jain_index
 
 pytestmark = pytest.mark.filterwarnings("error")
 

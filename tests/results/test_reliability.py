@@ -33,6 +33,7 @@ def test_a_failure_by_hand() -> None:
         "waiting_for_gpus_and_network": 0,
         "training": 2 * 10.0,
         "requeueing": 2 * 5.0,
+        "missing": 0,
     }
     (size,) = reliability_by_size(result).to_dict("records")
     assert size["ettr"] == pytest.approx(10 / 19.5)

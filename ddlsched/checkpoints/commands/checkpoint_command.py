@@ -6,11 +6,15 @@ import json
 import math
 import re
 from collections import defaultdict
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.checkpoints.commands.checkpoint_make import make
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.output import emit
 
 if TYPE_CHECKING:
@@ -19,7 +23,96 @@ if TYPE_CHECKING:
     from ddlsched.checkpoints.reading import Reading
     from ddlsched.checkpoints.tensors import Cut, Tensor
 
-__all__ = ["app"]
+__all__ = ["app", "make"]
+
+
+class Dtype(StrEnum):
+    """Of the weights."""
+
+    bf16 = "bf16"
+    f16 = "f16"
+    f32 = "f32"
+
+
+class Sharding(StrEnum):
+    """Of the optimiser."""
+
+    none = "none"
+    zero1 = "zero1"
+    fsdp = "fsdp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeOptions:
+    """What a checkpoint to try things on is like."""
+
+    parallelism: str = option("tp=2,pp=1,dp=2", "Degrees; what is left out is 1.", metavar="tp=N,pp=N,dp=N,ep=N")
+    layers: int = option(4, "Transformer layers.")
+    hidden: int = option(256, "Hidden size.")
+    heads: int = option(8, "Attention heads.")
+    vocabulary: int = option(50257, "Words, before padding to a multiple of 128 x tp.")
+    positions: int = option(1024, "Learned positions; 0: none.")
+    key_value_heads: int = option(0, "Fewer than heads for grouped queries; 0: as many.")
+    experts: int = option(0, "Feed-forward networks of a layer; 0: one without a router.")
+    gated: bool = option(False, "Gate and up projection are one fused matrix.")
+    untied: bool = option(False, "The output layer is not the word embedding.")
+    dtype: Dtype = option(Dtype.bf16, "Of the weights; bf16 and f16 have fp32 master weights.")
+    sharding: Sharding = option(Sharding.none, "Who holds Adam's state: every replica, or replicas share it.")
+    iteration: int = option(100, "Steps that it says were trained.")
+    seed: int = option(0, "The same seed gives the same contents under every parallelism.")
+    as_json: bool = option(False, "Print what was written as one JSON object.", flag="--json")
+
+
+@with_options
+def make(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    options: Annotated[Given[MakeOptions], Panel()],
+) -> None:
+    """Write the checkpoint of a GPT in the middle of its training with Adam: random, seeded weights and moments."""
+    from ddlsched.checkpoints.making import make_checkpoint
+    from ddlsched.checkpoints.parallelism import parse_parallelism
+    from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
+    from ddlsched.io.progress import bytes_bar
+
+    asked = options.made()
+    model = StoredTransformer(
+        num_layers=asked.layers,
+        hidden=asked.hidden,
+        heads=asked.heads,
+        vocabulary=asked.vocabulary,
+        positions=asked.positions,
+        key_value_heads=asked.key_value_heads,
+        experts=asked.experts,
+        gated=asked.gated,
+        tied=not asked.untied,
+    )
+    with bytes_bar() as watch:
+        made = make_checkpoint(
+            directory,
+            model,
+            parse_parallelism(asked.parallelism),
+            dtype=asked.dtype.value.upper(),
+            optimiser=Optimiser(sharding=asked.sharding.value),
+            iteration=asked.iteration,
+            seed=asked.seed,
+            watch=lambda done, total: watch("making", done, total),
+        )
+    sizes = [(directory / file).stat().st_size for file in made.files]
+    found = {
+        "directory": str(directory),
+        "parameters": sum(prod(tensor.shape) for tensor in model.parameters("F32")),
+        "tensors": len(made.collection.tensors),
+        "files": len(sizes),
+        "bytes": sum(sizes),
+    }
+    if asked.as_json:
+        emit(json.dumps(found, indent=2) + "\n")
+    else:
+        emit(
+            f"{directory}: {found['parameters']:,} parameters, {found['tensors']} tensors, "
+            f"{len(sizes)} files of {sum(sizes):,} bytes together ({made.collection.parallelism})\n"
+        )
+
 
 app = typer.Typer(help="Look into partitioned checkpoints, or make one to try things on.", no_args_is_help=True)
 

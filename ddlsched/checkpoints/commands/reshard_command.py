@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddlsched.checkpoints.format_names import Format
-from ddlsched.cli.numbers import whole
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
 
@@ -30,78 +32,47 @@ class Hash(StrEnum):
     sha256 = "sha256"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReshardOptions:
+    """What is written, from what, and by which host."""
+
+    to: str = option(
+        "", "The new parallelism, e.g. tp=4,pp=2,dp=2; what is left out is 1.", metavar="DEGREES", shown="as in SRC"
+    )
+    stages: str = option(
+        "",
+        "The new stage of each layer, e.g. 0,1,1,1.",
+        metavar="STAGES",
+        shown="as in SRC for the same pp, else even",
+    )
+    dry_run: bool = option(False, "Only show the plan.")
+    verify: bool = option(False, "Read all back: contents as saved, replicas equal; takes longer.")
+    digest: Hash = option(
+        Hash.xxh3, "For --verify, and checked if SRC records it; sha256 also resists intent, and is slower."
+    )
+    lost: str = option("", "Ranks whose files are gone, e.g. 4,5; replicas serve for them.", metavar="RANKS")
+    buffer_mb: int = option(64, "Most memory for data on its way.")
+    gpus_per_host: int = option(0, "Devices of a host, before and after.", shown="as the checkpoint says", panel=_HOSTS)
+    host: int = option(-1, "Write only this host's ranks.", shown="all", panel=_HOSTS)
+    peer: Sequence[str] = option(
+        (), "Where the files of a host's ranks are, if not in SRC, a host each.", metavar="HOST=URL", panel=_HOSTS
+    )
+    like: str | None = option(
+        None,
+        "If SRC is PyTorch's: a checkpoint with the same tensors, which says how each is divided.",
+        metavar="DIR",
+        shown="as in SRC",
+        panel=_FORMATS,
+    )
+    write: Format = option(Format.safetensors, "What DST becomes.", flag="--format", panel=_FORMATS)
+    as_json: bool = option(False, "Print plan and times as one JSON object.", flag="--json")
+
+
+@with_options
 def reshard(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or URL of the checkpoint; it is only read.")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="New folder.", readable=False)],
-    to: Annotated[
-        str,
-        typer.Option(
-            help="The new parallelism, e.g. tp=4,pp=2,dp=2; what is left out is 1.",
-            metavar="DEGREES",
-            show_default="as in SRC",
-        ),
-    ] = "",
-    stages: Annotated[
-        str,
-        typer.Option(
-            help="The new stage of each layer, e.g. 0,1,1,1.",
-            metavar="STAGES",
-            show_default="as in SRC for the same pp, else even",
-        ),
-    ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read all back: contents as saved, replicas equal; takes longer.")
-    ] = False,
-    digest: Annotated[
-        Hash,
-        typer.Option(help="For --verify, and checked if SRC records it; sha256 also resists intent, and is slower."),
-    ] = Hash.xxh3,
-    lost: Annotated[
-        str, typer.Option(help="Ranks whose files are gone, e.g. 4,5; replicas serve for them.", metavar="RANKS")
-    ] = "",
-    buffer_mb: Annotated[int, typer.Option(help="Most memory for data on its way.", metavar="N", parser=whole)] = 64,
-    gpus_per_host: Annotated[
-        int,
-        typer.Option(
-            help="Devices of a host, before and after.",
-            metavar="N",
-            parser=whole,
-            show_default="as the checkpoint says",
-            rich_help_panel=_HOSTS,
-        ),
-    ] = 0,
-    host: Annotated[
-        int,
-        typer.Option(
-            help="Write only this host's ranks.",
-            metavar="N",
-            parser=whole,
-            show_default="all",
-            rich_help_panel=_HOSTS,
-        ),
-    ] = -1,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Where the files of a host's ranks are, if not in SRC; once for each such host.",
-            metavar="HOST=URL",
-            rich_help_panel=_HOSTS,
-        ),
-    ] = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            help="If SRC is PyTorch's: a checkpoint with the same tensors, which says how each is divided.",
-            metavar="DIR",
-            show_default="as in SRC",
-            rich_help_panel=_FORMATS,
-        ),
-    ] = None,
-    write: Annotated[
-        Format, typer.Option("--format", help="What DST becomes.", rich_help_panel=_FORMATS)
-    ] = Format.safetensors,
-    as_json: Annotated[bool, typer.Option("--json", help="Print plan and times as one JSON object.")] = False,
+    options: Annotated[Given[ReshardOptions], Panel(several=("peer",))],
 ) -> None:
     """Write a checkpoint under another parallelism or in another format, moving the least data.
 
@@ -118,38 +89,41 @@ def reshard(
     from ddlsched.checkpoints.parallelism import parse_parallelism
     from ddlsched.io.progress import bytes_bar
 
-    if buffer_mb < 1:
-        raise InputError(f"--buffer-mb {buffer_mb}: expected a whole number from 1")
-    degrees = parse_parallelism(to) if to else None
-    lost_ranks, map_of_stages = _numbers("--lost", lost), _numbers("--stages", stages)
-    found = _opened(source, like, lost_ranks, dict(map(_peer, peer or [])), gpus_per_host)
-    origin = reading_for(write, found)
+    asked = options.made()
+    if asked.buffer_mb < 1:
+        raise InputError(f"--buffer-mb {asked.buffer_mb}: expected a whole number from 1")
+    degrees = parse_parallelism(asked.to) if asked.to else None
+    lost_ranks, map_of_stages = _numbers("--lost", asked.lost), _numbers("--stages", asked.stages)
+    found = _opened(source, asked.like, lost_ranks, dict(map(_peer, asked.peer or [])), asked.gpus_per_host)
+    origin = reading_for(asked.write, found)
     wanted = degrees or origin.job.parallelism
-    if left := num_left_out(write, found):
-        notice(f"left out what {write.value} has no place for: {left} tensors, objects, files or other values")
-    if verify and (unknown := len(set(origin.job.by_name) - set(getattr(origin.checkpoint, digest.value)))):
-        notice(f"no {digest.value} hash of {unknown} tensors in {source}: damage that they have already is not found")
-    if dry_run:
-        plan = resharding.planned(origin, wanted, gpus_per_host=gpus_per_host, stages=map_of_stages)
-        emit(json.dumps(output.numbers(plan), indent=2) + "\n" if as_json else output.text(plan))
+    if left := num_left_out(asked.write, found):
+        notice(f"left out what {asked.write.value} has no place for: {left} tensors, objects, files or other values")
+    if asked.verify and (unknown := len(set(origin.job.by_name) - set(getattr(origin.checkpoint, asked.digest.value)))):
+        notice(
+            f"no {asked.digest.value} hash of {unknown} tensors in {source}: damage that they have already is not found"
+        )
+    if asked.dry_run:
+        plan = resharding.planned(origin, wanted, gpus_per_host=asked.gpus_per_host, stages=map_of_stages)
+        emit(json.dumps(output.numbers(plan), indent=2) + "\n" if asked.as_json else output.text(plan))
         return
     with bytes_bar() as watch:
         done = resharding.reshard(
             origin,
             destination,
             to=wanted,
-            form=form_of(write),
-            host=None if host < 0 else host,
-            gpus_per_host=gpus_per_host,
+            form=form_of(asked.write),
+            host=None if asked.host < 0 else asked.host,
+            gpus_per_host=asked.gpus_per_host,
             stages=map_of_stages,
-            verify=verify,
-            digest=digest.value,
-            buffer_bytes=buffer_mb * 1_000_000,
+            verify=asked.verify,
+            digest=asked.digest.value,
+            buffer_bytes=asked.buffer_mb * 1_000_000,
             watch=watch,
         )
-    if as_json:
+    if asked.as_json:
         emit(json.dumps(output.numbers(done.plan) | output.times(done), indent=2) + "\n")
-    elif write is Format.safetensors:
+    elif asked.write is Format.safetensors:
         emit(output.text(done.plan))
     notice(f"wrote {output.summary(done, destination)}")
 

@@ -16,10 +16,12 @@ import pandas as pd
 
 from ddlsched.comparisons.charts.jct_charts import cumulative
 from ddlsched.comparisons.charts.placement_map import placement_boxes
+from ddlsched.comparisons.charts.run_charts import Band
 from ddlsched.comparisons.charts.style import INK, JOB_COLOURS, SHADES, short, wrapped
-from ddlsched.comparisons.charts.utilisation import Band
-from ddlsched.comparisons.report.number_texts import (
+from ddlsched.comparisons.report.reported import (
     CHANGED,
+    ComparedSetting,
+    Reported,
     bands,
     changes_of,
     class_intervals,
@@ -28,7 +30,6 @@ from ddlsched.comparisons.report.number_texts import (
     jct_s,
     network_shares,
 )
-from ddlsched.comparisons.report.reported import ComparedSetting, Reported
 from ddlsched.results.paired_comparison import METRICS
 from ddlsched.results.statistics import Interval
 

@@ -18,8 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from ddlsched.comparisons.sweeps.fingerprint import sources_digest
-from ddlsched.comparisons.sweeps.run import Run, RunOutcome, execute
+from ddlsched.comparisons.sweeps.run import Run, RunOutcome, execute, sources_digest
 from ddlsched.comparisons.sweeps.workers import Done, Task, drain
 from ddlsched.errors import DdlschedError, InputError
 from ddlsched.io.reading import read_bytes

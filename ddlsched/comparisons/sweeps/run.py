@@ -2,19 +2,149 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import inspect
+import json
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddlsched.comparisons.sweeps.fingerprint import describe
-from ddlsched.comparisons.sweeps.run_watch import ProgressFile
-from ddlsched.engine.run_progress import RunWatcher
-from ddlsched.errors import DdlschedError
-from ddlsched.plugins.user_files import class_in_file
+import numpy as np
+
+from ddlsched.engine.run_progress import RunProgress, RunWatcher
+from ddlsched.errors import DdlschedError, InputError
+from ddlsched.plugins.user_files import class_in_file, digest_of, files_named, installed_packages, with_neighbours
 from ddlsched.workload.workload_specs import workload_of
 
-__all__ = ["Run", "RunOutcome", "execute"]
+__all__ = ["ProgressFile", "Run", "RunOutcome", "describe", "execute", "fingerprint", "sources_digest", "under_way"]
+
+_AFTERWARDS = ("classes", "paired_comparison", "explanation", "statistics")
+_ASKING = (
+    "compare",
+    "comparison",
+    "comparison_tables",
+    "conditions",
+    "fields",
+    "folder",
+    "run_plan",
+    "settings",
+    "yaml_file",
+)
+_PRESENTATION = (
+    "cli",
+    "comparisons/charts",
+    "comparisons/report",
+    *(f"comparisons/{name}.py" for name in _ASKING),
+    *(f"results/{name}.py" for name in _AFTERWARDS),
+)
+"""What no simulation imports."""
+
+
+def fingerprint(inputs: Mapping[str, Any], sources: str) -> str:
+    """Return the hash of a run's inputs, of the user's files among them, and of ``sources``.
+
+    Raises
+    ------
+    InputError
+        A value that cannot be told apart from others of its kind, such as a lambda.
+    """
+    files: set[Path] = set()
+    described = describe(inputs, files)
+    try:
+        digests = sorted({digest_of(part) for path in files for part in with_neighbours(path)})
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); expected a readable file") from None
+    return _digest(json.dumps([described, digests, sources], sort_keys=True).encode())
+
+
+def sources_digest() -> str:
+    """Return the hash of the installed sources: this package's and those of all registered plug-ins.
+
+    What only draws and talks is left out; numpy's version counts, because its random streams may change with it.
+    """
+    digests = [_digest(path.read_bytes()) for name in sorted(installed_packages()) for path in _sources_of(name)]
+    return _digest(json.dumps([digests, np.__version__]).encode())
+
+
+def describe(value: object, files: set[Path]) -> Any:
+    """Return ``value`` as JSON can hold it, and add to ``files`` those whose bytes count.
+
+    Raises
+    ------
+    InputError
+        A function, or an object that hides what it holds.
+    """
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str | Path):
+        files.update(files_named(str(value)))
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): describe(part, files) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [describe(part, files) for part in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return [str(value.dtype), list(value.shape), _digest(value.tobytes())]
+    return _describe_object(value, files)
+
+
+def _describe_object(value: object, files: set[Path]) -> dict[str, Any]:
+    kind = type(value)
+    if inspect.isroutine(value) or inspect.isclass(value) or not (is_dataclass(value) or hasattr(value, "__dict__")):
+        raise InputError(f"{value!r} cannot be hashed for a sweep; expected a name, a number, or a class's instance")
+    try:
+        files.add(Path(inspect.getfile(kind)))
+    except (TypeError, OSError):
+        raise InputError(f"class {kind.__qualname__} is in no file; a sweep has to notice when it changes") from None
+    held = {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else vars(value)
+    return {"class": f"{kind.__module__}.{kind.__qualname__}", "holds": describe(held, files)}
+
+
+def _sources_of(package: str) -> list[Path]:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return []
+    origin = Path(spec.origin)
+    if origin.name != "__init__.py":
+        return [origin]
+    silent = {origin.parent / name for name in _PRESENTATION} if package == "ddlsched" else set()
+    return sorted(path for path in origin.parent.rglob("*.py") if silent.isdisjoint([path, *path.parents]))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+class ProgressFile:
+    """Writes how far a run is to a file, which is there as long as the run."""
+
+    def __init__(self, label: str, path: Path) -> None:
+        self._label, self._path = label, path
+
+    def __enter__(self) -> ProgressFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def __call__(self, progress: RunProgress) -> None:
+        """Write it down; a disk that is full stops no run."""
+        with suppress(OSError):
+            self._path.write_text(json.dumps([self._label, *progress]), encoding="utf-8")
+
+
+def under_way(folder: Path) -> list[str]:
+    """Return a line a run that has told how far it is; one that is being written is left out this time."""
+    lines = []
+    for path in sorted(folder.iterdir()):
+        with suppress(OSError, ValueError):
+            label, *numbers = json.loads(path.read_text(encoding="utf-8"))
+            lines.append(f"{label}: {RunProgress(*numbers).text()}")
+    return lines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ddlsched.comparisons.sweeps.fingerprint import fingerprint, sources_digest
-from ddlsched.comparisons.sweeps.run import Run
+from ddlsched.comparisons.sweeps.run import Run, fingerprint, sources_digest
 from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata, remove_leftovers, store
 from ddlsched.errors import InputError
 
@@ -102,7 +101,7 @@ def sweep(
         Called at the start and after each run.
     progress
         Folder in which runs of this machine that are under way say how far they are
-        (:func:`ddlsched.comparisons.sweeps.run_watch.under_way`).
+        (:func:`ddlsched.comparisons.sweeps.run.under_way`).
 
     Raises
     ------

@@ -8,11 +8,9 @@ import threading
 from typing import Any
 
 from ddlsched.engine.native.jit import compiling
-from ddlsched.engine.native.stamp import sources_stamp
-from ddlsched.policies.compiling.fields import Fields
-from ddlsched.policies.compiling.known_programs import program_of
-from ddlsched.policies.compiling.program import Constant, Program
-from ddlsched.policies.compiling.source import CannotCompileError
+from ddlsched.engine.native.kept_files import sources_stamp
+from ddlsched.policies.compiling.program import Constant, Program, program_of
+from ddlsched.policies.compiling.source import CannotCompileError, Fields
 
 __all__ = ["CompiledMethod", "compile_method"]
 

@@ -1,4 +1,4 @@
-"""What compiled path policies see, under the names of :mod:`ddlsched.policies.path_views`: hops of rings, and links."""
+"""What compiled path policies see, named as in :mod:`ddlsched.policies.network_views`: hops of rings, and links."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from numba.extending import register_jitable
 
 from ddlsched.engine.compiled.views import attribute, method, refuse_link
 from ddlsched.engine.loop.tasks import mix
-from ddlsched.engine.native.view_lists import make_numbers, make_paths
-from ddlsched.engine.native.view_types import FLOW, LOADS, job_at, number_of, state_of
+from ddlsched.engine.native.view_types import FLOW, LOADS, job_at, make_numbers, make_paths, number_of, state_of
 
 _MASK = 0xFFFFFFFF
 

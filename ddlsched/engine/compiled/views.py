@@ -9,16 +9,8 @@ from typing import Any, cast
 from numba.extending import overload, overload_attribute, overload_method, register_jitable
 
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
-from ddlsched.engine.native.number_kinds import typed
+from ddlsched.engine.native.number_kinds import text_of, typed
 from ddlsched.engine.native.operators import add, divide_wholes, multiply
-from ddlsched.engine.native.texts import text_of
-from ddlsched.engine.native.view_lists import (
-    make_crossed,
-    make_links,
-    make_numbers,
-    make_transfers,
-    take_scratch,
-)
 from ddlsched.engine.native.view_types import (
     CABLE,
     JOB,
@@ -28,11 +20,16 @@ from ddlsched.engine.native.view_types import (
     TRANSFER,
     ViewType,
     job_at,
+    make_crossed,
+    make_links,
+    make_numbers,
+    make_transfers,
     number_of,
     state_of,
+    take_scratch,
 )
 from ddlsched.policies.job_view import JobView
-from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.network_views import TransferState
 from ddlsched.policies.view_parts import StoredField, fields_of, plus, times
 
 __all__ = ["attribute", "method", "names_of", "refuse_link"]

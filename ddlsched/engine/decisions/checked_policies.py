@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from numbers import Real
 from pathlib import Path
@@ -35,6 +35,7 @@ from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView
 from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Job
 from ddlsched.workload.rescale import ConstantRescaleCost, Rescale, RescaleCost
 
 __all__ = ["CheckedPolicies", "communication_form", "random_streams"]
@@ -274,14 +275,17 @@ class CheckedPolicies:
         return bool(answer)
 
     def admit_jobs(
-        self, tenants: TenantsView, cluster: ClusterView, before: frozenset[int]
+        self, tenants: TenantsView, cluster: ClusterView, new: Set[int]
     ) -> Iterator[Admission | NotAdmitted]:
-        """Yield who may start, and why others may not, each checked after the one before was carried out."""
+        """Yield who may start, and why others may not, each checked after the one before was carried out.
+
+        ``new`` holds, then, the numbers of those that have started in this round.
+        """
         about = f", {len(tenants.pending)} jobs that wait"
         ask = functools.partial(self._ask, "admission", about, tenants.now_s)
         answers = ask(lambda: iter(self.admission.admit(tenants, cluster)))
         while (answer := ask(lambda: next(answers, None))) is not None:
-            if wrong := what_is_wrong_with_admission(answer, tenants, cluster, before):
+            if wrong := what_is_wrong_with_admission(answer, tenants, cluster, new):
                 raise InvalidDecisionError(f"admission {self.label('admission')} at {tenants.now_s} s{wrong}")
             yield answer
 
@@ -394,9 +398,10 @@ class CheckedPolicies:
         allocated: Mapping[str, Allocation | Drop] = answer
         return allocated
 
-    def rescale_ns(self, job: ElasticJob, change: Rescale) -> int:
+    def rescale_ns(self, job: Job, change: Rescale) -> int:
         """Return what a change of a job's size takes, by its own model or the run's, nanoseconds."""
-        model = self._rescale_cost if job.rescale_cost is None else job.rescale_cost
+        own = job.rescale_cost if isinstance(job, ElasticJob) else None
+        model = self._rescale_cost if own is None else own
         what = lambda: f"rescale cost {label(model)} at {change.time_s} s, job {job.job_id!r}"  # noqa: E731
         seconds = guarded(what, lambda: model(change))
         if not isinstance(seconds, int | float | np.number) or not 0 <= seconds < MAX_NS / NS_PER_S:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -93,10 +93,8 @@ def what_is_wrong_with_stops(answer: Sequence[Any], running: Sequence[JobView]) 
     return None
 
 
-def what_is_wrong_with_admission(
-    answer: Any, tenants: TenantsView, cluster: ClusterView, before: frozenset[int]
-) -> str | None:
-    """Return why an answer is no job that may start, or may not, or None; ``before`` ran when the round began."""
+def what_is_wrong_with_admission(answer: Any, tenants: TenantsView, cluster: ClusterView, new: Set[int]) -> str | None:
+    """Return why an answer is no job that may start, or may not, or None; ``new`` have started in this round."""
     if not isinstance(answer, Admission | NotAdmitted):
         return f": admit answered {answer!r}; expected Admission(...) or NotAdmitted(...)"
     about = f", job {answer.job.job_id!r}: admit answered"
@@ -108,7 +106,8 @@ def what_is_wrong_with_admission(
     if answer.kind not in (kinds or ("any",)):
         return f"{about} the kind {answer.kind!r}; expected one of {', '.join(kinds)}"
     victims = [victim.job.number for victim in answer.victims]
-    if len(set(victims)) < len(victims) or not before.issuperset(victims):
+    ran = all(tenants.holding(number) is not None and number not in new for number in victims)
+    if len(set(victims)) < len(victims) or not ran:
         return f"{about} the victims {victims}; expected jobs that ran when the round began, each once"
     if answer.gpus is None:
         return None

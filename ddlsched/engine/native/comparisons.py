@@ -11,8 +11,7 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload
 
-from ddlsched.engine.native.number_kinds import kind_of, refusal, typed
-from ddlsched.engine.native.texts import code_of, has_text
+from ddlsched.engine.native.number_kinds import code_of, has_text, kind_of, refusal, typed
 
 __all__ = [
     "contains",

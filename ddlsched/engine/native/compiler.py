@@ -15,8 +15,7 @@ from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.errors import NumbaError, TypingError
 from numba.core.typed_passes import NopythonTypeInference
 
-from ddlsched.engine.native.arithmetic import NAMESPACE
-from ddlsched.engine.native.careful import CAREFUL
+from ddlsched.engine.native.arithmetic import CAREFUL, NAMESPACE
 from ddlsched.policies.compiling.program import Program
 from ddlsched.policies.compiling.source import CannotCompileError, short_path
 

@@ -1,7 +1,8 @@
-"""The folder of this user's where compiled policies are kept, and what says that a file there is whole."""
+"""The stamp of compiled code, the folder where it is kept, and what says that a file there is whole."""
 
 from __future__ import annotations
 
+import functools
 import getpass
 import hashlib
 import json
@@ -12,7 +13,40 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-__all__ = ["cache_folder", "describe", "described", "say_once"]
+__all__ = ["cache_folder", "describe", "described", "say_once", "sources_stamp", "stamped_sources"]
+
+_PACKAGE = Path(__file__).parents[2]
+_OF_THE_LOOP = (
+    "engine/records",
+    "engine/native",
+    "engine/loop",
+    "policies/network_views.py",
+    "policies/job_view.py",
+    "policies/choosing.py",
+    "policies/view_parts.py",
+)
+_OF_POLICIES = *_OF_THE_LOOP, "engine/compiled", "policies/compiling", "network/rates.py"
+
+
+@functools.cache
+def sources_stamp(of_policies: bool = False) -> str:
+    """Return the hash of all sources of the loop: compiled code is stale as soon as any of them has changed.
+
+    Parameters
+    ----------
+    of_policies
+        Whether the sources by which policies are compiled belong to it.
+    """
+    digest = hashlib.sha256()
+    for path in stamped_sources(of_policies):
+        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def stamped_sources(of_policies: bool = False) -> list[Path]:
+    """Return the files of which :func:`sources_stamp` is made."""
+    places = [_PACKAGE / place for place in (_OF_POLICIES if of_policies else _OF_THE_LOOP)]
+    return [path for place in places for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])]
 
 
 def described(folder: Path | None, name: str) -> tuple[int, bool] | None:

@@ -21,7 +21,7 @@ from numba.core.runtime import rtsys
 from numba.core.typing import signature
 from numba.extending import intrinsic
 
-from ddlsched.engine.native.stamp import sources_stamp
+from ddlsched.engine.native.kept_files import sources_stamp
 from ddlsched.engine.native.state import ENTRY_SIGNATURE, call_address, state_at
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.network_views import TransferState
 
 __all__ = [
     "FAILED",

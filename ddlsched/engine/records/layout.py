@@ -152,7 +152,7 @@ _INTEGERS = {
         # whether it cannot bind the one transfer on it, and whether it cannot bind any, as another link does before
         "asleep covered "
         # the link that is simulated for it, and for how long that had been busy when it began to be; whether transfers
-        # stand for others on it (1), which cross several such links (2)
+        # stand for others on it
         "leader leader_busy_ns folded"
     ),
     # of the entries from a transfer's first on, ``open`` holds one after another those at links that are not covered,
@@ -179,7 +179,9 @@ _FLOATS = {
     "sample": "busy_ns",
     "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight new_rate",
     "link": (
-        "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share last_taken last_share "
+        "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share "
+        # what the last step took that took of it, at what share; and that if it has the same, but for rounding, or -1
+        "first_taken taken_share tied_share "
         # what it carried in the stretch of a sampled run, and carries in the leap
         "stretch_bytes leap_bytes"
     ),

@@ -8,7 +8,6 @@ import inspect
 import types
 from typing import Any
 
-from ddlsched.policies.compiling.calls import rewritten_call
 from ddlsched.policies.compiling.source import CannotCompileError, is_set_when_running
 from ddlsched.policies.compiling.syntax import (
     TICKS,
@@ -21,6 +20,7 @@ from ddlsched.policies.compiling.syntax import (
     is_number,
     is_text,
     parse_statement,
+    rewritten_call,
     where_is,
 )
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import enum
+import inspect
+import math
+import types
 from typing import Any
 
 from ddlsched.policies.compiling.source import short_path
+
+__all__ = ["rewritten_call", "rewritten_loop"]
 
 TICKS = "ticks__"
 """The variable that counts turns of loops."""
@@ -110,3 +116,176 @@ def function_definition(at: ast.AST, parameters: list[str], body: list[ast.stmt]
         if isinstance(node, ast.stmt | ast.expr | ast.arg) and not hasattr(node, "lineno"):
             ast.copy_location(node, at)
     return definition
+
+
+_BETTER = "if first__:\n    best__ = value__\n    first__ = False\nelif {}__(value__, best__):\n    best__ = value__"
+
+
+def rewritten_loop(rewriter: Any, node: ast.Call, name: str, generator: ast.GeneratorExp | ast.ListComp) -> ast.expr:
+    """Make a function of its own of a generator in a call, and return its call."""
+    default, start = _loop_options(rewriter, node, name)
+    if any(isinstance(n, ast.NamedExpr) for n in ast.walk(generator)):
+        raise rewriter.refused(node, "sets a variable within")
+    inner = {name for part in generator.generators for name in assigned(part.target)}
+    first_items = generator.generators[0].iter  # worked out outside
+    conditions = [condition for part in generator.generators for condition in part.ifs]
+    used = [
+        generator.elt,
+        *conditions,
+        *(part.iter for part in generator.generators if part.iter is not first_items),
+    ]
+    names = {n.id for part in used for n in ast.walk(part) if isinstance(n, ast.Name)}
+    free = sorted((names & rewriter.locals) - inner)
+    outer_locals, rewriter.locals = rewriter.locals, {*free, *inner}
+    try:
+        body = _loop_body(rewriter, node, name, generator, default)
+    finally:
+        rewriter.locals = outer_locals
+    first = ast.copy_location(rewriter.visit(first_items), node)
+    options = [start] if name == "sum" else [] if default is None else [rewriter.visit(default)]
+    parameters = ["items__", *(["total__" if name == "sum" else "default__"] if options else []), *free]
+    definition = function_definition(node, parameters, body)
+    function = rewriter.builder.keep(f"{name}_of", definition, rewriter.file)
+    _note_free(rewriter, free)
+    return call_of(function, node, first, *options, *(ast.copy_location(load_name(n), node) for n in free))
+
+
+def _note_free(rewriter: Any, free: list[str]) -> None:
+    """Count a read of the last argument that stands only within a generator."""
+    for name in free:
+        rewriter.visit_Name(load_name(name))
+
+
+def _loop_options(rewriter: Any, node: ast.Call, name: str) -> tuple[ast.expr | None, ast.expr]:
+    """Return the default and the start that a call gives, rewritten."""
+    keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+    default = keywords.pop("default", None) if name in ("min", "max") else None
+    start: ast.expr = keywords.pop("start", ast.Constant(0)) if name == "sum" else ast.Constant(0)
+    extra = node.args[1:]
+    if name == "sum" and extra:
+        start, extra = extra[0], extra[1:]
+    if keywords or extra:
+        raise rewriter.refused(node, "this option is not compiled")
+    return default, rewriter.visit(ast.copy_location(start, node))
+
+
+def _loop_body(
+    rewriter: Any, node: ast.Call, name: str, generator: ast.GeneratorExp | ast.ListComp, default: ast.expr | None
+) -> list[ast.stmt]:
+    """Return the statements of the loop."""
+    steps = {
+        "any": "if value__:\n    return True",
+        "all": "if not value__:\n    return False",
+        "sum": "total__ = sum_step__(total__, value__)",
+        "len": "total__ = add__(total__, 1)",
+        "min": _BETTER.format("less"),
+        "max": _BETTER.format("greater"),
+    }
+    value = ast.copy_location(ast.Assign([ast.Name("value__", ast.Store())], rewriter.visit(generator.elt)), node)
+    body: list[ast.stmt] = [value, *ast.parse(steps[name]).body]
+    for number, part in reversed(list(enumerate(generator.generators))):
+        if part.is_async:
+            raise rewriter.refused(node, "awaits")
+        for condition in reversed(part.ifs):
+            body = [ast.copy_location(ast.If(rewriter.visit(condition), body, []), node)]
+        items = load_name("items__") if number == 0 else rewriter.visit(part.iter)
+        loop = ast.For(rewriter.target(part.target), items, [rewriter.tick(node), *body], [])
+        body = [ast.copy_location(loop, node)]
+    before = {"len": "total__ = 0", "min": "first__ = True", "max": "first__ = True"}.get(name, "pass")
+    after = {"any": "return False", "all": "return True", "sum": "return total__", "len": "return total__"}
+    if name in ("min", "max"):
+        return _best(before, body, default)
+    return [*ast.parse(f"{TICKS} = 0\n{before}").body, *body, *ast.parse(after[name]).body]
+
+
+def _best(before: str, body: list[ast.stmt], default: ast.expr | None) -> list[ast.stmt]:
+    """Return the body of a search for the least or the largest; of nothing, it is the default or an error."""
+    end = ast.parse("if first__:\n    raise ValueError\nreturn best__").body
+    if default is not None:
+        end[0] = ast.If(load_name("first__"), [ast.Return(load_name("default__"))], [])
+    start = ast.parse(f"{TICKS} = 0\n{before}").body
+    return [*start, *body, *end]
+
+
+_BUILTINS = {"abs": "absolute", "int": "truncate", "float": "to_float", "round": "round_to_whole", "bool": "truth"}
+_LOOPS = ("any", "all", "sum", "min", "max", "len")
+_MATH = ("sqrt", "floor", "ceil", "fabs", "log", "exp", "isnan", "isinf")
+
+
+def rewritten_call(rewriter: Any, node: ast.Call) -> ast.expr:
+    """Return a call of what compiled code has in place of what is called."""
+    if any(isinstance(argument, ast.Starred) for argument in node.args):
+        raise rewriter.refused(node, "passes on a list of arguments")
+    if isinstance(node.func, ast.Attribute):
+        return _method_call(rewriter, node, node.func)
+    if not isinstance(node.func, ast.Name) or node.func.id in rewriter.locals:
+        raise rewriter.refused(node, "calls what is known only when it runs")
+    function = rewriter.global_value(node.func)
+    if isinstance(function, types.FunctionType):
+        return call_of(rewriter.builder.add(function), node, *_arguments(rewriter, node, function))
+    return _builtin_call(rewriter, node, function)
+
+
+def _method_call(rewriter: Any, node: ast.Call, attribute: ast.Attribute) -> ast.expr:
+    if rewriter.is_self(attribute.value):
+        function = inspect.getattr_static(type(rewriter.builder.plugin), attribute.attr, None)
+        if not isinstance(function, types.FunctionType) or attribute.attr in rewriter.builder.fields.names:
+            raise rewriter.refused(node, "calls what is no method of the class")
+        arguments = _arguments(rewriter, node, function, attribute.value)
+        return call_of(rewriter.builder.add(function), node, *arguments)
+    if isinstance(attribute.value, ast.Name) and attribute.value.id not in rewriter.locals:
+        owner = rewriter.global_value(attribute.value)
+        if owner is math and attribute.attr in _MATH and not node.keywords:
+            return call_of(f"math_{attribute.attr}", node, *map(rewriter.visit, node.args))
+        function = getattr(owner, attribute.attr, None)
+        if isinstance(owner, types.ModuleType) and isinstance(function, types.FunctionType):
+            rewriter.builder.constants.append((attribute.attr, lambda: getattr(owner, attribute.attr, None), function))
+            return call_of(rewriter.builder.add(function), node, *_arguments(rewriter, node, function))
+        raise rewriter.refused(node, "calls a function that is not compiled")
+    if node.keywords:
+        raise rewriter.refused(node, "names the arguments of a view's method")
+    rewriter.builder.reads.add(attribute.attr)
+    view = ast.copy_location(ast.Attribute(rewriter.visit(attribute.value), attribute.attr, ast.Load()), node)
+    return ast.copy_location(ast.Call(view, [rewriter.visit(argument) for argument in node.args], []), node)
+
+
+def _arguments(rewriter: Any, node: ast.Call, function: Any, *first: ast.expr) -> list[ast.expr]:
+    """Return the arguments of a call in the order of the function's parameters, defaults filled in."""
+    given: dict[str, Any] = {keyword.arg or "**": keyword.value for keyword in node.keywords}
+    try:
+        bound = inspect.signature(function).bind(*first, *node.args, **given)
+    except TypeError as error:
+        raise rewriter.refused(node, str(error)) from None
+    result: list[ast.expr] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in bound.arguments:
+            value = bound.arguments[name]
+            result.append(value if value in first else rewriter.visit(value))
+            continue
+        constant = constant_of(parameter.default, node)
+        if constant is None:
+            raise rewriter.refused(node, f"the default of {name} is no constant")
+        result.append(constant)
+    return result
+
+
+def _builtin_call(rewriter: Any, node: ast.Call, function: Any) -> ast.expr:
+    name = getattr(function, "__name__", repr(function))
+    known = function is getattr(builtins, name, None)
+    if known and name in _LOOPS and node.args and isinstance(node.args[0], ast.GeneratorExp | ast.ListComp):
+        return rewritten_loop(rewriter, node, name, node.args[0])
+    if node.keywords or not known:
+        raise rewriter.refused(node, f"calls {name}, which cannot be compiled")
+    arguments = [rewriter.visit(argument) for argument in node.args]
+    if name in ("min", "max") and len(arguments) > 1:
+        result: ast.expr = arguments[0]
+        for argument in arguments[1:]:
+            result = call_of(f"{name}_of_two", node, result, argument)
+        return result
+    if name in _BUILTINS and len(arguments) == 1:
+        return call_of(_BUILTINS[name], node, *arguments)
+    if name == "range":
+        arguments = [call_of("whole_index", node, argument) for argument in arguments]
+    if name in AS_THEY_ARE and (name != "enumerate" or len(arguments) == 1):
+        return call_of(name, node, *arguments)
+    raise rewriter.refused(node, f"calls {name}, which cannot be compiled")

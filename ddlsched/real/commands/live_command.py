@@ -17,6 +17,7 @@ from ddlsched.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ddlsched.real.live.failing import FailingNodes
     from ddlsched.real.live.manager import LiveEvent, Sharer
     from ddlsched.real.live.nodes import Launcher, Scavenger
     from ddlsched.real.live.store import StoredJob
@@ -29,7 +30,19 @@ class LiveOptions:
     """How jobs are trained, and on which nodes."""
 
     trace: Path | None = option(None, "Idle fragments to play back: node, idle_from_s, idle_to_s.", metavar="FILE")
-    speed: float = option(1.0, "Seconds of the trace that pass in one.")
+    nodes: int | None = option(
+        None, "So many nodes of this machine instead, always there but for --failures.", metavar="N"
+    )
+    failures: str | None = option(
+        None, "With --nodes: nodes fail as simulated servers of one GPU do; a table as for simulate.", metavar="TABLE"
+    )
+    seed: int = option(0, "Of the failures: as in a simulated run of that seed.")
+    recovery: str | None = option(None, "With --failures: how a job goes on, as for simulate.", metavar="NAME")
+    health: str | None = option(None, "With --failures: which nodes are replaced, as for simulate.", metavar="NAME")
+    checkpoint: str | None = option(
+        None, "When jobs commit, as for simulate.", metavar="NAME", shown="after every step"
+    )
+    speed: float = option(1.0, "Seconds of the trace, or of the failures, that pass in one.")
     slurm: str | None = option(
         None,
         "Start processes on Slurm's idle nodes instead, as jobs of this partition, which others preempt.",
@@ -61,7 +74,7 @@ def live(
         Path,
         typer.Argument(
             metavar="JOBS",
-            help="CSV: job_id, program (mlp, count, a script.py), steps, max_nodes, and perhaps samples_per_s.",
+            help="CSV: job_id, program (mlp, count, a script.py), steps, max_nodes, perhaps min_nodes, samples_per_s.",
             readable=False,
         ),
     ],
@@ -82,10 +95,7 @@ def live(
     from ddlsched.real.state_folder import made_folder, open_in
 
     asked = given.made()
-    if (asked.trace is None) == (asked.slurm is None):
-        raise InputError("live: expected either --trace FILE or --slurm PARTITION")
-    if asked.listen is not None and asked.slurm is None:
-        raise InputError("--listen: processes are on this machine; expected --slurm PARTITION as well")
+    _refuse_options(asked)
     wanted = read_jobs(jobs)
     scavenger: Scavenger
     launcher: Launcher = LocalLauncher()
@@ -96,6 +106,9 @@ def live(
         listen = asked.listen or socket.gethostname()
     if asked.trace is not None:
         scavenger = TraceScavenger(trace=read_fragments(asked.trace), speed=asked.speed)
+    failing = None
+    if asked.nodes is not None:
+        scavenger = failing = _failing(asked, wanted)
     sharer = _sharer(asked.allocation, asked.hold_s, wanted)
     folder = made_folder(folder, "jobs' state")
     with open_in(folder, "timeline.csv", "ab", buffering=0) as timeline:
@@ -125,6 +138,9 @@ def live(
             listen,
             asked.commits,
             notice,
+            failing,
+            asked.checkpoint or "",
+            {job.job_id: job.min_nodes for job in wanted},
         )
         if isinstance(launcher, SlurmLauncher):
             launcher.end_leftovers()
@@ -134,11 +150,33 @@ def live(
             notice(f"job {job_id!r}, which was given up, begins again")
         manager.run(asked.until_s)
     if asked.chart is not None:
-        from ddlsched.comparisons.charts.live_timeline import live_timeline
+        from ddlsched.comparisons.charts.real_charts import live_timeline
         from ddlsched.comparisons.charts.style import save
 
         save(live_timeline(folder / "timeline.csv"), asked.chart)
     _tell(folder)
+
+
+def _refuse_options(asked: LiveOptions) -> None:
+    if sum(each is not None for each in (asked.trace, asked.slurm, asked.nodes)) != 1:
+        raise InputError("live: expected one of --trace FILE, --slurm PARTITION, --nodes N")
+    if asked.nodes is None and (asked.failures, asked.recovery, asked.health) != (None, None, None):
+        raise InputError("live: failures, recovery or health is given; expected --nodes N as well")
+    if asked.listen is not None and asked.slurm is None:
+        raise InputError("--listen: processes are on this machine; expected --slurm PARTITION as well")
+
+
+def _failing(asked: LiveOptions, jobs: Sequence[StoredJob]) -> FailingNodes:
+    from ddlsched.cluster.disturbances import Disturbances
+    from ddlsched.real.live.failing import FailingNodes
+
+    if not (asked.nodes or 0) >= 1:
+        raise InputError(f"live: nodes is {asked.nodes}; expected a whole number from 1")
+    disturbances = Disturbances(
+        failures=asked.failures or (), recovery=asked.recovery, health=asked.health, checkpoint=asked.checkpoint
+    )
+    most = {job.job_id: job.max_nodes for job in jobs}
+    return FailingNodes(asked.nodes or 0, most, disturbances, asked.seed, asked.speed)
 
 
 def _sharer(allocation: str, hold_s: float, jobs: Sequence[StoredJob]) -> Sharer:

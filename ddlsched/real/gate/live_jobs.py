@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer, collectives_of
 from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.network.topology import RingLinks
-from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.network_views import TransferState
 from ddlsched.policies.view_parts import write_fields
 from ddlsched.policies.views import JobView, TransferView
 from ddlsched.workload.job import Job

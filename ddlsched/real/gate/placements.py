@@ -11,7 +11,7 @@ from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.decisions.rounds import start_queued, stop_running
 from ddlsched.engine.records.layout import Columns, make_records
-from ddlsched.policies.job_queue import JobQueue
+from ddlsched.policies.job_view import JobQueue
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.real.gate.live_jobs import LiveJob
 from ddlsched.units import s_from_ns

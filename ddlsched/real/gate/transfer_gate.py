@@ -20,7 +20,7 @@ from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.decisions.rounds import choose_transfers
 from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.errors import TestbedError
-from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.network_views import TransferState
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.real.gate.live_jobs import LiveJob, LiveTransfer, SentRow
 from ddlsched.units import NS_PER_S, s_from_ns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ddlsched.errors import InputError
 from ddlsched.real.live.commits import DamagedCommitsError, commits_at, note_place
+from ddlsched.real.live.failing import FailingNodes
 from ddlsched.real.live.nodes import Launcher, LocalLauncher, Scavenger
 from ddlsched.real.live.processes import JobProcesses, assignment_of
 from ddlsched.real.live.reports import Ready, Report, ReportSocket
@@ -73,6 +74,12 @@ class LiveManager:
         A URL that fsspec knows, at which each job commits in a place of its own; None for the job's folder.
     warn
         Is told of commits that cannot be read, and of what comes of it.
+    failing
+        The scavenger, if its nodes fail and jobs may wait for them.
+    checkpoint
+        The policy that says when jobs commit, by its name; by default after every step.
+    fewest
+        On how many nodes a job trains at least, by its name; by default on one.
 
     Raises
     ------
@@ -90,6 +97,9 @@ class LiveManager:
     host: str | None = None
     commits: str | None = None
     warn: Callable[[str], None] | None = None
+    failing: FailingNodes | None = None
+    checkpoint: str = ""
+    fewest: Mapping[str, int] = field(default_factory=dict)
     running: dict[str, JobProcesses] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -109,9 +119,12 @@ class LiveManager:
         self._idle: frozenset[str] = frozenset()
         self._failures: dict[str, int] = {}
         self._reported: dict[str, float] = {}
+        self._commit_s: dict[str, float] = {}
         self._known_steps: dict[str, int] = {}
         self._reads, self._kills = Retries(), Retries()
         self._ask = True
+        if self.failing is not None:
+            self.failing.running = self.running
 
     @property
     def now_s(self) -> float:
@@ -183,6 +196,7 @@ class LiveManager:
         monitor, job_id = self.sharer.monitor, report.job
         monitor.progress(job_id, time_s=report.time_s, step=report.step, samples=report.samples, nodes=report.nodes)
         job.progress_s, job.last_step = self.now_s, report.step
+        self._commit_s[job_id] = job.commit_s = report.commit_s
         self._known_steps[job_id] = report.step
         if job_id not in self._reported and report.nodes == len(job.nodes):
             self._reported[job_id] = report.time_s
@@ -320,7 +334,7 @@ class LiveManager:
     def _share_out(self, jobs: list[StoredJob]) -> None:
         """Ask for sizes and carry out what differs: first jobs that shrink or stop, then those that grow."""
         candidates = [self._candidate(job) for job in jobs]
-        counts = self.sharer.counts(candidates, len(self._idle), self.now_s)
+        counts = self.sharer.counts(candidates, len(self._idle) + sum(map(self._awaited, jobs)), self.now_s)
         changed = [(job, n) for job, c, n in zip(jobs, candidates, counts, strict=True) if c.nodes != n]
         for job, count in changed:
             running = self.running.get(job.job_id)
@@ -329,16 +343,21 @@ class LiveManager:
         for job, count in changed:
             taken = {node for each in self.running.values() for node in each.nodes}
             has = len(self.running[job.job_id].nodes) if job.job_id in self.running else 0
-            more = sorted(self._idle - taken)[: max(count - has, 0)]
+            free = self._idle - taken
+            in_order = sorted(free) if self.failing is None else self.failing.order(job.job_id, free)
+            more = in_order[: max(count - has - self._awaited(job), 0)]
             if more:
                 self._add(job, more)
+
+    def _awaited(self, job: StoredJob) -> int:
+        return 0 if self.failing is None else self.failing.awaited(job.job_id)
 
     def _candidate(self, job: StoredJob) -> Candidate:
         running = self.running.get(job.job_id)
         return Candidate(
             job_id=job.job_id,
             nodes=len(running.nodes) if running else 0,
-            min_nodes=1,
+            min_nodes=self.fewest.get(job.job_id, 1),
             max_nodes=job.max_nodes,
             measured=frozenset(self.sharer.monitor.rates(job.job_id)),
             settled=job.job_id in self._reported,
@@ -376,7 +395,15 @@ class LiveManager:
             parent=self.launcher.parent,
             commits=self._place_of(job.job_id),
         )
-        return JobProcesses(assigned, launcher=self.launcher)
+        fewest = self.fewest.get(job.job_id, 1)
+        return JobProcesses(
+            assigned,
+            launcher=self.launcher,
+            fewest=fewest,
+            checkpoint=self.checkpoint,
+            commit_s=self._commit_s.get(job.job_id, 0.0),
+            failing=self.failing,
+        )
 
     def _stop(self, job_id: str) -> None:
         if job_id in self.running:

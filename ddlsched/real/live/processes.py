@@ -10,7 +10,9 @@ import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -20,6 +22,14 @@ from ddlsched.real.live.seat import LEAVE, Assignment, Orders
 from ddlsched.real.state_folder import open_in
 
 __all__ = ["JobProcesses", "LiveProcess"]
+
+
+class Failing(Protocol):
+    """Knows how often nodes fail."""
+
+    def time_to_failure_s(self, num_nodes: int) -> float:
+        """Return the mean time until one of so many nodes is hit, seconds."""
+        ...
 
 
 @dataclass(eq=False)
@@ -90,6 +100,14 @@ class JobProcesses:
     launcher: Launcher = field(default_factory=LocalLauncher)
     started: int = 0
     """How many processes were started."""
+    fewest: int = 1
+    """So many form a group."""
+    checkpoint: str = ""
+    """The policy that says when it commits, by its name."""
+    commit_s: float = 0.0
+    """For how long its last commit held it up, seconds."""
+    failing: Failing | None = None
+    """Who knows how often it is hit."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -168,7 +186,7 @@ class JobProcesses:
         workers = self._together
         ready = [worker for worker in workers if worker.is_ready]
         all_ready = len(ready) == len(workers) or any(worker.generation for worker in ready)
-        return bool(ready) and all_ready and not any(worker.is_training for worker in workers)
+        return len(ready) >= self.fewest and all_ready and not any(worker.is_training for worker in workers)
 
     def is_news(self, report: Report) -> bool:
         """Return whether a report can be true of the present group, and says more than its last: none counts again."""
@@ -183,9 +201,19 @@ class JobProcesses:
         """Order those who are ready to a new group, which meets at the first of them; the oldest are first."""
         self.group = tuple(worker for worker in self._together if worker.is_ready)
         self.is_leaving, self.progress_s, self.last_step = False, now_s, 0
+        ranks = len(self.group)
+        often_s = inf if self.failing is None else self.failing.time_to_failure_s(ranks)
         for rank, worker in enumerate(self.group):
             worker.generation, worker.is_ready = generation, False
-            orders = Orders(generation, rank, len(self.group), *self.group[0].meets_at)
+            orders = Orders(
+                generation,
+                rank,
+                ranks,
+                *self.group[0].meets_at,
+                self.checkpoint,
+                often_s if often_s < inf else 0.0,
+                self.commit_s,
+            )
             worker.write(msgspec.json.encode(orders) + b"\n")
 
     def hanging(self, now_s: float, hang_s: float) -> list[LiveProcess]:

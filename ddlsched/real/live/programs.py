@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ddlsched.real.live.commit_times import CommitTimes
 from ddlsched.real.live.seat import Seat
 
 __all__ = ["BATCH", "PROGRAMS", "count"]
@@ -14,7 +15,7 @@ BATCH = 64
 """Samples a step over all nodes."""
 
 
-def count(seat: Seat, step_s: Callable[[int], float]) -> None:
+def count(seat: Seat, step_s: Callable[[int], float], save_s: float = 0.0) -> None:
     """Count until the last step is committed, a stand-in for training; only the first node does.
 
     Parameters
@@ -23,8 +24,12 @@ def count(seat: Seat, step_s: Callable[[int], float]) -> None:
         Of this process.
     step_s
         How long a step takes, seconds, by the number of nodes.
+    save_s
+        By how much longer a commit takes, as that of a large state would; what is not committed is lost at each change
+        of the group.
     """
     losses: list[float] = []
+    times = CommitTimes(seat.assignment.job)
     while len(losses) < seat.assignment.steps:
         orders = seat.orders()
         if orders.rank > 0:
@@ -32,11 +37,15 @@ def count(seat: Seat, step_s: Callable[[int], float]) -> None:
             continue
         with seat.writing(orders):
             losses = seat.commits.losses()
+            times.begin(orders)
             while len(losses) < seat.assignment.steps and not seat.is_asked_to_leave():
                 time.sleep(step_s(orders.ranks))
                 losses.append(1.0 / (1 + len(losses)))
-                seat.commits.commit(losses)
-                seat.report(losses, len(losses) * BATCH, orders.ranks)
+                if times.is_due() or len(losses) == seat.assignment.steps:
+                    with times.timed():
+                        time.sleep(save_s)
+                        seat.commits.commit(losses)
+                seat.report(losses, len(losses) * BATCH, orders.ranks, times.write_s)
 
 
 def _fit(_: Seat) -> None:

@@ -46,6 +46,8 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     loss: float | None
     """None if it is no finite number."""
     time_s: float
+    commit_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """For how long the last commit held it up, seconds; 0 if there is none yet."""
 
 
 class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):

@@ -57,6 +57,12 @@ class Orders:
     host: str
     """Where the group meets: its rank 0 listens there."""
     port: int
+    checkpoint: str = ""
+    """By its name, the policy that says when rank 0 commits; by default after every step."""
+    time_to_failure_s: float = 0.0
+    """Mean time until the group is hit by a failure, seconds; 0 if never."""
+    commit_s: float = 0.0
+    """For how long the job's last commit held it up, seconds; 0 if there is none yet."""
 
 
 class Seat:
@@ -102,10 +108,10 @@ class Seat:
         """Return a context in which the process of rank 0 is the only one that commits."""
         return writing(self.folder) if orders.rank == 0 else nullcontext()
 
-    def report(self, losses: list[float], samples: int, ranks: int) -> None:
+    def report(self, losses: list[float], samples: int, ranks: int, commit_s: float = 0.0) -> None:
         """Tell the manager of the last committed step, at a time of the clock that nobody sets."""
         job, time_s = self.assignment, time.monotonic()
-        report = Report(job.job, job.token, self._generation, len(losses), samples, ranks, losses[-1], time_s)
+        report = Report(job.job, job.token, self._generation, len(losses), samples, ranks, losses[-1], time_s, commit_s)
         send_report(job.socket, report)
 
     def _new_place(self) -> socket.socket:

@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 def read_jobs(path: Path) -> list[StoredJob]:
-    """Read a CSV table with the columns job_id, program, steps, max_nodes, and optionally samples_per_s.
+    """Read a CSV table with the columns job_id, program, steps, max_nodes, and optionally min_nodes, samples_per_s.
 
     A program is one of ``PROGRAMS``, or the path, from the table's folder on, of a Python script that calls
     :func:`ddlsched.real.live.training.train`. ``samples_per_s`` has numbers at 1, 2, ... nodes, spaces between them.
@@ -36,7 +36,7 @@ def _read(path: Path) -> list[StoredJob]:
     from importlib.util import find_spec
 
     jobs: dict[str, StoredJob] = {}
-    for where, row in csv_rows(path, _TABLE, ("samples_per_s",)):
+    for where, row in csv_rows(path, _TABLE, ("min_nodes", "samples_per_s")):
         name, program = row["job_id"], row["program"]
         if not _NAME.fullmatch(name):
             expected = "expected up to 64 letters, digits, _ . and -, for it names a folder"
@@ -50,7 +50,8 @@ def _read(path: Path) -> list[StoredJob]:
         steps = cell_whole(where, "steps", row["steps"], at_most=10_000_000)
         most = cell_whole(where, "max_nodes", row["max_nodes"], 64)
         speeds = _speeds(where, row.get("samples_per_s") or "")
-        jobs[name] = StoredJob(name, program, steps, most, "queued", 0, speeds)
+        fewest = cell_whole(where, "min_nodes", row["min_nodes"], most) if row.get("min_nodes") else 1
+        jobs[name] = StoredJob(name, program, steps, most, "queued", 0, speeds, fewest)
     if not jobs:
         raise InputError(f"{path}: holds no job; expected at least one row")
     return list(jobs.values())
@@ -92,7 +93,8 @@ _COLUMNS = "job_id, program, steps, max_nodes, state, generation"
 class StoredJob:
     """A row: what was submitted, its state, and how many groups have trained it.
 
-    ``samples_per_s`` is what its user says of it at 1, 2, ... nodes; it is not stored.
+    ``samples_per_s`` is what its user says of it at 1, 2, ... nodes, ``min_nodes`` on how many it trains at least;
+    they are not stored.
     """
 
     job_id: str
@@ -102,6 +104,7 @@ class StoredJob:
     state: str
     generation: int
     samples_per_s: tuple[float, ...] = ()
+    min_nodes: int = 1
 
 
 class JobStore(Database):

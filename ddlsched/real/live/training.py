@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 
 from ddlsched.errors import InputError
+from ddlsched.real.live.commit_times import CommitTimes
 from ddlsched.real.live.groups import group, meeting
 from ddlsched.real.live.seat import Orders, Seat
 
@@ -81,6 +82,7 @@ class _Training:
         DistributedDataParallel was the last to have it; a thread that has just ended a collective may need that lock.
         """
         self.is_done = False
+        self._times = CommitTimes(seat.assignment.job)
 
     def in_group(self, orders: Orders) -> None:
         """Train as a rank of a group until the last step, or until all are asked to leave."""
@@ -91,14 +93,20 @@ class _Training:
             self._kept = distributed.group.WORLD
             done = self._agree(orders)
             step = self._begin(orders.rank, orders.ranks)
+            self._times.begin(orders)
+            committed = done
             while done < self.seat.assignment.steps and not self._are_to_leave(orders):
                 self._in_memory = None
                 loss = float(step(done))
                 done = self._in_memory = done + 1
                 if orders.rank == 0:
                     self._losses.append(loss)
-                    self._commit()
-                    self.seat.report(self._losses, done * self._samples, orders.ranks)
+                    if self._times.is_due() or done == self.seat.assignment.steps:
+                        self._commit()
+                        committed = done
+                    self.seat.report(self._losses, done * self._samples, orders.ranks, self._times.write_s)
+            if orders.rank == 0 and committed < done:
+                self._commit()
             if done == self.seat.assignment.steps and orders.rank > 0:
                 self.seat.wait_for_leave()  # Until the manager ends this process, or wants it to do the step again.
         self.is_done = done == self.seat.assignment.steps and orders.rank == 0
@@ -134,8 +142,9 @@ class _Training:
         return bool(_from_first(orders.rank == 0 and self.seat.is_asked_to_leave()))
 
     def _commit(self) -> None:
-        states = {name: each.state_dict() for name, each in self._state.items()}
-        self.seat.commits.commit(self._losses, lambda file: torch.save(states, file))
+        with self._times.timed():
+            states = {name: each.state_dict() for name, each in self._state.items()}
+            self.seat.commits.commit(self._losses, lambda file: torch.save(states, file))
 
 
 def _from_first(value: int) -> int:

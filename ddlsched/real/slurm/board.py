@@ -13,7 +13,7 @@ from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve
-from ddlsched.policies.job_queue import JobQueue
+from ddlsched.policies.job_view import JobQueue
 from ddlsched.real.gate.gate import GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import LiveJob
 from ddlsched.real.gate.placements import Placements

@@ -86,7 +86,7 @@ class FidelityReport:
 
         The scatter plot has the first and the last model only: with more their points hide each other.
         """
-        from ddlsched.comparisons.charts.fidelity_charts import error_distribution, measured_against_simulated
+        from ddlsched.comparisons.charts.real_charts import error_distribution, measured_against_simulated
         from ddlsched.comparisons.charts.style import save
 
         tables = {name: getattr(self, name) for name in ("jobs", "errors", "makespans", "ranks", "gains", "spreads")}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ddlsched.cli.numbers import whole
+from ddlsched.cli.option_values import whole
 from ddlsched.cli.output import notice
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing

@@ -226,8 +226,8 @@ _MOST_CELLS = 24
 
 def _draw(table: pd.DataFrame, folder: Path) -> list[Path]:
     """Draw a heat map of each pair of cluster axes that vary, one of tensor x data, and the Pareto front."""
-    from ddlsched.comparisons.charts.design_charts import heat_map, pareto_chart
     from ddlsched.comparisons.charts.style import save
+    from ddlsched.comparisons.charts.training_charts import heat_map, pareto_chart
     from ddlsched.training.estimate.design_sweep import CLUSTER_AXES, best_of, pareto_front
 
     if not table["fits"].any():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.numbers import real, whole
+from ddlsched.cli.option_values import real, whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.cli.reporting import one_line
 from ddlsched.cluster.cluster import Server

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ddlsched.cli.numbers import real, whole
+from ddlsched.cli.option_values import real, whole
 from ddlsched.cli.output import notice
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddlsched.cli.numbers import real, whole
+from ddlsched.cli.option_values import real, whole
 
 __all__ = ["AsJson", "CardGbps", "CardLatencyUs", "ChartStem", "JobId", "JobIterations"]
 

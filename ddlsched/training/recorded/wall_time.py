@@ -10,10 +10,13 @@ __all__ = ["WallTime"]
 
 
 class WallTime:
-    """A step between two moments, nanoseconds of any clock; what lies outside is moved to its ends."""
+    """A step between two moments, nanoseconds of any clock; what lies outside is moved to its ends.
 
-    def __init__(self, begin_ns: int, end_ns: int) -> None:
-        self._begin_ns, self._length_ns = begin_ns, end_ns - begin_ns
+    ``call_ns`` is what a collective takes whatever it sends: computation, if the rank stood still so long.
+    """
+
+    def __init__(self, begin_ns: int, end_ns: int, call_ns: int = 0) -> None:
+        self._begin_ns, self._length_ns, self._call_ns = begin_ns, end_ns - begin_ns, call_ns
         self._places: list[tuple[int, int, MarkKind, str]] = []
         self._communications: list[RankCommunication] = []
         self._stalls_ns: list[tuple[int, int]] = []
@@ -44,11 +47,11 @@ class WallTime:
         number = len(self._communications)
         self._places.append((self._since(at_ns), number, MarkKind.STARTS, ""))
         if waited_ns is not None:
-            stall = self._since(waited_ns[0]), self._since(waited_ns[1])
+            stall = self._since(waited_ns[0]), self._since(self._sent(*waited_ns))
             self._stalls_ns.append(stall)
             if stall[1] < self._length_ns:  # The end of a step waits for everything.
                 self._places.append((stall[1], number, MarkKind.WAITS, ""))
-        measured = None if work_ns is None else (work_ns[0] - self._begin_ns, work_ns[1] - self._begin_ns)
+        measured = None if work_ns is None else (work_ns[0] - self._begin_ns, self._sent(*work_ns) - self._begin_ns)
         self._communications.append(replace(communication, measured_ns=measured))
 
     def step(self) -> RankStep:
@@ -58,6 +61,10 @@ class WallTime:
         marks = tuple(Mark(kind, name or number, _computed(at, stalls)) for at, number, kind, name in places)
         computed_ns = _computed(self._length_ns, stalls)
         return RankStep(computed_ns, tuple(self._communications), marks, self._length_ns, tuple(stalls), self._begin_ns)
+
+    def _sent(self, begin_ns: int, end_ns: int) -> int:
+        """Return when what is not the cost of the call had ended."""
+        return end_ns - min(self._call_ns, end_ns - begin_ns)
 
     def _since(self, at_ns: int) -> int:
         return min(max(at_ns - self._begin_ns, 0), self._length_ns)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -28,6 +29,9 @@ from ddlsched.units import is_whole
 
 __all__ = ["Recorder", "record"]
 
+_TINY_CALLS = 31
+"""All-reduces of one number whose median is a call's cost; the first, which waits for all ranks, does not count."""
+
 
 def record(folder: str | Path, *, skip: int = 3, most_steps: int = 1000) -> Recorder:
     """Record this process's training from now on; its file is written when the process ends.
@@ -40,7 +44,7 @@ def record(folder: str | Path, *, skip: int = 3, most_steps: int = 1000) -> Reco
         Where to write ``RANK.recording.json``; it is made if it is not there.
     skip
         Steps at the beginning that are not kept, after the first: DistributedDataParallel forms its buckets in them,
-        and the last is profiled to see that no collective is missed.
+        and the last is profiled to see that no collective is missed. Behind them the cost of a call is measured.
     most_steps
         Steps to keep; later ones are not recorded.
 
@@ -103,6 +107,7 @@ class Recorder(CallWatcher):
         self._profiled: ProfiledStep | None = None
         self.when_full: Callable[[], None] | None = None
         """Called once the last step to be kept has ended."""
+        self._call_ns = 0
         self._with_flags: set[int] = set()
         """Models that reduce which of their parameters were used."""
 
@@ -185,8 +190,23 @@ class Recorder(CallWatcher):
             if len(self._steps) == self._most_steps and self.when_full is not None:
                 self.when_full()
         self._check(self._now)
+        if self._count == self._skip:
+            self._now = None
+            self._call_ns = self._cost_of_a_call()
         self._count += 1
         self._now = _Step(self._moment())  # Anew: the check may have taken a while.
+
+    def _cost_of_a_call(self) -> int:
+        """Return what an all-reduce of one number takes, nanoseconds, once ranks have met."""
+        if not distributed.is_initialized():
+            return 0
+        number = torch.ones(1, device="cuda" if distributed.get_backend() == "nccl" else "cpu")
+        moments = []
+        for _ in range(_TINY_CALLS):
+            moments.append(self._moment())
+            distributed.all_reduce(number)
+        ended, ns = [*moments[1:], self._moment()], self._clock.ns if self._clock else int
+        return int(median(ns(end) - ns(begin) for begin, end in zip(moments[1:], ended[1:], strict=True)))
 
     def _check(self, ended: _Step | None) -> None:
         """Profile the last step that is not kept, and refuse a script whose collectives are not all seen."""
@@ -280,7 +300,7 @@ class Recorder(CallWatcher):
     def _made(self, step: _Step, end: Any) -> RankStep:
         """Return a step in nanoseconds."""
         ns = self._clock.ns if self._clock else int
-        stretch = WallTime(ns(step.begin), ns(end))
+        stretch = WallTime(ns(step.begin), ns(end), self._call_ns)
         stretch.phase("forward", ns(step.begin))
         for name, moment in (("backward", step.backward), ("optimizer", step.optimizer)):
             if moment is not None:

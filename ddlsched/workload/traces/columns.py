@@ -15,7 +15,7 @@ from ddlsched.workload.traces.traced import BadRowError, Cells, Reader, Refusal,
 __all__ = ["TOLD", "TraceColumns", "own_table", "table"]
 
 _WHOLE_GPU_MILLI = 1000
-_OPTIONAL = ("model", "user", "queue", "priority")
+_OPTIONAL = ("model", "user", "queue", "priority", "fail_s")
 
 PRIORITIES = {"HP": 1, "LS": 2, "BURSTABLE": 1, "BE": 0, "SPOT": 0}
 """What classes of service in traces mean, higher goes first: Alibaba's ``job_type`` (HP, Spot) and ``qos``."""
@@ -44,6 +44,8 @@ class TraceColumns:
         For how long it held them, seconds; by default from ``start_s`` to ``end_s``.
     start_s, end_s
         When it got its GPUs and gave them back; a job without one of them is refused.
+    fail_s
+        When it failed; an empty cell of one that did not.
     iterations, model, user, queue, state
         As in :class:`~ddlsched.workload.traces.traced.TracedJob`; the state is counted.
     time_limit_s
@@ -66,6 +68,7 @@ class TraceColumns:
     duration_s: str | None = None
     start_s: str | None = None
     end_s: str | None = None
+    fail_s: str | None = None
     iterations: str | None = None
     model: str | None = None
     user: str | None = None
@@ -101,7 +104,13 @@ class TraceColumns:
             queue=traced.optional_text(cells, self.queue) if self.queue else None,
             priority=_priority_of(cells, self.priority) if self.priority else 0,
             note=note,
+            failed_after_s=self._failed_after_s(cells),
         )
+
+    def _failed_after_s(self, cells: Cells) -> float:
+        if self.fail_s is None or self.start_s is None or not cells.get(self.fail_s, "").strip():
+            return nan
+        return traced.instant_s(cells, self.fail_s) - traced.instant_s(cells, self.start_s)
 
     def _held_s(self, cells: Cells) -> float:
         if self.start_s is None or self.end_s is None:

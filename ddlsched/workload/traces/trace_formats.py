@@ -38,7 +38,7 @@ _HELIOS = TraceColumns(
     duration_s="duration",
 )
 # Kalos' column ``duration`` counts the wait, too, in the examples of its documentation.
-_ACME = replace(_HELIOS, duration_s=None, queue="type")
+_ACME = replace(_HELIOS, duration_s=None, queue="type", fail_s="fail_time")
 _OPENB = TraceColumns(
     job_id="name",
     gpus="num_gpu",

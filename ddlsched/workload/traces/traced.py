@@ -63,6 +63,8 @@ class TracedJob(NamedTuple):
         The tenant's queue, such as a virtual cluster, and how urgent the job is: higher goes first.
     note
         What is to be counted about the job, such as its final state.
+    failed_after_s
+        Time from its start until it failed, seconds; NaN if the trace does not tell.
     line
         Where it stands in its file; filled in by :func:`~ddlsched.workload.traces.trace_files.read_rows`.
     """
@@ -79,6 +81,7 @@ class TracedJob(NamedTuple):
     queue: str | None = None
     priority: int = 0
     note: str | None = None
+    failed_after_s: float = math.nan
     line: int = 0
 
 

@@ -12,7 +12,7 @@ from algorithms.admission.slurm_multifactor import SlurmMultifactor
 from algorithms.admission.volcano import Volcano
 from ddlsched import Cluster, DataParallelIteration, Job, Preemption, Queue, Quota, Tenants, Workload, simulate
 from ddlsched.errors import InputError
-from ddlsched.testing.admission_play import Case, Submission, play
+from ddlsched.testing.admission_conformance import Case, Submission, play
 
 
 def tenants(*queues: Queue, spare: int = 0) -> Tenants:

@@ -18,7 +18,7 @@ from ddlsched import (
     Workload,
     simulate,
 )
-from ddlsched.testing.admission_play import Case, Submission, find_fault, play
+from ddlsched.testing.admission_conformance import Case, Submission, find_fault, play
 
 
 def queue(name: str, gpus: int, *, parent: str | None = "all", weight: float = 1.0, **more: Any) -> Queue:

@@ -13,7 +13,7 @@ from algorithms.admission.kueue_classic import classic_victims
 from algorithms.admission.victims import Need
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
 from ddlsched.policies.tenants_view import TenantsView, Victim
-from ddlsched.testing.admission_play import Case, Submission, play, random_case
+from ddlsched.testing.admission_conformance import Case, Submission, play, random_case
 
 RULES = ["never", "lower-priority", "lower-or-newer", "any"]
 

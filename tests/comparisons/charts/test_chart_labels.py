@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddlsched.comparisons.charts import design_charts, fidelity_charts, jct_charts, style
+from ddlsched.comparisons.charts import jct_charts, real_charts, style, training_charts
 from ddlsched.results.statistics import Interval
 
 
@@ -65,7 +65,7 @@ def test_a_map_of_designs_has_a_scale_of_its_shades(values: list[list[float]], e
         "column_axis": "Data",
         "title": "Step (s)",
     }
-    figure = design_charts.heat_map(np.array(values), **names)
+    figure = training_charts.heat_map(np.array(values), **names)
     figure.draw_without_rendering()
     axes, scale = figure.axes
     assert [text.get_text() for text in scale.get_xticklabels()] == ends
@@ -76,16 +76,16 @@ def test_a_model_has_one_colour_in_both_charts_of_fidelity() -> None:
     models = ["max-min", "equal-share", "linear", "size-shares", "connection-shares", "packet-rings", "asked-for"]
     times = {"measured_jct_s": 90.0, "simulated_jct_s": 95.0, "jct_error": 0.05}
     errors = pd.DataFrame([{"model": model, **times} for model in models])
-    (curves,) = fidelity_charts.error_distribution(errors).axes
+    (curves,) = real_charts.error_distribution(errors).axes
     in_curves = {line.get_label(): line.get_color() for line in curves.lines}
     assert len({in_curves[model] for model in models}) == len(models)
     for model in models[1:]:
-        (points,) = fidelity_charts.measured_against_simulated(errors[errors.model.isin([models[0], model])]).axes
+        (points,) = real_charts.measured_against_simulated(errors[errors.model.isin([models[0], model])]).axes
         in_points = {line.get_label(): line.get_color() for line in points.lines}
         assert (in_points[models[0]], in_points[model]) == (in_curves[models[0]], in_curves[model])
 
 
 def test_measured_against_simulated_times_begin_at_0() -> None:
     errors = pd.DataFrame({"model": ["a", "a"], "measured_jct_s": [90.0, 100.0], "simulated_jct_s": [95.0, 99.0]})
-    (axes,) = fidelity_charts.measured_against_simulated(errors).axes
+    (axes,) = real_charts.measured_against_simulated(errors).axes
     assert axes.get_xlim() == axes.get_ylim() == (0.0, pytest.approx(110.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddlsched.comparisons.charts.live_timeline import _sizes, live_timeline
+from ddlsched.comparisons.charts.real_charts import _sizes, live_timeline
 from ddlsched.io.tables import csv_rows
 
 TIMELINE = """time_s,what,job,step,nodes,loss

@@ -25,6 +25,7 @@ from ddlsched.comparisons.charts.jct_charts import (
     shade_of,
 )
 from ddlsched.comparisons.charts.placement_map import placement_map
+from ddlsched.comparisons.charts.run_charts import utilisation, utilisation_bands
 from ddlsched.comparisons.charts.style import (
     COLUMN_INCHES,
     DARK_PAGE,
@@ -39,7 +40,6 @@ from ddlsched.comparisons.charts.style import (
     short_labels,
     wrapped,
 )
-from ddlsched.comparisons.charts.utilisation import utilisation, utilisation_bands
 from ddlsched.results.statistics import Interval
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlsched import AllReduceTask, Cluster, CollectiveTask, ComputeTask, IterationDag, Job, Workload, simulate
-from ddlsched.comparisons.charts.step_chart import step_chart
+from ddlsched.comparisons.charts.training_charts import step_chart
 from ddlsched.errors import InputError
 from ddlsched.results.result import Result
 

@@ -19,7 +19,7 @@ import pytest
 
 import ddlsched
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.comparisons.sweeps.fingerprint import _PRESENTATION, fingerprint, sources_digest
+from ddlsched.comparisons.sweeps.run import _PRESENTATION, fingerprint, sources_digest
 from ddlsched.comparisons.sweeps.stored_runs import remove_leftovers, store
 from ddlsched.comparisons.sweeps.sweep import Failure, Run, sweep
 from ddlsched.errors import InputError

@@ -23,7 +23,7 @@ def run_with_signals(number: signal.Signals) -> tuple[int, list[str]]:
     program = f"""
     import os, signal, sys, time
     from pathlib import Path
-    from ddlsched.cli.failures import ReportingGroup
+    from ddlsched.cli.app import ReportingGroup
     from ddlsched.cluster.cluster import Cluster
     from ddlsched.real.testbed import namespaces as registry
     from ddlsched.real.testbed.machine import sigterm_as_ctrl_c

@@ -15,6 +15,7 @@ import pytest
 from command_line import refused, run
 
 from ddlsched.errors import InputError
+from ddlsched.training.recorded.alone import variation
 from ddlsched.training.recorded.merging import RecordedIteration
 from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.training.recording.launching import _environment, _free_port, run_recorded
@@ -228,6 +229,34 @@ def test_a_script_ends_behind_the_steps_that_are_to_be_recorded(tmp_path: Path) 
     assert process.returncode == 0, told
     assert json.loads(said)["steps"] == 5
     assert "Traceback" not in told
+
+
+SMALL = """
+import time
+group = torch._C._distributed_c10d.ProcessGroup
+original = group.allreduce
+
+
+def costly(*args):
+    time.sleep(0.2)
+    return original(*args)
+
+
+group.allreduce = costly
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    nn.functional.cross_entropy(model(inputs), labels).backward()
+    for _ in range(4):
+        distributed.all_reduce(torch.ones(4))
+    optimizer.step()
+"""
+
+
+def test_item_12_small_collectives_take_on_a_network_without_latency_what_they_did(tmp_path: Path) -> None:
+    """Four calls of 16 bytes that take 200 ms each, so that what else the machine does hardly matters."""
+    found = variation(recorded(tmp_path, BEGIN + SMALL))
+    assert found["step_s"]["p50"] > 0.8
+    assert found["compute_s"]["p50"] == pytest.approx(found["step_s"]["p50"], rel=0.2)
 
 
 def test_what_was_recorded_until_ctrl_c_is_kept(tmp_path: Path) -> None:

@@ -25,12 +25,14 @@ from measurements import DATA, needs_data
 from trace_counts import counts
 
 import ddlsched
+from ddlsched.cluster.failure_causes import read_causes
 from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.workload.generators.microsoft import MODELS
 from ddlsched.workload.traces import trace_import
 from ddlsched.workload.traces.gavel import STEPS_PER_S
 from ddlsched.workload.traces.pollux import APPLICATIONS
+from ddlsched.workload.traces.trace_failures import failure_rows
 from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
 from ddlsched.workload.traces.trace_import import ImportedTrace, Selection, import_trace, write_jobs
 from ddlsched.workload.traces.trace_models import PARAMETERS, JobRule, model_of
@@ -654,3 +656,28 @@ def test_who_watches_is_told_the_rows_read(monkeypatch: pytest.MonkeyPatch) -> N
 def test_public_traces_have_the_rows_that_pandas_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert import_table.main(DATA / "traces") == 0
     assert capsys.readouterr().out.count("\n") > 30
+
+
+def test_failures_of_a_trace_are_a_table_of_causes(tmp_path) -> None:
+    """Two jobs fail in three job-days, one of them after a day of two; one of 8 GPUs loses a node in 8 GPU-days."""
+    header = "job_id,user,gpu_num,state,type,submit_time,start_time,end_time,fail_time"
+    day = ["2023-03-01 00:00:00+08:00", "2023-03-02 00:00:00+08:00", "2023-03-03 00:00:00+08:00"]
+    rows = [
+        f"a,u,1,FAILED,Other,{day[0]},{day[0]},{day[2]},{day[1]}",
+        f"b,u,1,FAILED,Other,{day[0]},{day[0]},{day[1]},",
+        f"c,u,1,COMPLETED,Other,{day[0]},{day[0]},{day[1]},",
+        f"d,u,8,NODE_FAIL,Other,{day[0]},{day[0]},{day[1]},",
+    ]
+    (tmp_path / "trace_kalos.csv").write_text("\n".join([header, *rows]) + "\n")
+    out = tmp_path / "causes.csv"
+    run("workload", "failures", "acme", str(tmp_path / "trace_kalos.csv"), "--out", str(out))
+    causes = {cause.cause: cause for cause in read_causes(str(out))}
+    assert causes["node"].mtbf_s == pytest.approx(11 * 86_400)
+    assert (causes["node"].per, causes["node"].takes) == ("gpu", "server")
+    assert causes["failed-from-1-gpus"].mtbf_s == pytest.approx(1.5 * 86_400)
+    assert set(causes) == {"node", "failed-from-1-gpus"}
+
+
+def test_a_trace_without_failures_is_no_table_of_causes() -> None:
+    with pytest.raises(InputError, match="expected jobs whose state is NODE_FAIL"):
+        failure_rows("tiresias", [SAMPLES / "tiresias.csv"])

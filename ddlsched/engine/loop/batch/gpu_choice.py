@@ -1,4 +1,4 @@
-"""Which GPUs a job gets by a placement policy that is an order of GPUs, as ``policies/gpu_order.py`` has it."""
+"""Which GPUs a job gets by a placement policy that is an order of GPUs, as ``policies/cluster_view.py`` has it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from ddlsched.engine.native.jit import (
     state_at,
 )
 from ddlsched.engine.records.field_values import Question
-from ddlsched.policies import queue_features
+from ddlsched.policies import choosing
 
 __all__ = [
     "BATCHED_RUN",
@@ -73,8 +73,8 @@ has already; ``num_started`` counts the jobs that have been placed."""
 _call_loop = caller_of(NUMBER, (STATE,))
 call_placing = caller_of(None, PLACE_JOB)
 """In compiled code, calls what places a job: given its address, and a tuple of the arguments of ``place_job``."""
-log_share, job_features = njit(queue_features.log_share), njit(queue_features.job_features)
-"""Those of ``policies/queue_features.py``, compiled."""
+log_share, job_features = njit(choosing.log_share), njit(choosing.job_features)
+"""Those of ``policies/choosing.py``, compiled."""
 
 
 @njit

@@ -172,4 +172,4 @@ def binds_first(s: State, number: int, other: int) -> bool:
     mine, others = s.links[number].relative_bandwidth, s.links[other].relative_bandwidth
     if mine * (1.0 + MARGIN) < others:
         return True
-    return mine == others and number < other and s.links[other].folded == 0  # see doubt_ties
+    return mine == others and number < other

@@ -9,7 +9,8 @@ from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.layout import Records, State
 
 NEGLIGIBLE = 1e-9
-"""A link with less than this part of its bandwidth left has nothing left for lower levels: rounding leaves as much."""
+"""Rounding leaves as much: less than this part of a link's bandwidth is nothing to lower levels, and shares that differ
+by less than this part of them are tied."""
 
 
 WEIGHT_UNIT = 2.0**-20
@@ -57,7 +58,6 @@ def join(s: State, number: int) -> None:
         link.fill_stamp = now.stamp
         link.cursor = link.last_step = link.fill_level = link.due_place = -1
         link.num_unfilled = 0
-        link.last_taken = 0.0
         link.free = 1.0 / s.run[0].per_byte_s * link.relative_bandwidth
 
 
@@ -101,6 +101,7 @@ def enter_level(s: State, link: Records, level: int) -> None:
     """Count what a link has to fill at a level."""
     link.fill_level, link.last_step = level, -1
     link.unfilled, link.num_unfilled = 0.0, 0
+    link.taken_share = link.tied_share = -1.0
     if level > 0 and link.free < NEGLIGIBLE / s.run[0].per_byte_s * link.relative_bandwidth:
         link.free = 0.0
     e = link.head
@@ -128,30 +129,50 @@ def catch_up(s: State, link: Records) -> None:
 
 @njit
 def subtract(s: State, link: Records, e: int, transfer: Records) -> None:
-    entry = s.entries[e]
-    link.free = max(link.free - rate_on(transfer, entry), 0.0)
-    link.unfilled -= entry.units
-    link.num_unfilled -= 1
+    entry, number = s.entries[e], s.steps[transfer.step].level * len(s.links) + s.entries[e].link
+    take(s, link, rate_on(transfer, entry), entry.units, s.steps[transfer.step].share, number == transfer.step)
     link.cursor, link.last_step = e, transfer.step
-    if link.folded > 0:
-        own = s.steps[transfer.step].level * len(s.links) + entry.link == transfer.step
-        doubt_ties(s, link, rate_on(transfer, entry), s.steps[transfer.step].share, own)
 
 
 @njit
-def doubt_ties(s: State, link: Records, taken: float, share: float, own: bool) -> None:
-    """Note if rounding may tell transfers apart of which one stands for others, or links.
+def take(s: State, link: Records, taken: float, units: float, share: float, own: bool) -> None:
+    """Subtract from a link what a transfer that is filled at a share takes of it.
 
-    Where links have equal shares, their order decides what has been subtracted from whom when the next one's turn
-    comes. That leaves no trace if what is left has the same share to the bit, and equal amounts were subtracted.
+    If the link has this share itself, but for rounding, before any step takes as much of it, it keeps it.
     """
-    if link.num_unfilled > 0 and not (own and link.folded == 1):
-        left = link.free / link.unfilled
-        tied = share * (1.0 + NEGLIGIBLE)
-        unequal = link.last_taken > 0.0 and link.last_taken != taken and share <= link.last_share * (1.0 + NEGLIGIBLE)
-        if unequal or (left <= tied and left != share):
-            s.run[0].doubt = 1
-    link.last_taken, link.last_share = taken, share
+    if share != link.taken_share:
+        link.tied_share = tied(link.free, link.unfilled, share)
+        link.taken_share, link.first_taken = share, taken
+    link.free = max(link.free - taken, 0.0)
+    link.unfilled -= units
+    link.num_unfilled -= 1
+    if link.folded == 1:
+        doubt_ties(s, link, taken, own)
+
+
+@njit
+def tied(free: float, unfilled: float, share: float) -> float:
+    """The share itself if a link has it, too, but for rounding; if not, -1."""
+    return share if free / unfilled <= share * (1.0 + NEGLIGIBLE) else -1.0
+
+
+@njit
+def share_left(link: Records) -> float:
+    """The share of a link that has something left to fill."""
+    return link.tied_share if link.tied_share >= 0.0 else link.free / link.unfilled
+
+
+@njit
+def doubt_ties(s: State, link: Records, taken: float, own: bool) -> None:
+    """Note if rounding may tell links apart of which one stands for others.
+
+    Steps of equal shares come in the order of links, which differs among those: it leaves no trace where they take
+    equal amounts, and no share that is not tied comes below theirs.
+    """
+    goes_on = not own and link.num_unfilled > 0
+    below = goes_on and link.tied_share < 0.0 and link.free <= link.taken_share * (1.0 + NEGLIGIBLE / 2) * link.unfilled
+    if below or (taken != link.first_taken and (goes_on or s.filling[0].num_levels > 1)):
+        s.run[0].doubt = 1
 
 
 @njit
@@ -206,6 +227,7 @@ def look_ahead(s: State, number: int) -> bool:
     link = s.links[number]
     level, last = link.fill_level, link.last_step
     free, unfilled, count = link.free, link.unfilled, link.num_unfilled
+    taken_share, tied_share = link.taken_share, link.tied_share
     own = level * len(s.links) + number
     pending = is_pending(s, own)
     e = entry_after_cursor(s, link)
@@ -215,7 +237,7 @@ def look_ahead(s: State, number: int) -> bool:
             following = -1
         share = -1.0
         if count > 0:
-            share = free / unfilled
+            share = tied_share if tied_share >= 0.0 else free / unfilled
             if last >= 0 and leads_before(share, number, s.steps[last]):
                 set_due(link, level, s.steps[last].lead_share, s.steps[last].lead, 1, share)
                 return True
@@ -236,6 +258,9 @@ def look_ahead(s: State, number: int) -> bool:
             set_due(link, above, -1.0, -1, 0, -1.0)
             return above >= 0
         last = following
+        if s.steps[last].share != taken_share:
+            taken_share = s.steps[last].share
+            tied_share = tied(free, unfilled, taken_share)
         while e >= 0 and s.transfers[s.entries[e].transfer].step == following:
             transfer = s.transfers[s.entries[e].transfer]
             free = max(free - rate_on(transfer, s.entries[e]), 0.0)

@@ -5,7 +5,7 @@ Where a change reaches most of the links anyway, that is up to twice as fast as 
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.sharing.forecast import doubt_ties, enter_level, gather, rate_on, sort_gathered
+from ddlsched.engine.loop.sharing.forecast import enter_level, gather, rate_on, share_left, sort_gathered, take
 from ddlsched.engine.loop.sharing.touched_links import touch_link
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import ZERO
@@ -43,7 +43,7 @@ def collect_component(s: State) -> int:
         link = s.links[s.touched_links[place]]
         link.free = 1.0 / run.per_byte_s * link.relative_bandwidth
         link.unfilled, link.num_unfilled = 0.0, 0
-        link.last_taken = 0.0
+        link.taken_share = link.tied_share = -1.0
         e = link.head
         while e >= 0:
             entry = s.entries[e]
@@ -71,7 +71,7 @@ def fill_tightest_link(s: State, level: int) -> int:
         number = s.touched_links[place]
         link = s.links[number]
         if link.num_unfilled > 0:
-            share = link.free / link.unfilled
+            share = share_left(link)
             if tightest < 0 or share < least or (share == least and number < tightest):
                 tightest, least = number, share
     count, mixed = 0, False
@@ -98,8 +98,4 @@ def fill_one(s: State, transfer: Records, share: float, tightest: int) -> None:
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         entry = s.entries[e]
         link = s.links[entry.link]
-        link.free = max(link.free - rate_on(transfer, entry), 0.0)
-        link.unfilled -= entry.units
-        link.num_unfilled -= 1
-        if link.folded > 0:
-            doubt_ties(s, link, rate_on(transfer, entry), share, entry.link == tightest)
+        take(s, link, rate_on(transfer, entry), entry.units, share, entry.link == tightest)

@@ -6,9 +6,10 @@ that crosses it and is not filled gets its weight times the share, which is subt
 level leaves, a lower one shares; rounding aside it may be nothing.
 
 **Order.** Were numbers exact, the pairs (share, number) of successive steps would ascend. Rounding, or an equal share,
-may bring a link below the pair of the step that touched it: then it is next. So steps come in batches. The first of a
-batch, its lead, has a pair above all before it; the others, its followers, have come below the lead's pair within the
-batch, and are taken the least first. As leads ascend, (level, lead's pair, index in the batch) orders all steps.
+may bring a link below the pair of the step that touched it: then it is next. One that has the share of a step which
+touches it, but for rounding, keeps that share: the order of links changes no rate. So steps come in batches. The first
+of a batch, its lead, has a pair above all before it; the others, its followers, have come below the lead's pair within
+the batch, and are taken the least first. As leads ascend, (level, lead's pair, index in the batch) orders all steps.
 
 **Exactness.** A step depends on its link alone, on what is free and who is unfilled there, and touches only the links
 that its transfers cross. By induction over that order: as long as no step has touched a link that the last filling did

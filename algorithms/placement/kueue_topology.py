@@ -1,0 +1,117 @@
+"""Kueue's choice of topology domains: best fit, least free capacity, balanced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from algorithms.placement.kueue_balanced import balanced
+from algorithms.placement.kueue_domains import Domain, Request, least, ordered, tree_of, with_room
+from ddlsched.errors import InputError
+from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.workload.levels import demands_of
+
+__all__ = ["KueueTopology", "assigned"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KueueTopology:
+    """Where Kueue's topology-aware scheduling puts a job's pods, here one for each GPU, on GPUs without a job.
+
+    A job's required level is in one domain; a preferred one in one, or in one of the next wider level, or in as few as
+    can be of the widest. Slices, such as ``8:rack``, are each in a domain of their level.
+
+    Parameters
+    ----------
+    least_free
+        A job without a level goes to the servers with the fewest free GPUs (Kueue's TASProfileMixed, on
+        by default there), else to as few servers as can be.
+    balanced
+        A job with a preferred level lies as evenly as can be in as few domains as can be (TASBalancedPlacement).
+
+    References
+    ----------
+    Kueue 0.17, keps/2724-topology-aware-scheduling.
+    """
+
+    least_free: bool = True
+    balanced: bool = False
+
+    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
+        """Return the GPUs, in the order of the domains, or None to wait."""
+        free = np.zeros(cluster.num_gpus, bool)
+        free[cluster.eligible(job)] = True
+        if not cluster.exclusive:
+            free &= np.array([cluster.num_residents(gpu) == 0 for gpu in range(cluster.num_gpus)])
+        if free.sum() < job.num_gpus:
+            return None
+        gpus = np.flatnonzero(free)
+        counts = np.bincount(cluster.servers_of(gpus), minlength=cluster.num_servers)
+        levels = list(cluster.network.levels)[::-1]
+        paths = zip(*(cluster.network.units(level) for level in levels), strict=True)
+        there = {tuple(path): int(counts[server]) for server, path in enumerate(paths)}
+        request = self._request(job, levels)
+        found = assigned(tree_of(there), request, least_free=self.least_free, even=self.balanced)
+        if found is None:
+            return None
+        chosen: list[GpuId] = []
+        for path, count in sorted(found.items()):
+            own = gpus[cluster.servers_of(gpus) == path[-1]]
+            chosen += own[:count].tolist()
+        return chosen
+
+    def _request(self, job: JobView, levels: Sequence[str]) -> Request:
+        required, preferred = demands_of(job.required_levels), demands_of(job.preferred_levels)
+        wholes = [levels.index(demand.level) for demand in required if not demand.part]
+        wishes = [levels.index(demand.level) for demand in preferred if not demand.part]
+        slices = [(int(each.part), levels.index(each.level)) for each in required if each.part.isdecimal()]
+        if len(wholes) + len(wishes) + len(slices) < len(required) + len(preferred) or len(wholes) + len(wishes) > 1:
+            raise InputError(
+                f"kueue-topology, job {job.job_id!r}: has required levels {job.required_levels!r} and preferred ones "
+                f"{job.preferred_levels!r}; expected one level of the whole job, and required slices by a number"
+            )
+        level = (*wholes, *wishes, None)[0]
+        return Request(job.num_gpus, level, bool(wholes), tuple(sorted(slices, reverse=True)))
+
+
+def assigned(
+    top: list[list[Domain]], request: Request, *, least_free: bool = False, even: bool = False
+) -> dict[tuple[int, ...], int] | None:
+    """Return how many pods go to each domain of the lowest level, by its path, or None if there is no room.
+
+    ``top`` holds the domains of each level, the widest first, with what they have room for (:func:`tree_of`).
+    """
+    lowest = len(top) - 1
+    size, slice_level = request.slices[0] if request.slices else (1, lowest)
+    free = request.level is None
+    level = request.level if request.level is not None else 0 if request.slices else lowest
+    sizes = request.sizes_below(slice_level)
+    if level > slice_level or request.pods % size:
+        return None
+    for domain in top[0]:
+        domain.fill(size, slice_level, sizes)
+    ascending = least_free and free
+    found = (
+        balanced(top, request.pods, level, size, slice_level) if even and not free and not request.required else None
+    )
+    is_even = found is not None
+    level, domains = found or with_room(top, level, request, size, ascending=ascending)
+    if not domains:
+        return None
+    domains = least(domains, request.pods, size, ascending=ascending)
+    while level < min(lowest, slice_level) and not is_even:
+        below = ordered([child for domain in domains for child in domain.children], ascending=ascending)
+        domains, level = least(below, request.pods, size, ascending=ascending), level + 1
+    while level < lowest:
+        size_below = size if level < slice_level else sizes.get(level + 1, 1)
+        below = []
+        for domain in domains:
+            inside = ordered(domain.children, ascending=ascending)
+            if size_below > 1:
+                for child in inside:
+                    child.slices = child.pods // size_below
+            below += least(inside, domain.pods, size_below, ascending=ascending, in_slices=size_below > 1)
+        domains, level = below, level + 1
+    return {domain.path: domain.pods for domain in domains if domain.pods}

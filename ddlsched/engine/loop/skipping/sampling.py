@@ -18,7 +18,7 @@ from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import Stretch
 from ddlsched.engine.records.layout import State
 
-FIRST, FIRST_HELD_BACK = 128, 256
+FIRST, FIRST_HELD_BACK = 128, 512
 """So many iterations, of all its jobs, the first stretch of a component has; more where transfers are held back."""
 STRETCH = 24
 """While rates change, each stretch is twice as long as that before, up to so many iterations a job, on average."""

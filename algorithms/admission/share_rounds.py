@@ -147,12 +147,15 @@ class ShareRounds:
         return victims if fits else []
 
     def _in_turn(self, candidates: list[HeldQuota], tenants: TenantsView) -> Iterator[HeldQuota]:
-        """Yield who gives way first: of the queue that is last in rank then, of low priority, started last."""
+        """Yield who gives way first: of the queue that is last in rank then, of low priority, started last.
+
+        Of queues of equal rank the one goes first whose next one does.
+        """
         waiting: dict[str, list[HeldQuota]] = defaultdict(list)
         for holding in sorted(candidates, key=_last_first, reverse=True):
             waiting[holding.queue].append(holding)
         while waiting:
-            queue = max(waiting, key=lambda name: self.rank(tenants.quotas[name]))
+            queue = max(waiting, key=lambda name: (self.rank(tenants.quotas[name]), _first_last(waiting[name][-1])))
             yield waiting[queue].pop()
             if not waiting[queue]:
                 del waiting[queue]
@@ -160,6 +163,10 @@ class ShareRounds:
 
 def _last_first(holding: HeldQuota) -> tuple[int, int, int]:
     return holding.priority, -holding.since_ns, -holding.job.number
+
+
+def _first_last(holding: HeldQuota) -> tuple[int, int, int]:
+    return -holding.priority, holding.since_ns, holding.job.number
 
 
 def _started_before(queue: str, tenants: TenantsView) -> list[HeldQuota]:

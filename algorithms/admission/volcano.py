@@ -44,12 +44,12 @@ class Volcano:
         if self.plugin not in _PLUGINS:
             raise InputError(f"volcano: plugin is {self.plugin!r}; expected one of {', '.join(_PLUGINS)}")
 
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _VolcanoRun:
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> VolcanoRun:
         """Return what is asked during a run."""
-        return _VolcanoRun(self.plugin)
+        return VolcanoRun(self.plugin)
 
 
-class _VolcanoRun(ShareRounds):
+class VolcanoRun(ShareRounds):
     name = "volcano"
 
     def __init__(self, plugin: str) -> None:

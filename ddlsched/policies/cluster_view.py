@@ -19,6 +19,30 @@ from ddlsched.units import MAX_NS, s_from_ns
 __all__ = ["ClusterView", "GpuKey", "TakesGpusInOrder", "is_gpu_order"]
 
 
+class _Changed:
+    """A column of numbers of which some are changed; the whole is copied only for who needs it."""
+
+    def __init__(self, column: np.ndarray | _Changed, changes: dict[int, int]) -> None:
+        self._column, self._changes = column, changes
+
+    def item(self, place: int) -> int:
+        """Return one of the numbers."""
+        return int(self._column.item(place)) + self._changes.get(place, 0)
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+        whole = np.array(self._column)
+        for place, change in self._changes.items():
+            whole[place] += change
+        return whole
+
+    def __ge__(self, other: np.ndarray) -> np.ndarray:
+        return np.asarray(np.asarray(self) >= other)
+
+    def any(self) -> bool:
+        """Return whether any is not 0."""
+        return bool(np.asarray(self).any())
+
+
 @view
 class ClusterView(View):
     """The GPUs as a placement policy sees them: memory, load, residents."""
@@ -112,17 +136,20 @@ class ClusterView(View):
 
     def without(self, jobs: Iterable[JobView]) -> ClusterView:
         """Return the cluster as if some running jobs had left; loads and residents stay those of now."""
-        free_bytes, num_residents = self._gpus.free_bytes.copy(), self._gpus.num_residents.copy()
+        freed, gone = dict[int, int](), dict[int, int]()
         for job in jobs:
-            gpus = list(job.gpus)
-            taken_bytes = self._cluster.gpu_memory_bytes[gpus] + 1 if self.exclusive else job.memory_bytes
-            free_bytes[gpus] += taken_bytes
-            num_residents[gpus] -= 1
-        return replace(
-            self,
-            _gpus=SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents),
-            _eligible=lambda memory_bytes: np.flatnonzero(free_bytes >= memory_bytes),
-        )
+            for gpu in job.gpus:
+                taken_bytes = int(self._cluster.gpu_memory_bytes.item(gpu)) + 1 if self.exclusive else job.memory_bytes
+                freed[gpu] = freed.get(gpu, 0) + taken_bytes
+                gone[gpu] = gone.get(gpu, 0) - 1
+        free_bytes = _Changed(self._gpus.free_bytes, freed)
+
+        def eligible(memory_bytes: int) -> np.ndarray:
+            more = [gpu for gpu in freed if free_bytes.item(gpu) >= memory_bytes]
+            return np.union1d(self._eligible(memory_bytes), np.array(more, np.int64))
+
+        gpus = SimpleNamespace(free_bytes=free_bytes, num_residents=_Changed(self._gpus.num_residents, gone))
+        return replace(self, _gpus=gpus, _eligible=eligible)
 
     def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
         """Return the time of an all-reduce that shares no link, by the run's contention model, seconds.

@@ -212,7 +212,7 @@ def test_a_message_of_nothing_ends_beside_one_of_packets() -> None:
 def test_item_18_a_ring_of_16_that_reduces_1_mib_takes_what_an_analytical_model_says(
     latency_s: float, by_hand_ns: float
 ) -> None:
-    """30 steps of a 16th over two cables at 50 GB/s, by hand; ASTRA-sim's own backend was not run."""
+    """30 steps of a 16th over two cables at 50 GB/s, by hand; ``tests/rivals`` has ASTRA-sim's own."""
     job = data_parallel_job("a", 16, message_bytes=2**20)
     topology = Star(nic_gbps=400.0, latency_s=latency_s)
     cluster = Cluster(num_servers=16, gpus_per_server=1, topology=topology)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.loop.sharing.covers import join_placed
-from ddlsched.engine.loop.skipping.dormancy import wake_all
+from ddlsched.engine.loop.skipping.dormancy import wake_all, wake_linked
 from ddlsched.engine.loop.transfers import join_waiting
 from ddlsched.engine.native.jit import called_from_python
 from ddlsched.engine.records.layout import State
@@ -24,9 +24,9 @@ def send_state(
     """Have the state of a job that has just been placed come to it, before it holds its GPUs for ``hold_ns``.
 
     Transfer i crosses the ``links`` up to ``ends[i]``, from the end of the one before. While state is on its way nobody
-    skips iterations: any link may carry it.
+    on links skips iterations: any may carry it.
     """
-    wake_all(s)
+    wake_linked(s)
     run = s.run[0]
     job = s.jobs[number]
     run.num_unsettled += 1

@@ -53,6 +53,13 @@ def test_capacity_gives_what_is_deserved_and_lends_the_rest() -> None:
     assert used(queues, MANY, policy) == {"a": 2, "b": 6}
 
 
+def test_of_equal_queues_the_job_of_low_priority_gives_way() -> None:
+    queues = tenants(queue("a"), queue("b"), queue("c"), spare=6)
+    jobs = (*[Submission("a", 1, 5)] * 3, *[Submission("b", 1, 1)] * 3, Submission("c", 1, 9))
+    assert 5 not in play(Case(queues, jobs), Volcano())[1]
+    assert 2 not in play(Case(queues, (*jobs[3:6], *jobs[:3], jobs[6])), Volcano())[1]
+
+
 def test_drf_evens_out_shares() -> None:
     assert used(tenants(queue("a"), queue("b"), spare=8), MANY, Volcano(plugin="drf")) == {"a": 4, "b": 4}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,7 @@ from algorithms.admission import kueue
 from algorithms.admission.kueue_classic import classic_victims
 from algorithms.admission.victims import Need
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
+from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import TenantsView, Victim
 from ddlsched.testing.admission_conformance import Case, Submission, play, random_case
 
@@ -52,3 +55,24 @@ def test_victims_are_those_of_a_plain_search(monkeypatch: pytest.MonkeyPatch) ->
         play(_with_more_rules(random_case(rng), rng), kueue.Kueue())
     assert min(sizes.count(0), sizes.count(1)) > 100
     assert sum(size > 1 for size in sizes) > 10
+
+
+def test_who_has_no_hope_finds_neither_room_nor_victims(monkeypatch: pytest.MonkeyPatch) -> None:
+    among, counts = kueue.HopefulJobs.among, Counter[tuple[bool, bool]]()
+
+    def checked(bound: kueue.HopefulJobs, leaves: Sequence[QuotaNode], tenants: TenantsView) -> dict[int, QuotaNode]:
+        hopeful = among(bound, leaves, tenants)
+        for leaf in leaves:
+            for job in tenants.pending.heads(leaf.name):
+                need = Need(job, leaf, "any")
+                may_start = need.fits() or bool(plain_victims(need, tenants))
+                assert job.number in hopeful or not may_start
+                counts[job.number in hopeful, may_start] += 1
+        return hopeful
+
+    monkeypatch.setattr(kueue.HopefulJobs, "among", checked)
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        play(_with_more_rules(random_case(rng), rng), kueue.Kueue())
+    assert min(counts[False, False], counts[True, True]) > 100
+    assert counts[True, False] < counts[False, False]

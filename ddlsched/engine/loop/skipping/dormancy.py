@@ -64,6 +64,16 @@ def wake_all(s: State) -> None:
 
 
 @njit
+def wake_linked(s: State) -> None:
+    """Wake the jobs that use links: none of them may skip iterations while any link may carry state."""
+    place = s.run[0].num_dormant - 1 if s.run[0].skipping_networked == 1 else np.int64(-1)
+    while place >= 0:
+        if s.jobs[s.dormant[place]].num_linked > 0:
+            wake(s, s.dormant[place])  # whose place the last one takes, which has been looked at
+        place -= 1
+
+
+@njit
 def book_iterations(s: State, job: Records, iterations: int, end_ns: int) -> None:
     """Write down whole iterations that were skipped over, the last of which ended at ``end_ns``."""
     run = s.run[0]

@@ -128,14 +128,14 @@ def _free(case: dict[str, Any], levels: list[str]) -> dict[tuple[str, ...], dict
     return found
 
 
-def _room(free: dict[str, int], needs: dict[str, int]) -> int:
+def _room(free: dict[str, int], needs: dict[str, float]) -> int:
     """Return how many pods a domain has room for."""
     return max(0, min(int(free.get(name, 0) // need) for name, need in needs.items() if need))
 
 
 def _need(name: str, value: Any) -> float:
     """Return what a pod needs, which is said in thousandths of processors or in bytes."""
-    return value / 2**20 if resource_name(name) == "memory" else value
+    return float(value) / (2**20 if resource_name(name) == "memory" else 1)
 
 
 def _request(each: dict[str, Any], levels: list[str]) -> Request | None:

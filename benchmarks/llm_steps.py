@@ -1,8 +1,10 @@
-"""Steps of language models on up to 131,072 GPUs: ``llm_steps.py scale`` and ``llm_steps.py agreement``.
+"""Steps of language models on up to 131,072 GPUs: ``llm_steps.py scale``, ``agreement`` or ``many``.
 
 ``scale``: CPU and memory of a first and of a further step of Llama-3-405B (TP 8, PP 16), what
 1,000 iterations of it take beside 3, and the code lines of what makes large jobs small. A process of its own for each;
 compiling, starting and writing the job apart. ``agreement``: steps by the closed form and simulated, on equal links.
+``many``: CPU and memory of many jobs of 64 to 4,096 GPUs on 16,384, each of 100,000 iterations, in blocks where they
+fit: seldom do two meet.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from benchmark_tables import Table, say
 
 import ddlsched
@@ -56,6 +59,13 @@ llama-3-405b     tensor=8 pipeline=16 data=64 interleave=4 global_batch=1024
 llama-3-405b     tensor=8 pipeline=16 data=128 interleave=8 global_batch=2048
 llama-3-405b     tensor=8 pipeline=16 data=8 context=16 interleave=8 global_batch=128
 """
+MANY = {
+    64: ("llama-3-8b", {"data": 64, "global_batch": 128, "zero": 3}),
+    128: ("llama-3-70b", {"tensor": 8, "pipeline": 4, "data": 4, "global_batch": 64}),
+    512: ("llama-3-70b", {"tensor": 8, "pipeline": 8, "data": 8, "global_batch": 256}),
+    1024: ("llama-3-70b", {"tensor": 8, "pipeline": 8, "data": 16, "global_batch": 512}),
+    4096: ("llama-3-405b", {"tensor": 8, "pipeline": 16, "data": 32, "global_batch": 512}),
+}
 USUAL = {"micro_batch": 1, "zero": 1, "overlap": True}
 SYMMETRY = (
     "engine/alike.py",
@@ -64,6 +74,7 @@ SYMMETRY = (
     "engine/sent_in_groups.py",
     "engine/loop/gpu_groups.py",
     "engine/loop/splitting.py",
+    "engine/loop/skipping/foreseen.py",
 )
 
 
@@ -142,6 +153,31 @@ def scale() -> Table:
     return Table(title="Steps simulated alone, by cost", columns=columns, rows=rows, notes=("", lines))
 
 
+def many(count: int, iterations: int = 100_000, load: float = 0.9) -> Table:
+    """Return what a run of so many jobs takes."""
+    simulate(*made("llama-3-8b", {"data": 64, "global_batch": 64})[::2])  # compiles
+    rng, begin_s, arrival_s, jobs = np.random.default_rng(0), time.process_time(), 0.0, []
+    steps = {gpus: made(*kind) for gpus, kind in MANY.items()}
+    picked = rng.choice([*MANY], count, p=(0.35, 0.3, 0.2, 0.1, 0.05)).tolist()
+    busy_s = float(np.mean([gpus * steps[gpus][1] for gpus in picked])) * iterations
+    for number, gpus in enumerate(picked):
+        given: dict[str, Any] = {"job_id": f"j{number}", "arrival_s": arrival_s, "preferred_levels": "block"}
+        jobs.append(replace(steps[gpus][0], iterations=iterations, **given))
+        arrival_s += rng.exponential(busy_s / (16_384 * load))
+    ready_s = time.process_time()
+    topology = "rail-optimised:nvlink_gbps=3600"
+    cluster = ddlsched.Cluster(
+        num_servers=2_048, gpus_per_server=8, gpu_memory_mb=142_000, topology=topology, exclusive=True
+    )
+    rest = {"order": "fifo", "communication": "bounded-overlap:limit=1000000", "contention": "max-min"}
+    result = ddlsched.simulate(ddlsched.Workload.of(jobs), cluster, placement="levels", sample=True, **rest)
+    met = 100 * result.contended_iterations / (count * iterations)
+    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    row = (count, time.process_time() - ready_s, memory_mb, met, ready_s - begin_s)
+    columns = ("jobs", "CPU s", "MB in all", "iterations that met others, %", "steps by the estimate, CPU s")
+    return Table(title="Many jobs on 16,384 GPUs, sampled", columns=columns, rows=[row])
+
+
 def _code_lines(name: str) -> int:
     lines = (Path(ddlsched.__file__).parent / name).read_text().splitlines()
     return sum(bool(line.strip()) and not line.strip().startswith("#") for line in lines)
@@ -150,9 +186,11 @@ def _code_lines(name: str) -> int:
 def main() -> None:
     """Print one of the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("scale", "agreement"))
-    part = parser.parse_args().part
-    print(scale() if part == "scale" else agreement(AGREEING.strip().splitlines()))
+    parser.add_argument("part", choices=("scale", "agreement", "many"))
+    parser.add_argument("--jobs", type=int, default=300)
+    given = parser.parse_args()
+    rows = AGREEING.strip().splitlines()
+    print({"scale": scale, "many": lambda: many(given.jobs), "agreement": lambda: agreement(rows)}[given.part]())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Queues of tenants at full size, saturated: tenants_scale.py [--jobs 50000] [--nodes 5000] [--admission kueue].
+"""Queues of tenants at full size, saturated: tenants_scale.py [--pods 50000] [--nodes 5000] [--admission kueue].
 
-Jobs of 1 to 64 GPUs come 1.3 times as fast as the cluster works; half of them have a priority. 20 queues lie in four
-groups below one root, with quotas in all of the cluster's GPUs, and reclaim what they lent.
+A pod is what a job has on one node, up to 8 GPUs. Jobs of 1 to 64 GPUs come 1.3 times as fast as the cluster works;
+half of them have a priority. 20 queues lie in four groups below one root, with quotas in all of the cluster's GPUs,
+and reclaim what they lent.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ def queues(gpus: int, most: int = 20) -> ddlsched.Tenants:
         for number in range(most)
     ]
     return ddlsched.Tenants(queues=(ddlsched.Queue(name="all"), *groups, *leaves))
+
+
+def jobs_of(pods: int) -> int:
+    """Return of how many jobs so many pods are, on average."""
+    return round(pods / float((-(-_SIZES // 8) * _ODDS).sum()))
 
 
 def jobs(count: int, gpus: int, load: float, seed: int = 0) -> ddlsched.Workload:
@@ -61,20 +67,25 @@ def jobs(count: int, gpus: int, load: float, seed: int = 0) -> ddlsched.Workload
 def main() -> None:
     """Print CPU seconds, memory, and how many preemptions there were."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--jobs", type=int, default=50_000)
+    parser.add_argument("--pods", type=int, default=50_000)
+    parser.add_argument("--jobs", type=int, help="rather than pods")
     parser.add_argument("--nodes", type=int, default=5_000)
     parser.add_argument("--load", type=float, default=1.3)
     parser.add_argument("--admission", default="kueue")
     options = parser.parse_args()
     cluster = ddlsched.Cluster(num_servers=options.nodes, gpus_per_server=8, exclusive=True)
-    tenants, workload = queues(cluster.num_gpus), jobs(options.jobs, cluster.num_gpus, options.load)
+    tenants, workload = (
+        queues(cluster.num_gpus),
+        jobs(options.jobs or jobs_of(options.pods), cluster.num_gpus, options.load),
+    )
     begin_s = time.process_time()
     result = ddlsched.simulate(workload, cluster, placement="first-fit", queues=tenants, admission=options.admission)
     cpu_s = time.process_time() - begin_s
     summary = result.summary()
     print(
-        f"{options.admission}: {options.jobs} jobs, {options.nodes} servers, {cpu_s:.1f} s of CPU, {peak_mb():.0f} MB, "
-        f"{result.jobs['restarts'].sum():.0f} preemptions, GPUs in use {summary['gpu_utilisation']:.2f}"
+        f"{options.admission}: {len(workload)} jobs, {options.nodes} servers, {cpu_s:.1f} s of CPU, "
+        f"{peak_mb():.0f} MB, {result.jobs['restarts'].sum():.0f} preemptions, "
+        f"GPUs in use {summary['gpu_utilisation']:.2f}"
     )
 
 

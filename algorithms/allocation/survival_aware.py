@@ -14,8 +14,7 @@ from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import GpuId
 from ddlsched.ranges import ranged
-from ddlsched.workload.malleable.survival import Survival
-from ddlsched.workload.malleable.trainers import Trainer, gains
+from ddlsched.workload.malleable.trainers import Survival, Trainer, gains
 
 __all__ = ["SurvivalAware", "SurvivalRun"]
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithms.ordering.finished_jobs import FinishedJobs
+from algorithms.ordering.history import FinishedJobs
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import JobView
 

@@ -8,8 +8,7 @@ from statistics import fmean
 
 import numpy as np
 
-from algorithms.communication.cassini import profile_of
-from algorithms.communication.circles import ANGLES, Profile, best_rotations
+from algorithms.communication.cassini import ANGLES, Profile, best_rotations, profile_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import resolve
@@ -26,7 +25,7 @@ _MOST = 10
 class CassiniPlacement:
     """Of what some placements would do, the GPUs whose links have the best mean score; of equal ones the first.
 
-    The score of a link is that of its jobs at their best turn (:mod:`algorithms.communication.circles`), over the links
+    The score of a link is that of its jobs at their best turn (:mod:`algorithms.communication.cassini`), over the links
     of the job's ring that others' rings cross, along the topology's own routes. Which placements the paper asks of its
     host scheduler is not known beyond their number, at most 10.
 

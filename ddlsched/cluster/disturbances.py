@@ -93,7 +93,7 @@ class Disturbances:
         Where it goes: ``disk:gb_per_s=2``, ``peer``, ``storage:servers=2``, each also with ``background_share=0.05``;
         in Python also a :class:`~ddlsched.cluster.reliability_doors.CheckpointStore`.
     recovery
-        How a job goes on that lost a server: ``wait``, ``spares:count=2``; by default it joins the queue.
+        How a job goes on that lost a server: ``wait``, ``spares:count=2``, ``shrink``; by default it joins the queue.
     health
         Which servers are taken for lemons and replaced, and how often jobs are checked: ``repeated-failures:count=3``.
     restart_s

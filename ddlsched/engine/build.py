@@ -89,6 +89,7 @@ def build_state(
         filling=_filling(1),
         slices=make_records("slice", num_slices),
         samples=make_records("sample", _SAMPLES + 1),
+        foreseen=make_records("foresight", _SAMPLES),
         successors=np.array(arrays.successors, np.int64),
         members=np.zeros(0, np.int64),
         pending=pending,
@@ -105,7 +106,7 @@ def build_state(
         finished=np.zeros(len(workload), np.int64),
         dormant=np.zeros(len(workload), np.int64),
         running=np.zeros(len(workload), np.int64),
-        snapshots=np.zeros(_SNAPSHOT_WORDS, np.int64),
+        snapshots=np.zeros(_SNAPSHOT_WORDS << 5 * bool(jobs.grouped.any()), np.int64),
         memory_classes=memory_classes,
         room=np.zeros(len(memory_classes) + 2, np.int64),
         open_gpus=np.zeros(num_gpus, np.int64),
@@ -200,7 +201,7 @@ def _run(
 ) -> Records:
     run = make_records("run", 1)
     run.wake_placement_ns = run.wake_communication_ns = -1
-    run.next_capacity_ns = run.pause_ns = NEVER
+    run.next_capacity_ns = run.pause_ns = run.next_look_ns = NEVER
     run.instant_ns = run.first_due = run.failed_door = -1
     run.num_gpus, run.num_jobs_left = cluster.num_gpus, len(workload)
     run.exclusive = cluster.exclusive

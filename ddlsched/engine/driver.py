@@ -182,7 +182,8 @@ class Simulation:
         if self._routes.chosen:  # by the transfers in the lists of all links
             run.refused_by_link = False
         run.skipping_networked = self._may_skip_networked()
-        run.jumps_from_round = ROUNDS_BEFORE_JUMPS if self._may_jump() else NEVER
+        rounds = ROUNDS_BEFORE_JUMPS >> 4 * bool(self._state.jobs.grouped.any())  # each of many events
+        run.jumps_from_round = rounds if self._may_jump() else NEVER
         if self._settings.options["sample"] and self._may_leap_by_ranks():
             run.skipping_networked = run.key_is_periodic = 1
             run.sampling, run.jumps_from_round = 1, 0

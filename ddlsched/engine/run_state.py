@@ -66,9 +66,12 @@ class RunState:
         return s_from_ns(self.now_ns)
 
     def refuse_long_service(self, costs: CommunicationCosts) -> None:
-        """Refuse jobs whose service with communication, or load, the clock cannot hold wherever they run."""
+        """Refuse jobs whose service with communication, or load, the clock cannot hold wherever they run.
+
+        What a job of groups sends depends on where it is: it is checked with its GPUs.
+        """
         for number, job in enumerate(self.workload):
-            if job.num_gpus > 1:
+            if job.num_gpus > 1 and not self.jobs.grouped.item(number):
                 wire = [costs.wire_bytes(message, job.num_gpus) for message in job.dag.messages]
                 self.check_service(number, sum(costs.alone_ns(w, 0.0) for w in wire))
                 self.check_service(number, sum(map(costs.bytes_load_ns, wire)))

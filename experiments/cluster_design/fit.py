@@ -1,4 +1,4 @@
-"""Fits the constants of nodes of eight A100s to a tenth of the measured rows, and tests them on the rest.
+"""Fits the constants of nodes of eight A100s to two thirds of the measured rows, tests them on the rest, and fits all.
 
     python experiments/cluster_design/fit.py --data DIR [--splits N]
 
@@ -10,49 +10,37 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from fitting import PRIORS, Fitted, Link, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
+from fitting import PRIORS, Fitted, Link, fit_link, fit_rows, mean_error
 from rich.console import Console
 from rich.progress import track
 
 from ddlsched.training.estimate.collectives import Span, collective_s
 from ddlsched.training.estimate.rows import read_rows
 
-SHARE = 0.1
-SEED = 0
-STRATA = {"single": ["hidden", "tensor_parallel", "micro_batch"], "multi": ["hidden"]}
+SHARE = 2 / 3
+COUNTED = {"single": 1.0, "multi": 10.0}
+"""How often a row counts: those of several nodes are 17 times as rare."""
 LEAST_BYTES = 8e6
 
 
 def read(data: Path) -> dict[str, pd.DataFrame]:
     """Return the measured rows of both files."""
-    return {name: read_rows(data / "training_times" / f"{name}.csv").said for name in STRATA}
+    return {name: read_rows(data / "training_times" / f"{name}.csv").said for name in COUNTED}
 
 
 def fit(frames: dict[str, pd.DataFrame], seed: int) -> tuple[Fitted, dict[str, np.ndarray]]:
     """Return the constants of one split, and which rows were fitted."""
-    drawn = drawn_rows(frames, seed)
-    fitted = fit_rows([each.rows for each in drawn.values()], [each.weights for each in drawn.values()])
-    return fitted, {name: frame.index.isin(drawn[name].rows.index) for name, frame in frames.items()}
+    rng = np.random.default_rng(seed)
+    drawn = {name: rng.permutation(len(frame)) < SHARE * len(frame) for name, frame in frames.items()}
+    return fit_all({name: frame[drawn[name]] for name, frame in frames.items()}), drawn
 
 
-class Drawn(NamedTuple):
-    """Rows to fit, and how much each of them counts."""
-
-    rows: pd.DataFrame
-    weights: np.ndarray
-
-
-def drawn_rows(frames: dict[str, pd.DataFrame], seed: int) -> dict[str, Drawn]:
-    """Return the rows to fit of each file."""
-    found = {}
-    for name, frame in frames.items():
-        which = draw_rows(frame, STRATA[name], share=SHARE, seed=seed)
-        found[name] = Drawn(frame[which], stratum_weights(frame, STRATA[name], which))
-    return found
+def fit_all(frames: dict[str, pd.DataFrame]) -> Fitted:
+    """Return the constants that all rows of some tables give."""
+    return fit_rows(list(frames.values()), [np.full(len(frame), COUNTED[name]) for name, frame in frames.items()])
 
 
 def splits(frames: dict[str, pd.DataFrame], count: int) -> pd.DataFrame:
@@ -118,17 +106,10 @@ def main() -> int:
             parser.error(f"--data {arguments.data}: has no folder {folder}; expected the measured times")
     report_links(arguments.data)
     frames = read(arguments.data)
-    fitted, drawn = fit(frames, SEED)
-    print(
-        f"\nSplit {SEED}, {' and '.join(f'{drawn[name].sum()} of {len(drawn[name])} {name}' for name in drawn)} rows:"
-    )
-    print(f"  {fitted.efficiency}\n  {fitted.network_bytes_per_s / 1e9:.3f} GB/s a GPU between nodes")
+    fitted = fit_all(frames)
+    print(f"\nAll rows:\n  {fitted.efficiency}\n  {fitted.network_bytes_per_s / 1e9:.3f} GB/s a GPU between nodes")
     for name, frame in frames.items():
-        for what, rows in (("fitted", drawn[name]), ("tested", ~drawn[name])):
-            print(f"  {name}, {what} rows: off by {100 * mean_error(frame[rows], fitted):.2f} % on average")
-    tested = frames["multi"][~drawn["multi"]]
-    widths = (f"{width:,} {100 * mean_error(own, fitted):.1f} %" for width, own in tested.groupby("hidden"))
-    print(f"  multi, tested rows by width: {', '.join(widths)}")
+        print(f"  {name}: off by {100 * mean_error(frame, fitted):.2f} % on average")
     report_hindsight(frames["multi"])
     table = splits(frames, arguments.splits)
     table.to_csv(arguments.out, index=False, float_format="%.4g")

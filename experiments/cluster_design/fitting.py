@@ -1,6 +1,6 @@
 """Fits of few physical constants to measured times: of a link, and of GPUs and networks to training times.
 
-The rows to fit are drawn by a seed, evenly over strata, and the rest is left for testing: nothing here reads it.
+Nothing here reads rows that are left for testing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ __all__ = [
     "Fitted",
     "Link",
     "Prior",
-    "draw_rows",
     "fit_constants",
     "fit_link",
     "fit_rows",
     "mean_error",
-    "stratum_weights",
 ]
 
 
@@ -87,41 +85,6 @@ class Fitted(NamedTuple):
         inside, outside = nodes.tiers
         outside = dataclasses.replace(outside, bytes_per_s=self.network_bytes_per_s)
         return dataclasses.replace(nodes, tiers=(inside, outside))
-
-
-def draw_rows(frame: pd.DataFrame, strata: Sequence[str], *, share: float, seed: int) -> np.ndarray:
-    """Return which rows to fit (True) and which to keep for testing, drawn evenly over groups of rows.
-
-    Parameters
-    ----------
-    frame
-        All rows.
-    strata
-        Columns whose values make the groups; none that was measured.
-    share
-        Of the rows, at most.
-    seed
-        Of numpy's PCG64.
-    """
-    rng = np.random.default_rng(seed)
-    wanted = int(share * len(frame))
-    groups = [list(rng.permutation(rows)) for rows in frame.groupby(list(strata)).indices.values()]
-    order = rng.permutation(len(groups))
-    chosen = np.zeros(len(frame), dtype=bool)
-    while chosen.sum() < wanted:
-        for number in order:
-            if groups[number] and chosen.sum() < wanted:
-                chosen[groups[number].pop()] = True
-    return chosen
-
-
-def stratum_weights(frame: pd.DataFrame, strata: Sequence[str], drawn: np.ndarray) -> np.ndarray:
-    """Return how much each drawn row counts: as many rows as it was drawn from; on average 1 (post-stratification)."""
-    groups = frame.groupby(list(strata)).ngroup().to_numpy()
-    own = groups[drawn]
-    stood_for = np.bincount(groups)[own] / np.bincount(own)[own]
-    weights: np.ndarray = stood_for / stood_for.mean()
-    return weights
 
 
 def fit_rows(frames: Sequence[pd.DataFrame], weights: Sequence[np.ndarray] | None = None) -> Fitted:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 import ddlsched
-from ddlsched import AllReduceTask, IterationDag
+from ddlsched import CollectiveTask, IterationDag
 
 NCCL_TESTS = "github.com/NVIDIA/nccl-tests/issues"
 GB = 1e9
@@ -98,14 +98,15 @@ CONDITIONS = {
 }
 
 
-def all_reduce_s(message_bytes: float, hosts: int, topology: str) -> float:
+def all_reduce_s(message_bytes: float, hosts: int, topology: str, algorithm: str = "ring") -> float:
     """Return the time of an all-reduce over all GPUs of some hosts of eight, in a run of its own."""
+    task = CollectiveTask(name="all-reduce", kind="all-reduce", message_bytes=message_bytes, algorithm=algorithm)
     job = ddlsched.Job(
         job_id="all-reduce",
         arrival_s=0.0,
         num_gpus=8 * hosts,
         iterations=1,
-        iteration=IterationDag((AllReduceTask(name="all-reduce", message_bytes=message_bytes),)),
+        iteration=IterationDag((task,)),
         gpu_memory_mb=1.0,
     )
     cluster = ddlsched.Cluster(num_servers=hosts, gpus_per_server=8, topology=topology)
@@ -148,9 +149,12 @@ def by_size(data: Path) -> pd.DataFrame:
     )
     rows = []
     for place in chosen:
-        sheet_us, fitted_us = (1e6 * all_reduce_s(sizes[place], 1, topology) for topology in (sheet, fitted))
-        rows.append((sizes[place] / 2**20, measured_us[place], round(sheet_us, 1), round(fitted_us, 1)))
-    return pd.DataFrame(rows, columns=["mib", "measured_us", "data_sheet_us", "fitted_us"])
+        sheet_us, fitted_us = (1e6 * all_reduce_s(sizes[place], 1, topology, "nccl") for topology in (sheet, fitted))
+        error = 100 * (fitted_us / measured_us[place] - 1)
+        rows.append(
+            (sizes[place] / 2**20, measured_us[place], round(sheet_us, 1), round(fitted_us, 1), round(error, 1))
+        )
+    return pd.DataFrame(rows, columns=["mib", "measured_us", "data_sheet_us", "fitted_us", "fitted_error_percent"])
 
 
 def main() -> int:

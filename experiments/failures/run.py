@@ -22,7 +22,13 @@ from experiments.commands import new_parser, write_tables
 DAY_S, DAYS, RACKS, RACK = 86_400.0, 14, 8, 4
 MIXES = {"small": (8, 8, 16, 16, 32), "large": (32, 64, 64, 128)}
 PLACEMENTS = {"racks kept": "whole-racks:servers_per_rack=4", "first fit": "first-fit", "spread over racks": "spread"}
-RECOVERIES = {"queue": None, "1 spare": "spares:count=1", "8 spares": "spares:count=8", "wait": "wait"}
+RECOVERIES = {
+    "queue": None,
+    "1 spare": "spares:count=1",
+    "8 spares": "spares:count=8",
+    "wait": "wait",
+    "shrink": "shrink",
+}
 
 
 class SpreadOverRacks:

@@ -26,8 +26,7 @@ from ddlsched.cli.reporting import interrupted, reported
 from ddlsched.errors import InputError
 from ddlsched.real.calibration.measurements import Reach, read_measurements
 from ddlsched.real.calibration.shares import read_alone, read_shares, wait_text
-from ddlsched.real.testbed.fidelity import Mix
-from ddlsched.real.testbed.fidelity_report import FidelityReport, report_of
+from ddlsched.real.testbed.fidelity import FidelityReport, Mix, report_of
 from ddlsched.real.testbed.run_models import RunModel, RunModels, run_models, simulated_runs
 from ddlsched.workload.elastic_job import messages_and_workers
 

@@ -13,9 +13,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import ddlsched
-from algorithms.communication.cassini import Cassini
-from algorithms.communication.circles import (
+from algorithms.communication.cassini import (
     ANGLES,
+    Cassini,
     Profile,
     best_rotations,
     demand,

@@ -11,8 +11,7 @@ import pytest
 
 import ddlsched
 from algorithms.contention.compression import compressed, cut_of
-from algorithms.contention.crux import Crux, start_share
-from algorithms.contention.crux_priority import MOST, Load, correction_factor, priorities, sent_s
+from algorithms.contention.crux import MOST, Crux, Load, correction_factor, priorities, sent_s, start_share
 from algorithms.path.crux import CruxPaths
 from ddlsched.errors import InputError
 from ddlsched.testing import flow_view, job_view, link_loads

@@ -13,8 +13,7 @@ from ortools.sat.python import cp_model
 from strategies import examples
 
 import ddlsched
-from algorithms.allocation.elastic_scaling import ElasticScaling
-from algorithms.allocation.packing import packed
+from algorithms.allocation.elastic_scaling import ElasticScaling, packed
 from algorithms.allocation.programme import best_counts
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import DROP, Allocation

@@ -14,8 +14,7 @@ from runs_of_settings import run_engine
 from strategies import Setting, examples, settings
 
 from algorithms.placement import conservative_backfill
-from algorithms.placement.conservative_backfill import ConservativeBackfill
-from algorithms.placement.free_profile import NEVER, FreeProfile
+from algorithms.placement.conservative_backfill import NEVER, ConservativeBackfill, FreeProfile
 from ddlsched.workload.job import Workload
 
 JOBS = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 40)), max_size=25)

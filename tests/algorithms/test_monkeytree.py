@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 import ddlsched
 from algorithms.ordering.monkeytree import MonkeyTreeOrder
-from algorithms.path.colouring import edge_colours
-from algorithms.path.perfect import PerfectRouting
-from algorithms.placement.fragments import Segment, fragmentation, planned
-from algorithms.placement.monkeytree import MonkeyTreePlacement, rings_of
+from algorithms.path.perfect import PerfectRouting, edge_colours
+from algorithms.placement.monkeytree import MonkeyTreePlacement, Segment, fragmentation, planned, rings_of
 from algorithms.solving import Solver
 from ddlsched.errors import InputError
 from ddlsched.testing import cluster_view, flow_view, job_queue, job_view, link_loads

@@ -290,7 +290,7 @@ def loads_seen(iterations: int, at_s: float, **given: Any) -> tuple[Result, dict
 def test_loads_count_what_each_worker_computes_and_sends(iterations: int, ended: int) -> None:
     """At the start as after periods that were jumped over: the load of a GPU is that of its own worker."""
     result, seen = loads_seen(iterations, ended * 0.013)
-    assert (result.finished.state.run[0].jumps > 0) == (ended > 0)
+    assert result.finished.state.run[0].jumps > 0
     # Of each GPU's two all-reduces 4 MB / 4, and its send of 2 MB, at 1 ns a byte of a card.
     assert seen[0] == seen[1] == (iterations - ended) * (3 + 1 + 1 + 1 + 2) * MS
     assert seen[4] == seen[5] == (iterations - ended) * (5 + 1 + 1 + 1 + 2) * MS
@@ -324,6 +324,31 @@ def test_a_job_of_groups_jumps_over_periods() -> None:
     )
     assert result.jobs["jct_s"].item() == pytest.approx(10_000 * 0.013)
     assert result.finished.state.run[0].jumped_iterations > 9_000
+
+
+@pytest.mark.parametrize("topology", [RAILS, STAR])
+def test_samples_within_periods_that_are_jumped_over_are_as_without(topology: Topology) -> None:
+    """Of jobs alone and of two that share links, by the thousand, while others come and go."""
+    kinds = (("a", 0.0, 5_000), ("b", 3.003, 7_003), ("c", 20.0171, 900), ("d", 41.9, 2_222))
+    jobs = [
+        Job(job_id=name, arrival_s=at_s, num_gpus=4, iterations=count, iteration=pipeline(), gpu_memory_mb=1.0)
+        for name, at_s, count in kinds
+    ]
+    places = {"a": [0, 1, 4, 5], "b": [8, 9, 12, 13], "c": [2, 3, 6, 7], "d": [10, 11, 14, 15]}
+    cluster = Cluster(num_servers=4, gpus_per_server=4, topology=topology)
+    given = {"order": "fifo", "communication": "bounded-overlap:limit=9", "contention": MaxMin()}
+    found = []
+    for rounds in (0, 1 << 60):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver, "ROUNDS_BEFORE_JUMPS", rounds)
+            found.append(simulate(Workload.of(jobs), cluster, placement=Fixed(gpus=places), **given))
+    result, expected = found
+    for table in ("jobs", "gpus", "links", "samples"):
+        pd.testing.assert_frame_equal(getattr(result, table), getattr(expected, table), obj=table, rtol=1e-9)
+    assert result.summary()["events"] == expected.summary()["events"]
+    jumped = [each.finished.state.run[0].jumped_iterations for each in found]
+    assert jumped[0] > 14_000
+    assert jumped[1] == 0
 
 
 def test_loads_of_sampled_jobs_of_groups_end_at_nothing() -> None:

@@ -20,8 +20,7 @@ from ddlsched.errors import InputError, TestbedError
 from ddlsched.real.calibration import shares as calibration_shares
 from ddlsched.real.calibration.fit import ModelForm, tells
 from ddlsched.real.calibration.shares import COLUMNS
-from ddlsched.real.testbed.fidelity import Planned
-from ddlsched.real.testbed.fidelity_report import FidelityReport
+from ddlsched.real.testbed.fidelity import FidelityReport, Planned
 from ddlsched.real.testbed.real_run import RealRun
 from ddlsched.real.testbed.run_models import RunModels, run_models
 from ddlsched.simulation import simulate

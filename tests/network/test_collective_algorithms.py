@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jobs_by_hand import Fixed
 
 from algorithms.collective.double_binary_tree import DoubleBinaryTree
+from algorithms.collective.in_network import InNetwork
+from algorithms.collective.nccl import Nccl
+from algorithms.collective.ring import Ring
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, PluginError
 from ddlsched.network.collectives import Message, Rank
@@ -73,6 +77,31 @@ def took_ms(algorithm: str, servers: int, gpus: int, topology: str, kind: str = 
 )
 def test_all_reduces_by_hand(algorithm: str, servers: int, gpus: int, topology: str, expected_ms: float) -> None:
     assert took_ms(algorithm, servers, gpus, topology) == pytest.approx(expected_ms, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "servers", "message_mb", "expected"),
+    [
+        # 8 servers of 4: a ring has 62 steps of 14 us, trees 6, and 6 of 6.42 us. Each of 4 cards moves 1.94 / 4
+        # of the message in a ring, 2 / 4 in trees: 0.3125 us of a MB at 50 GB/s less. 746 us more of steps: equal at
+        # 2,386 MB.
+        ({}, 8, 2300.0, DoubleBinaryTree),
+        ({}, 8, 2500.0, Ring),
+        ({"outside_s": 0.0, "inside_s": 0.0}, 8, 1.0, Ring),
+        ({"switches": "inside"}, 8, 1.0, DoubleBinaryTree),
+        ({"switches": "all"}, 8, 1.0, InNetwork),
+        # 1 server of 4: a ring has 6 steps, and moves 1.5 of the message; a switch 2 of 25 us, and moves it once, at
+        # 2,176 Gbit/s: equal at 3.97 MB.
+        ({"switches": "inside"}, 1, 3.9, Ring),
+        ({"switches": "inside"}, 1, 4.1, InNetwork),
+        ({}, 1, 4.1, Ring),
+    ],
+)
+def test_by_size_the_quickest_is_chosen(given: Any, servers: int, message_mb: float, expected: Any) -> None:
+    ranks = [Rank(server, place, place) for server in range(servers) for place in range(4)]
+    message = Message(message_mb * 1e6, lambda count: 2 * (count - 1) / count * message_mb * 1e6)
+    assert Nccl(**given).phases("all-reduce", ranks, message) == expected().phases("all-reduce", ranks, message)
+    assert Nccl(**given).phases("all-gather", ranks, message) == Ring().phases("all-gather", ranks, message)
 
 
 @pytest.mark.parametrize(

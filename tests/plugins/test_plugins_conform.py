@@ -22,6 +22,7 @@ from algorithms.collective.double_binary_tree import DoubleBinaryTree
 from algorithms.collective.halving_doubling import HalvingDoubling
 from algorithms.collective.hierarchical import Hierarchical
 from algorithms.collective.in_network import InNetwork
+from algorithms.collective.nccl import Nccl
 from algorithms.collective.ring import Ring
 from algorithms.communication.adadual import AdaDual
 from algorithms.communication.bounded_overlap import BoundedOverlap
@@ -102,6 +103,7 @@ def conformance(base: type, plugin: object) -> type:
 TestRing = conformance(CollectiveConformance, Ring())
 TestHierarchical = conformance(CollectiveConformance, Hierarchical())
 TestDirect = conformance(CollectiveConformance, Direct())
+TestNccl = conformance(CollectiveConformance, Nccl(switches="all"))
 TestDoubleBinaryTree = conformance(CollectiveConformance, DoubleBinaryTree())
 TestHalvingDoubling = conformance(CollectiveConformance, HalvingDoubling())
 TestInNetwork = conformance(CollectiveConformance, InNetwork())

@@ -73,7 +73,7 @@ PROMISED = {
         "monkeytree",
         "rail-optimised",
     },
-    "collective": {"ring", "hierarchical", "double-binary-tree", "halving-doubling", "direct", "in-network"},
+    "collective": {"ring", "hierarchical", "double-binary-tree", "halving-doubling", "direct", "in-network", "nccl"},
     "workload": {"elastic-mix", "microsoft-160", "stream", "trace"},
     "bundle": {"srsf-1", "srsf-2", "srsf-3", "ada-srsf", "block-srtf"},
 }

@@ -15,6 +15,7 @@ from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
 from ddlsched.engine.loop.samples import take_samples
 from ddlsched.engine.loop.sharing.touched_links import forget_touched_links
 from ddlsched.engine.loop.skipping.dormancy import wake
+from ddlsched.engine.loop.skipping.foreseen import look_at_components
 from ddlsched.engine.loop.skipping.periods import examine_components
 from ddlsched.engine.loop.tasks import end_compute
 from ddlsched.engine.loop.transfers import end_part, end_transfer
@@ -115,6 +116,8 @@ def advance(s: State) -> int:
                 return Question.PAUSED.value
             if instant == NEVER:
                 return Question.STUCK.value
+            if instant > run.next_look_ns:
+                look_at_components(s, instant)
             if instant > run.next_sample_ns:
                 take_samples(s, instant)
             run.late = 1 if instant == run.instant_ns else 0

@@ -7,7 +7,7 @@ import numpy as np
 from ddlsched.engine.loop.skipping.dormant_progress import dormant_busy_ns, dormant_sending
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import NEVER
-from ddlsched.engine.records.layout import State
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
@@ -20,6 +20,7 @@ def take_samples(s: State, until_ns: int) -> None:
             if run.next_sample_ns >= until_ns:
                 return
         take_sample(s, run.next_sample_ns)
+        take_foreseen(s)
         if run.next_sample_ns > NEVER - run.sample_step_ns:
             run.next_sample_ns = NEVER
         else:
@@ -32,7 +33,8 @@ def take_sample(s: State, time_ns: int) -> None:
     record = s.samples[run.num_samples]
     run.num_samples += 1
     record.time_ns = time_ns
-    record.busy_ns = run.busy_ns + np.float64(run.computing_gpus) * (time_ns - run.sampled_ns)
+    record.busy_ns = run.busy_ns + np.float64(run.computing_gpus) * (time_ns - run.sampled_ns) + s.foreseen[0].busy_ns
+    s.foreseen[0].busy_ns = 0.0
     record.allocated_gpus, record.queued_jobs = run.allocated_gpus, run.num_queued + run.num_elastic_queued
     record.active_transfers = run.num_active + run.others_active
     record.waiting_transfers = run.num_waiting + run.others_waiting
@@ -45,6 +47,22 @@ def take_sample(s: State, time_ns: int) -> None:
 
 
 @njit
+def take_foreseen(s: State) -> None:
+    """Add to the sample that was taken last the transfers of components that had jumped over its time."""
+    record = s.samples[s.run[0].num_samples - 1]
+    record.active_transfers += s.foreseen[0].running
+    record.waiting_transfers += s.foreseen[0].waiting
+    for place in range(len(s.foreseen) - 1):
+        s.foreseen[place] = s.foreseen[place + 1]
+    forget_foreseen(s.foreseen[len(s.foreseen) - 1])
+
+
+@njit
+def forget_foreseen(record: Records) -> None:
+    record.busy_ns, record.running, record.waiting = 0.0, 0, 0
+
+
+@njit
 def merge_samples(s: State) -> None:
     """Make one of every two samples, and take half as many from now on."""
     run = s.run[0]
@@ -52,6 +70,12 @@ def merge_samples(s: State) -> None:
         busy_ns = s.samples[2 * place].busy_ns
         s.samples[place] = s.samples[2 * place + 1]
         s.samples[place].busy_ns += busy_ns
+    for place in range(len(s.foreseen) // 2):
+        first, second = s.foreseen[2 * place], s.foreseen[2 * place + 1]
+        first.busy_ns, second.busy_ns = 0.0, first.busy_ns + second.busy_ns
+        s.foreseen[place] = second
+    for place in range(len(s.foreseen) // 2, len(s.foreseen)):
+        forget_foreseen(s.foreseen[place])
     run.num_samples //= 2
     run.sample_step_ns *= 2
     run.next_sample_ns = run.sampled_ns + run.sample_step_ns

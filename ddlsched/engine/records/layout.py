@@ -25,7 +25,7 @@ _INTEGERS = {
         # where the run stands
         "now_ns next_arrival heap_size num_queued num_waiting num_active num_work num_finished num_jobs_left "
         "num_touched_gpus num_touched_links num_fresh num_entries num_job_links num_slices stamp events stage rounds "
-        "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns "
+        "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns next_look_ns "
         "instant_ns late num_dormant num_open_gpus num_sorted skipped_iterations contended_iterations "
         "num_running first_due num_words jumps jumped_iterations events_to_recurrence "
         "num_components first_component leaps leapt_iterations jumped_contended "
@@ -85,6 +85,8 @@ _INTEGERS = {
         "stretch stretch_iterations stretch_left stretch_from_ns stretch_ns leap_left_ns leap_rest_ns "
         "measuring measured_ns measured_since_ns first_stretch_ns "
         "stretch_gpu_wait_ns stretch_communicating_ns stretch_network_wait_ns stretch_key key_now "
+        # of a component, at its root: what of a period is looked at for the samples within those that it jumps over
+        "phases num_phases phases_from_ns phases_ns looks_ns samples_from_ns samples_step_ns computed_before_ns "
         # iterations until its GPUs are compared again, and from then to the next time
         "group_wait group_window "
         # progress
@@ -171,12 +173,14 @@ _INTEGERS = {
     "filling": "level lead index open num_levels num_due num_stale num_rated stamp",
     "slice": "kind owner stay task iteration start_ns end_ns sharing",
     "sample": "time_ns allocated_gpus queued_jobs active_transfers waiting_transfers",
+    "foresight": "running waiting",
 }
 _FLOATS = {
     "run": "per_byte_s penalty_per_byte_s latency_s busy_ns answer",
     "job": "busy_per_gpu_ns stretch_work stretch_rate stretch_reach leap_carry",
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
+    "foresight": "busy_ns",
     "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight new_rate",
     "link": (
         "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share "
@@ -262,6 +266,7 @@ class Arrays(NamedTuple):
     filling: Records
     slices: Records
     samples: Records
+    foreseen: Records
     successors: np.ndarray
     members: np.ndarray
     pending: np.ndarray
@@ -316,7 +321,8 @@ class State(Arrays):
         """Leave the address behind, which holds in this process alone."""
 
 
-_PLURALS = {{"run": "run", "entry": "entries", "filling": "filling"}.get(kind, f"{kind}s"): kind for kind in _INTEGERS}
+_IRREGULAR = {"run": "run", "entry": "entries", "filling": "filling", "foresight": "foreseen"}
+_PLURALS = {_IRREGULAR.get(kind, f"{kind}s"): kind for kind in _INTEGERS}
 _DTYPES = {"ready": np.uint8, "jitter": np.float64, "speeds": np.float64}
 _TWO_DIMENSIONAL = ("residents", "penalties_ppm", "speeds")
 

@@ -16,19 +16,22 @@ from typing import Any
 import numba
 import numpy as np
 
-from ddlsched.network.packets.event_heap import OPTIONS, compiled, pop, push
 from ddlsched.network.packets.packet_queues import (
     ACKNOWLEDGED,
     BEGINS,
     KINDS,
     LINK_FREE,
     LOST,
+    OPTIONS,
     READY_BYTES,
     TOLD,
     Rings,
     acknowledged,
+    compiled,
     event_code,
     next_packet,
+    pop,
+    push,
     send,
     send_again,
     state_of,

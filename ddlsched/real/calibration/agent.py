@@ -16,8 +16,7 @@ import msgspec
 import numpy as np
 
 from ddlsched.errors import MeasurementError
-from ddlsched.real.wire.channel import Channel, ChannelEndedError, WireError
-from ddlsched.real.wire.handshake import Address, connect
+from ddlsched.real.wire.channel import Address, Channel, ChannelEndedError, WireError, connect
 from ddlsched.real.wire.listener import Caller, TokenListener
 from ddlsched.units import is_whole
 

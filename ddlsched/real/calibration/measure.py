@@ -16,8 +16,7 @@ import numpy as np
 from ddlsched.errors import InputError, MeasurementError
 from ddlsched.real.calibration.agent import ITEM_BYTES, MAX_HOSTS, MAX_JOBS, MAX_REPEATS, STALL_S
 from ddlsched.real.calibration.measurements import Measurements
-from ddlsched.real.wire.channel import Channel
-from ddlsched.real.wire.handshake import Address, connect
+from ddlsched.real.wire.channel import Address, Channel, connect
 from ddlsched.units import is_whole
 
 __all__ = ["MeasurePlan", "Measured", "measure", "write_measurements"]

@@ -129,7 +129,7 @@ def calibrate_agent(
 ) -> None:
     """Wait for `ddlsched calibrate --measure` of another host and take part in its all-reduces, until Ctrl-C."""
     from ddlsched.real.calibration.agent import RingAgent
-    from ddlsched.real.wire.handshake import parse_address, read_token
+    from ddlsched.real.wire.channel import parse_address, read_token
 
     agent = RingAgent(
         parse_address(address, any_port=True), read_token(token_file), most_bytes=round(memory_mb * 1e6), tell=notice
@@ -166,7 +166,7 @@ def _measured(asked: MeasureOptions) -> Measurements:
 
     from ddlsched.real.calibration.fit import refuse_untold
     from ddlsched.real.calibration.measure import MeasurePlan, measure, write_measurements
-    from ddlsched.real.wire.handshake import parse_address, read_token
+    from ddlsched.real.wire.channel import parse_address, read_token
 
     if asked.token_file is None:
         raise InputError("--measure needs the agents' token; expected --token-file FILE")

@@ -133,8 +133,7 @@ def compare(
     from ddlsched.real.calibration.measurements import Reach, read_measurements
     from ddlsched.real.calibration.shares import read_alone, read_shares, wait_text
     from ddlsched.real.testbed.crews import crew_of
-    from ddlsched.real.testbed.fidelity import Runs, note_settings, plan, run_planned
-    from ddlsched.real.testbed.fidelity_report import report_of
+    from ddlsched.real.testbed.fidelity import Runs, note_settings, plan, report_of, run_planned
     from ddlsched.real.testbed.measuring import alone_jobs, fitted_models, measure_alone, measure_shares, measured_rows
     from ddlsched.real.testbed.run_models import RunModel, run_models, simulated_runs
     from ddlsched.real.testbed.settings import gate_settings
@@ -292,7 +291,7 @@ def agent(
 ) -> None:
     """Be a server of `ddlsched testbed run --hosts` of another host, until Ctrl-C. Needs PyTorch."""
     from ddlsched.real.testbed.crews import WorkerAgent, refuse_missing_torch
-    from ddlsched.real.wire.handshake import parse_address, read_token
+    from ddlsched.real.wire.channel import parse_address, read_token
 
     token = read_token(token_file)
     refuse_missing_torch()
@@ -314,10 +313,9 @@ def gate(
 
     Prints each all-reduce as a line of JSON when it has ended.
     """
-    from ddlsched.real.gate.membership import Membership
-    from ddlsched.real.gate.service import GateService
+    from ddlsched.real.gate.service import GateService, Membership
     from ddlsched.real.testbed.settings import gate_settings
-    from ddlsched.real.wire.handshake import parse_address, read_token
+    from ddlsched.real.wire.channel import parse_address, read_token
 
     token_file = access.made().token_file
     if token_file is None:

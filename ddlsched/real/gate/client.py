@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.errors import TestbedError
-from ddlsched.real.wire.channel import Channel, ChannelEndedError
-from ddlsched.real.wire.handshake import connect, parse_address, read_token
+from ddlsched.real.wire.channel import Channel, ChannelEndedError, connect, parse_address, read_token
 
 __all__ = ["GateClient", "RankMembership"]
 

@@ -13,8 +13,7 @@ from ddlsched.errors import TestbedError, guarded, label
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
 from ddlsched.real.gate.live_jobs import LiveJob, LiveRank, SentRow
-from ddlsched.real.gate.placements import Placements
-from ddlsched.real.gate.processor_slots import ProcessorSlots
+from ddlsched.real.gate.placements import Placements, ProcessorSlots
 from ddlsched.real.gate.transfer_gate import WINDOW, TransferGate
 from ddlsched.workload.dag import ComputeTask
 from ddlsched.workload.job import Workload

@@ -9,12 +9,111 @@ from typing import Any, Protocol
 
 from ddlsched.errors import TestbedError
 from ddlsched.real.gate.gate import Gate
-from ddlsched.real.gate.live_jobs import LiveRank
-from ddlsched.real.gate.watch import Watch
+from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
 from ddlsched.real.wire.channel import Channel, ChannelEndedError
-from ddlsched.units import NS_PER_S
+from ddlsched.units import NS_PER_S, s_from_ns
 
-__all__ = ["ChannelRank", "Members", "run_gate"]
+__all__ = ["HANG_S", "PING_S", "STALL_S", "ChannelRank", "Members", "Watch", "run_gate"]
+
+PING_S = 1.0
+HANG_S = 6.0
+"""A rank of which so long nothing is heard hangs."""
+STALL_S = 6.0
+"""A server that has received nothing for so long, while a transfer crosses it, is cut off."""
+_LEAST_BYTES = 1_500
+_NS = NS_PER_S
+
+
+class Watch:
+    """Asks each rank every second how it is, and ends the run where one is not well."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._heard_ns: dict[LiveRank, int] = {}
+        self._pinged_ns = 0
+        self._answered_ns: dict[LiveRank, int] = {}
+        self._computing: dict[LiveRank, int] = {}
+        self._received: dict[LiveRank, tuple[int, int]] = {}
+        self._down: dict[LiveRank, list[str]] = {}
+
+    def hear(self, rank: LiveRank, message: dict[str, Any], now_ns: int) -> bool:
+        """Note that a rank lives; return whether the message was an answer to this and nothing else."""
+        self._heard_ns[rank] = now_ns
+        if message.get("say") != "pong":
+            return False
+        self._answered_ns[rank], self._computing[rank] = int(message["asked_ns"]), int(message["computing"])
+        self._down[rank] = list(map(str, message["cards_down"]))
+        received = int(message["received_bytes"])
+        before, _ = self._received.get(rank, (-_LEAST_BYTES, 0))
+        if received - before >= _LEAST_BYTES:
+            self._received[rank] = received, now_ns
+        return True
+
+    def due_ns(self) -> int:
+        """Return when to look again."""
+        return self._pinged_ns + int(PING_S * _NS)
+
+    def look(self, now_ns: int) -> None:
+        """Ask all ranks how they are, if it is time, and judge what they have answered.
+
+        Raises
+        ------
+        TestbedError
+            One hangs, a server is cut off, or nothing will ever happen again.
+        """
+        if now_ns < self.due_ns():
+            return
+        for job in self._gate.running:
+            for rank in job.ranks:
+                self._refuse_hanging(job, rank, now_ns)
+            for transfer in job.transfers.values():
+                if transfer.in_flight:
+                    self._refuse_cut_off(job, transfer.told_ns, now_ns)
+        self._refuse_deadlock(now_ns)
+        self._pinged_ns = now_ns
+        for rank in self._gate.seats:
+            rank.send({"do": "ping", "asked_ns": now_ns})
+
+    def _refuse_hanging(self, job: LiveJob, rank: LiveRank, now_ns: int) -> None:
+        silent_ns = now_ns - max(self._heard_ns.get(rank, 0), job.placed_ns)
+        if silent_ns > HANG_S * _NS:
+            raise TestbedError(
+                f"the worker of job {job.job.job_id!r} on server {rank.server} hangs: nothing heard for "
+                f"{s_from_ns(silent_ns):.1f} s"
+            )
+
+    def _refuse_cut_off(self, job: LiveJob, since_ns: int, now_ns: int) -> None:
+        """Raise if some of a job's servers receive nothing; where one is cut off, the others soon wait for it."""
+        moved_ns = {rank.server: max(self._received.get(rank, (0, 0))[1], since_ns) for rank in job.ranks}
+        still = [server for server, at_ns in moved_ns.items() if now_ns - at_ns > STALL_S * _NS]
+        if not still:
+            return
+        down = [f"{card} of server {rank.server}" for rank in job.ranks for card in self._down.get(rank, [])]
+        longest_s = s_from_ns(now_ns - min(moved_ns.values()))
+        raise TestbedError(
+            f"server {', '.join(map(str, sorted(still)))} has received nothing for {longest_s:.1f} s while an "
+            f"all-reduce of job {job.job.job_id!r} runs there; expected links that are up"
+            + (f" (down: {', '.join(down)})" if down else "")
+        )
+
+    def _refuse_deadlock(self, now_ns: int) -> None:
+        gate = self._gate
+        ranks = [rank for job in gate.running for rank in job.ranks]
+        answers = [self._answered_ns.get(rank, -1) for rank in ranks]
+        quiet = all(at > gate.last_event_ns for at in answers) and not any(self._computing[rank] for rank in ranks)
+        sending = any(transfer.in_flight for job in gate.running for transfer in job.transfers.values())
+        if not gate.nothing_is_due or not quiet or sending or gate.finished:
+            return
+        if gate.transfers.waiting:
+            lines = gate.transfers.who_waits_for_whom(now_ns)
+            policy = f"communication {gate.policies.label('communication')}"
+            raise TestbedError(
+                f"deadlock: {policy} starts no transfer, and nothing else will happen: {'; '.join(lines)}"
+            )
+        if gate.placements.queue and not ranks:
+            names = ", ".join(repr(job.job.job_id) for job in gate.placements.queue)
+            policy = f"placement {gate.policies.label('placement')}"
+            raise TestbedError(f"deadlock: {policy} keeps waiting with jobs {names}, and nothing else will happen")
 
 
 class ChannelRank:

@@ -2,23 +2,172 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
+import time
 from collections.abc import Callable
+from typing import Any
 
+from ddlsched.errors import InputError, TestbedError
+from ddlsched.real.gate.gate import GateSettings, begun_policies
+from ddlsched.real.gate.live_jobs import LiveJob, LiveRank, SentRow
 from ddlsched.real.gate.loop import ChannelRank
-from ddlsched.real.gate.membership import Membership
-from ddlsched.real.wire.channel import ChannelEndedError
-from ddlsched.real.wire.handshake import Address
+from ddlsched.real.gate.transfer_gate import TransferGate
+from ddlsched.real.wire.channel import Address, ChannelEndedError
 from ddlsched.real.wire.listener import Caller, TokenListener
-from ddlsched.units import NS_PER_S
+from ddlsched.units import NS_PER_S, s_from_ns
+from ddlsched.workload.dag import DataParallelIteration
+from ddlsched.workload.job import Job
 
-__all__ = ["GateService"]
+__all__ = ["MOST_JOBS", "GateService", "Membership"]
+
+MOST_JOBS = 1_000_000
+_MOST_RANKS = 4096
+HANG_S = 30.0
+"""A rank of which so long nothing is heard, although it is asked, holds the links for nothing: its job is dropped."""
+
+
+class Membership:
+    """The jobs that have joined a gate; what goes wrong with one ends that one only.
+
+    Parameters
+    ----------
+    settings
+        Network and policies; the placement is the jobs' own.
+    record
+        Told of each all-reduce that has ended.
+    """
+
+    def __init__(self, settings: GateSettings, record: Callable[[SentRow], None]) -> None:
+        self._settings, self._begin_ns = settings, time.monotonic_ns()
+        self._policies = begun_policies(settings)
+        self.transfers = TransferGate(
+            self._policies, settings.costs, record, chunk_bytes=settings.chunk_bytes, window=settings.window
+        )
+        self.jobs: dict[str, LiveJob] = {}
+        self._joined: dict[str, dict[int, LiveRank]] = {}
+        self._seats: dict[LiveRank, tuple[str, int]] = {}
+        self._heard_ns: dict[LiveRank, int] = {}
+        self._count = 0
+        self.wake_ns: int | None = None
+
+    def now_ns(self) -> int:
+        """Return the time since the gate was opened."""
+        return time.monotonic_ns() - self._begin_ns
+
+    def hear(self, rank: LiveRank, message: dict[str, Any]) -> None:
+        """Take in what a rank says; if it cannot be, its job is told and dropped."""
+        try:
+            self._hear(rank, message)
+        except (TestbedError, InputError) as error:
+            self.lose(rank, str(error))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            self.lose(rank, f"{str(message)[:100]} came ({error!r}); expected a message of ddlsched.real.torch")
+
+    def _hear(self, rank: LiveRank, message: dict[str, Any]) -> None:
+        what, now_ns = message["say"], self.now_ns()
+        self._heard_ns[rank] = now_ns
+        if what == "pong":
+            return
+        if what == "join":
+            self._join(rank, message, now_ns)
+            return
+        name, number = self._seats[rank]
+        job = self.jobs[name]
+        if what == "ready":
+            task, iteration, size = int(message["task"]), int(message["iteration"]), float(message["message_bytes"])
+            self.transfers.ready(job, number, task, iteration, size, now_ns)
+        elif what == "sent":
+            self.transfers.sent(job, int(message["task"]), int(message["iteration"]), int(message["chunk"]), now_ns)
+        elif what == "iterated":
+            job.computed(job.job.compute_ns, [number])
+            job.iterate(number)
+        else:
+            raise TestbedError(f"{what!r} came; expected join, ready, sent or iterated")
+
+    def _join(self, rank: LiveRank, message: dict[str, Any], now_ns: int) -> None:
+        """Note a rank; the job begins when all have come."""
+        name, size, number = str(message["job_id"]), int(message["size"]), int(message["rank"])
+        if not 1 <= size <= _MOST_RANKS or not 0 <= number < size:
+            raise InputError(f"rank {number} of {size} joined; expected 0 to {size - 1}, of at most {_MOST_RANKS}")
+        if not 0 <= rank.server < self._settings.cluster.num_servers:
+            servers = self._settings.cluster.num_servers
+            raise InputError(f"job {name!r}: server {rank.server} joined; the gate's network has {servers} (--servers)")
+        joined = self._joined.setdefault(name, {})
+        if name in self.jobs or number in joined:
+            raise InputError(f"job {name!r}, rank {number}, has joined already; expected a job_id of its own")
+        joined[number] = rank
+        self._seats[rank] = (name, number)
+        if len(joined) == size:
+            self._begin(name, message, now_ns)
+
+    def _begin(self, name: str, message: dict[str, Any], now_ns: int) -> None:
+        joined = self._joined.pop(name)
+        compute_s, size = float(message["compute_s"]), len(joined)
+        job = Job(
+            job_id=name,
+            arrival_s=s_from_ns(now_ns),
+            num_gpus=size,
+            iterations=int(message["iterations"]),
+            iteration=DataParallelIteration(
+                forward_s=0.0, backward_s=compute_s, message_bytes=float(message["message_bytes"])
+            ),
+            gpu_memory_mb=0.0,
+        )
+        live = LiveJob(job, self._count, in_buckets=True)
+        self._count += 1
+        live.ranks = [joined[number] for number in range(size)]
+        live.iterated = [0] * size
+        servers = tuple(dict.fromkeys(rank.server for rank in live.ranks))
+        costs = self._settings.costs
+        live.place(range(size), servers, costs.rings(job.dag.messages, servers), costs, now_ns)
+        self.jobs[name] = live
+        for rank in live.ranks:
+            rank.send({"do": "begin"})
+
+    def look_after(self) -> None:
+        """Ask every rank for a sign of life, and drop the jobs of those that gave none for 30 s."""
+        now_ns = self.now_ns()
+        for rank in list(self._seats):
+            silent_s = s_from_ns(now_ns - self._heard_ns[rank])
+            if silent_s > HANG_S:
+                self.lose(rank, f"hangs: nothing heard for {silent_s:.0f} s")
+            else:
+                with contextlib.suppress(TestbedError):  # the end of its connection will say so
+                    rank.send({"do": "ping"})
+
+    def lose(self, rank: LiveRank, why: str) -> None:
+        """Drop the job of a rank that is gone or broke the rules, and tell its other ranks why."""
+        name, number = self._seats.pop(rank, ("", 0))
+        self._heard_ns.pop(rank, None)
+        job = self.jobs.pop(name, None)
+        ranks = [rank] if job is None else job.ranks
+        others = [*ranks, *self._joined.pop(name, {}).values()]
+        if job is not None:
+            self.transfers.forget(job)
+        for other in dict.fromkeys(others):
+            self._seats.pop(other, None)
+            with contextlib.suppress(TestbedError):  # it is gone, too
+                other.send({"do": "fail", "error": f"job {name!r}, rank {number}: {why}" if name else why})
+
+    def decide(self) -> None:
+        """Ask the policies, if something has changed or they asked for it."""
+        now_ns = self.now_ns()
+        woken = self.wake_ns is not None and self.wake_ns <= now_ns
+        if not self.transfers.changed and not woken:
+            return
+        try:
+            self.transfers.decide(now_ns)
+        except TestbedError:  # a rank is gone: the end of its connection will say so
+            self.transfers.changed = True
+        self.wake_ns = self._policies.wake_ns("communication", now_ns)
+
 
 _TURN_S = 1.0
 
 
 class GateService:
-    """Serves :class:`~ddlsched.real.gate.membership.Membership` on an address until it is closed.
+    """Serves :class:`~ddlsched.real.gate.service.Membership` on an address until it is closed.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ddlsched.real.live.seat import Orders, Seat
-from ddlsched.real.wire.handshake import is_proven, proof
+from ddlsched.real.wire.channel import is_proven, proof
 
 __all__ = ["Meeting", "NotSealedError", "Seal", "meet"]
 

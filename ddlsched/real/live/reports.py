@@ -17,7 +17,7 @@ from typing import Annotated
 
 import msgspec
 
-from ddlsched.real.wire.handshake import Address, is_proven, parse_address, proof
+from ddlsched.real.wire.channel import Address, is_proven, parse_address, proof
 from ddlsched.real.wire.listener import LineListener, listening
 from ddlsched.units import MAX_NS
 

@@ -29,8 +29,7 @@ from ddlsched.real.testbed.cabling import address_of, server_name
 from ddlsched.real.testbed.launcher import become_worker, fork_worker, prepare
 from ddlsched.real.testbed.machine import sigterm_as_ctrl_c
 from ddlsched.real.testbed.namespaces import Registry, refuse_unable
-from ddlsched.real.wire.channel import Channel
-from ddlsched.real.wire.handshake import Address, connect, parse_address, read_token
+from ddlsched.real.wire.channel import Address, Channel, connect, parse_address, read_token
 from ddlsched.real.wire.listener import Caller, TokenListener
 
 __all__ = [

@@ -19,7 +19,7 @@ from ddlsched.real.calibration.fit import Constant
 from ddlsched.real.calibration.measurements import Measurements
 from ddlsched.real.calibration.shares import AloneRows, ShareRows, fit_size_shares, fit_wait
 from ddlsched.real.gate.transfer_gate import CHUNK_BYTES
-from ddlsched.real.testbed.fidelity_report import WITH, WITHOUT
+from ddlsched.real.testbed.fidelity import WITH, WITHOUT
 from ddlsched.real.testbed.in_chunks import InChunks
 from ddlsched.real.testbed.measuring import fitted_constants, fitted_models
 from ddlsched.real.testbed.settings import gate_settings

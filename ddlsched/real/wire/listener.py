@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ddlsched.errors import InputError
-from ddlsched.real.wire import handshake
-from ddlsched.real.wire.channel import Channel, WireError
-from ddlsched.real.wire.handshake import Address, Greeting
+from ddlsched.real.wire.channel import HANDSHAKE_S, MOST_UNPROVEN_BYTES, Address, Channel, Greeting, WireError
 
 __all__ = ["MOST_OF_A_PEER", "Caller", "LineListener", "TokenListener", "Visitor"]
 
@@ -194,9 +192,9 @@ class TokenListener(LineListener):
         listener = listening(address)
         super().__init__(
             listener,
-            handshake.MOST_UNPROVEN_BYTES,
+            MOST_UNPROVEN_BYTES,
             most_of_a_peer=MOST_OF_A_PEER,
-            within_s=handshake.HANDSHAKE_S,
+            within_s=HANDSHAKE_S,
             tell=tell,
         )
         self._token = token

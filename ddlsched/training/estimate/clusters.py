@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.training.estimate.hardware import Efficiency, Gpu, Machine, MemoryExpansion, Tier, tiers_of_topology
+from ddlsched.training.estimate.hardware import (
+    Efficiency,
+    Gpu,
+    Machine,
+    MemoryExpansion,
+    Tier,
+    clock,
+    tiers_of_topology,
+)
 from ddlsched.training.estimate.measured import PROGRAMS, usual_program
 from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, preset
 
@@ -30,15 +38,16 @@ _NODES = {
     "h200": _Node(8, 3200),
     "h100-96": _Node(8, 3200),
     "b200": _Node(8, 3200),
-    "b300": _Node(8, 6400),
+    "b300": _Node(8, 3200),
     "gb200": _Node(64, 25600),
     "gb300": _Node(64, 51200),
     "a6000": _Node(8, 200),
     "tpu-v4": _Node(4, 9600),
 }
 """NVIDIA's DGX-1V, DGX A100, DGX H100, DGX H200, DGX B200 and DGX B300; of GB200 and GB300 NVL72 the 64 GPUs of 16
-trays of a rack, which are one domain of NVLink, two trays being spares; for a6000 an assumption. A tpu-v4 board's links
-go on to other boards at the same speed, so its "card" is that of its four chips."""
+trays of a rack, which are one domain of NVLink, two trays being spares; for a6000 an assumption. DGX B300's cards have
+800 Gbit/s each; its published steps go as with 400, which stand here. A tpu-v4 board's links go on to other boards at
+the same speed, so its "card" is that of its four chips."""
 
 _SHARES = {"ideal": (1.0, 1.0), "megatron": (0.76, 0.8), "eager": (0.76, 0.53)}
 """Of the data sheet's bandwidth inside and between nodes, by efficiency: 0.76 and 0.53 as fitted to measurements, 0.8
@@ -140,13 +149,8 @@ class Plan:
 
 
 def _clock(gpu: Gpu, measured: Gpu) -> float:
-    """Return how many times as high a GPU's clock is as that of one of its kind with another power limit.
-
-    Power grows with the clock and the square of the voltage, which grows with the clock.
-    """
-    if gpu.peak_flops_per_s != measured.peak_flops_per_s:
-        return 1.0
-    return float((gpu.power_w / measured.power_w) ** (1 / 3))
+    """Return how many times as high a GPU's clock is as that of one of its kind with another power limit."""
+    return 1.0 if gpu.peak_flops_per_s != measured.peak_flops_per_s else clock(gpu, measured)
 
 
 _WHOLE = ("nodes", "gpus_per_node", "expansion_shared_by")

@@ -16,7 +16,17 @@ from ddlsched.training.estimate.layers import Operation, Work
 if TYPE_CHECKING:
     from ddlsched.network.topology import Topology
 
-__all__ = ["Efficiency", "Gpu", "Machine", "MemoryExpansion", "Precision", "Tier", "operations_s", "tiers_of_topology"]
+__all__ = [
+    "Efficiency",
+    "Gpu",
+    "Machine",
+    "MemoryExpansion",
+    "Precision",
+    "Tier",
+    "clock",
+    "operations_s",
+    "tiers_of_topology",
+]
 
 Precision: TypeAlias = Literal["half", "single", "fp8", "mxfp8", "nvfp4"]
 """Of matrix products: fp16 or bf16; fp32 (TF32 where the GPU has it); 8 bits with a scale a tensor, or a scale for each
@@ -154,6 +164,14 @@ class Gpu:
             known = ", ".join(self.peak_flops_per_s)
             raise InputError(f"{self.name} multiplies no matrices in {precision}; expected one of {known}")
         return self.peak_flops_per_s[precision]
+
+
+def clock(gpu: Gpu, other: Gpu) -> float:
+    """Return how many times as high a GPU's clock is as that of another of its family with another power limit.
+
+    Power grows with the clock and the square of the voltage, which grows with the clock.
+    """
+    return float((gpu.power_w / other.power_w) ** (1 / 3))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.training.estimate.hardware import Efficiency
+from ddlsched.training.estimate.hardware import Efficiency, clock
 from ddlsched.training.estimate.models import Model
+from ddlsched.training.estimate.presets import GPUS
 
-__all__ = ["PROGRAMS", "MeasuredProgram", "remark", "usual_program"]
+__all__ = ["PROGRAMS", "RELEASE_GAIN", "MeasuredProgram", "remark", "usual_program"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,32 +58,39 @@ def _efficiency(matrix: float, attention: float, memory: float, gap_s: float, ta
 
 
 _FSDP = {
-    "a100-40": _efficiency(0.8101, 0.6333, 0.3711, 1.244e-05, 1.214),
-    "a100-80": _efficiency(0.9508, 0.6564, 0.1971, 1.091e-05, 0.9206),
-    "h100": _efficiency(0.6901, 0.3576, 0.4137, 0.000101, 0.5867, by_precision={"fp8": 0.575}),
+    "a100-40": _efficiency(0.8101, 0.6333, 0.3711, 1.239e-05, 1.216),
+    "a100-80": _efficiency(0.9507, 0.6564, 0.1971, 1.091e-05, 0.9201),
+    "h100": _efficiency(0.6901, 0.3575, 0.4123, 0.0001001, 0.5874, by_precision={"fp8": 0.5746}),
 }
-_TITAN = _efficiency(0.6017, 0.5125, 0.2789, 9.899e-06, 0.5024, by_precision={"fp8": 0.5796}, exposed=1.187)
-_TITAN_EAGER = dataclasses.replace(_TITAN, gap_s=3.164e-05)
+_TITAN = _efficiency(0.6029, 0.5128, 0.275, 9.893e-06, 0.5011, by_precision={"fp8": 0.5851}, exposed=1.184)
+_TITAN_EAGER = dataclasses.replace(_TITAN, gap_s=3.162e-05)
+RELEASE_GAIN = 0.01705
+"""By how much Megatron-Bridge's releases up to 26.04 are each faster than the one before."""
 _BRIDGE = Efficiency(
-    memory=0.298,
-    casting=0.2348,
-    experts=0.7031,
-    expert_rows=320.4,
-    expert_s=8.074e-05,
-    sorting=0.2449,
-    exposed=0.3431,
-    scattered=1.706,
-    gap_s=5.127e-05,
-    taken=0.2978,
+    memory=0.3615,
+    casting=0.1969,
+    experts=0.6977,
+    expert_rows=305.3,
+    expert_s=0.0002108,
+    sorting=2.476,
+    exposed=0.4424,
+    scattered=1.102,
+    gap_s=8.088e-05,
+    taken=0.3176,
 )
-_HOPPER = dataclasses.replace(_BRIDGE, matrix=0.7043, attention=1.007, by_precision={"fp8": 0.625})
+_HOPPER = dataclasses.replace(_BRIDGE, matrix=0.7057, attention=1.007, by_precision={"fp8": 0.6508})
 _BLACKWELL = dataclasses.replace(
-    _BRIDGE, matrix=0.521, attention=1.209, by_precision={"fp8": 0.7945, "mxfp8": 0.7243, "nvfp4": 0.4914}
+    _BRIDGE,
+    matrix=0.5357,
+    attention=1.141,
+    by_precision={"fp8": 0.8144, "mxfp8": 0.753, "nvfp4": 0.513},
 )
-_BRIDGES = {"h100": _HOPPER} | dict.fromkeys(("b200", "b300", "gb200", "gb300"), _BLACKWELL)
-_OLDER: dict[str, Any] = {"expert_s": 0.0003954, "sorting": 1.797}
-"""What layers of experts lost up to release 26.04."""
-_LINKS = (0.7688, 0.3708)
+_BRIDGES = {"h100": _HOPPER} | {
+    name: _BLACKWELL.at_clock(clock(GPUS[name], GPUS["gb300"])) for name in ("b200", "b300", "gb200", "gb300")
+}
+_GRAPHS: dict[str, Any] = {"gap_s": 9.889e-07, "expert_s": 0.0003565, "sorting": 0.4815}
+"""What differs where a whole step is launched as one CUDA graph."""
+_LINKS = (0.7529, 0.6348)
 _FSDP_ERRORS = {
     ("a100-40", "half", False): 0.036,
     ("a100-80", "half", False): 0.042,
@@ -91,32 +99,32 @@ _FSDP_ERRORS = {
 }
 _TITAN_ERRORS = {
     ("h100-96", "fp8", False): 0.086,
-    ("h100-96", "half", False): 0.057,
+    ("h100-96", "half", False): 0.058,
 }
 _BRIDGE_ERRORS = {
-    ("b200", "half", True): 0.134,
-    ("b200", "mxfp8", True): 0.221,
-    ("b200", "nvfp4", True): 0.139,
-    ("b300", "half", True): 0.125,
-    ("b300", "mxfp8", True): 0.072,
-    ("b300", "nvfp4", True): 0.096,
-    ("gb200", "mxfp8", True): 0.114,
-    ("gb200", "nvfp4", True): 0.225,
-    ("gb300", "fp8", False): 0.048,
-    ("gb300", "half", True): 0.114,
-    ("gb300", "mxfp8", False): 0.066,
-    ("gb300", "mxfp8", True): 0.097,
-    ("gb300", "nvfp4", False): 0.061,
-    ("gb300", "nvfp4", True): 0.048,
-    ("h100", "fp8", False): 0.070,
-    ("h100", "fp8", True): 0.086,
+    ("b200", "half", True): 0.065,
+    ("b200", "mxfp8", True): 0.107,
+    ("b200", "nvfp4", True): 0.063,
+    ("b300", "half", True): 0.093,
+    ("b300", "mxfp8", True): 0.034,
+    ("b300", "nvfp4", True): 0.077,
+    ("gb200", "mxfp8", True): 0.106,
+    ("gb200", "nvfp4", True): 0.169,
+    ("gb300", "fp8", False): 0.047,
+    ("gb300", "half", True): 0.079,
+    ("gb300", "mxfp8", False): 0.068,
+    ("gb300", "mxfp8", True): 0.076,
+    ("gb300", "nvfp4", False): 0.060,
+    ("gb300", "nvfp4", True): 0.070,
+    ("h100", "fp8", False): 0.044,
+    ("h100", "fp8", True): 0.056,
 }
-_TITAN_LINKS = {"h100-96": (0.6812, 0.6981)}
+_TITAN_LINKS = {"h100-96": (0.6814, 0.6982)}
 
 PROGRAMS: Mapping[str, MeasuredProgram] = {
     "fsdp": MeasuredProgram(
         efficiencies=_FSDP,
-        links={"a100-40": (0.6184, 0.6535), "a100-80": (0.6832, 0.5493), "h100": (0.7166, 0.5412)},
+        links={"a100-40": (0.6182, 0.6537), "a100-80": (0.6832, 0.5493), "h100": (0.7151, 0.5395)},
         errors=_FSDP_ERRORS,
         stand_in="h100",
     ),
@@ -129,14 +137,14 @@ PROGRAMS: Mapping[str, MeasuredProgram] = {
     "megatron-bridge": MeasuredProgram(
         efficiencies=_BRIDGES, links=dict.fromkeys(_BRIDGES, _LINKS), errors=_BRIDGE_ERRORS, stand_in="h100"
     ),
-    "megatron-bridge-26.04": MeasuredProgram(
-        efficiencies={gpu: dataclasses.replace(one, **_OLDER) for gpu, one in _BRIDGES.items()},
+    "megatron-bridge-graphs": MeasuredProgram(
+        efficiencies={gpu: dataclasses.replace(one, **_GRAPHS) for gpu, one in _BRIDGES.items()},
         links=dict.fromkeys(_BRIDGES, _LINKS),
         errors=_BRIDGE_ERRORS,
         stand_in="h100",
     ),
 }
-"""llm-foundry's FSDP, torchtitan, and Megatron-Bridge from release 26.06 on and up to 26.04.
+"""llm-foundry's FSDP, torchtitan, and Megatron-Bridge, its kernels launched one by one or a step as one CUDA graph.
 
 Constants are fitted to all published rows at hand. Errors are means over rows that 20 fits did not see, a third of all
 each time, whole pairs of model and GPU among them. ``python experiments/step_times/run.py`` prints both.

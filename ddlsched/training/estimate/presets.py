@@ -76,19 +76,19 @@ EFFICIENCIES: dict[str, Efficiency] = {
     "ideal": Efficiency(),
     "megatron": Efficiency(matrix=0.740, half_flops=1e9, memory=0.529, kernel_s=5e-6),
     "eager": Efficiency(
-        matrix=0.775, memory=0.657, gap_s=43.4e-6, launch_s=94.3e-6, crowded=1.284, collective_s=281e-6, odd=2.92
+        matrix=0.804, memory=0.655, gap_s=45.1e-6, launch_s=94.0e-6, crowded=1.355, collective_s=284e-6, odd=3.03
     ),
 }
 """How far GPUs stay below those figures.
 
 ``ideal`` is the roofline. ``megatron`` was fitted to the eight published times of Megatron-LM with fused kernels
-(experiments/cluster_design/megatron.py), ``eager`` to a tenth of the rows of ``training_times`` (fit.py there), whose
+(experiments/cluster_design/megatron.py), ``eager`` to the rows of ``training_times`` (fit.py there), whose
 kernels are launched one by one. Both were fitted on A100s; on other GPUs they are an assumption.
 """
 
 A100_NODE_TIERS = (
     Tier(size=8, bytes_per_s=228.4e9, latency_s=6.42e-6),
-    Tier(size=1, bytes_per_s=6.980e9, latency_s=10e-6),
+    Tier(size=1, bytes_per_s=6.418e9, latency_s=10e-6),
 )
 """Nodes of eight A100s as measured: inside, the fit to ``allreduce_times``; between, that to ``training_times`` (the
 data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""
@@ -168,6 +168,18 @@ MODELS |= {
         next_tokens=1,
         scan=StateSpace(num_layers=40, heads=128, head_width=64, state=128, groups=8),
         **_experts(512, 22, 2688, shared_inner=5376, expert_hidden=1024),
+    ),
+    "nemotron-h-56b": _latest(
+        118,
+        8192,
+        64,
+        8,
+        131072,
+        sequence=8192,
+        feed_forward=32768,
+        gated=False,
+        attention_layers=10,
+        scan=StateSpace(num_layers=54, heads=256, head_width=64, state=256, groups=8),
     ),
     "gpt-oss-20b": _latest(
         24, 2880, 64, 8, 201088, head_width=64, window=128, windowed_share=0.5, **_experts(32, 4, 2880)

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from ddlsched.errors import InputError
+from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Machine, Precision
+from ddlsched.training.estimate.measured import RELEASE_GAIN
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Rule, Widths, refuse_broken
 from ddlsched.training.estimate.presets import GPUS, MODELS
@@ -47,6 +49,8 @@ class PublishedRun:
         Of matrix products.
     measured_step_s
         Seconds; NaN where the row has none.
+    earlier
+        How many releases before the one that constants stand for.
     reason
         Why it cannot be said, or nothing.
     """
@@ -59,6 +63,7 @@ class PublishedRun:
     program: str = ""
     precision: Precision = "half"
     measured_step_s: float = math.nan
+    earlier: int = 0
     reason: str = ""
 
     @property
@@ -74,6 +79,10 @@ class PublishedRun:
         """Return the estimate, on another machine if one is given."""
         assert self.model is not None, self.reason
         return estimate(self.model, self.plan, machine or self.machine, precision=self.precision)
+
+    def step_s(self, machine: Machine | None = None, gain: Amount = RELEASE_GAIN) -> Amount:
+        """Return the seconds of a step, each earlier release slower by ``gain``."""
+        return self.estimated(machine).step_s * (1 + gain) ** self.earlier
 
 
 def is_published(header: list[str]) -> bool:
@@ -155,7 +164,15 @@ def _precision(text: str) -> Precision:
     plain = _plain(text)
     if "fp8" in plain and "mx" in plain:
         return "mxfp8"
-    known: Mapping[str, Precision] = {"fp4": "nvfp4", "fp8": "fp8", "f16": "half", "fp16": "half", "fp32": "single"}
+    known: Mapping[str, Precision] = {
+        "fp4": "nvfp4",
+        "fp8": "fp8",
+        "float8": "fp8",
+        "f16": "half",
+        "fp16": "half",
+        "float16": "half",
+        "fp32": "single",
+    }
     for part, precision in known.items():
         if part in plain:
             return precision
@@ -216,8 +233,20 @@ def _foundry(row: Row) -> PublishedRun:
 
 _SHARDINGS = {"none": 0, "zero0": 0, "ddp": 0, "zero1": 1, "zero2": 2, "shard_grad_op": 2}
 _OFFLOADED = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-_FEWER_LAUNCHES = "26.06"
-"""From this release on, layers of experts wait no more for the host."""
+_EARLIER = {"26.02": 2, "26.02.01": 1}
+_GRAPHS_FROM = "26.06"
+
+
+def _in_graphs(row: Row, model: Transformer) -> bool:
+    """Return whether a whole step was launched as one CUDA graph, as recipes of Megatron-Bridge v0.4.2 and v0.5.0 say.
+
+    From 26.06 on mixtures of experts in MXFP8 are, within racks of NVLink (and the small Qwen3 on B300); hybrids are
+    not, nor is Kimi K2.
+    """
+    gpu, name = _gpu(row["system"]), _plain(row["model"])
+    told = gpu.startswith("gb") or (gpu == "b300" and name.startswith("qwen330b"))
+    able = model.experts > 1 and model.scan is None and not name.startswith("kimi")
+    return told and able and row["release"] >= _GRAPHS_FROM and _precision(row["precision"]) == "mxfp8"
 
 
 def _bridge(row: Row) -> PublishedRun:
@@ -239,15 +268,16 @@ def _bridge(row: Row) -> PublishedRun:
         zero=3 if sharded else 1,
         overlap=True,
     )
-    new = row["release"] >= _FEWER_LAUNCHES
+    model = _model(row["model"], sequence)
     run = PublishedRun(
         row=row,
-        model=_model(row["model"], sequence),
+        model=model,
         plan=plan,
         gpu=_gpu(row["system"]),
-        program="megatron-bridge" if new else "megatron-bridge-26.04",
+        program="megatron-bridge-graphs" if _in_graphs(row, model) else "megatron-bridge",
         precision=_precision(row["precision"]),
         measured_step_s=_step_s(batch * sequence / gpus, row, "tokens_per_s_per_gpu"),
+        earlier=_EARLIER.get(row["release"], 0),
     )
     return _held(run)
 
@@ -279,7 +309,7 @@ def _titan(row: Row) -> PublishedRun:
     """Return a row of torchtitan."""
     sequence, batch = _whole(row, "sequence"), _whole(row, "global_batch")
     degrees: dict[str, Any] = {key: _whole(row, key) for key in ("tensor", "pipeline", "context")}
-    shards, gpus, stages = _whole(row, "fsdp"), _whole(row, "gpus"), degrees["pipeline"]
+    sharded, gpus, stages = _whole(row, "fsdp") * degrees["context"], _whole(row, "gpus"), degrees["pipeline"]
     schedule = row.get("schedule", "").lower()
     precision = _precision(row["precision"])
     recompute = _recompute(row["recompute"])
@@ -293,8 +323,8 @@ def _titan(row: Row) -> PublishedRun:
         micro_batch=max(1, _whole(row, "local_batch") // stages),
         global_batch=batch,
         # With stages weights stay gathered through a step.
-        zero=(1 if stages > 1 else 3) if shards > 1 else 0,
-        shards=shards * degrees["context"],
+        zero=(1 if stages > 1 else 3) if sharded > 1 else 0,
+        shards=sharded,
         overlap=True,
         recompute={"selective": "alternate"}.get(recompute, recompute),  # type: ignore[arg-type]
         widths=Widths(logit=14, gradient=4, gathered=1 if precision == "fp8" else 2, whole_inputs=True),

@@ -73,7 +73,13 @@ def _prediction(run: PublishedRun) -> dict[str, float | str]:
     experts = bool(np.max(run.model.experts) > 1)
     return {
         "measured_step_s": run.measured_step_s,
-        "predicted_step_s": float(found.step_s),
-        "predicted_memory_gb": float(found.memory.total_bytes) / 1e9,
+        "predicted_step_s": float(run.step_s()),
+        "predicted_memory_gb": _ran_in_gb(run, float(found.memory.total_bytes)),
         "remark": PROGRAMS[run.program].remark(run.gpu, run.precision, experts),
     }
+
+
+def _ran_in_gb(run: PublishedRun, needed_bytes: float) -> float:
+    """Return what a run needs, but no more than its GPU has if it was measured: it ran."""
+    has_bytes = math.inf if math.isnan(run.measured_step_s) else float(run.machine.gpu.memory_bytes)
+    return min(needed_bytes, has_bytes) / 1e9

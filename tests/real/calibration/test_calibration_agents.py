@@ -22,9 +22,8 @@ from ddlsched.real.calibration.agent import RingAgent, RingRequest, all_reduce
 from ddlsched.real.calibration.fit import FORMS, fit_constants
 from ddlsched.real.calibration.measure import MeasurePlan, measure, write_measurements
 from ddlsched.real.calibration.measurements import Measurements, read_measurements
-from ddlsched.real.wire import handshake
-from ddlsched.real.wire.channel import Channel
-from ddlsched.real.wire.handshake import Address, connect, parse_address, proof, read_token
+from ddlsched.real.wire import channel
+from ddlsched.real.wire.channel import Address, Channel, connect, parse_address, proof, read_token
 from ddlsched.real.wire.listener import MOST_OF_A_PEER, LineListener
 
 TOKEN = b"a token for tests only"
@@ -280,7 +279,7 @@ def test_a_server_that_greets_with_no_text_is_no_agent(agents):
         def greet() -> None:
             connection, _ = server.accept()
             with connection:
-                Channel(connection).send({"version": handshake._VERSION, "nonce": "\ud800"})
+                Channel(connection).send({"version": channel._VERSION, "nonce": "\ud800"})
 
         threading.Thread(target=greet, daemon=True).start()
         with pytest.raises(MeasurementError, match="does not know the token, or is no agent"):
@@ -300,7 +299,7 @@ def test_a_token_that_others_can_read_or_change_is_refused(tmp_path, mode):
 
 def test_a_token_comes_through_a_pipe_of_the_shell(tmp_path):
     (tmp_path / "token").write_bytes(TOKEN)
-    read = "import sys, pathlib; from ddlsched.real.wire.handshake import read_token as read; "
+    read = "import sys, pathlib; from ddlsched.real.wire.channel import read_token as read; "
     script = f"{sys.executable} -c '{read} print(read(pathlib.Path(sys.argv[1])))' <(cat token)"
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == f"{TOKEN!r}\n"

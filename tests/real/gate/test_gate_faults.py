@@ -13,7 +13,7 @@ from in_process_ranks import Exchange, LocalReducer, ThreadCrew, quick_job, run_
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InvalidDecisionError, PluginError, TestbedError
-from ddlsched.real.gate import watch
+from ddlsched.real.gate import loop
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.testbed.gloo import Ended
 from ddlsched.real.wire.channel import Channel, ChannelEndedError
@@ -24,9 +24,9 @@ TWO = Cluster(num_servers=2, gpus_per_server=1)
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask ranks often, and lose patience soon."""
-    monkeypatch.setattr(watch, "PING_S", 0.05)
-    monkeypatch.setattr(watch, "HANG_S", 1.5)
-    monkeypatch.setattr(watch, "STALL_S", 2.5)
+    monkeypatch.setattr(loop, "PING_S", 0.05)
+    monkeypatch.setattr(loop, "HANG_S", 1.5)
+    monkeypatch.setattr(loop, "STALL_S", 2.5)
 
 
 @dataclass(frozen=True, kw_only=True)

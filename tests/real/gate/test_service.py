@@ -15,14 +15,13 @@ import pytest
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError
 from ddlsched.real.gate import client as client_module
-from ddlsched.real.gate import membership
+from ddlsched.real.gate import service
 from ddlsched.real.gate.client import GateClient
 from ddlsched.real.gate.client import RankMembership as Member
 from ddlsched.real.gate.live_jobs import SentRow
-from ddlsched.real.gate.membership import Membership
-from ddlsched.real.gate.service import GateService
+from ddlsched.real.gate.service import GateService, Membership
 from ddlsched.real.testbed.settings import gate_settings
-from ddlsched.real.wire.handshake import parse_address
+from ddlsched.real.wire.channel import parse_address
 
 TOKEN = "0123456789abcdef"
 
@@ -215,7 +214,7 @@ class Silent(GateClient):
 
 
 def test_a_rank_that_hangs_loses_its_links_to_others(gate: Gate, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "HANG_S", 1.5)
+    monkeypatch.setattr(service, "HANG_S", 1.5)
     member = Member(job_id="a", rank=0, size=1, iterations=10, compute_s=0.1, message_bytes=1e6)
     silent = Transfer([Silent.connected(str(gate.service.address), token, member, 0)], answer=False)
     assert eventually(lambda: silent.told)

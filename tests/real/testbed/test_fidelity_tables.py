@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddlsched.real.testbed.fidelity_report import report_of
+from ddlsched.real.testbed.fidelity import report_of
 from ddlsched.real.testbed.fidelity_tables import (
     error_table,
     gain_summary,

@@ -21,8 +21,7 @@ from ddlsched.training.estimate.row_predictions import predicted_rows
 from ddlsched.training.estimate.rows import COLUMNS, estimate_rows, plans_of, read_rows
 
 megatron, fit, fitting = scripts_of("cluster_design", "megatron", "fit", "fitting")
-Fitted, draw_rows, fit_link, fit_rows = fitting.Fitted, fitting.draw_rows, fitting.fit_link, fitting.fit_rows
-mean_error, stratum_weights = fitting.mean_error, fitting.stratum_weights
+Fitted, fit_link, fit_rows, mean_error = fitting.Fitted, fitting.fit_link, fitting.fit_rows, fitting.mean_error
 
 
 # ---- Megatron's eight published times
@@ -59,12 +58,9 @@ def test_constants_of_measured_rows_meet_megatrons_eight_times_too() -> None:
 
 
 @needs_data("training_times")
-def test_a_tenth_of_the_rows_predicts_the_rest() -> None:
+def test_the_shipped_constants_are_those_of_all_rows() -> None:
     frames = fit.read(DATA)
-    fitted, drawn = fit.fit(frames, fit.SEED)
-    assert all(drawn[name].sum() <= 0.1 * len(frames[name]) for name in frames)
-    assert mean_error(frames["single"][~drawn["single"]], fitted) < 0.05
-    assert mean_error(frames["multi"][~drawn["multi"]], fitted) < 0.07
+    fitted = fit.fit_all(frames)
     for field in dataclasses.fields(fitted.efficiency):
         found, shipped = (getattr(one, field.name) for one in (fitted.efficiency, EFFICIENCIES["eager"]))
         assert found == (pytest.approx(shipped, rel=5e-3) if isinstance(shipped, float) else shipped), field.name
@@ -73,11 +69,12 @@ def test_a_tenth_of_the_rows_predicts_the_rest() -> None:
 
 @needs_data("training_times")
 @pytest.mark.parametrize("seed", tried([1, 2, 3], lambda place: place == 0))
-def test_so_do_other_tenths(seed) -> None:
+def test_two_thirds_of_the_rows_predict_the_rest(seed) -> None:
     frames = fit.read(DATA)
     fitted, drawn = fit.fit(frames, seed)
+    assert all(0.6 < drawn[name].mean() < 0.7 for name in frames)
     assert mean_error(frames["single"][~drawn["single"]], fitted) < 0.05
-    assert mean_error(frames["multi"][~drawn["multi"]], fitted) < 0.08
+    assert mean_error(frames["multi"][~drawn["multi"]], fitted) < 0.1
 
 
 @needs_data("allreduce_times")
@@ -135,23 +132,6 @@ def test_the_fit_finds_the_constants_that_made_the_rows() -> None:
 def test_the_fit_needs_measured_times() -> None:
     with pytest.raises(InputError, match="no column 'iteration_ms'"):
         fit_rows([made_up()])
-
-
-def test_rows_are_drawn_evenly_and_by_seed() -> None:
-    frame = made_up()
-    drawn = draw_rows(frame, ["hidden"], share=0.1, seed=3)
-    assert drawn.sum() == 6
-    assert set(frame[drawn].groupby("hidden").size()) == {2}
-    assert (drawn == draw_rows(frame, ["hidden"], share=0.1, seed=3)).all()
-    assert (drawn != draw_rows(frame, ["hidden"], share=0.1, seed=4)).any()
-
-
-def test_drawn_rows_count_as_many_rows_as_they_were_drawn_from() -> None:
-    frame = pd.DataFrame({"hidden": [1, 1, 1, 2, 2, 2, 2, 2, 2]})
-    drawn = np.array([True, False, False, True, True, False, False, False, False])
-    assert stratum_weights(frame, ["hidden"], drawn).tolist() == [1.0, 1.0, 1.0]
-    drawn[1] = True
-    assert stratum_weights(frame, ["hidden"], drawn) == pytest.approx([2 / 3, 2 / 3, 4 / 3, 4 / 3])
 
 
 def test_a_row_that_counts_more_is_met_closer() -> None:

@@ -21,7 +21,7 @@ from ddlsched.workload.malleable.profiling import (
     ProfilingAdvisor,
     extrapolated,
 )
-from ddlsched.workload.malleable.survival import Survival
+from ddlsched.workload.malleable.trainers import Survival
 from ddlsched.workload.rescale import ConstantRescaleCost
 from ddlsched.workload.scaling_curves import ThroughputCurve
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.order import goes_before
 from ddlsched.engine.loop.skipping.due import make_due
+from ddlsched.engine.loop.skipping.foreseen import WORDS as PHASE_WORDS
 from ddlsched.engine.loop.skipping.measuring import forget_job
 from ddlsched.engine.loop.skipping.period_snapshots import snapshot_words
 from ddlsched.engine.loop.skipping.sampling import begin_sampling
@@ -111,7 +112,7 @@ def keep_or_begin(s: State, root: int) -> None:
         if job.component_stay != job.stay:
             forget_job(job)
         job.component, job.component_stay = run.num_components, job.stay
-        job.anchor = job.due = job.counts = 0
+        job.anchor = job.due = job.counts = job.num_phases = 0
         job.stretch = Stretch.NONE
         count += 1
         number = job.next_member
@@ -137,6 +138,10 @@ def begin_component(s: State, root: int, count: int) -> None:
 def reserve_snapshots(s: State, root: int) -> bool:
     run = s.run[0]
     first, number = run.num_words, root
+    s.jobs[root].phases = -1
+    if s.jobs[root].grouped == 1:  # of others a period is seldom as long as it takes to simulate
+        s.jobs[root].phases = first
+        run.num_words += PHASE_WORDS * len(s.foreseen)
     while number >= 0:
         job = s.jobs[number]
         job.snapshot = run.num_words

@@ -7,9 +7,10 @@ import numpy as np
 from ddlsched.engine.loop.order import write_key
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.skipping.components import find_components
+from ddlsched.engine.loop.skipping.foreseen import foresee, look, seen_until_ns, sees
 from ddlsched.engine.loop.skipping.measuring import forget_stretch
 from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, walk
-from ddlsched.engine.loop.skipping.quiet import quiet_until_ns
+from ddlsched.engine.loop.skipping.quiet import calm_until_ns, quiet_until_ns
 from ddlsched.engine.loop.skipping.sampling import go_on_leaping, sample
 from ddlsched.engine.loop.tasks import compute_steps
 from ddlsched.engine.native.jit import called_by_address, njit
@@ -101,20 +102,28 @@ def jump(s: State, anchor: int) -> bool:
     run = s.run[0]
     job = s.jobs[anchor]
     period_ns = run.now_ns - job.saved_ns
-    limit_ns = quiet_until_ns(s, job.root)
-    if limit_ns - run.now_ns < period_ns:
-        job.resting_until_ns = limit_ns
+    foreseen, seen = s.jobs[job.root].phases >= 0, sees(s, job.root, period_ns)
+    calm_ns = calm_until_ns(s, job.root) if foreseen else quiet_until_ns(s, job.root)
+    limit_ns = min(calm_ns, seen_until_ns(s, job.root) if seen else run.next_sample_ns)
+    if calm_ns - run.now_ns < period_ns:
+        job.resting_until_ns = calm_ns
         return True
     periods = min((limit_ns - run.now_ns) // period_ns, most_periods(s, job.root))
     if periods > 0:
         run.jumps += 1
+        if seen:
+            foresee(s, job.root, periods)
         book_periods(s, job.root, periods, run.now_ns + periods * period_ns)
         walk(s, anchor, COMPARING, periods)
     now_ns = run.now_ns
     run.now_ns += max(periods, 0) * period_ns
     save(s, anchor)
+    s.jobs[job.root].num_phases = 0
+    looks = foreseen and not seen and calm_ns >= run.next_sample_ns
+    if looks:
+        look(s, job.root, calm_ns, period_ns)
     run.now_ns = now_ns
-    return periods > 0
+    return periods > 0 or looks
 
 
 @njit

@@ -12,8 +12,14 @@ from ddlsched.engine.records.layout import State
 @njit
 def quiet_until_ns(s: State, root: int) -> int:
     """Until when nothing comes from outside of the component of ``root``, and nothing looks at it."""
+    return min(calm_until_ns(s, root), s.run[0].next_sample_ns)
+
+
+@njit
+def calm_until_ns(s: State, root: int) -> int:
+    """Until when nothing comes from outside of the component of ``root``, samples apart."""
     run = s.run[0]
-    limit_ns = min(run.pause_ns, run.next_sample_ns, np.int64(4e18), run.next_capacity_ns - 1)
+    limit_ns = min(run.pause_ns, np.int64(4e18), run.next_capacity_ns - 1)
     if run.record == 1:
         limit_ns = min(limit_ns, run.record_from_ns)
     if run.next_arrival < len(s.arrivals):

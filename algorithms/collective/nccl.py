@@ -1,0 +1,88 @@
+"""Whichever of rings, trees and switches is the quickest for a message's size, as NCCL chooses."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from algorithms.collective.double_binary_tree import DoubleBinaryTree
+from algorithms.collective.in_network import InNetwork
+from algorithms.collective.ring import Ring
+from ddlsched.network.collectives import KINDS, Collective, Message, Phase, Rank
+from ddlsched.network.topology import bytes_per_s_from_gbps
+from ddlsched.ranges import check_fields, ranged
+
+__all__ = ["Nccl"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nccl:
+    """The quickest of `ring`, `double-binary-tree` and, where switches add up, `in-network`; ties in this order.
+
+    How long each takes follows from its steps and from the most bytes through a GPU's port and through a card, by
+    these constants; what it then takes in a run follows from the network. Kinds but all-reduces go in rings.
+
+    Parameters
+    ----------
+    inside_s, inside_gbps
+        Of a step between GPUs of a server, seconds, and of a port: a fit to nccl-tests on 8 A100.
+    outside_s, outside_gbps
+        Of a step between servers, seconds, as NCCL's tables have it for large messages, and of a card.
+    switch_s, switch_gbps
+        Of a step through switches that add up, and of a port towards them: NCCL's tables, and 476 GB/s of bus bandwidth
+        on 8 H100 with NVLS (nccl-tests, issue 290).
+    switches
+        Where switches add up: "none", "inside" servers (NVLS), or "all" of them (NVLS and SHARP).
+
+    References
+    ----------
+    NCCL, ``src/graph/tuning.cc``: ``hwLat``, and the choice of the least time by latency and bandwidth.
+    """
+
+    inside_s: float = ranged(6.42e-6, 0.0)
+    inside_gbps: float = ranged(1827.0, 0.0, above=True)
+    outside_s: float = ranged(14e-6, 0.0)
+    outside_gbps: float = ranged(400.0, 0.0, above=True)
+    switch_s: float = ranged(25e-6, 0.0)
+    switch_gbps: float = ranged(2176.0, 0.0, above=True)
+    switches: Literal["none", "inside", "all"] = "none"
+    by_order: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_fields(self, "nccl")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """All."""
+        return KINDS
+
+    def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
+        """Return those of the quickest."""
+        if kind != "all-reduce":
+            return Ring().phases(kind, ranks, message)
+        known: list[Collective] = [Ring(), DoubleBinaryTree()]
+        if self.switches == "all" or (self.switches == "inside" and len({rank.server for rank in ranks}) == 1):
+            known.append(InNetwork())
+        return min((each.phases(kind, ranks, message) for each in known), key=self._seconds)
+
+    def _seconds(self, phases: Sequence[Phase]) -> float:
+        """Return how long phases take that overlap: all their steps, and the most bytes through a port or a card."""
+        steps_s, moved = 0.0, defaultdict[tuple[str, int, int], float](float)
+        for phase in phases:
+            outside = any(source.server != target.server for source, target, _ in phase.flows)
+            own = defaultdict[tuple[str, int, int], float](float)
+            for source, target, sent_bytes in phase.flows:
+                crosses = source.server != target.server
+                out = ("card out", source.server, source.card) if crosses else ("port out", source.server, source.place)
+                into = ("card in", target.server, target.card) if crosses else ("port in", target.server, target.place)
+                for end in (out, into):
+                    own[end] = max(own[end], sent_bytes) if phase.merged else own[end] + sent_bytes
+            for end, end_bytes in own.items():
+                moved[end] += end_bytes
+            inside_s = self.switch_s if phase.merged else self.inside_s
+            steps_s += phase.steps * (self.outside_s if outside else inside_s)
+        inside_gbps = self.switch_gbps if any(phase.merged for phase in phases) else self.inside_gbps
+        through = {"card": bytes_per_s_from_gbps(self.outside_gbps), "port": bytes_per_s_from_gbps(inside_gbps)}
+        return steps_s + max(end_bytes / through[end[0][:4]] for end, end_bytes in moved.items())

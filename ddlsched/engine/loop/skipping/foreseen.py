@@ -1,0 +1,145 @@
+"""Samples within periods that are jumped over: what a component does then is seen at their phases of a period before.
+
+A component whose state has recurred does in each period what it does in the next one, which is simulated: at the phase
+of each sample to come it is noted for how long its GPUs have computed since the period began, and how many transfers
+run and wait. The jump hands this to the samples. ``foreseen`` holds, for the next sample and those after it, what is to
+be added to what the others do and to what the component does at its start, where it stands until its time comes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.engine.loop.skipping.period_snapshots import num_simulated, simulated_worker
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import NEVER, TransferState
+from ddlsched.engine.records.layout import Records, State
+
+WORDS = 3
+"""Of a sample to come: computed, running, waiting."""
+
+
+@njit
+def component_now(s: State, root: int, time_ns: int) -> tuple[int, int, int, int]:
+    """For how long a component's GPUs have computed until a time, how many do, and transfers that run and wait."""
+    computed_ns = computing = running = waiting = np.int64(0)
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        for place in range(num_simulated(job)):
+            simulated = simulated_worker(s, job, place)
+            worker, g = s.workers[simulated], s.gpus[s.workers[simulated].gpu]
+            if worker.leader == simulated:
+                weight = job.num_gpus if job.lockstep == 1 else g.group_size
+                computed_ns += weight * worker.busy_ns
+                if g.worker == simulated:
+                    computing += weight
+                    computed_ns += weight * (time_ns - g.started_ns)
+        for place in range(job.first_transfer, job.first_transfer + job.num_transfers):
+            transfer = s.transfers[place]
+            if transfer.state == TransferState.ACTIVE:
+                running += 1 + transfer.others
+            elif transfer.state == TransferState.WAITING:
+                waiting += 1 + transfer.others
+        number = job.next_member
+    return computed_ns, computing, running, waiting
+
+
+@njit
+def sees(s: State, root: int, period_ns: int) -> bool:
+    """Whether the period that has just ended was looked at from its beginning."""
+    job = s.jobs[root]
+    return job.num_phases > 0 and job.phases_from_ns + period_ns == s.run[0].now_ns and job.phases_ns == period_ns
+
+
+@njit
+def farthest_ns(run: Records, count: int) -> int:
+    """The time of the sample after so many to come."""
+    return min(run.next_sample_ns, np.int64(2e18)) + count * min(run.sample_step_ns, np.int64(1e15))
+
+
+@njit
+def seen_until_ns(s: State, root: int) -> int:
+    """The time of the first sample that was not looked at the phase of, or for which there is no room."""
+    job = s.jobs[root]
+    return min(job.samples_from_ns + job.num_phases * job.samples_step_ns, farthest_ns(s.run[0], len(s.foreseen) - 2))
+
+
+@njit
+def look(s: State, root: int, until_ns: int, period_ns: int) -> None:
+    """Have the period that begins now looked at, at the phases of the samples until a time."""
+    run, job = s.run[0], s.jobs[root]
+    until_ns = min(until_ns, farthest_ns(run, len(s.foreseen) - 2))
+    job.num_phases = max((until_ns - run.next_sample_ns) // run.sample_step_ns + 1, 0)
+    job.phases_from_ns, job.phases_ns, job.looks_ns = run.now_ns, period_ns, run.now_ns - 1
+    job.samples_from_ns, job.samples_step_ns = run.next_sample_ns, run.sample_step_ns
+    job.computed_before_ns = component_now(s, root, run.now_ns)[0]
+    next_look(s, job)
+
+
+@njit
+def look_ns(job: Records, place: int) -> int:
+    """When the phase of a sample is looked at."""
+    sample_ns = job.samples_from_ns + place * job.samples_step_ns
+    return job.phases_from_ns + (sample_ns - job.phases_from_ns) % job.phases_ns
+
+
+@njit
+def next_look(s: State, job: Records) -> None:
+    """Find when a component is looked at next."""
+    following = NEVER
+    for place in range(job.num_phases):
+        if look_ns(job, place) > job.looks_ns:
+            following = min(following, look_ns(job, place))
+    job.looks_ns = following
+    s.run[0].next_look_ns = min(s.run[0].next_look_ns, following)
+
+
+@njit
+def look_at_components(s: State, until_ns: int) -> None:
+    """Note what components do at phases before ``until_ns``, until when all stays as it is."""
+    run = s.run[0]
+    run.next_look_ns = NEVER
+    for running in range(run.num_running):
+        number = s.running[running]
+        job = s.jobs[number]
+        while job.num_phases > 0 and job.looks_ns < until_ns:
+            computed_ns, _, sending, waiting = component_now(s, number, job.looks_ns)
+            for place in range(job.num_phases):
+                if look_ns(job, place) == job.looks_ns:
+                    at = job.phases + WORDS * place
+                    s.snapshots[at] = computed_ns - job.computed_before_ns
+                    s.snapshots[at + 1], s.snapshots[at + 2] = sending, waiting
+            next_look(s, job)
+        if job.num_phases > 0:
+            run.next_look_ns = min(run.next_look_ns, job.looks_ns)
+
+
+@njit
+def foresee(s: State, root: int, periods: int) -> None:
+    """Hand samples what a component does in periods that it is about to jump over."""
+    run, job = s.run[0], s.jobs[root]
+    computed_ns, computing, sending, waiting = component_now(s, root, run.now_ns)
+    period_ns, whole_ns = job.phases_ns, computed_ns - job.computed_before_ns
+    end_ns = run.now_ns + periods * period_ns
+    before_ns, handed_ns = run.now_ns, np.int64(0)
+    for place in range(job.num_phases + 1):
+        sample_ns = job.samples_from_ns + place * job.samples_step_ns
+        if sample_ns < run.now_ns:
+            continue
+        last = place == job.num_phases or sample_ns >= end_ns
+        until_ns, done_ns = end_ns, periods * whole_ns
+        if not last:
+            until_ns = sample_ns
+            done_ns = (sample_ns - run.now_ns) // period_ns * whole_ns + s.snapshots[job.phases + WORDS * place]
+        added_ns = np.float64(done_ns - handed_ns - computing * (until_ns - before_ns))
+        ahead = max(until_ns - run.next_sample_ns, 0)
+        record = s.foreseen[-(-ahead // run.sample_step_ns)]
+        record.busy_ns += added_ns
+        run.busy_ns -= added_ns
+        if last:
+            return
+        if ahead % run.sample_step_ns == 0:
+            record.running += s.snapshots[job.phases + WORDS * place + 1] - sending
+            record.waiting += s.snapshots[job.phases + WORDS * place + 2] - waiting
+        before_ns, handed_ns = until_ns, done_ns

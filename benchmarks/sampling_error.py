@@ -2,6 +2,8 @@
 
 Each case is simulated exactly, then sampled as a replay of that run. ``python benchmarks/sampling_error.py`` measures
 all cases on seeds that chose nothing in the method and writes ``sampling_error.csv``; ``--seeds`` takes others.
+``--whole`` compares whole runs, in which placements differ, too: sampled ones with exact ones, beside exact ones whose
+lengths differ by a hair.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +25,7 @@ from ddlsched.comparisons.fields import seeds_of
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.results.result import Result
 from ddlsched.results.sampled import sampling_class
+from ddlsched.results.statistics import paired_change
 from ddlsched.workload.length_draws import drawn
 from ddlsched.workload.workload_specs import workload_of
 
@@ -114,14 +117,62 @@ def table_of(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows).round(3)
 
 
+WHOLE = "microsoft-160:scale=2"
+"""Twice full size, on 64 GPUs: exact runs take a second at most."""
+WHOLE_SEEDS = "201-250"
+
+
+def whole_runs(seeds: list[int]) -> dict[str, pd.DataFrame]:
+    """Return average JCTs, s, a row a seed, a column a sending policy: exact, sampled, and of a draw of exact runs."""
+    found: dict[str, list[dict[str, float]]] = {"exact": [], "sampled": [], "draw": []}
+    for seed in seeds:
+        jobs = drawn(workload_of(WHOLE, seed), seed)
+        ways: dict[str, dict[str, Any]] = {
+            "exact": {"workload": jobs},
+            "sampled": {"workload": jobs, "sample": True},
+            "draw": {"workload": drawn(jobs, seed + 1)},
+        }
+        for way, given in ways.items():
+            runs = {
+                sending: ddlsched.simulate(
+                    servers=16, exclusive=True, placement="first-fit", **given, **SENDING[sending]
+                )
+                for sending in SENDING
+                if sending != "max-min"
+            }
+            found[way].append({sending: float(run.jobs["jct_s"].mean()) for sending, run in runs.items()})
+    return {way: pd.DataFrame(rows, index=seeds) for way, rows in found.items()}
+
+
+def whole_table(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return how far sampled runs, and draws, are from exact runs, in %, and how often they order policies alike."""
+    exact, rows = found["exact"], []
+    pairs = list(combinations(exact.columns, 2))
+    for way in ("sampled", "draw"):
+        other = found[way]
+        for sending in exact:
+            change = paired_change(other[sending], exact[sending])
+            rms = np.sqrt(((other[sending] / exact[sending] - 1) ** 2).mean())
+            values = [100 * value for value in (change.mean, change.low, change.high, rms)]
+            rows.append({"runs": way, "of": sending} | dict(zip(("mean", "low", "high", "rms"), values, strict=True)))
+        alike = [((other[a] < other[b]) == (exact[a] < exact[b])).mean() for a, b in pairs]
+        rows.append({"runs": way, "of": "pairs of policies in the same order", "mean": 100 * np.mean(alike)})
+    return pd.DataFrame(rows).round(2)
+
+
 def main(arguments: list[str]) -> None:
     """Measure, print, and write the table if all cases are measured."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="101-105")
+    parser.add_argument("--seeds", help="default: 101-105; of whole runs 201-250")
+    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--cluster", action="append", choices=list(CLUSTERS))
     parser.add_argument("--out", type=Path, default=TABLE)
     given = parser.parse_args(arguments)
-    found = pd.DataFrame(cases(seeds_of(given.seeds, "--seeds"), given.cluster or list(CLUSTERS)[:2]))
+    seeds = seeds_of(given.seeds or (WHOLE_SEEDS if given.whole else "101-105"), "--seeds")
+    if given.whole:
+        print(whole_table(whole_runs(seeds)).to_string(index=False, na_rep=""))
+        return
+    found = pd.DataFrame(cases(seeds, given.cluster or list(CLUSTERS)[:2]))
     by_class = table_of(found, ["class"])
     print(by_class.to_string(index=False))
     print(table_of(found, ["cluster"]).to_string(index=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,9 @@ __all__ = ["Replay"]
 class Replay:
     """Each job on the GPUs that it had in another run, from the time when it had them there.
 
-    A job whose GPUs have no room for it then starts when they have. One that was stopped there has a start for each of
-    its stays, which a run in which it is stopped as often uses in turn.
+    A job whose GPUs have no room for it then starts when they have; unless some were stopped there, each GPU gets its
+    jobs in the order in which it had them. One that was stopped has a start for each of its stays, which a run in which
+    it is stopped as often uses in turn.
 
     Parameters
     ----------
@@ -43,6 +45,11 @@ class _Replaying:
         self._stays = {job_id: [(s_from_ns(from_ns), gpus) for from_ns, gpus in own] for job_id, own in stays.items()}
         self._starts_s = sorted({from_s for own in self._stays.values() for from_s, _ in own})
         self._next = 0
+        self._starts_on: dict[GpuId, list[float]] = defaultdict(list)
+        if all(len(own) == 1 for own in self._stays.values()):
+            for from_s, gpus in sorted(stay for own in self._stays.values() for stay in own):
+                for gpu in gpus:
+                    self._starts_on[gpu].append(from_s)
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         if not (own := self._stays.get(job.job_id)):
@@ -52,6 +59,10 @@ class _Replaying:
             raise InputError(f"the run {self._run} had it on the GPUs {gpus}; expected {job.num_gpus} of this cluster")
         if cluster.now_s < from_s or not all(cluster.fits(job, gpu) for gpu in gpus):
             return None
+        if any(from_s > self._starts_on[gpu][0] for gpu in gpus if self._starts_on[gpu]):
+            return None  # another comes first
+        for gpu in gpus:
+            del self._starts_on[gpu][:1]
         return own.pop(0)[1]
 
     def wake_s(self, now_s: float) -> float | None:

@@ -23,9 +23,9 @@ class SampledError:
 
 
 STATED = {
-    "no transfer held back": SampledError(0.2, 0.8),
-    "transfers held back for up to a third of their time": SampledError(0.4, 5.2),
-    "transfers held back for more than a third of their time": SampledError(1.6, 12.9),
+    "no transfer held back": SampledError(0.2, 1.5),
+    "transfers held back for up to a third of their time": SampledError(0.7, 6.7),
+    "transfers held back for more than a third of their time": SampledError(1.6, 13.7),
 }
 """By how much of their time transfers are held back: ``benchmarks/sampling_error.csv``, rounded up."""
 

@@ -2,6 +2,7 @@
 
 python experiments/contention_64gpu/run.py            the abstract's claims, on a few job sets
 python experiments/contention_64gpu/run.py --full     all tables, on 100 job sets
+python experiments/contention_64gpu/run.py --full --sample --out DIR      the same, runs at full size sampled
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Table:
     policies: dict[str, dict[str, Any]]
     scale: float = 1.0
 
-    def runs(self, seeds: int) -> Iterator[Run]:
-        """Yield the runs of seeds 1, 2, ..."""
+    def runs(self, seeds: int, sample: bool = False) -> Iterator[Run]:
+        """Yield the runs of seeds 1, 2, ...; those at full size may be sampled."""
         small = self.scale < 1.0
         for seed in range(1, seeds + 1):
             for policy, options in self.policies.items():
@@ -63,7 +64,7 @@ class Table:
                     labels={"table": self.name, "policy": policy},
                     workload=f"microsoft-160:scale={self.scale}",
                     seed=seed,
-                    options=options | ({"timeline": True} if small else {}),
+                    options=options | ({"timeline": True} if small else {"sample": True} if sample else {}),
                     measures=(f"{PUBLISHED_FILE}:{SHARE}",) if small else (),
                 )
 
@@ -234,6 +235,7 @@ def main() -> int:
     parser = new_parser(__doc__, "contention_64gpu")
     parser.add_argument("--full", action="store_true", help=f"all tables, on {FULL_SEEDS} seeds")
     parser.add_argument("--seeds", type=int, metavar="N", help="all tables, on seeds 1 to N")
+    parser.add_argument("--sample", action="store_true", help="sample runs at full size")
 
     def seeds_of(given: argparse.Namespace) -> int | None:
         return given.seeds or (FULL_SEEDS if given.full else None)
@@ -246,7 +248,7 @@ def main() -> int:
         return [
             run
             for table in tables(given)
-            for run in table.runs(seeds or (QUICK_SEEDS if table.scale == 1.0 else QUICK_SMALL_SEEDS))
+            for run in table.runs(seeds or (QUICK_SEEDS if table.scale == 1.0 else QUICK_SMALL_SEEDS), given.sample)
         ]
 
     return sweep_command(parser, runs, lambda done, given: report(done, tables(given), given.out))

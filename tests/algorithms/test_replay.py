@@ -12,9 +12,10 @@ from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.errors import InputError
 from ddlsched.results.result import Result
 from ddlsched.workload.job import Workload
-from tests.jobs_by_hand import data_parallel_job
+from tests.jobs_by_hand import Fixed, data_parallel_job
 
 CLUSTER = ddlsched.Cluster(num_servers=4, gpus_per_server=2, exclusive=True)
+ONE_SERVER = ddlsched.Cluster(num_servers=1, gpus_per_server=2, exclusive=True)
 JOBS = Workload.of(
     [
         data_parallel_job(
@@ -52,6 +53,20 @@ def test_another_sending_policy_has_the_same_gpus_and_starts_unless_a_job_is_sti
     assert [(job, gpus) for job, _, gpus in now] == [(job, gpus) for job, _, gpus in then]
     assert all(later >= start for (_, start, _), (_, later, _) in zip(then, now, strict=True))
     assert any(later == start > 0 for (_, start, _), (_, later, _) in zip(then, now, strict=True))
+
+
+def test_a_job_that_is_late_keeps_its_turn_on_its_gpus(tmp_path: Path) -> None:
+    def jobs(first_s: int) -> Workload:
+        one = data_parallel_job("one", iterations=first_s, forward_s=1.0)
+        both = data_parallel_job("both", 2, arrival_s=1.0, iterations=5, forward_s=1.0)
+        last = data_parallel_job("last", arrival_s=20.0, iterations=100, forward_s=1.0)
+        return Workload.of([one, both, last])
+
+    there = Fixed(gpus={"one": [0], "both": [0, 1], "last": [1]})
+    first = ddlsched.simulate(jobs(10), ONE_SERVER, placement=there, order="fifo")
+    assert first.jobs["start_s"].tolist() == [0.0, 10.0, 20.0]
+    again = ddlsched.simulate(jobs(25), ONE_SERVER, replay=_kept(first, tmp_path), order="srsf")
+    assert again.jobs["start_s"].tolist() == [0.0, 25.0, 30.0]
 
 
 def test_what_cannot_be_replayed_is_told(tmp_path: Path) -> None:

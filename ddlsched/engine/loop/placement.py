@@ -219,6 +219,7 @@ def join_links(s: State, number: int, job_links: np.ndarray) -> None:
             s.jobs[link.link_jobs].shared_links += 1
         if link.num_jobs > 0:
             job.shared_links += 1
+        link.moved_ns = run.now_ns
         link.num_jobs += 1
         link.link_jobs += number
 
@@ -230,6 +231,7 @@ def leave_links(s: State, job: Records) -> None:
         link = s.links[s.job_links[place]]
         link.num_jobs -= 1
         link.link_jobs -= number
+        link.moved_ns = s.run[0].now_ns
         if link.num_jobs == 1:
             s.jobs[link.link_jobs].shared_links -= 1
 

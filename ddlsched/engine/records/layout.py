@@ -80,9 +80,10 @@ _INTEGERS = {
         # its component, and what is known of that
         "running_place root next_member snapshot ahead_ns anchor due next_due saved_ns tries window resting_until_ns "
         "component component_stay component_size component_anchor counts found_root found_next "
-        # of a sampled run's component, at its root: the stretch that was simulated, and the leap from there; and by
-        # how much each of its jobs changed in that stretch
+        # of a sampled run's component, at its root: the stretch that was simulated, and the leap from there; for how
+        # long each of its jobs was measured, and by how much it changed in that time
         "stretch stretch_iterations stretch_left stretch_from_ns stretch_ns leap_left_ns leap_rest_ns "
+        "measuring measured_ns measured_since_ns first_stretch_ns "
         "stretch_gpu_wait_ns stretch_communicating_ns stretch_network_wait_ns stretch_key key_now "
         # of a component, at its root: what of a period is looked at for the samples within those that it jumps over
         "phases num_phases phases_from_ns phases_ns looks_ns samples_from_ns samples_step_ns computed_before_ns "
@@ -144,8 +145,8 @@ _INTEGERS = {
     ),
     "link": (
         "head waiting_head count touched stamp busy_since_ns busy_ns first_job num_jobs link_jobs "
-        # for how long it was busy in the stretch of a sampled run
-        "stretch_busy_ns "
+        # for how long it was busy in the stretch of a sampled run; when a job came to it or left it last
+        "stretch_busy_ns moved_ns "
         # of the filling: entries in the order in which their transfers were filled; then, while the link takes part,
         # how far it has come in that list, what is left to fill of a level, and when its next step is due
         "first_filled fill_stamp stale cursor last_step fill_level num_unfilled "
@@ -176,7 +177,7 @@ _INTEGERS = {
 }
 _FLOATS = {
     "run": "per_byte_s penalty_per_byte_s latency_s busy_ns answer",
-    "job": "busy_per_gpu_ns stretch_work leap_carry",
+    "job": "busy_per_gpu_ns stretch_work stretch_rate stretch_reach leap_carry",
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
     "foresight": "busy_ns",

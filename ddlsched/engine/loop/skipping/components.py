@@ -5,7 +5,9 @@ from __future__ import annotations
 from ddlsched.engine.loop.order import goes_before
 from ddlsched.engine.loop.skipping.due import make_due
 from ddlsched.engine.loop.skipping.foreseen import WORDS as PHASE_WORDS
+from ddlsched.engine.loop.skipping.measuring import forget_job
 from ddlsched.engine.loop.skipping.period_snapshots import snapshot_words
+from ddlsched.engine.loop.skipping.sampling import begin_sampling
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import Due, Stretch
 from ddlsched.engine.records.layout import State
@@ -107,6 +109,8 @@ def keep_or_begin(s: State, root: int) -> None:
     while number >= 0:
         job = s.jobs[number]
         job.root, job.next_member = root, job.found_next
+        if job.component_stay != job.stay:
+            forget_job(job)
         job.component, job.component_stay = run.num_components, job.stay
         job.anchor = job.due = job.counts = job.num_phases = 0
         job.stretch = Stretch.NONE
@@ -128,18 +132,6 @@ def begin_component(s: State, root: int, count: int) -> None:
     job.tries = job.window = job.resting_until_ns = 0
     if run.sampling == 1 and (count > 1 or run.rerouting == 1):
         begin_sampling(s, root, anchor)
-
-
-@njit
-def begin_sampling(s: State, root: int, anchor: int) -> None:
-    """Have the iterations of a component counted; after one of each job its first stretch begins."""
-    job = s.jobs[root]
-    job.component_anchor, job.stretch_left = anchor, job.component_size
-    job.leap_rest_ns = job.stretch_iterations = 0
-    number = root
-    while number >= 0:
-        s.jobs[number].counts = 1
-        number = s.jobs[number].next_member
 
 
 @njit

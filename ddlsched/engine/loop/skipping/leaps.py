@@ -10,120 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.loop.heap import schedule
-from ddlsched.engine.loop.order import write_key
+from ddlsched.engine.loop.skipping.measuring import holds_back, order_key, work_of_iteration
 from ddlsched.engine.loop.skipping.period_snapshots import shifted
-from ddlsched.engine.loop.tasks import compute_steps, should_be_lockstep, uneven_ns
-from ddlsched.engine.loop.time_accounts import count_time
-from ddlsched.engine.loop.transfers import bytes_left_now, bytes_sent
+from ddlsched.engine.loop.tasks import compute_steps, uneven_ns
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import KEY_WORDS, TransferState
+from ddlsched.engine.records.field_values import TransferState
 from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def may_be_measured(s: State, root: int) -> bool:
-    """Whether all jobs of a component run, none is about to begin or to end its lockstep."""
-    number = root
-    while number >= 0:
-        job = s.jobs[number]
-        if job.restarting == 1 or job.lockstep != should_be_lockstep(job):
-            return False
-        number = job.next_member
-    return True
-
-
-@njit
-def load_ns_of_iteration(s: State, job: Records) -> int:
-    load_ns = np.int64(0)
-    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
-        load_ns += s.tasks[job.first_task + s.transfers[number].task].load_ns
-    return load_ns
-
-
-@njit
-def work_of_iteration(s: State, job: Records) -> float:
-    """The work of an iteration: compute of a worker, and transfers as they take alone, nanoseconds."""
-    return job.service_ns / job.iterations / job.num_gpus + (0.0 if job.grouped == 1 else load_ns_of_iteration(s, job))
-
-
-@njit
-def work_left(s: State, job: Records) -> float:
-    """The work that a job has left, that under way in part."""
-    run = s.run[0]
-    left = job.remaining_service_ns / job.num_gpus + job.load_left_ns
-    for number in range(job.first_worker, job.first_worker + (1 if job.lockstep == 1 else job.num_gpus)):
-        g = s.gpus[s.workers[number].gpu]
-        if g.worker == number:
-            weight = 1.0 if job.lockstep == 1 else g.group_size / job.num_gpus
-            lasts_ns = s.end_ns[s.position[s.workers[number].gpu]] - g.started_ns
-            done = (run.now_ns - g.started_ns) / max(lasts_ns, 1)
-            left -= weight * done * s.tasks[job.first_task + g.task].duration_ns
-    if job.grouped == 0 and job.num_linked > 0:
-        for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
-            transfer = s.transfers[number]
-            if transfer.state != TransferState.IDLE and transfer.bytes > 0.0:
-                sent = 1.0 - bytes_left_now(transfer, run.now_ns) / transfer.bytes
-                left -= sent * s.tasks[job.first_task + transfer.task].load_ns
-    return left
-
-
-@njit
-def link_busy_ns(run: Records, link: Records) -> int:
-    return link.busy_ns + (run.now_ns - link.busy_since_ns if link.count > 0 else 0)
-
-
-@njit
-def order_key(s: State, number: int) -> int:
-    """The first number of a job's key."""
-    spare = len(s.keys) // KEY_WORDS - 2
-    write_key(s, number, spare)
-    return s.keys[spare * KEY_WORDS]
-
-
-@njit
-def measure(s: State, root: int) -> None:
-    """Let what is noted of each job and link become how much it has changed since; once more: what it is now."""
-    run = s.run[0]
-    run.stamp += 1
-    number = root
-    while number >= 0:
-        job = s.jobs[number]
-        count_time(job, run.now_ns)
-        job.stretch_gpu_wait_ns = job.gpu_wait_ns - job.stretch_gpu_wait_ns
-        job.stretch_communicating_ns = job.communicating_ns - job.stretch_communicating_ns
-        job.stretch_network_wait_ns = job.network_wait_ns - job.stretch_network_wait_ns
-        job.stretch_work = work_left(s, job) - job.stretch_work
-        if run.key_is_periodic == 0:
-            job.stretch_key = order_key(s, number) - job.stretch_key
-        for place in range(job.first_link, job.first_link + job.num_links):
-            link = s.links[s.job_links[place]]
-            if link.stamp != run.stamp:
-                link.stamp = run.stamp
-                link.stretch_busy_ns = link_busy_ns(run, link) - link.stretch_busy_ns
-                link.stretch_bytes = link.bytes - link.stretch_bytes
-        for sender in range(job.first_transfer, job.first_transfer + job.num_transfers):
-            transfer = s.transfers[sender]
-            for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-                s.links[s.entries[e].link].stretch_bytes += bytes_sent(transfer, run.now_ns) * s.entries[e].share
-        number = job.next_member
-
-
-@njit
-def forget_stretch(s: State, root: int) -> None:
-    """Begin to measure from nothing."""
-    number = root
-    while number >= 0:
-        job = s.jobs[number]
-        job.stretch_gpu_wait_ns = job.stretch_communicating_ns = job.stretch_network_wait_ns = job.stretch_key = 0
-        job.stretch_work = 0.0
-        for place in range(job.first_link, job.first_link + job.num_links):
-            s.links[s.job_links[place]].stretch_busy_ns = 0
-            s.links[s.job_links[place]].stretch_bytes = 0.0
-        number = job.next_member
-
-
-@njit
-def longest_leap_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> int:
+def longest_leap_ns(s: State, root: int, most_ns: int) -> int:
     """How long a leap may be before a job ends its last iteration but one, or, being in its last, ends by its rate.
 
     A job that starves in its last iteration thus holds up nobody.
@@ -131,7 +27,7 @@ def longest_leap_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> int:
     number = root
     while number >= 0:
         job = s.jobs[number]
-        rate = -job.stretch_work / work_of_iteration(s, job) / stretch_ns
+        rate = -job.stretch_work / work_of_iteration(s, job) / max(job.measured_ns, 1)
         left = max(job.iterations_left - 1, 1) - job.leap_carry
         if rate > 0.0 and left / rate < most_ns:
             most_ns = int(max(left, 0.0) / rate)
@@ -140,9 +36,27 @@ def longest_leap_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> int:
 
 
 @njit
-def until_keys_cross_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> int:
-    """How long a leap may be before two of the component's jobs change their order."""
-    if s.run[0].key_is_periodic == 1:
+def stamp_links(s: State, job: Records) -> None:
+    s.run[0].stamp += 1
+    for place in range(job.first_link, job.first_link + job.num_links):
+        s.links[s.job_links[place]].stamp = s.run[0].stamp
+
+
+@njit
+def meets_stamped(s: State, job: Records) -> bool:
+    """Whether a job shares a GPU with any other, or a stamped link."""
+    if job.shared_gpus > 0:
+        return True
+    for place in range(job.first_link, job.first_link + job.num_links):
+        if s.links[s.job_links[place]].stamp == s.run[0].stamp:
+            return True
+    return False
+
+
+@njit
+def until_keys_cross_ns(s: State, root: int, most_ns: int) -> int:
+    """How long a leap may be before two of the component's jobs that meet change their order."""
+    if s.run[0].key_is_periodic == 1 or not holds_back(s, root):
         return most_ns
     number = root
     while number >= 0:
@@ -151,13 +65,16 @@ def until_keys_cross_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> i
     number = root
     while number >= 0:
         job = s.jobs[number]
+        stamp_links(s, job)
+        fall = job.stretch_key / max(job.measured_ns, 1)
         other = job.next_member
         while other >= 0:
-            nears = np.float64(job.stretch_key - s.jobs[other].stretch_key)
-            gap = np.float64(s.jobs[other].key_now - job.key_now)
-            if nears != 0.0 and gap / nears > 0.0 and gap / nears * stretch_ns < most_ns:
-                most_ns = int(gap / nears * stretch_ns)
-            other = s.jobs[other].next_member
+            rival = s.jobs[other]
+            nears = fall - rival.stretch_key / max(rival.measured_ns, 1)
+            gap = np.float64(rival.key_now - job.key_now)
+            if nears != 0.0 and gap / nears > 0.0 and gap / nears < most_ns and meets_stamped(s, rival):
+                most_ns = int(gap / nears)
+            other = rival.next_member
         number = job.next_member
     return most_ns
 
@@ -167,10 +84,10 @@ def leap(s: State, root: int, leap_ns: int, stretch_ns: int) -> None:
     """Let a component go on for ``leap_ns`` at the rates of its stretch."""
     run = s.run[0]
     run.leaps += 1
-    share = leap_ns / stretch_ns
     number = root
     while number >= 0:
         job = s.jobs[number]
+        share = leap_ns / max(job.measured_ns, 1)
         passed = job.leap_carry - job.stretch_work / work_of_iteration(s, job) * share
         iterations = min(max(np.int64(passed), 0), job.iterations_left - 1)
         job.leap_carry = min(max(passed - iterations, 0.0), 1.0)
@@ -233,8 +150,8 @@ def leap_link(link: Records, leap_ns: int) -> None:
 @njit
 def leap_job(s: State, job: Records, iterations: int, leap_ns: int, stretch_ns: int) -> None:
     run = s.run[0]
-    share, from_ns = leap_ns / stretch_ns, run.now_ns - stretch_ns
-    leap_phases(job, leap_ns, share)
+    from_ns = run.now_ns - stretch_ns
+    leap_phases(job, leap_ns, leap_ns / max(job.measured_ns, 1))
     run.leapt_iterations += iterations
     run.contended_iterations += iterations
     run.events += iterations * (compute_steps(job) + job.num_linked)

@@ -8,6 +8,7 @@ from ddlsched.engine.loop.order import write_key
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.skipping.components import find_components
 from ddlsched.engine.loop.skipping.foreseen import foresee, look, seen_until_ns, sees
+from ddlsched.engine.loop.skipping.measuring import forget_stretch
 from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, walk
 from ddlsched.engine.loop.skipping.quiet import calm_until_ns, quiet_until_ns
 from ddlsched.engine.loop.skipping.sampling import go_on_leaping, sample
@@ -57,6 +58,8 @@ def examine(s: State, anchor: int) -> None:
     if s.run[0].now_ns > job.resting_until_ns and recurs(s, anchor):
         first = s.jobs[job.root]
         first.stretch, first.stretch_left = Stretch.NONE, first.component_size
+        if s.run[0].sampling == 1:
+            forget_stretch(s, job.root)
 
 
 @njit

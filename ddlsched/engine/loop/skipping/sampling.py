@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.skipping.leaps import (
-    forget_stretch,
-    leap,
-    longest_leap_ns,
+from ddlsched.engine.loop.skipping.leaps import leap, longest_leap_ns, until_keys_cross_ns
+from ddlsched.engine.loop.skipping.measuring import (
+    forget_links,
+    holds_back,
+    inherit_rate,
     may_be_measured,
     measure,
-    until_keys_cross_ns,
+    rates_moved,
 )
 from ddlsched.engine.loop.skipping.quiet import quiet_until_ns
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import Stretch
 from ddlsched.engine.records.layout import State
 
-STRETCH = 48
-"""A component is simulated exactly for so many iterations of each of its jobs, on average."""
-FIRST = 512
-"""The first stretch has no more iterations than these, of all jobs; each later one has twice as many as that before."""
-REACH = 120
-"""So many times as long as the stretch was, the component goes on at the stretch's rates."""
+FIRST, FIRST_HELD_BACK = 128, 512
+"""So many iterations, of all its jobs, the first stretch of a component has; more where transfers are held back."""
+STRETCH = 24
+"""While rates change, each stretch is twice as long as that before, up to so many iterations a job, on average."""
+STEADY = 0.05
+"""Rates that a further stretch moves by less than this part have settled."""
+REACH, MOST_REACH = 120.0, 2000.0
+"""So many times as long as a stretch was, the component goes on at its rates; twice as long each time they settle."""
 LEAST = 0.05
 """Shorter parts of a stretch are simulated rather than leapt over."""
 
@@ -40,22 +43,54 @@ def sample(s: State, root: int) -> None:
         begin_stretch(s, root)
         return
     if job.stretch == Stretch.EXACT:
-        job.stretch_ns = run.now_ns - job.stretch_from_ns
-        measure(s, root)
-        job.stretch = Stretch.MEASURED
-        job.leap_left_ns = np.int64(min(REACH * np.float64(job.stretch_ns), 4e18))
+        end_stretch(s, root)
     go_on_leaping(s, root)
+
+
+@njit
+def begin_sampling(s: State, root: int, anchor: int) -> None:
+    """Have the iterations of a component counted; after a few its first stretch begins."""
+    job = s.jobs[root]
+    job.leap_rest_ns = job.stretch_iterations = 0
+    job.stretch_reach = 0.0
+    job.component_anchor = anchor
+    job.stretch_left = min(job.component_size, first_iterations(s, root) // 4)
+    number = root
+    while number >= 0:
+        s.jobs[number].counts = 1
+        inherit_rate(s, number)
+        number = s.jobs[number].next_member
+
+
+@njit
+def first_iterations(s: State, root: int) -> int:
+    return np.int64(FIRST_HELD_BACK if holds_back(s, root) else FIRST)
 
 
 @njit
 def begin_stretch(s: State, root: int) -> None:
     job = s.jobs[root]
     if may_be_measured(s, root):
+        if job.stretch_iterations == 0:
+            forget_links(s, root)
+        longer = 1 if job.stretch_reach > REACH else 2
         most = STRETCH * job.component_size
-        job.stretch_iterations = min(max(2 * job.stretch_iterations, FIRST), most)
+        job.stretch_iterations = min(max(longer * job.stretch_iterations, first_iterations(s, root)), most)
         job.stretch, job.stretch_left, job.stretch_from_ns = Stretch.EXACT, job.stretch_iterations, s.run[0].now_ns
-        forget_stretch(s, root)
         measure(s, root)
+
+
+@njit
+def end_stretch(s: State, root: int) -> None:
+    """Let the component leap twice as far as the last time if the stretch has told nothing new of the rates."""
+    job = s.jobs[root]
+    job.stretch_ns = s.run[0].now_ns - job.stretch_from_ns
+    measure(s, root)
+    moved = rates_moved(s, root, job.stretch_ns // job.stretch_iterations * first_iterations(s, root))
+    settled = moved < STEADY and job.stretch_reach > 0.0
+    job.stretch_reach = min(2.0 * job.stretch_reach, MOST_REACH) if settled else REACH
+    job.stretch = Stretch.MEASURED
+    job.leap_left_ns = np.int64(min(job.stretch_reach * np.float64(job.stretch_ns), 4e18))
 
 
 @njit
@@ -66,7 +101,7 @@ def go_on_leaping(s: State, root: int) -> None:
     least_ns = max(np.int64(LEAST * job.stretch_ns), 1)
     if run.now_ns <= job.leap_rest_ns or job.stretch_ns <= 0:
         return
-    leap_ns = longest_leap_ns(s, root, job.stretch_ns, job.leap_left_ns)
+    leap_ns = longest_leap_ns(s, root, job.leap_left_ns)
     if leap_ns < min(least_ns, job.leap_left_ns):
         return
     quiet_ns = quiet_until_ns(s, root)
@@ -74,9 +109,14 @@ def go_on_leaping(s: State, root: int) -> None:
         job.leap_rest_ns = quiet_ns
         return
     leap_ns = min(leap_ns, quiet_ns - run.now_ns)
-    leap_ns = min(max(until_keys_cross_ns(s, root, job.stretch_ns, leap_ns), least_ns), leap_ns)
+    in_order_ns = max(until_keys_cross_ns(s, root, leap_ns), least_ns)
+    crossed = in_order_ns < leap_ns
+    leap_ns = min(in_order_ns, leap_ns)
     leap(s, root, leap_ns, job.stretch_ns)
     job.leap_left_ns -= leap_ns
     s.jobs[job.component_anchor].window = 0  # what recurs is looked for anew
-    if job.leap_left_ns < least_ns:
-        job.stretch, job.stretch_left = Stretch.NONE, 1
+    job.stretch_left = 1  # what a change from outside has cut short goes on at once
+    if crossed:
+        job.stretch_reach, job.stretch_iterations = REACH, 1
+    if crossed or job.leap_left_ns < least_ns:
+        job.stretch = Stretch.NONE

@@ -1,0 +1,210 @@
+"""How fast the jobs of a sampled component go: measured over its stretches, and kept where a change does not reach.
+
+What is measured adds up over the stretches of a component. When a job comes or goes, those that share no link with it
+keep the most recent part of what was measured of them; the others are measured from nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.engine.loop.order import write_key
+from ddlsched.engine.loop.tasks import should_be_lockstep
+from ddlsched.engine.loop.time_accounts import count_time
+from ddlsched.engine.loop.transfers import bytes_left_now, bytes_sent
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import KEY_WORDS, TransferState
+from ddlsched.engine.records.layout import Records, State
+
+INHERITED = 2
+"""A job keeps of what was measured before a change as much as so many first stretches."""
+
+
+@njit
+def may_be_measured(s: State, root: int) -> bool:
+    """Whether all jobs of a component run, none is about to begin or to end its lockstep."""
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        if job.restarting == 1 or job.lockstep != should_be_lockstep(job):
+            return False
+        number = job.next_member
+    return True
+
+
+@njit
+def load_ns_of_iteration(s: State, job: Records) -> int:
+    load_ns = np.int64(0)
+    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
+        load_ns += s.tasks[job.first_task + s.transfers[number].task].load_ns
+    return load_ns
+
+
+@njit
+def work_of_iteration(s: State, job: Records) -> float:
+    """The work of an iteration: compute of a worker, and transfers as they take alone, nanoseconds."""
+    return job.service_ns / job.iterations / job.num_gpus + (0.0 if job.grouped == 1 else load_ns_of_iteration(s, job))
+
+
+@njit
+def work_left(s: State, job: Records) -> float:
+    """The work that a job has left, that under way in part."""
+    run = s.run[0]
+    left = job.remaining_service_ns / job.num_gpus + job.load_left_ns
+    for number in range(job.first_worker, job.first_worker + (1 if job.lockstep == 1 else job.num_gpus)):
+        g = s.gpus[s.workers[number].gpu]
+        if g.worker == number:
+            weight = 1.0 if job.lockstep == 1 else g.group_size / job.num_gpus
+            lasts_ns = s.end_ns[s.position[s.workers[number].gpu]] - g.started_ns
+            done = (run.now_ns - g.started_ns) / max(lasts_ns, 1)
+            left -= weight * done * s.tasks[job.first_task + g.task].duration_ns
+    if job.grouped == 0 and job.num_linked > 0:
+        for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
+            transfer = s.transfers[number]
+            if transfer.state != TransferState.IDLE and transfer.bytes > 0.0:
+                sent = 1.0 - bytes_left_now(transfer, run.now_ns) / transfer.bytes
+                left -= sent * s.tasks[job.first_task + transfer.task].load_ns
+    return left
+
+
+@njit
+def link_busy_ns(run: Records, link: Records) -> int:
+    return link.busy_ns + (run.now_ns - link.busy_since_ns if link.count > 0 else 0)
+
+
+@njit
+def order_key(s: State, number: int) -> int:
+    """The first number of a job's key."""
+    spare = len(s.keys) // KEY_WORDS - 2
+    write_key(s, number, spare)
+    return s.keys[spare * KEY_WORDS]
+
+
+@njit
+def measure_job(s: State, number: int) -> None:
+    """Let what is noted of a job become how much it has changed since; once more: what it is now, less that."""
+    run = s.run[0]
+    job = s.jobs[number]
+    count_time(job, run.now_ns)
+    if job.measured_ns == 0:
+        job.measured_since_ns = run.now_ns
+    job.measuring = 1 - job.measuring
+    job.measured_ns = run.now_ns - job.measured_ns
+    job.stretch_gpu_wait_ns = job.gpu_wait_ns - job.stretch_gpu_wait_ns
+    job.stretch_communicating_ns = job.communicating_ns - job.stretch_communicating_ns
+    job.stretch_network_wait_ns = job.network_wait_ns - job.stretch_network_wait_ns
+    job.stretch_work = work_left(s, job) - job.stretch_work
+    if run.key_is_periodic == 0:
+        job.stretch_key = order_key(s, number) - job.stretch_key
+
+
+@njit
+def measure(s: State, root: int) -> None:
+    """Let what is noted of each job and link become how much it has changed since; once more: what it is now."""
+    run = s.run[0]
+    number = root
+    while number >= 0:
+        measure_job(s, number)
+        number = s.jobs[number].next_member
+    run.stamp += 1
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        for place in range(job.first_link, job.first_link + job.num_links):
+            link = s.links[s.job_links[place]]
+            if link.stamp != run.stamp:
+                link.stamp = run.stamp
+                link.stretch_busy_ns = link_busy_ns(run, link) - link.stretch_busy_ns
+                link.stretch_bytes = link.bytes - link.stretch_bytes
+        for sender in range(job.first_transfer, job.first_transfer + job.num_transfers):
+            transfer = s.transfers[sender]
+            for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+                s.links[s.entries[e].link].stretch_bytes += bytes_sent(transfer, run.now_ns) * s.entries[e].share
+        number = job.next_member
+
+
+@njit
+def forget_job(job: Records) -> None:
+    """Begin to measure a job from nothing."""
+    job.measuring = job.measured_ns = 0
+    job.stretch_gpu_wait_ns = job.stretch_communicating_ns = job.stretch_network_wait_ns = job.stretch_key = 0
+    job.stretch_work = 0.0
+    job.stretch_rate = -1.0
+
+
+@njit
+def forget_stretch(s: State, root: int) -> None:
+    """Begin to measure all jobs of a component, and their links, from nothing."""
+    number = root
+    while number >= 0:
+        forget_job(s.jobs[number])
+        number = s.jobs[number].next_member
+    forget_links(s, root)
+
+
+@njit
+def forget_links(s: State, root: int) -> None:
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        for place in range(job.first_link, job.first_link + job.num_links):
+            s.links[s.job_links[place]].stretch_busy_ns = 0
+            s.links[s.job_links[place]].stretch_bytes = 0.0
+        number = job.next_member
+
+
+@njit
+def meets_others(s: State, job: Records) -> bool:
+    """Whether since a job was measured first others have come to its links or left them, or it shares GPUs."""
+    if job.shared_gpus > 0:
+        return True
+    for place in range(job.first_link, job.first_link + job.num_links):
+        if s.links[s.job_links[place]].moved_ns > job.measured_since_ns:
+            return True
+    return False
+
+
+@njit
+def holds_back(s: State, root: int) -> bool:
+    """Whether the order of a component's jobs may matter: a transfer has been held back, or GPUs are shared."""
+    number = root
+    while number >= 0:
+        if s.jobs[number].network_wait_ns > 0 or s.jobs[number].shared_gpus > 0:
+            return True
+        number = s.jobs[number].next_member
+    return False
+
+
+@njit
+def inherit_rate(s: State, number: int) -> None:
+    """A job of a component that has changed keeps what was measured of it last, unless it meets others now."""
+    job = s.jobs[number]
+    if meets_others(s, job):
+        forget_job(job)
+        return
+    if job.measuring == 1:
+        measure_job(s, number)
+    most_ns = INHERITED * job.first_stretch_ns
+    if 0 < most_ns < job.measured_ns:
+        share = most_ns / job.measured_ns
+        job.measured_ns = most_ns
+        job.stretch_gpu_wait_ns = np.int64(job.stretch_gpu_wait_ns * share)
+        job.stretch_communicating_ns = np.int64(job.stretch_communicating_ns * share)
+        job.stretch_network_wait_ns = np.int64(job.stretch_network_wait_ns * share)
+        job.stretch_key = np.int64(job.stretch_key * share)
+        job.stretch_work *= share
+
+
+@njit
+def rates_moved(s: State, root: int, first_stretch_ns: int) -> float:
+    """By what part the rates of a component differ from those that were measured before; they are noted."""
+    moved, total = 0.0, 0.0
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        rate = -job.stretch_work / max(job.measured_ns, 1)
+        total += rate
+        moved += abs(rate - job.stretch_rate) if job.stretch_rate >= 0.0 else rate
+        job.stretch_rate, job.first_stretch_ns = rate, first_stretch_ns
+        number = job.next_member
+    return moved / total if total > 0.0 else 1.0

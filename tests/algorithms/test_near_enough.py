@@ -8,7 +8,7 @@ import pytest
 import ddlsched
 from algorithms.placement.near_enough import NearEnough
 from algorithms.placement.whole_racks import WholeRacks
-from ddlsched import Cluster
+from ddlsched import Cluster, Server
 from ddlsched.errors import InputError
 from ddlsched.testing import cluster_view, job_view
 from ddlsched.workload.generators.microsoft import microsoft_160
@@ -106,11 +106,12 @@ def test_on_a_fast_network_jobs_wait_less_than_for_whole_racks_and_take_as_long(
 
 
 def test_on_shared_gpus_it_is_whole_racks_and_servers_must_be_alike():
-    view = cluster_view(num_servers=8, gpus_per_server=2, residents={gpu: [job_view()] for gpu in ONE_A_RACK})
+    there = {gpu: [job_view()] for gpu in ONE_A_RACK}
+    view = cluster_view(num_servers=8, gpus_per_server=2, residents=there, topology=HALF)
     policy = NearEnough().begin(CLUSTER, np.random.default_rng(0))
     assert policy.place(job_view(num_gpus=4, message_bytes=1.0), view) is None
     assert repr(policy) == repr(NearEnough())
     with pytest.raises(InputError, match="servers differ in their GPUs"):
-        NearEnough().begin(Cluster(gpus_of_servers=(1, 2)), np.random.default_rng(0))
+        NearEnough().begin(Cluster(servers=(Server(gpus=2), Server(gpus=4))), np.random.default_rng(0))
     with pytest.raises(InputError, match="near-enough: slower is -1"):
         NearEnough(slower=-1.0)

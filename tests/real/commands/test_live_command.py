@@ -63,7 +63,7 @@ def test_faults_in_the_table_of_jobs_are_named(files, old, new, said) -> None:
 
 
 def test_other_faults_are_one_line(files) -> None:
-    assert "either --trace FILE or --slurm" in live(files, "--slurm", "idle").stderr
+    assert "expected one of --trace FILE, --slurm PARTITION, --nodes N" in live(files, "--slurm", "idle").stderr
     assert "expected --slurm PARTITION as well" in live(files, "--listen", "localhost").stderr
     assert "speed is 0" in live(files, "--speed", 0).stderr
     assert "shares no nodes out by counts" in live(files, "--allocation", "malletrain").stderr

@@ -15,8 +15,8 @@ from ddlsched.comparisons.folder import LABELS, TABLES, kept_file, kept_files, r
 from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata, read_placements, remove_leftovers, store
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.plugins.charts import Charts
+from ddlsched.results.classes import class_metrics, compare_classes
 from ddlsched.results.door_counts import COUNTS
-from ddlsched.results.metrics import class_metrics, compare_classes
 from ddlsched.results.paired_comparison import METRICS
 from ddlsched.results.statistics import LEAST_SEEDS
 

@@ -55,7 +55,10 @@ def test_a_run_from_files(folder: Path) -> None:
             ["--allocation", "elastic-scalin"],
             "no allocation is named 'elastic-scalin'. Did you mean 'elastic-scaling'?",
         ),
-        (["--rescale-cost", "up_s=3"], "--rescale-cost: does nothing alone; expected --allocation or --recovery as well"),
+        (
+            ["--rescale-cost", "up_s=3"],
+            "--rescale-cost: does nothing alone; expected --allocation or --recovery as well",
+        ),
         ([*FLAGS[2:], "--rescale-cost", "up=3"], "rescale cost: 'up=3' names no constant"),
         (
             [*FLAGS[2:], "--servers", "3", "--capacity", "servers.csv"],

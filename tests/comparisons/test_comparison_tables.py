@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ddlsched.comparisons.comparison_tables import compare_everywhere
-from ddlsched.results.metrics import compare_classes
+from ddlsched.results.classes import compare_classes
 from ddlsched.results.paired_comparison import compare_runs, with_holm
 
 SEEDS = range(1, 9)

@@ -12,7 +12,8 @@ import ddlsched
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.comparisons.alone import job_metrics
 from ddlsched.errors import InputError
-from ddlsched.results.metrics import CLASS_METRICS, class_metrics, compare_classes, run_metrics, size_class
+from ddlsched.results.classes import CLASS_METRICS, class_metrics, compare_classes
+from ddlsched.results.metrics import run_metrics, size_class
 from ddlsched.results.paired_comparison import ALL_METRICS, METRICS, readable
 from ddlsched.results.result import PHASES
 

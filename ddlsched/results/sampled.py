@@ -24,8 +24,8 @@ class SampledError:
 
 STATED = {
     "no transfer held back": SampledError(0.2, 1.5),
-    "transfers held back for up to a third of their time": SampledError(0.7, 6.7),
-    "transfers held back for more than a third of their time": SampledError(1.6, 13.7),
+    "transfers held back for up to a third of their time": SampledError(0.5, 5.3),
+    "transfers held back for more than a third of their time": SampledError(1.3, 12.9),
 }
 """By how much of their time transfers are held back: ``benchmarks/sampling_error.csv``, rounded up."""
 

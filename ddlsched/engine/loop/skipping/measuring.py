@@ -1,7 +1,8 @@
 """How fast the jobs of a sampled component go: measured over its stretches, and kept where a change does not reach.
 
 What is measured adds up over the stretches of a component. When a job comes or goes, those that share no link with it
-keep the most recent part of what was measured of them; the others are measured from nothing.
+keep the most recent part of what was measured of them, unless transfers are held back; all others are measured from
+nothing.
 """
 
 from __future__ import annotations

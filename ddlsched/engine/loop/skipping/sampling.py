@@ -7,6 +7,7 @@ import numpy as np
 from ddlsched.engine.loop.skipping.leaps import leap, longest_leap_ns, until_keys_cross_ns
 from ddlsched.engine.loop.skipping.measuring import (
     forget_links,
+    forget_stretch,
     holds_back,
     inherit_rate,
     may_be_measured,
@@ -55,6 +56,8 @@ def begin_sampling(s: State, root: int, anchor: int) -> None:
     job.stretch_reach = 0.0
     job.component_anchor = anchor
     job.stretch_left = min(job.component_size, first_iterations(s, root) // 4)
+    if holds_back(s, root):  # rates follow the order of the jobs: a change may reach all of them
+        forget_stretch(s, root)
     number = root
     while number >= 0:
         s.jobs[number].counts = 1

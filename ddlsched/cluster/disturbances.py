@@ -139,9 +139,9 @@ class Disturbances:
         _refuse_overlap(outages)
         if self.state_mb is not None and self.state_share != 1.0:
             raise InputError("disturbances: both state_mb and state_share are given; expected one of them")
-        self._check_doors()
         object.__setattr__(self, "outages", outages)
         object.__setattr__(self, "failures", failures)
+        self._check_doors()
 
     def _check_doors(self) -> None:
         """Refuse doors that are none, or that do not go together."""
@@ -150,8 +150,11 @@ class Disturbances:
             resolve("recovery", self.recovery)
         if self.checkpoint_policy is not None and self.checkpoint_iterations != 1:
             raise InputError("disturbances: checkpoint and checkpoint_iterations are given; expected one of them")
-        if self.checkpoint is None and (store != CheckpointStore() or (health is not None and health.check_s < inf)):
-            raise InputError("disturbances: checkpoint_to and check_s need checkpoints; expected checkpoint as well")
+        checks = health is not None and health.check_s < inf and not any(cause.slows for cause in self.causes)
+        if self.checkpoint is None and (store != CheckpointStore() or checks):
+            raise InputError(
+                "disturbances: checkpoint_to needs checkpoints, check_s these or slow GPUs; expected checkpoint as well"
+            )
 
     @property
     def checkpoint_policy(self) -> CheckpointPolicy | None:
@@ -214,13 +217,13 @@ class Disturbances:
         InputError
             An outage of a server that the cluster does not have.
         """
-        outages = _listed(self.outages)
+        outages, health = _listed(self.outages), self.health_policy
         for outage in outages:
             if outage.server >= places.num_servers:
                 last = places.num_servers - 1
                 raise InputError(f"outage of server {outage.server}: the cluster's servers are 0 to {last}")
         if self.causes:
-            return drawn_changes(self.causes, places, rng, replaced)
+            return drawn_changes(self.causes, places, rng, replaced, inf if health is None else health.check_s)
         return iter(sorted(change for outage in outages for change in _changes_of(outage)))
 
     def misjudged_iterations(self, iterations: np.ndarray, most: np.ndarray, rng: np.random.Generator) -> np.ndarray:

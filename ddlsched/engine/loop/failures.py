@@ -78,9 +78,8 @@ def forget_iteration(s: State, job: Records) -> None:
 
 
 @njit
-def stop_job(s: State, number: int, checkpoint_iterations: int) -> None:
-    """A job loses its GPUs and its work since its last checkpoint, and goes back to the queue."""
-    run = s.run[0]
+def tell_workers_apart(s: State, number: int) -> None:
+    """Give each worker of a job the state that it has now."""
     job = s.jobs[number]
     if job.dormant == 1:
         wake(s, number)
@@ -88,6 +87,14 @@ def stop_job(s: State, number: int, checkpoint_iterations: int) -> None:
         expand(s, job)
     if job.grouped == 0:
         part_groups_of(s, job)
+
+
+@njit
+def stop_job(s: State, number: int, checkpoint_iterations: int) -> None:
+    """A job loses its GPUs and its work since its last checkpoint, and goes back to the queue."""
+    run = s.run[0]
+    job = s.jobs[number]
+    tell_workers_apart(s, number)
     for worker in range(job.first_worker, job.first_worker + job.num_gpus):
         cut_compute(s, job, worker)
     count_time(job, run.now_ns)
@@ -142,6 +149,19 @@ def fail_gpus(s: State, gpus: np.ndarray, checkpoint_iterations: int) -> None:
                 place += 1
         change_free_bytes(s, gpu, -OFFLINE_BYTES)
     s.run[0].must_place = 1
+
+
+@called_from_python
+def slow_gpus(s: State, gpus: np.ndarray, slowdown: float) -> None:
+    """The tasks that GPUs begin from now on take so many times as long."""
+    for gpu in gpus:
+        for place in range(s.gpus[gpu].num_residents):
+            number = s.workers[s.residents[gpu, place]].job
+            tell_workers_apart(s, number)
+            s.jobs[number].uneven, s.jobs[number].profiled = 1, 0
+            s.jobs[number].component_stay = -1  # what was known of its periods is no more
+        s.gpus[gpu].slowness *= slowdown
+    s.run[0].components_changed = 1
 
 
 @called_from_python

@@ -225,7 +225,9 @@ def test_youngs_and_dalys_intervals() -> None:
     assert Daly().interval_s(job) == pytest.approx(1897.4 * (1 + 0.0316228 / 3 + 0.001 / 9) - 60, abs=0.1)
 
 
-@pytest.mark.parametrize("to", ["disk:gb_per_s=1", "peer", "storage", "disk:gb_per_s=1,background_share=0.1"])
+@pytest.mark.parametrize(
+    "to", ["disk:gb_per_s=1", "peer", "storage", "disk:gb_per_s=1,background_share=0.1", "storage:background_share=0.1"]
+)
 @pytest.mark.parametrize("recovery", [None, "wait", "spares:count=1,otherwise=wait", "spares:count=1,where=rack"])
 def test_every_iteration_is_trained_and_time_adds_up(to, recovery) -> None:
     causes = (

@@ -100,6 +100,8 @@ class Disturbances:
         Time for which a job holds its GPUs before it goes on after a failure, a stop or a move, seconds.
     restart_gpu_s
         Further such time for each of the job's GPUs, seconds: start-up grows with the number of ranks.
+    restart_iterations
+        Further such time: the compute of so many iterations, lost to warm-up; not of elastic jobs.
     state_mb
         What a job that a policy stopped or moves takes along from each of its GPUs over the network to other servers,
         MB (1e6 B); 0 is nothing, by default it is a part of the memory that the job takes there.
@@ -125,6 +127,7 @@ class Disturbances:
     health: HealthPolicy | str | None = None
     restart_s: float = ranged(0.0, 0.0, LAST_S)
     restart_gpu_s: float = ranged(0.0, 0.0, LAST_S)
+    restart_iterations: float = ranged(0.0, 0.0, 1000.0)
     state_mb: float | None = ranged(None, 0.0, MAX_NS / 1e6)
     state_share: float = ranged(1.0, 0.0, 1.0)
     prediction_error: float = ranged(0.0, 0.0, 10.0)
@@ -190,9 +193,9 @@ class Disturbances:
         lasting = self.jitter_cv > 0 or self.straggler_share > 0 or self.prediction_error > 0
         return lasting or bool(self.causes)
 
-    def restart_ns(self, num_gpus: int) -> int:
-        """Return for how long a job of so many GPUs that starts again holds them, nanoseconds."""
-        return ns_from_s(self.restart_s + self.restart_gpu_s * num_gpus)
+    def restart_ns(self, num_gpus: int, iteration_ns: int) -> int:
+        """Return for how long a job of so many GPUs, and such compute an iteration, holds them at a start again, ns."""
+        return ns_from_s(self.restart_s + self.restart_gpu_s * num_gpus) + round(self.restart_iterations * iteration_ns)
 
     @property
     def moves_state(self) -> bool:

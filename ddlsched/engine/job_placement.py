@@ -25,6 +25,7 @@ from ddlsched.engine.sent_in_groups import SentInGroups
 from ddlsched.engine.state_transfers import StateTransfer, StateTransfers
 from ddlsched.policies.views import ClusterView, JobQueue, JobView, TransferView
 from ddlsched.units import NS_PER_S
+from ddlsched.workload.elastic_job import ElasticJob
 
 __all__ = ["JobPlacement"]
 
@@ -99,7 +100,8 @@ class JobPlacement:
 
     def restart_ns(self, number: int) -> int:
         """Return for how long a job that was stopped holds its GPUs before it starts."""
-        return self._disturbances.restart_ns(self._state.workload[number].num_gpus)
+        job = self._state.workload[number]
+        return self._disturbances.restart_ns(job.num_gpus, 0 if isinstance(job, ElasticJob) else job.dag.compute_ns)
 
     def put(self, number: int, gpus: list[int]) -> None:
         """Give a job its GPUs, in placement order; one that was stopped holds them before it starts."""

@@ -11,6 +11,8 @@ import numpy as np
 from ddlsched.engine.alike import Colours, Crossings, refined
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
 from ddlsched.engine.grouped_parts import GroupedDag, Partition, Parts
+from ddlsched.network.traffic import Way
+from ddlsched.network.tuple_traffic import SentByTuples
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.dag import CollectiveTask
 
@@ -45,39 +47,38 @@ class Crossed(NamedTuple):
 class _Kind:
     """Collectives of one group that send the same: what each tuple puts on links."""
 
-    def __init__(self, planned: Sequence[PlannedTransfer], costs: CommunicationCosts) -> None:
-        self.counts = np.array([len(each.links) for each in planned], np.int64)
-        self.first = np.concatenate([[0], np.cumsum(self.counts)])
-        self.links = np.array([link for each in planned for link in each.links], np.int64)
-        self.shares = np.array([s for each in planned for s in each.shares or (1.0,) * len(each.links)])
-        self.tuples = np.repeat(np.arange(len(planned)), self.counts)
-        self.wire_bytes = np.array([each.wire_bytes for each in planned], np.float64)
-        latency_s = {each.cable_latency_s: costs.latency_s(each.cable_latency_s) * NS_PER_S for each in planned}
-        self.latency_ns = np.array([latency_s[each.cable_latency_s] for each in planned], np.float64)
-        self.load_ns = np.array([costs.load_ns(each) for each in planned], np.int64)
-        alone = {(e.wire_bytes, e.cable_latency_s) for e in planned if e.links}
-        self.longest_ns = max((costs.alone_ns(*each) for each in alone), default=0)
+    def __init__(self, sent: SentByTuples, costs: CommunicationCosts) -> None:
+        self.links, self.shares, self.wire_bytes = sent.links, sent.shares, sent.wire_bytes
+        self.tuples = np.repeat(np.arange(len(sent.counts)), sent.counts)
+        # the times of each different transfer, once
+        rows, which = np.unique(
+            np.stack([sent.wire_bytes, sent.latency_s, sent.counts > 0]), axis=1, return_inverse=True
+        )
+        some = [PlannedTransfer((0,) * int(links), wire, cable_s) for wire, cable_s, links in rows.T.tolist()]
+        latency_ns = [costs.latency_s(each.cable_latency_s) * NS_PER_S for each in some]
+        self.latency_ns = np.array(latency_ns, np.float64)[which.reshape(-1)]
+        self.load_ns = np.array([costs.load_ns(each) for each in some], np.int64)[which.reshape(-1)]
+        alone_ns = [costs.alone_ns(each.wire_bytes, each.cable_latency_s) for each in some if each.links]
+        self.longest_ns = max(alone_ns, default=0)
 
 
 class SentInGroups:
     """What each tuple of a job's groups sends where, on these GPUs."""
 
-    def __init__(self, dag: GroupedDag, costs: CommunicationCosts, gpus: Sequence[int]) -> None:
+    def __init__(self, dag: GroupedDag, costs: CommunicationCosts, gpus: Sequence[int], way: Way | None) -> None:
         self._dag = dag
         numbers: dict[tuple[object, ...], int] = {}
         self.kinds: list[_Kind] = []
         self._groups: list[int] = []
         self.kind_of = np.full(len(dag.dag.tasks), -1)
-        ranks = costs.ranks(gpus)
+        traffic = costs.traffic(gpus, way)
         for place, (task, group) in enumerate(zip(dag.dag.tasks, dag.group_of.tolist(), strict=True)):
             if not isinstance(task, CollectiveTask):
                 continue
             key = task.kind, task.algorithm, task.message_bytes, group
             if key not in numbers:
                 numbers[key] = len(self.kinds)
-                tuples = (range(dag.num_gpus),) if task.group is None else dag.dag.groups[task.group]
-                planned = [costs.planned_of(dag.dag, task, [ranks[worker] for worker in members]) for members in tuples]
-                self.kinds.append(_Kind(planned, costs))
+                self.kinds.append(_Kind(costs.sent(traffic, task, dag.groups[group].tuples), costs))
                 self._groups.append(group)
             self.kind_of[place] = numbers[key]
         self.links = np.unique(np.concatenate([np.zeros(0, np.int64), *(kind.links for kind in self.kinds)]))
@@ -105,17 +106,14 @@ class SentInGroups:
     def alike(self, workers: np.ndarray, links: np.ndarray) -> Colours:
         """Return which workers, tuples and links are alike, beginning with these colours of workers and links."""
         groups = self._dag.groups
-        members = [
-            first + np.repeat(np.arange(group.num_tuples), np.diff(group.first))
-            for first, group in zip(self._first_tuples[:-1], groups, strict=True)
-        ]
+        members = [first + group.tuples.owners for first, group in zip(self._first_tuples[:-1], groups, strict=True)]
         tuples = np.repeat(np.arange(len(groups)), np.diff(self._first_tuples)).astype(np.float64)
         for kind, group in zip(self.kinds, self._groups, strict=True):
             own = slice(*self._first_tuples[group : group + 2])
             sent = np.stack([tuples[own], kind.wire_bytes, kind.latency_ns, kind.load_ns.astype(np.float64)])
             offset = len(groups) if not len(tuples) else tuples.max() + 1
             tuples[own] = offset + np.unique(sent, axis=1, return_inverse=True)[1].reshape(-1)
-        all_members = np.concatenate([group.workers for group in groups]), np.concatenate(members)
+        all_members = np.concatenate([group.tuples.workers for group in groups]), np.concatenate(members)
         return refined(Colours(workers, tuples.astype(np.int64), links), all_members, self._crossings)
 
     def partition(self, colours: Colours) -> Partition:

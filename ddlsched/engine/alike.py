@@ -30,7 +30,7 @@ class Crossings(NamedTuple):
 
 
 class Colours(NamedTuple):
-    """A number for each worker, tuple and link: equal ones are alike, numbered in the order of the first of each."""
+    """A number for each worker, tuple and link: equal ones are alike."""
 
     workers: np.ndarray
     tuples: np.ndarray
@@ -66,7 +66,7 @@ def refined(first: Colours, members: tuple[np.ndarray, np.ndarray], crossings: C
             _numbered(mixed(now.links, carried)),
         )
         if finer.counts == now.counts:
-            return Colours(*(in_order(each) for each in now))
+            return now
         now = finer
 
 

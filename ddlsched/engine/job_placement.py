@@ -157,7 +157,6 @@ class JobPlacement:
         """Give a job of groups its GPUs, of whose workers and transfers some are simulated for others."""
         state, gpus = self._state, np.array(chosen, np.int64)
         sent = SentInGroups(self.groups.dag(number), self.costs, chosen, None)
-        self.groups.split_meeting(chosen, sent.links)
         if len(sent.links):
             state.check_service(number, sent.iteration_ns)
             state.jobs.communication_ns[number] = sent.iteration_ns

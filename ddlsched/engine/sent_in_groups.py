@@ -98,7 +98,7 @@ class SentInGroups:
         return np.cumsum([0, *(group.num_tuples for group in self._dag.groups)])
 
     @cached_property
-    def _crossings(self) -> Crossings:
+    def crossings(self) -> Crossings:
         """All crossings, of tuples of all groups, by places among the job's links; labels by kind and share."""
         none = np.zeros(0, np.int64)
         tuples = [self._first_tuples[group] + kind.tuples for kind, group in zip(self.kinds, self._groups, strict=True)]
@@ -106,16 +106,21 @@ class SentInGroups:
         numbers = np.repeat(np.arange(len(self.kinds)), [len(kind.links) for kind in self.kinds])
         return Crossings(np.concatenate([none, *tuples]), self._places, mixed(numbers, shares))
 
-    def alike(self, workers: np.ndarray, links: np.ndarray) -> Colours:
-        """Return which workers, tuples and links are alike, beginning with these colours of workers and links."""
+    @cached_property
+    def members(self) -> tuple[np.ndarray, np.ndarray]:
+        """Workers, and the tuple of each among those of all groups, an entry a membership."""
         groups = self._dag.groups
-        members = [first + group.tuples.owners for first, group in zip(self._first_tuples[:-1], groups, strict=True)]
-        tuples = np.repeat(np.arange(len(groups)), np.diff(self._first_tuples)).astype(np.uint64)
+        tuples = [first + group.tuples.owners for first, group in zip(self._first_tuples[:-1], groups, strict=True)]
+        return np.concatenate([group.tuples.workers for group in groups]), np.concatenate(tuples)
+
+    @cached_property
+    def tuples(self) -> np.ndarray:
+        """A number for each tuple, by its group and by what it sends."""
+        codes = np.repeat(np.arange(len(self._dag.groups)), np.diff(self._first_tuples)).astype(np.uint64)
         for kind, group in zip(self.kinds, self._groups, strict=True):
             own = slice(*self._first_tuples[group : group + 2])
-            tuples[own] = mixed(tuples[own], kind.wire_bytes, kind.latency_ns, kind.load_ns)
-        all_members = np.concatenate([group.tuples.workers for group in groups]), np.concatenate(members)
-        return refined(Colours(workers, tuples, links), all_members, self._crossings)
+            codes[own] = mixed(codes[own], kind.wire_bytes, kind.latency_ns, kind.load_ns)
+        return codes
 
     def partition(self, colours: Colours) -> Partition:
         """Return the classes of workers and, group by group, of tuples."""
@@ -165,6 +170,36 @@ class SentInGroups:
     def _kinds_and_classes(self, parts: Parts, partition: Partition) -> tuple[np.ndarray, np.ndarray]:
         classes = [partition.tuples[g][p] for g, p in zip(parts.group.tolist(), parts.place.tolist(), strict=True)]
         return self.kind_of[parts.task[parts.num_computes :]], np.array(classes, np.int64)
+
+
+def alike(jobs: Sequence[tuple[SentInGroups, Colours]]) -> list[Colours]:
+    """Return which workers, tuples and links of some jobs are alike, beginning with these colours of each.
+
+    Links that several jobs cross begin with the colours that they have in each.
+    """
+    links = np.unique(np.concatenate([sent.links for sent, _ in jobs]))
+    places = [np.searchsorted(links, sent.links) for sent, _ in jobs]
+    of_links = np.zeros(len(links), np.uint64)
+    for (_, first), own in zip(jobs, places, strict=True):
+        of_links[own] = mixed(of_links[own], first.links)
+    starts = [np.cumsum([0, *(len(first[what]) for _, first in jobs)]) for what in (0, 1)]
+    workers, tuples = (
+        np.concatenate(
+            [mixed(np.full(len(first[what]), number), first[what]) for number, (_, first) in enumerate(jobs)]
+        )
+        for what in (0, 1)
+    )
+    members = [np.concatenate([s.members[what] + starts[what][n] for n, (s, _) in enumerate(jobs)]) for what in (0, 1)]
+    crossings = Crossings(
+        np.concatenate([sent.crossings.tuple + starts[1][number] for number, (sent, _) in enumerate(jobs)]),
+        np.concatenate([own[sent.crossings.link] for (sent, _), own in zip(jobs, places, strict=True)]),
+        np.concatenate([sent.crossings.label for sent, _ in jobs]),
+    )
+    found = refined(Colours(workers, tuples, of_links), (members[0], members[1]), crossings)
+    return [
+        Colours(*(in_order(each) for each in (found.workers[a:b], found.tuples[c:d], found.links[own])))
+        for a, b, c, d, own in zip(starts[0], starts[0][1:], starts[1], starts[1][1:], places, strict=False)
+    ]
 
 
 class _Rows(NamedTuple):

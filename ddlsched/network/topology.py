@@ -193,7 +193,7 @@ class Network:
         self._gpus = tuple(gpus_of_servers or (self.cards,) * num_servers)
         self._first_ports = tuple(accumulate(self._gpus, initial=len(nics)))
         self.first_ports = np.array(self._first_ports)
-        """The number of each server's first port of a GPU, if ``inside`` is known; the first is how many cards there are."""
+        """Where the ports of each server's GPUs begin among the links, if ``inside`` is known; the first: the cards."""
         self.levels: dict[str, tuple[int, ...]] = self._levels()
         """Of each level, the narrowest first, the unit that each server is in; the first is ``server``."""
         if self.inside is not None and self.inside.by_rail and len({*self._gpus}) > 1:

@@ -176,8 +176,8 @@ class RailOptimised:
         """Return a number for each route, by its leaves and its spine."""
         ports = self.rails * self.planes
         first, last = (servers // self.hosts_per_unit * ports + cards for servers, cards in (sources, targets))
-        spine: np.ndarray = np.where(first == last, 0, targets[0] % self.spines)
-        return (first << 26 | last) * self.spines + spine
+        numbers: np.ndarray = (first << 26 | last) * self.spines + np.where(first == last, 0, targets[0] % self.spines)
+        return numbers
 
     def paths(self, graph: nx.Graph[Any], source: Any, target: Any) -> Sequence[Sequence[Node]]:
         """Return the path over each spine; inside a unit, and on one rail, the only one."""

@@ -102,4 +102,5 @@ def in_order(values: np.ndarray) -> np.ndarray:
     first[numbered[::-1]] = np.arange(len(numbered))[::-1]
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    return rank[numbered]
+    ordered: np.ndarray = rank[numbered]
+    return ordered

@@ -436,11 +436,12 @@ class Network:
 
     def alike_routes(self, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Return a number for each two cards; two with the same have the same links between switches on their route."""
+        numbers: np.ndarray = sources * self.first_ports[0] + targets
         alike = getattr(self._topology, "alike_routes", None)
-        if alike is None or self.inside is None:
-            return sources * self.first_ports[0] + targets
-        ends = np.divmod(sources, self.cards), np.divmod(targets, self.cards)
-        return np.asarray(guarded(f"topology {self._name}: alike_routes", lambda: alike(*ends)), np.int64)
+        if alike is not None and self.inside is not None:
+            ends = np.divmod(sources, self.cards), np.divmod(targets, self.cards)
+            numbers = np.asarray(guarded(f"topology {self._name}: alike_routes", lambda: alike(*ends)), np.int64)
+        return numbers
 
 
 def neighbours(num_servers: int, size: int) -> list[int]:

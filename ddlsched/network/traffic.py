@@ -198,10 +198,10 @@ class Pattern(NamedTuple):
         own = {first[a] + card: (a, card) for a, card in (*self.ends[:, :2].tolist(), *self.ends[:, 2:].tolist())}
         named = {port for each in self.moved for port in (*each.sent, *each.received)}
         ports = {network.port(domains[place] * servers, number): (place, number) for place, number in named}
-        self.found[form] = (
-            traffic,
-            *(np.array([at[x] for x in traffic.links if x in at], np.int64).reshape(-1, 2) for at in (own, ports)),
+        at_cards, at_ports = (
+            np.array([at[link] for link in traffic.links if link in at], np.int64).reshape(-1, 2) for at in (own, ports)
         )
+        self.found[form] = traffic, at_cards, at_ports
 
 
 def pattern_of(

@@ -255,7 +255,8 @@ def _places(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _kept(rows: np.ndarray, where: np.ndarray) -> np.ndarray:
     """Return of each row what is kept, of each as much."""
-    return rows[where].reshape(len(rows), -1)
+    kept: np.ndarray = rows[where].reshape(len(rows), -1)
+    return kept
 
 
 def _alike_rows(rows: np.ndarray) -> list[np.ndarray]:

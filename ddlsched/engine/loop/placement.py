@@ -13,7 +13,7 @@ from ddlsched.engine.loop.sharing.forecast import count_units
 from ddlsched.engine.loop.skipping.dormancy import wake
 from ddlsched.engine.loop.tasks import join_ready, mix, slowness, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
-from ddlsched.engine.loop.transfers import bytes_sent, leave_waiting_lists, link_waiting
+from ddlsched.engine.loop.transfers import bytes_sent, cut_state, leave_waiting_lists, link_waiting
 from ddlsched.engine.native.jit import called_from_python, njit
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.records.layout import Records, State
@@ -139,18 +139,25 @@ def stand_for_others(s: State, job: Records) -> None:
 
 
 @njit
-def spread_links(s: State, job: Records) -> None:
-    """Write down of the links of a job that leaves them for how long they were busy, as those simulated for them."""
-    if job.folded == 0:
-        return
-    job.folded = 0
-    s.run[0].num_folded -= 1
+def leave_folded(s: State, job: Records) -> None:
+    """A job leaves its links, of which those that no other uses are no longer simulated by another."""
+    if job.folded == 1:
+        job.folded = 0
+        s.run[0].num_folded -= 1
+        spread_links(s, job, 0)
+
+
+@njit
+def spread_links(s: State, job: Records, most_jobs: int) -> None:
+    """Write down of a job's links with so many jobs for how long they were busy, as those simulated for them."""
     for place in range(job.first_link, job.first_link + job.num_links):
         link = s.links[s.job_links[place]]
-        link.busy_ns += s.links[link.leader].busy_ns - link.leader_busy_ns if link.leader != s.job_links[place] else 0
+        if link.num_jobs <= most_jobs and link.leader != s.job_links[place]:
+            link.busy_ns += s.links[link.leader].busy_ns - link.leader_busy_ns
     for place in range(job.first_link, job.first_link + job.num_links):
-        s.links[s.job_links[place]].leader = s.job_links[place]
-        s.links[s.job_links[place]].folded = 0
+        link = s.links[s.job_links[place]]
+        if link.num_jobs <= most_jobs:
+            link.leader, link.folded = s.job_links[place], 0
 
 
 @njit
@@ -364,7 +371,8 @@ def remove_job(s: State, job: Records) -> None:
 def remove_finished(s: State) -> None:
     run = s.run[0]
     for place in range(run.num_finished):
+        cut_state(s, s.jobs[s.finished[place]])
         remove_job(s, s.jobs[s.finished[place]])
-        spread_links(s, s.jobs[s.finished[place]])
+        leave_folded(s, s.jobs[s.finished[place]])
         run.num_jobs_left -= 1
     run.num_finished = 0

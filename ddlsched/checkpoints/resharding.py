@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import tempfile
 import time
 from collections import Counter
@@ -243,7 +242,7 @@ def refuse_destination(final: Path, source: Path | str) -> None:
     """Raise InputError unless ``final`` is a new name in an existing writable local folder, outside ``source``."""
     if ":/" in str(final):
         raise InputError(f"{final}: is no local folder; expected one, on each host its own")
-    if os.path.lexists(final):
+    if final.exists() or final.is_symlink():
         raise InputError(f"{final}: exists; expected the name of a new folder")
     if not final.parent.is_dir():
         raise InputError(f"{final}: there is no folder {final.parent}; expected a name in an existing folder")

@@ -112,7 +112,10 @@ def test_an_archive_of_very_many_members_is_refused_in_one_line(tmp_path: Path) 
 
 
 def test_a_folder_whose_name_is_too_long_is_refused_in_one_line(tmp_path: Path) -> None:
-    for command in (["reshard", "a" * 5000, str(tmp_path / "b"), "--to", "tp=1"], ["checkpoint", "inspect", "a" * 5000]):
+    for command in (
+        ["reshard", "a" * 5000, str(tmp_path / "b"), "--to", "tp=1"],
+        ["checkpoint", "inspect", "a" * 5000],
+    ):
         done = run(*command)
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert "File name too long" in done.stderr

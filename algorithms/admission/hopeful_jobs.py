@@ -70,7 +70,7 @@ class HopefulJobs:
 
     def among(self, tenants: TenantsView) -> dict[int, QuotaNode]:
         """Return the numbers of the first jobs of queues that might start, and their queues."""
-        if any([self._has_changed(leaf, tenants) for leaf in self._leaves]):
+        if [leaf for leaf in self._leaves if self._has_changed(leaf, tenants)]:
             all_heads = self._heads.values()
             self._jobs = [job for heads in all_heads for job in heads.jobs]
             self._needs = np.concatenate([heads.needs for heads in all_heads])
@@ -96,7 +96,10 @@ def _hopeful(used, amounts, parents, downwards, rules, needs):  # type: ignore[n
     quota, kept, limits = amounts[0], amounts[1], amounts[2]
     none = len(parents) - 1
     available, free_here = np.zeros_like(used), np.maximum(0, kept - used)
-    lent, below = np.zeros_like(used), np.zeros_like(used)  # of queues and groups that lack quota; below, lacking or not
+    lent, below = (
+        np.zeros_like(used),
+        np.zeros_like(used),
+    )  # of queues and groups that lack quota; below, lacking or not
     for node in downwards:
         available[node] = quota[node] - used[node]
         if parents[node] != none:

@@ -13,7 +13,16 @@ from ddlsched.engine.outcome import Refused
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, PendingJobs, RunningJobs, TenantsView
+from ddlsched.policies.tenants_view import (
+    Admission,
+    HeldQuota,
+    NotAdmitted,
+    PendingJobs,
+    RunningJobs,
+    Size,
+    TenantsView,
+    size_of,
+)
 from ddlsched.policies.views import ClusterView
 
 __all__ = ["TenantRounds"]
@@ -63,7 +72,7 @@ class TenantRounds:
         self._reasons: dict[int, str] = {}
         self._freed, self._num_there, self._started = 0, 0, False
         self._next_capacity_ns = -1  # not looked at yet
-        self._no_place: set[tuple[int, int, str]] = set()
+        self._no_place: set[tuple[Size, str]] = set()
         self.refused: list[Refused] = []
 
     def place_queue(self) -> None:
@@ -144,7 +153,7 @@ class TenantRounds:
         """Return where a job goes, as if its victims had left."""
         if answer.gpus is not None:
             return list(answer.gpus)
-        size = answer.job.num_gpus, answer.job.memory_bytes, answer.kind
+        size = size_of(answer.job), answer.kind
         if answer.victims:
             cluster = cluster.without([victim.job for victim in answer.victims])
         elif size in self._no_place:

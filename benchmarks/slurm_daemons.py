@@ -102,6 +102,7 @@ class AccountedSlurm(LocalSlurm):
         return {**super().environment, "MYSQL_UNIX_PORT": self.socket}
 
     def _write_files(self) -> None:
+        self.settings = {**self.settings, "AccountingStoragePass": str(self.folder / "munge.socket")}
         super()._write_files()
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         database = self.folder / "slurmdbd.conf"

@@ -91,8 +91,8 @@ def main() -> None:
     cpu_s = time.process_time() - begin_s
     summary = result.summary()
     print(
-        f"{options.admission}, {options.placement}: {len(workload)} jobs, {options.nodes} servers, {cpu_s:.1f} s of CPU, "
-        f"{peak_mb():.0f} MB, {result.jobs['restarts'].sum():.0f} preemptions, "
+        f"{options.admission}, {options.placement}: {len(workload)} jobs, {options.nodes} servers, "
+        f"{cpu_s:.1f} s of CPU, {peak_mb():.0f} MB, {result.jobs['restarts'].sum():.0f} preemptions, "
         f"GPUs in use {summary['gpu_utilisation']:.2f}"
     )
 

@@ -15,7 +15,7 @@ from algorithms.admission.hopeful_jobs import HopefulJobs
 from algorithms.admission.kueue_classic import classic_victims
 from algorithms.admission.kueue_fair import FairRules, fair_victims
 from algorithms.admission.usage_history import UsageHistory
-from algorithms.admission.victims import Need, borrowers_of, lacking_of
+from algorithms.admission.victims import Need, borrowers_of, lacking_of, names_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
@@ -212,19 +212,23 @@ class KueueRun:
             return
         jobs = heads[:1] if leaf.queue.order == "strict" else heads
         new = [job for job in jobs if job.number not in refused]
+        others = names_of(lacking, leaf)
         for job in new:
-            yield from self._refused_now(Need(job, leaf, kind), lacking)
-        if len(new) == len(jobs) and any(other is not leaf for other in lacking):
+            if not others or self._told.get(job.number) != others or job.num_gpus > self._most_of(leaf, kind):
+                yield from self._refused_now(Need(job, leaf, kind), lacking)
+            refused.add(job.number)
+        if len(new) == len(jobs) and others:
             self._told_of[leaf] = heads, lacking, [job.number for job in jobs]
 
     def _refused_now(self, need: Need, lacking: list[QuotaNode]) -> Iterator[NotAdmitted]:
-        yield from self._refusal(need, _NEVER if self._is_too_large(need) else borrowers_of(need, lacking))
+        never = need.gpus > self._most_of(need.node, need.kind)
+        yield from self._refusal(need, _NEVER if never else borrowers_of(need, lacking))
 
-    def _is_too_large(self, need: Need) -> bool:
-        """Return whether a job needs more than its queue may ever use."""
-        if (most := self._most.get((need.node, need.kind))) is None:
-            most = self._most[need.node, need.kind] = need.node.most(need.kind)
-        return need.gpus > most
+    def _most_of(self, leaf: QuotaNode, kind: str) -> int:
+        """Return how many GPUs a queue may ever use."""
+        if (most := self._most.get((leaf, kind))) is None:
+            most = self._most[leaf, kind] = leaf.most(kind)
+        return most
 
     def _refusal(self, need: Need, reason: str) -> Iterator[NotAdmitted]:
         """Refuse a job until there is more room; say so if the reason is new."""
@@ -268,7 +272,7 @@ class KueueRun:
         height, more_above = _group_that_fits(need)
         if need.fits():
             return _Entry(need, _Mode.FIT, height)
-        if self._is_too_large(need):
+        if need.gpus > self._most_of(node, need.kind):
             return _Entry(need, _Mode.NO_FIT, 0, reason=_NEVER)
         rules = node.queue.preemption
         borrows = rules.borrow != "never" or (self._sharing and rules.reclaim != "never")

@@ -1,7 +1,8 @@
 """A training script of a user for ``ddlsched live``: DistributedDataParallel on a data set whose samples it counts.
 
 Environment: HIDDEN, the width of its network (default 64); SEED, of its first weights (default 0); PAUSE_S, by which
-each step is longer, and SAVE_S, by which each commit is, as that of a larger state would be (default 0).
+each step is longer, STEP_S, as long as it is at least, SAVE_S, by which each commit is longer, as that of a larger
+state would be, and READY_AT_S, from when on (of the clock that nobody sets) this process takes part (default 0).
 """
 
 from __future__ import annotations
@@ -28,12 +29,22 @@ class Seen:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the counts."""
-        time.sleep(float(os.environ.get("SAVE_S", "0")))
+        time.sleep(given_s("SAVE_S"))
         return {"times": self.times}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Take counts."""
         self.times = state["times"]
+
+
+def given_s(name: str) -> float:
+    """Return seconds from the environment."""
+    return float(os.environ.get(name, "0"))
+
+
+def sleep_until(time_s: float) -> None:
+    """Sleep until a time of the clock that nobody sets."""
+    time.sleep(max(time_s - time.monotonic(), 0.0))
 
 
 def main() -> None:
@@ -42,7 +53,7 @@ def main() -> None:
     inputs = torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(2))
     targets = inputs.prod(dim=1, keepdim=True).tanh() + inputs.sum(dim=1, keepdim=True)
     torch.manual_seed(int(os.environ.get("SEED", "0")))
-    pause_s = float(os.environ.get("PAUSE_S", "0"))
+    pause_s, step_s = given_s("PAUSE_S"), given_s("STEP_S")
     hidden = int(os.environ.get("HIDDEN", "64"))
     layers = torch.nn.Linear(8, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, hidden), torch.nn.Linear(hidden, 1)
     model, seen = torch.nn.Sequential(*layers), Seen()
@@ -52,6 +63,7 @@ def main() -> None:
         parallel = DistributedDataParallel(model)
 
         def step(number: int) -> float:
+            end_s = time.monotonic() + step_s
             time.sleep(pause_s)
             batch = order[number * BATCH : (number + 1) * BATCH]
             mine = batch[rank * BATCH // ranks : (rank + 1) * BATCH // ranks]
@@ -66,10 +78,12 @@ def main() -> None:
             distributed.all_reduce(mean)
             optimiser.step()
             seen.times += drawn
+            sleep_until(end_s)
             return float(mean)
 
         return step
 
+    sleep_until(given_s("READY_AT_S"))
     train(begin, state={"model": model, "optimiser": optimiser, "seen": seen}, samples_a_step=BATCH)
 
 

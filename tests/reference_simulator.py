@@ -327,6 +327,7 @@ class Simulation:
     segments: list[TransferSegment] = field(default_factory=list)
     events: int = 0
     down: set[int] = field(default_factory=set)
+    slowdowns_at_first: list[float] = field(default_factory=list)
     elastic: Elastic | None = None
     interference: InterferenceModel | None = None
     waiting: Waiting | None = None
@@ -512,6 +513,8 @@ class Simulation:
                 self.down.add(change.server)
             else:
                 self.down.remove(change.server)
+                first, end = self.cluster.first_gpus[change.server : change.server + 2]
+                self.slowdowns[first:end] = self.slowdowns_at_first[first:end]
         for change in sorted((change for change in changes if change.fails), key=lambda change: change.warned):
             for state in [s for s in self.residents if change.server in s.servers and not s.finished]:
                 before = state.samples_left
@@ -525,6 +528,8 @@ class Simulation:
 
     def hit(self, strike: Strike) -> None:
         """Jobs hang where they are and start again there; those that hang already go on hanging."""
+        for gpu in strike.gpus:
+            self.slowdowns[gpu] *= strike.slowdown
         hit = [s for s in self.residents if s.number == strike.job or set(s.gpus) & set(strike.gpus)]
         for state in sorted(hit, key=lambda s: s.number):
             if strike.hang_ns is None or state.finished or self.now_ns <= state.hangs_until_ns:
@@ -904,6 +909,7 @@ def reference_simulate(
         interference=interference,
         waiting=Waiting(placement) if placement in NAMES else None,
     )
+    simulation.slowdowns_at_first = list(simulation.slowdowns)
     if disturbances.prediction_error:
         factors = np.exp(disturbances.prediction_error * streams[3].standard_normal(len(jobs)))
         for state, factor in zip(jobs, factors, strict=True):

@@ -111,6 +111,7 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "recovery": (["wait", "--failures", "rsc-2"], ("disturbances", "recovery"), "wait"),
         "health": (["repeated-failures", "--failures", "rsc-2"], ("disturbances", "health"), "repeated-failures"),
         "restart_gpu_s": (["0.5", "--failures", "rsc-2"], ("disturbances", "restart_gpu_s"), 0.5),
+        "restart_iterations": (["2.5", "--failures", "rsc-2"], ("disturbances", "restart_iterations"), 2.5),
         "restart_s": (["1.5", "--server-mtbf-s", "50"], ("disturbances", "restart_s"), 1.5),
         "state_mb": (["100", "--order", "stopping-srtf"], ("disturbances", "state_mb"), 100.0),
         "state_share": (["0.5", "--order", "stopping-srtf"], ("disturbances", "state_share"), 0.5),

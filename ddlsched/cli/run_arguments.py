@@ -22,6 +22,7 @@ _NEEDS = {
     "recovery": _FAILING,
     "health": _FAILING,
     "restart_gpu_s": (*_FAILING, "order", "placement", "queues"),
+    "restart_iterations": (*_FAILING, "order", "placement", "queues"),
     "restart_s": (*_FAILING, "order", "placement", "queues"),
     "state_mb": ("order", "placement", "queues", "checkpoint"),
     "state_share": ("order", "placement", "queues", "checkpoint"),

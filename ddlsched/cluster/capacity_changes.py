@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -34,7 +35,8 @@ class CapacityChange(NamedTuple):
 class Strike(NamedTuple):
     """A failure that hits jobs while their servers stay: those on ``gpus``, or the one of number ``job``.
 
-    They hang for ``hang_ns``; None: nobody notices.
+    They hang for ``hang_ns``; None: nobody notices. With a ``slowdown`` above 1 none hangs: the GPUs compute so many
+    times as long until their server comes back.
     """
 
     time_ns: int
@@ -42,6 +44,7 @@ class Strike(NamedTuple):
     gpus: range
     job: int
     hang_ns: int | None
+    slowdown: float = 1.0
 
 
 Change: TypeAlias = CapacityChange | Strike
@@ -94,15 +97,20 @@ _COMES, _GOES, _FAILS = range(3)
 
 
 def drawn_changes(
-    causes: Sequence[FailureCause], places: FailurePlaces, rng: np.random.Generator, replaced: Collection[int] = ()
+    causes: Sequence[FailureCause],
+    places: FailurePlaces,
+    rng: np.random.Generator,
+    replaced: Collection[int] = (),
+    check_s: float = inf,
 ) -> Iterator[Change]:
     """Yield what fails and comes back, in order of time, without an end.
 
     A thing fails again after its repair. While its servers are down it cannot: such a failure is none, and the next is
     drawn from then. A server that is down already does not go down again, nor is its repair any later. Of a lemon that
     has been ``replaced``, as many failures are none as make its rate that of the others (exact of exponential times).
+    What is slow goes at the latest at the next multiple of ``check_s``; it is as before once its server has come back.
     """
-    return _Draws(causes, places, rng, replaced).changes()
+    return _Draws(causes, places, rng, replaced, check_s).changes()
 
 
 class _Draws:
@@ -112,8 +120,11 @@ class _Draws:
         places: FailurePlaces,
         rng: np.random.Generator,
         replaced: Collection[int],
+        check_s: float,
     ) -> None:
         self._rng, self._replaced, self._down = rng, replaced, set[int]()
+        self._check_ns = ns_from_s(check_s) if check_s < MAX_NS / 1e9 else MAX_NS
+        self._slow: dict[int, int] = {}  # since when, of each thing that is slow
         self._coming: list[tuple[int, int, int, int, list[int]]] = []  # time, what, first server, thing, servers
         luck = rng.random(places.num_servers) if any(cause.lemon_share for cause in causes) else None
         self._things = [thing for cause in causes for thing in _things(cause, places, luck)]
@@ -151,7 +162,11 @@ class _Draws:
 
     def _come(self, now_ns: int, number: int, servers: list[int]) -> Iterator[Change]:
         self._down.difference_update(servers)
-        self._fails_after(now_ns, number)
+        mended = [slow for slow in self._slow if self._things[slow].home in servers]
+        for slow in mended:
+            del self._slow[slow]
+        for thing in dict.fromkeys((number, *mended)):
+            self._fails_after(now_ns, thing)
         return (CapacityChange(now_ns, False, server) for server in servers)
 
     def _is_none(self, thing: _Thing) -> bool:
@@ -160,9 +175,11 @@ class _Draws:
             return False
         return bool(self._rng.random() * thing.cause.lemon_times >= 1)
 
-    def _go(self, now_ns: int, number: int, _: list[int]) -> Iterator[Change]:
+    def _go(self, now_ns: int, number: int, since: list[int]) -> Iterator[Change]:
         thing = self._things[number]
         cause = thing.cause
+        if cause.slows and (since != [self._slow.get(number)] or self._down.issuperset(thing.servers)):
+            return iter(())  # what is slow has been repaired, or is being
         if not cause.hangs and self._is_none(thing):
             self._fails_after(now_ns, number)
             return iter(())
@@ -179,6 +196,14 @@ class _Draws:
         cause, hang_ns = thing.cause, thing.cause.noticed_ns
         if (thing.servers and self._down.issuperset(thing.servers)) or self._is_none(thing):
             self._fails_after(now_ns, number)
+            return
+        if cause.slows:
+            self._slow[number] = now_ns
+            found_ns = min(
+                now_ns + (MAX_NS if hang_ns is None else hang_ns), -(-now_ns // self._check_ns) * self._check_ns
+            )
+            self._coming.append((found_ns, _GOES, thing.servers[0], number, [now_ns]))
+            yield Strike(now_ns, cause.cause, thing.gpus, thing.job, None, cause.slowdown)
             return
         if cause.takes == "job" or hang_ns is None:
             self._fails_after(now_ns, number)

@@ -100,6 +100,8 @@ class Disturbances:
         Time for which a job holds its GPUs before it goes on after a failure, a stop or a move, seconds.
     restart_gpu_s
         Further such time for each of the job's GPUs, seconds: start-up grows with the number of ranks.
+    restart_iterations
+        Further such time: the compute of so many iterations, lost to warm-up; not of elastic jobs.
     state_mb
         What a job that a policy stopped or moves takes along from each of its GPUs over the network to other servers,
         MB (1e6 B); 0 is nothing, by default it is a part of the memory that the job takes there.
@@ -125,6 +127,7 @@ class Disturbances:
     health: HealthPolicy | str | None = None
     restart_s: float = ranged(0.0, 0.0, LAST_S)
     restart_gpu_s: float = ranged(0.0, 0.0, LAST_S)
+    restart_iterations: float = ranged(0.0, 0.0, 1000.0)
     state_mb: float | None = ranged(None, 0.0, MAX_NS / 1e6)
     state_share: float = ranged(1.0, 0.0, 1.0)
     prediction_error: float = ranged(0.0, 0.0, 10.0)
@@ -139,9 +142,9 @@ class Disturbances:
         _refuse_overlap(outages)
         if self.state_mb is not None and self.state_share != 1.0:
             raise InputError("disturbances: both state_mb and state_share are given; expected one of them")
-        self._check_doors()
         object.__setattr__(self, "outages", outages)
         object.__setattr__(self, "failures", failures)
+        self._check_doors()
 
     def _check_doors(self) -> None:
         """Refuse doors that are none, or that do not go together."""
@@ -150,8 +153,11 @@ class Disturbances:
             resolve("recovery", self.recovery)
         if self.checkpoint_policy is not None and self.checkpoint_iterations != 1:
             raise InputError("disturbances: checkpoint and checkpoint_iterations are given; expected one of them")
-        if self.checkpoint is None and (store != CheckpointStore() or (health is not None and health.check_s < inf)):
-            raise InputError("disturbances: checkpoint_to and check_s need checkpoints; expected checkpoint as well")
+        checks = health is not None and health.check_s < inf and not any(cause.slows for cause in self.causes)
+        if self.checkpoint is None and (store != CheckpointStore() or checks):
+            raise InputError(
+                "disturbances: checkpoint_to needs checkpoints, check_s these or slow GPUs; expected checkpoint as well"
+            )
 
     @property
     def checkpoint_policy(self) -> CheckpointPolicy | None:
@@ -187,9 +193,9 @@ class Disturbances:
         lasting = self.jitter_cv > 0 or self.straggler_share > 0 or self.prediction_error > 0
         return lasting or bool(self.causes)
 
-    def restart_ns(self, num_gpus: int) -> int:
-        """Return for how long a job of so many GPUs that starts again holds them, nanoseconds."""
-        return ns_from_s(self.restart_s + self.restart_gpu_s * num_gpus)
+    def restart_ns(self, num_gpus: int, iteration_ns: int) -> int:
+        """Return for how long a job of so many GPUs, and such compute an iteration, holds them at a start again, ns."""
+        return ns_from_s(self.restart_s + self.restart_gpu_s * num_gpus) + round(self.restart_iterations * iteration_ns)
 
     @property
     def moves_state(self) -> bool:
@@ -214,13 +220,13 @@ class Disturbances:
         InputError
             An outage of a server that the cluster does not have.
         """
-        outages = _listed(self.outages)
+        outages, health = _listed(self.outages), self.health_policy
         for outage in outages:
             if outage.server >= places.num_servers:
                 last = places.num_servers - 1
                 raise InputError(f"outage of server {outage.server}: the cluster's servers are 0 to {last}")
         if self.causes:
-            return drawn_changes(self.causes, places, rng, replaced)
+            return drawn_changes(self.causes, places, rng, replaced, inf if health is None else health.check_s)
         return iter(sorted(change for outage in outages for change in _changes_of(outage)))
 
     def misjudged_iterations(self, iterations: np.ndarray, most: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -18,7 +18,7 @@ _TABLES = Path(__file__).parent / "failure_tables"
 PRESETS = tuple(sorted(path.stem for path in _TABLES.glob("*.csv")))
 """Names of published tables."""
 _DAY_S = 86_400.0
-_NUMBERS = ("shape", "lemon_share", "lemon_times")
+_NUMBERS = ("shape", "slowdown", "lemon_share", "lemon_times")
 _NEEDED = ("cause", "per", "per_1000_days")
 _FURTHER = ("takes", "noticed_s", "repair_s", "warned", "least_gpus", *_NUMBERS, "source")
 _WIDTH = {"job": 0, "gpu": 0, "server": 1}
@@ -46,6 +46,9 @@ class FailureCause:
         Mean time until what went down is back, exponentially distributed, seconds; infinite: never.
     shape
         Of a Weibull distribution of times to failure; 1 is the exponential one.
+    slowdown
+        Above 1: a GPU, or a server's GPUs, compute so many times as long in place of jobs that hang, until what it
+        takes goes, once that is noticed or a check of ``health`` finds it, and is repaired.
     warned
         Whether jobs can save their work before, as maintenance that is announced lets them.
     least_gpus
@@ -62,6 +65,7 @@ class FailureCause:
     noticed_s: float = 0.0
     repair_s: float = 3600.0
     shape: float = ranged(1.0, 0.1, 20.0)
+    slowdown: float = ranged(1.0, 1.0, 1e6)
     warned: bool = False
     least_gpus: int = ranged(1, 1)
     lemon_share: float = ranged(0.0, 0.0, 1.0)
@@ -82,6 +86,10 @@ class FailureCause:
             raise InputError(f"{who}: takes is {self.takes!r}, but it is a cause of jobs; expected job")
         if self.warned and self.hangs:
             raise InputError(f"{who}: is warned of, so it takes a server or rack at once; expected noticed_s 0")
+        if self.slows and (self.per not in ("gpu", "server") or self.takes == "job" or not self.noticed_s > 0):
+            raise InputError(
+                f"{who}: slowdown is {self.slowdown}; expected it per gpu or server, noticed_s above 0, takes no job"
+            )
         if self.least_gpus > 1 and self.per != "job":
             raise InputError(f"{who}: least_gpus is {self.least_gpus}; expected it of causes of jobs only")
 
@@ -89,6 +97,11 @@ class FailureCause:
     def hangs(self) -> bool:
         """Whether it hits jobs before, or without, that a server goes down."""
         return self.noticed_s > 0 or self.takes == "job"
+
+    @property
+    def slows(self) -> bool:
+        """Whether it hits jobs by slow GPUs alone."""
+        return self.slowdown > 1
 
     @property
     def noticed_ns(self) -> int | None:
@@ -119,7 +132,8 @@ def read_causes(given: str) -> tuple[FailureCause, ...]:
     """Return the causes of a published table, by its name, or of a CSV file.
 
     Columns: cause, per, per_1000_days (failures of a thousand such things in a day); optionally takes, noticed_s (also
-    ``never``), repair_s (also ``never``), shape, warned (0, 1), least_gpus, lemon_share, lemon_times, source (unread).
+    ``never``), repair_s (also ``never``), shape, slowdown, warned (0, 1), least_gpus, lemon_share, lemon_times, source
+    (unread).
 
     Raises
     ------

@@ -75,8 +75,8 @@ class CheckpointStore:
     servers
         Storage is on so many servers, the cluster's last, each as fast as its network card.
     background_share
-        0: a job waits until its state is written. Otherwise it goes on meanwhile and loses this share of the compute;
-        then the state crosses the network without contending, and is safe when it would be there on a free one.
+        0: a job waits until its state is written. Otherwise it goes on meanwhile, and loses this share of the compute
+        that writing takes on a free network; what goes over the network contends with all that is sent.
     """
 
     to: Literal["disk", "peer", "storage"] = "disk"

@@ -91,6 +91,8 @@ class Checkpointing:
         begin_ns = state.now_ns if jobs.restarting.item(number) else state.begin_of_work_ns(number, stay)
         if state.now_ns < begin_ns + interval_ns:
             self._at(begin_ns + interval_ns, lambda: self._save_soon(number, stay, interval_ns))
+        elif jobs.flows_left.item(number):  # what it saved before is still on its way
+            self._at(state.now_ns + interval_ns, lambda: self._save_soon(number, stay, interval_ns))
         elif not jobs.leaving.item(number):  # else a policy moves it, with its state
             if jobs.dormant.item(number):
                 wake(state.arrays, number)
@@ -118,13 +120,14 @@ class Checkpointing:
             self._write_ns[number] = before.begin_ns - before.from_ns
         state.now.num_queued[0] -= 1  # it has joined the queue last
         in_background = self._store.background_share > 0
-        sends = [] if in_background else self._writes(number, before.gpus)
+        sends = self._writes(number, before.gpus)
         hold_ns = self._stall_ns(before.gpus, number) if in_background or not self._store.sends else 0
-        self._placing.put_after(number, list(before.gpus), hold_ns, sends)
+        self._placing.put_after(number, list(before.gpus), hold_ns, sends, in_background=in_background)
         state.jobs.restarts[number] -= 1  # which counts what is no restart
         stay = state.stays[-1]
         stay.saved = True
-        stay.safe_ns = state.now_ns + self._alone_ns(before.gpus, number) if in_background else -1
+        if in_background:
+            stay.safe_ns = MAX_NS if sends else state.now_ns + self._alone_ns(before.gpus, number)
 
     def _stall_ns(self, gpus: Sequence[int], number: int) -> int:
         """Return for how long a checkpoint holds a job up on a free network."""

@@ -25,6 +25,7 @@ from ddlsched.engine.sent_in_groups import SentInGroups
 from ddlsched.engine.state_transfers import StateTransfer, StateTransfers
 from ddlsched.policies.views import ClusterView, JobQueue, JobView, TransferView
 from ddlsched.units import NS_PER_S
+from ddlsched.workload.elastic_job import ElasticJob
 
 __all__ = ["JobPlacement"]
 
@@ -99,7 +100,8 @@ class JobPlacement:
 
     def restart_ns(self, number: int) -> int:
         """Return for how long a job that was stopped holds its GPUs before it starts."""
-        return self._disturbances.restart_ns(self._state.workload[number].num_gpus)
+        job = self._state.workload[number]
+        return self._disturbances.restart_ns(job.num_gpus, 0 if isinstance(job, ElasticJob) else job.dag.compute_ns)
 
     def put(self, number: int, gpus: list[int]) -> None:
         """Give a job its GPUs, in placement order; one that was stopped holds them before it starts."""
@@ -124,19 +126,30 @@ class JobPlacement:
         self.reservations += changed
         self._reserved_ns = dict(reserved_ns)
 
-    def put_after(self, number: int, chosen: list[int], hold_ns: int, sends: list[StateTransfer] | None = None) -> None:
+    def put_after(
+        self,
+        number: int,
+        chosen: list[int],
+        hold_ns: int,
+        sends: list[StateTransfer] | None = None,
+        *,
+        in_background: bool = False,
+    ) -> None:
         """Give a job its GPUs, in placement order; it starts after ``hold_ns``, and after what it ``sends`` before.
 
-        By default that is its own state, if that is elsewhere.
+        By default that is its own state, if that is elsewhere. What it sends ``in_background`` nobody waits for.
         """
         if self.groups.folds(number):
             self._put_folded(number, chosen, hold_ns)
         else:
-            self._put(number, chosen, hold_ns, self._state_transfers(number, chosen) if sends is None else sends)
+            own = self._state_transfers(number, chosen) if sends is None else sends
+            self._put(number, chosen, hold_ns, own, in_background=in_background)
         for tell in self.started:
             tell(number)
 
-    def _put(self, number: int, chosen: list[int], hold_ns: int, transfers: list[StateTransfer]) -> None:
+    def _put(
+        self, number: int, chosen: list[int], hold_ns: int, transfers: list[StateTransfer], *, in_background: bool
+    ) -> None:
         state, costs, dag = self._state, self.costs, self._state.workload[number].dag
         planned = costs.planned(dag, chosen, self._routes.of_job(number))
         crossed = [*chain.from_iterable(transfer.links for transfer in planned)]
@@ -144,14 +157,14 @@ class JobPlacement:
             reduces_ns = costs.iteration_ns(dag, planned)
             state.check_service(number, reduces_ns)
             state.jobs.communication_ns[number] = reduces_ns
-        self._join(number, chosen, planned, crossed, -1 if transfers else hold_ns)
+        self._join(number, chosen, planned, crossed, -1 if transfers and not in_background else hold_ns)
         self._note_start(number, chosen, planned, state.now_ns, hold_ns)
         if transfers:
             stay = state.stays[-1]
             stay.links_of |= {-1 - place: transfer.links for place, transfer in enumerate(transfers)}
-            stay.state_bytes = sum(transfer.size_bytes for transfer in transfers)
+            stay.state_bytes = 0 if in_background else sum(transfer.size_bytes for transfer in transfers)
             self._make_room(sum(len(transfer.links) for transfer in transfers), 0)
-            self._transfers.send(number, transfers, hold_ns)
+            self._transfers.send(number, transfers, -1 if in_background else hold_ns)
 
     def _put_folded(self, number: int, chosen: list[int], hold_ns: int) -> None:
         """Give a job of groups its GPUs, of whose workers and transfers some are simulated for others."""

@@ -51,7 +51,8 @@ class Residency:
     the links that each transfer crosses, by its task's number, an entry a crossing; those of state are below 0.
     ``state_bytes`` is what of its state comes over the network to begin with. From ``begin_ns`` on it works, with
     ``iterations_left``, which is known when it ends; ``saved`` says that it began with a checkpoint, which in the
-    background is whole at ``safe_ns``, and ``lost`` that a failure has undone its work.
+    background is whole at ``safe_ns`` (set when a stay ends, if it crossed the network), and ``lost`` that a failure
+    has undone its work.
     """
 
     job: int

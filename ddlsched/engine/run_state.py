@@ -97,6 +97,8 @@ class RunState:
         stay = self.stays[self.jobs.stay.item(number)]
         stay.to_ns, stay.ended_by = self.now_ns, why
         stay.begin_ns = self.begin_of_work_ns(number, stay)
+        if stay.safe_ns == MAX_NS and self.jobs.saved_ns.item(number) > stay.from_ns:
+            stay.safe_ns = int(self.jobs.saved_ns.item(number))
 
     def begin_of_work_ns(self, number: int, stay: Residency) -> int:
         """Return from when on a job has worked in its last stay; MAX_NS if its state never came."""

@@ -16,7 +16,7 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.checkpointing import Checkpointing
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
+from ddlsched.engine.loop.failures import fail_gpus, restore_gpus, slow_gpus
 from ddlsched.engine.loop.from_python import stop_job
 from ddlsched.engine.outcome import JobFailure
 from ddlsched.engine.records.field_values import NEVER, JobState
@@ -87,6 +87,7 @@ class ServerOutages:
         self._failed_s: defaultdict[int, list[float]] = defaultdict(list)
         self._calls: list[tuple[int, int, Callable[[], None]]] = []
         self._num_calls = count()
+        self._slowness = state.gpus.slowness.copy()
         self._expect_change()
 
     def begin(self) -> None:
@@ -132,6 +133,9 @@ class ServerOutages:
         for number in fixed if self.recovery is not None else ():
             self.recovery.recover(number)  # type: ignore[union-attr]
         for strike in strikes:
+            if strike.slowdown > 1:
+                self._placing.groups.split_meeting(strike.gpus, np.array([], np.int64))
+                slow_gpus(state.arrays, np.array(strike.gpus, np.int64), strike.slowdown)
             for number in self._hit(strike):
                 self._strike(number, strike)
         while self._calls and self._calls[0][0] <= state.now_ns:
@@ -160,6 +164,8 @@ class ServerOutages:
                     going.append(change)
             else:
                 self.outages.append((change.server, self.down.pop(change.server), state.now_ns))
+                gpus = self._gpus(change.server)
+                state.gpus.slowness[gpus] = self._slowness[gpus]  # what was slow is repaired
                 if recovery is None or recovery.comes(change.server):
                     come.append(change.server)
             self._expect_change()
@@ -222,7 +228,8 @@ class ServerOutages:
         if strike.hang_ns is None:
             stay = state.jobs.stay.item(number)
             self.failures.append(JobFailure(number, state.now_ns, strike.cause, 0, stay, None))
-            self._find_later(number, len(self.failures) - 1)
+            if strike.slowdown == 1:
+                self._find_later(number, len(self.failures) - 1)
             return
         lost_ns = self._start_again(number, strike.cause, strike.hang_ns)
         stay = state.jobs.stay.item(number)

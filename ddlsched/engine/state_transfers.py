@@ -70,7 +70,10 @@ class StateTransfers:
         return StateTransfer((ends[0], *path.links, ends[1]), size_bytes, path.latency_s)
 
     def send(self, number: int, transfers: Sequence[StateTransfer], hold_ns: int) -> None:
-        """Have a job that has just been placed wait for its state, and then hold its GPUs for ``hold_ns``."""
+        """Have a job that has just been placed wait for its state, and then hold its GPUs for ``hold_ns``.
+
+        Below 0 it works meanwhile.
+        """
         state = self._state
         first = state.jobs.first_flow.item(number)
         for flow, transfer in enumerate(transfers, start=first):

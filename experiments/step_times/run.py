@@ -4,8 +4,8 @@
     python experiments/step_times/run.py --splits 1 --only fsdp   # seconds
 
 Constants of each program are fitted to two thirds of its settings (some whole pairs of model and GPU are left out)
-and judged on the others; then to all but one pair, or but one kind of GPU, each in turn. The last fit takes all rows;
-its constants are those of ddlsched/training/estimate/measured.py.
+and judged on the others; then to all but one pair, but one model, or but one kind of GPU, each in turn. The last fit
+takes all rows; its constants are those of ddlsched/training/estimate/measured.py.
 """
 
 from __future__ import annotations
@@ -219,18 +219,17 @@ def split(runs: Sequence[PublishedRun], seed: int) -> np.ndarray:
 
 
 class Fold(NamedTuple):
-    """Rows that a fit does not see, and how they were chosen: at random, as a whole pair or a kind of GPU."""
+    """Rows that a fit does not see, and how they were chosen: at random, as a whole pair, a model or a kind of GPU."""
 
     kind: str
     out: np.ndarray
 
 
 def folds(runs: Sequence[PublishedRun], splits: int) -> list[Fold]:
-    """Return random thirds, each pair of model and GPU, and each GPU of programs whose GPUs share constants."""
+    """Return random thirds, each pair of model and GPU, each model, and each GPU of programs whose GPUs share them."""
     found = [Fold("a third", split(runs, seed)) for seed in range(splits)]
-    pairs = [(run.row["model"], run.gpu) for run in runs]
-    gpus = [run.gpu for run in runs]
-    for kind, keys in (("a pair", pairs), ("a GPU", gpus)):
+    models, gpus = [run.row["model"] for run in runs], [run.gpu for run in runs]
+    for kind, keys in (("a pair", list(zip(models, gpus, strict=True))), ("a model", models), ("a GPU", gpus)):
         if len(set(keys)) > 1:
             found += [Fold(kind, np.array([key == one for key in keys])) for one in sorted(set(keys))]
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from math import inf
 
@@ -21,7 +22,7 @@ from ddlsched.cluster.failure_causes import PRESETS, FailureCause, read_causes
 from ddlsched.errors import InputError
 from topologies.star import Star
 
-HEADER = "cause,per,per_1000_days,takes,noticed_s,repair_s,shape,warned,least_gpus,lemon_share,lemon_times"
+HEADER = "cause,per,per_1000_days,takes,noticed_s,repair_s,shape,warned,least_gpus,lemon_share,lemon_times,slowdown"
 
 
 def test_published_tables_are_read() -> None:
@@ -63,11 +64,12 @@ def test_llama_3_is_interrupted_as_often_by_each_cause_as_published() -> None:
         ("a,server,1,,,,,,8,,", "least_gpus is 8"),
         ("a,server,1,,,,99,,,,", "shape is 99.0"),
         ("a,server,1,,,,,,,,0.5", "lemon_times is 0.5"),
+        ("a,rack,1,,never,,,,,,,2", "slowdown is 2.0; expected it per gpu or server"),
     ],
 )
 def test_a_table_says_where_it_is_wrong(tmp_path, row, said) -> None:
     path = tmp_path / "causes.csv"
-    path.write_text(f"{HEADER}\n{row}\n")
+    path.write_text(f"{HEADER}\n{row}{',' * (HEADER.count(',') - row.count(','))}\n")
     if said is None:
         assert read_causes(str(path))[0].noticed_s == inf
         return
@@ -161,6 +163,46 @@ def test_what_nobody_notices_stops_nobody() -> None:
     assert {(failure.cause, failure.hang_ns) for failure in result.finished.failures} == {("silent", None)}
 
 
+SLOW = FailureCause(cause="slow", per="gpu", mtbf_s=1e4, noticed_s=inf, repair_s=1e-3, slowdown=3.0)
+
+
+def struck_at_s(places, **given):
+    """Return when, of which GPU, and when its server goes, of the first failures by a slow GPU."""
+    changes = itertools.islice(drawn_changes([SLOW], places, np.random.default_rng(0), **given), 30)
+    return [(type(each).__name__, each.time_ns / 1e9) for each in changes]
+
+
+def test_a_slow_gpu_that_nobody_looks_for_stays_slow() -> None:
+    """On two servers of one GPU: the tasks of a job of both that begin later take three times as long."""
+    job = data_parallel_job("a", gpus=2, iterations=20_000, forward_s=0.0, backward_s=1.0)
+    result = ddlsched.simulate(
+        ddlsched.Workload.of([job]),
+        ddlsched.Cluster(num_servers=2, gpus_per_server=1),
+        placement="first-fit",
+        disturbances=Disturbances(failures=(SLOW,)),
+        seed=0,
+    )
+    hit_s = [failure.time_ns / 1e9 for failure in result.finished.failures]
+    quick = math.ceil(hit_s[0])  # iterations that began before
+    assert result.jobs["jct_s"].tolist() == [quick + 3.0 * (20_000 - quick)]
+    assert {failure.hang_ns for failure in result.finished.failures} == {None}
+
+
+def test_a_check_finds_a_slow_gpu_whose_server_is_repaired() -> None:
+    """Every 100 s: its server goes then, the job starts again at the old speed 1 ms later on average."""
+    kinds = struck_at_s(FailurePlaces(range(3)), check_s=100.0)
+    struck = [time_s for kind, time_s in kinds if kind == "Strike"]
+    gone = [time_s for kind, time_s in kinds[1::3]]
+    assert gone == [100 * math.ceil(time_s / 100) for time_s in struck[: len(gone)]]
+    job = data_parallel_job("a", gpus=2, iterations=20_000, forward_s=0.0, backward_s=1.0)
+    result = run(SLOW, jobs=[job], health="repeated-failures:count=99,check_s=100")
+    lost_s = [
+        (100 - failure.time_ns / 1e9 % 100) * 2 / 3 for failure in result.finished.failures if failure.hang_ns is None
+    ]
+    assert lost_s
+    assert result.jobs["jct_s"][0] == pytest.approx(20_000 + sum(lost_s), abs=4 * len(lost_s))
+
+
 def test_a_server_goes_when_the_hang_is_noticed() -> None:
     cause = FailureCause(cause="gpu", per="gpu", mtbf_s=300.0, noticed_s=7.0, repair_s=20.0)
     changes = drawn(cause, FailurePlaces(range(0, 6, 2)), 400)
@@ -174,7 +216,7 @@ def test_a_server_goes_when_the_hang_is_noticed() -> None:
 
 CAUSES = st.lists(
     st.builds(
-        lambda per, takes, noticed_s, number, mtbf_s, shape: FailureCause(
+        lambda per, takes, noticed_s, number, mtbf_s, shape, slowdown: FailureCause(
             cause=f"{per}-{number}",
             per=per,
             takes="job" if per == "job" else "rack" if per == "rack" else takes,
@@ -182,6 +224,7 @@ CAUSES = st.lists(
             mtbf_s=mtbf_s,
             shape=shape,
             repair_s=3.0,
+            slowdown=slowdown if per in ("gpu", "server") and takes != "job" and noticed_s > 0 else 1.0,
         ),
         st.sampled_from(["gpu", "server", "rack", "job"]),
         st.sampled_from(["job", "server", "rack"]),
@@ -189,6 +232,7 @@ CAUSES = st.lists(
         st.integers(0, 9),
         st.sampled_from([15.0, 60.0]),
         st.sampled_from([1.0, 2.0]),
+        st.sampled_from([1.0, 1.7, 4.0]),
     ),
     min_size=1,
     max_size=3,
@@ -197,10 +241,14 @@ CAUSES = st.lists(
 
 
 @settings(max_examples=25, deadline=None)
-@given(CAUSES, st.integers(0, 5), st.sampled_from([1, 3]), st.sampled_from([0.0, 2.0]))
-def test_jobs_hang_fail_and_restart_as_in_the_reference_simulator(causes, seed, commits, restart_s) -> None:
+@given(CAUSES, st.integers(0, 5), st.sampled_from([1, 3]), st.sampled_from([0.0, 2.0]), st.sampled_from([12, 60]))
+def test_jobs_hang_fail_slow_down_and_restart_as_in_the_reference_simulator(
+    causes, seed, commits, restart_s, iterations
+) -> None:
     jobs = [
-        data_parallel_job(name, gpus=gpus, iterations=12, forward_s=0.4, backward_s=0.6, message_bytes=2e8, arrival_s=s)
+        data_parallel_job(
+            name, gpus=gpus, iterations=iterations, forward_s=0.4, backward_s=0.6, message_bytes=2e8, arrival_s=s
+        )
         for name, gpus, s in (("a", 3, 0.0), ("b", 1, 1.0), ("c", 2, 2.5), ("d", 4, 6.0))
     ]
     given_both = {

@@ -20,6 +20,7 @@ from strategies import Setting, examples, settings
 
 from ddlsched import Cluster, IterationDag, Job, Workload, simulate
 from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.engine.alike import Colours, Crossings, refined
 from ddlsched.engine.driver import Simulation
 from ddlsched.engine.grouped_jobs import GroupedJobs
@@ -198,6 +199,13 @@ def test_a_server_fails_and_a_warm_up_and_a_run_cut_off() -> None:
     jobs = [job("a", step(tensor=4, data=4, stages=2), 32)]
     both(jobs, {"a": list(range(32))}, disturbances=outage)
     both(jobs, {"a": list(range(32))}, until_s=0.0237, warmup_s=0.0113)
+
+
+def test_a_gpu_that_becomes_slow_tells_its_worker_apart() -> None:
+    slow = FailureCause(cause="slow", per="gpu", mtbf_s=2.0, noticed_s=0.02, repair_s=0.01, slowdown=2.5)
+    jobs = [job("a", step(tensor=4, data=4, stages=2), 32)]
+    result, _ = both(jobs, {"a": list(range(32))}, disturbances=Disturbances(failures=(slow,)))
+    assert {failure.hang_ns for failure in result.finished.failures} == {None, 0}
 
 
 @given(settings(grouped=True), st.sampled_from([1, 2, 9]), st.sampled_from([1, 20]))

@@ -90,6 +90,14 @@ def test_a_failure_takes_a_job_back_to_what_it_saved_and_reads_it() -> None:
     assert stays_of(result, "a")["to_s"].tolist() == [11.0, 36.0]
 
 
+def test_a_job_that_starts_again_warms_up_for_some_iterations() -> None:
+    """Down from 11 to 20 s, 1 s to start, 2.5 iterations of 2 s lost; the iteration under way is, too."""
+    job = data_parallel_job("a", gpus=2, iterations=10, forward_s=0.5, backward_s=1.5)
+    outage = Outage(server=0, from_s=11, to_s=20)
+    row = run(job, servers=1, outages=(outage,), restart_s=1.0, restart_iterations=2.5).jobs.iloc[0]
+    assert (row["restart_s"], row["lost_s"], row["jct_s"]) == (6.0, 1.0, 20 + 6 + 10)
+
+
 def test_a_checkpoint_that_a_failure_cuts_short_is_worth_nothing() -> None:
     """Of the checkpoint at 4 to 8 s nothing is left at 7 s."""
     job = data_parallel_job("a", gpus=2, iterations=10, backward_s=1.0)
@@ -225,7 +233,9 @@ def test_youngs_and_dalys_intervals() -> None:
     assert Daly().interval_s(job) == pytest.approx(1897.4 * (1 + 0.0316228 / 3 + 0.001 / 9) - 60, abs=0.1)
 
 
-@pytest.mark.parametrize("to", ["disk:gb_per_s=1", "peer", "storage", "disk:gb_per_s=1,background_share=0.1"])
+@pytest.mark.parametrize(
+    "to", ["disk:gb_per_s=1", "peer", "storage", "disk:gb_per_s=1,background_share=0.1", "storage:background_share=0.1"]
+)
 @pytest.mark.parametrize("recovery", [None, "wait", "spares:count=1,otherwise=wait", "spares:count=1,where=rack"])
 def test_every_iteration_is_trained_and_time_adds_up(to, recovery) -> None:
     causes = (

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import inf
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 from jobs_by_hand import data_parallel_job
+from reference_simulator import reference_simulate
 from strategies import examples
 
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.cluster.failure_causes import FailureCause
+from topologies.star import Star
 
 S = 1_000_000_000
 
@@ -45,6 +50,35 @@ def reference(work, outages, *, every_ns, write_ns, share, restart_ns):
                 safe = pending[0]
             begin_ns = now_ns + (round(write_ns * share) if share else write_ns)
             pending = left, now_ns + write_ns
+
+
+@pytest.mark.parametrize(("seed", "noticed_s"), [(0, inf), (1, 8.0), (2, 8.0)])
+def test_periods_end_where_a_gpu_becomes_slow_as_in_the_reference_simulator(seed, noticed_s) -> None:
+    slow = FailureCause(cause="slow", per="gpu", mtbf_s=60.0, noticed_s=noticed_s, repair_s=3.0, slowdown=1.7)
+    sizes = {"a": (3, 0.0, 2e6), "b": (1, 1.0, 0.0), "c": (2, 2.5, 2e6), "d": (4, 6.0, 0.0)}
+    jobs = [
+        data_parallel_job(
+            name, gpus=gpus, iterations=3000, forward_s=0.004, backward_s=0.006, message_bytes=sent, arrival_s=s
+        )
+        for name, (gpus, s, sent) in sizes.items()
+    ]
+    given_both = {
+        "placement": "first-fit",
+        "order": "srsf",
+        "communication": "bounded-overlap:limit=2",
+        "contention": "linear",
+        "disturbances": Disturbances(failures=(slow,), restart_s=0.5),
+        "until_s": 40.0,
+        "seed": seed,
+    }
+    workload, cluster = ddlsched.Workload.of(jobs), ddlsched.Cluster(num_servers=3, gpus_per_server=2)
+    result = ddlsched.simulate(workload, cluster, **given_both)
+    assert result.finished.state.run[0].jumps > 100
+    assert result.finished.failures
+    expected = reference_simulate(workload, cluster, topology=Star(), **given_both).jobs
+    for record, outcome in zip(result.finished.state.jobs, expected.values(), strict=True):
+        assert (record.finish_ns, record.busy_ns) == (outcome.finish_ns, outcome.busy_ns)
+        assert (record.lost_ns, record.restarts) == (outcome.lost_ns, outcome.restarts)
 
 
 @st.composite

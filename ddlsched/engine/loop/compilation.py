@@ -15,7 +15,7 @@ from typing import Any
 
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance
-from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
+from ddlsched.engine.loop.failures import fail_gpus, restore_gpus, slow_gpus
 from ddlsched.engine.loop.from_python import (
     change_share,
     gather_rivals,
@@ -89,6 +89,7 @@ def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
         Part.CAPACITY: [
             (fail_gpus, (STATE, NUMBERS, NUMBER)),
             (restore_gpus, (STATE, NUMBERS)),
+            (slow_gpus, (STATE, NUMBERS, REAL)),
         ],
         Part.PYTHON: [
             (gather_transfers, (STATE,)),

@@ -11,9 +11,9 @@ from ddlsched.engine.loop.room import change_free_bytes
 from ddlsched.engine.loop.skipping.dormancy import wake
 from ddlsched.engine.loop.tasks import leave_ready, touch_gpu
 from ddlsched.engine.loop.time_accounts import count_time, record_slice, stop_computing
-from ddlsched.engine.loop.transfers import leave_waiting, pause_transfer
+from ddlsched.engine.loop.transfers import cut_state, cut_transfer
 from ddlsched.engine.native.jit import called_from_python, njit
-from ddlsched.engine.records.field_values import OFFLINE_BYTES, ZERO, JobState, SliceKind, TransferState
+from ddlsched.engine.records.field_values import OFFLINE_BYTES, ZERO, JobState, SliceKind
 from ddlsched.engine.records.layout import Records, State
 
 
@@ -29,29 +29,6 @@ def cut_compute(s: State, job: Records, number: int) -> None:
         stop_computing(run, g, worker, job, g.group_size)
         unschedule(run, s.heap, s.position, s.end_ns, worker.gpu)
         touch_gpu(run, s.gpus, s.touched_gpus, worker.gpu)
-
-
-@njit
-def cut_transfer(s: State, number: int) -> None:
-    """A transfer vanishes, running or waiting."""
-    run = s.run[0]
-    transfer = s.transfers[number]
-    if transfer.state == TransferState.ACTIVE:
-        pause_transfer(s, number)
-    if transfer.state == TransferState.WAITING:
-        leave_waiting(s, number)
-        run.rerate = run.communicate = 1
-
-
-@njit
-def cut_state(s: State, job: Records) -> None:
-    """What is on its way of a job's state vanishes."""
-    for transfer in range(job.first_flow, job.first_flow + job.num_flows):
-        cut_transfer(s, transfer)
-    if job.flows_left > 0:
-        job.flows_left = 0
-        s.run[0].num_unsettled -= 1
-    job.num_flows = 0
 
 
 @njit
@@ -78,9 +55,8 @@ def forget_iteration(s: State, job: Records) -> None:
 
 
 @njit
-def stop_job(s: State, number: int, checkpoint_iterations: int) -> None:
-    """A job loses its GPUs and its work since its last checkpoint, and goes back to the queue."""
-    run = s.run[0]
+def tell_workers_apart(s: State, number: int) -> None:
+    """Give each worker of a job the state that it has now."""
     job = s.jobs[number]
     if job.dormant == 1:
         wake(s, number)
@@ -88,6 +64,14 @@ def stop_job(s: State, number: int, checkpoint_iterations: int) -> None:
         expand(s, job)
     if job.grouped == 0:
         part_groups_of(s, job)
+
+
+@njit
+def stop_job(s: State, number: int, checkpoint_iterations: int) -> None:
+    """A job loses its GPUs and its work since its last checkpoint, and goes back to the queue."""
+    run = s.run[0]
+    job = s.jobs[number]
+    tell_workers_apart(s, number)
     for worker in range(job.first_worker, job.first_worker + job.num_gpus):
         cut_compute(s, job, worker)
     count_time(job, run.now_ns)
@@ -95,6 +79,7 @@ def stop_job(s: State, number: int, checkpoint_iterations: int) -> None:
     for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
         cut_transfer(s, transfer)
     cut_state(s, job)
+    job.num_flows = 0
     spread_links(s, job)
     forget_iteration(s, job)
     if job.restarting == 1:
@@ -142,6 +127,19 @@ def fail_gpus(s: State, gpus: np.ndarray, checkpoint_iterations: int) -> None:
                 place += 1
         change_free_bytes(s, gpu, -OFFLINE_BYTES)
     s.run[0].must_place = 1
+
+
+@called_from_python
+def slow_gpus(s: State, gpus: np.ndarray, slowdown: float) -> None:
+    """The tasks that GPUs begin from now on take so many times as long."""
+    for gpu in gpus:
+        for place in range(s.gpus[gpu].num_residents):
+            number = s.workers[s.residents[gpu, place]].job
+            tell_workers_apart(s, number)
+            s.jobs[number].uneven, s.jobs[number].profiled = 1, 0
+            s.jobs[number].component_stay = -1  # what was known of its periods is no more
+        s.gpus[gpu].slowness *= slowdown
+    s.run[0].components_changed = 1
 
 
 @called_from_python

@@ -73,11 +73,13 @@ def end_restart(s: State, number: int) -> None:
 
 @njit
 def settle_in(s: State, number: int) -> None:
-    """All of a job's state has come to its GPUs: it starts again."""
+    """All of a job's state has come to its GPUs: it starts again. Or to where it saves it, while it works."""
     run = s.run[0]
     run.num_unsettled -= 1
     run.components_changed = 1
-    if s.jobs[number].hold_ns > 0:
+    if s.jobs[number].hold_ns < 0:
+        s.jobs[number].saved_ns = run.now_ns
+    elif s.jobs[number].hold_ns > 0:
         hold_gpus(s, number, s.jobs[number].hold_ns)
     else:
         end_restart(s, number)

@@ -13,7 +13,7 @@ from ddlsched.engine.loop.sharing.forecast import count_units
 from ddlsched.engine.loop.skipping.dormancy import wake
 from ddlsched.engine.loop.tasks import join_ready, mix, slowness, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
-from ddlsched.engine.loop.transfers import bytes_sent, leave_waiting_lists, link_waiting
+from ddlsched.engine.loop.transfers import bytes_sent, cut_state, leave_waiting_lists, link_waiting
 from ddlsched.engine.native.jit import called_from_python, njit
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.records.layout import Records, State
@@ -364,6 +364,7 @@ def remove_job(s: State, job: Records) -> None:
 def remove_finished(s: State) -> None:
     run = s.run[0]
     for place in range(run.num_finished):
+        cut_state(s, s.jobs[s.finished[place]])
         remove_job(s, s.jobs[s.finished[place]])
         spread_links(s, s.jobs[s.finished[place]])
         run.num_jobs_left -= 1

@@ -23,8 +23,9 @@ def send_state(
 ) -> None:
     """Have the state of a job that has just been placed come to it, before it holds its GPUs for ``hold_ns``.
 
-    Transfer i crosses the ``links`` up to ``ends[i]``, from the end of the one before. While state is on its way nobody
-    on links skips iterations: any may carry it.
+    If that is below 0 it is state that the job saves while it works. Transfer i crosses the ``links`` up to
+    ``ends[i]``, from the end of the one before. While state is on its way nobody on links skips iterations: any may
+    carry it.
     """
     wake_linked(s)
     run = s.run[0]

@@ -15,12 +15,19 @@ from ddlsched.engine.records.layout import Records, State
 
 
 @njit
+def holds_up(job: Records, transfer: Records) -> bool:
+    """Whether a job waits for a transfer of its own: not for state that it saves while it works."""
+    return transfer.task >= 0 or job.hold_ns >= 0
+
+
+@njit
 def join_waiting(s: State, number: int) -> None:
     run = s.run[0]
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
-    count_time(job, run.now_ns)
-    job.waiting_transfers += 1
+    if holds_up(job, transfer):
+        count_time(job, run.now_ns)
+        job.waiting_transfers += 1
     transfer.state = TransferState.WAITING
     transfer.rate = 0.0
     transfer.since_ns = run.now_ns
@@ -100,8 +107,9 @@ def leave_waiting(s: State, number: int) -> None:
     job = s.jobs[transfer.job]
     if run.record == 1 and transfer.since_ns < run.now_ns:
         record_slice(s, SliceKind.WAIT.value, number, job, transfer.task, transfer.since_ns, ZERO, 0.0)
-    count_time(job, run.now_ns)
-    job.waiting_transfers -= 1
+    if holds_up(job, transfer):
+        count_time(job, run.now_ns)
+        job.waiting_transfers -= 1
     run.num_waiting = leave_list(s.transfers, s.waiting, run.num_waiting, transfer.position)
     run.others_waiting -= transfer.others
     leave_waiting_lists(s, transfer)
@@ -142,7 +150,8 @@ def start_transfer(s: State, number: int) -> None:
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
     leave_waiting(s, number)
-    job.active_transfers += 1
+    if holds_up(job, transfer):
+        job.active_transfers += 1
     transfer.state = TransferState.ACTIVE
     transfer.position = run.num_active
     s.active[run.num_active] = number
@@ -168,8 +177,9 @@ def stop_transfer(s: State, number: int) -> None:
     job = s.jobs[transfer.job]
     if run.record == 1:
         record_transfer(s, number)
-    count_time(job, run.now_ns)
-    job.active_transfers -= 1
+    if holds_up(job, transfer):
+        count_time(job, run.now_ns)
+        job.active_transfers -= 1
     run.num_active = leave_list(s.transfers, s.active, run.num_active, transfer.position)
     run.others_active -= transfer.others
     transfer.state = TransferState.IDLE
@@ -204,6 +214,28 @@ def pause_transfer(s: State, number: int) -> None:
 
 
 @njit
+def cut_transfer(s: State, number: int) -> None:
+    """A transfer vanishes, running or waiting."""
+    run = s.run[0]
+    transfer = s.transfers[number]
+    if transfer.state == TransferState.ACTIVE:
+        pause_transfer(s, number)
+    if transfer.state == TransferState.WAITING:
+        leave_waiting(s, number)
+        run.rerate = run.communicate = 1
+
+
+@njit
+def cut_state(s: State, job: Records) -> None:
+    """What is on its way of a job's state vanishes."""
+    for transfer in range(job.first_flow, job.first_flow + job.num_flows):
+        cut_transfer(s, transfer)
+    if job.flows_left > 0:
+        job.flows_left = 0
+        s.run[0].num_unsettled -= 1
+
+
+@njit
 def end_transfer(s: State, number: int) -> None:
     """Step 1: an active transfer has sent its last byte."""
     run = s.run[0]
@@ -220,7 +252,7 @@ def end_transfer(s: State, number: int) -> None:
 
 @njit
 def end_state_transfer(s: State, number: int) -> None:
-    """Part of a job's state has come; with the last the job goes on."""
+    """Part of a job's state has come; with the last the job goes on, or its checkpoint is whole."""
     job = s.jobs[s.transfers[number].job]
     job.flows_left -= 1
     if job.flows_left == 0:

@@ -96,9 +96,9 @@ _INTEGERS = {
         # what it does now, since when, and the time spent on each
         "active_transfers waiting_transfers running_workers since_ns "
         "queueing_ns computing_ns gpu_wait_ns communicating_ns network_wait_ns restarting_ns "
-        # the state of a job that is to move: transfers, those under way, for how long the job then holds its GPUs, and
-        # when it started again last
-        "first_flow num_flows flows_left hold_ns began_ns "
+        # the state of a job that is to move: transfers, those under way, for how long the job then holds its GPUs, when
+        # it started again last, and when the last checkpoint that it saved while it worked was whole
+        "first_flow num_flows flows_left hold_ns began_ns saved_ns "
         # its model among those of the throughputs
         "speed_row "
         # by how many iterations policies take it for longer than it is

@@ -33,7 +33,12 @@ class PlanOptions:
     pipeline: int = option(1, "Pipeline stages.")
     data: int = option(1, "Data-parallel GPUs.")
     expert: int = option(1, "Of the data-parallel GPUs, those that share a set of experts.")
+    expert_skew: float = option(1.0, "Tokens of the busiest of these GPUs over the mean (1: balanced).")
+    expert_capacity: float = option(
+        0.0, "How many times the mean an expert takes at most; further tokens are dropped.", shown="all"
+    )
     context: int = option(1, "GPUs that share each sequence.")
+    ring_attention: bool = option(False, "Send keys and values round these behind attention.")
     micro_batch: int = option(1, "Samples of one pass.")
     global_batch: int | None = option(None, "Samples of a step.", shown="data x micro-batch")
     interleave: int = option(1, "Model chunks of each pipeline stage.")

@@ -201,8 +201,10 @@ class Costs:
         )
         sent_s = self.collectives_s(layer.forward_collectives)
         returned_s = self.collectives_s(layer.backward_collectives)
-        if self.parallelism.asynchronous:
-            sent_s, returned_s = self._behind(sent_s, forward_s), self._behind(returned_s, input_s)
+        plan, attends = self.parallelism, layer.role == "attention"
+        if plan.ring_attention if attends else plan.asynchronous:
+            parts = plan.context if attends else plan.tensor
+            sent_s, returned_s = _behind(sent_s, forward_s, parts), _behind(returned_s, input_s, parts)
         again = recomputed * self.again(layer)
         return PassTimes(
             forward_s=forward_s,
@@ -215,10 +217,10 @@ class Costs:
             again_exposed_s=sent_s * again,
         )
 
-    def _behind(self, sent_s: Amount, computing_s: Amount) -> Amount:
-        """Return what is exposed of a collective that is cut into a part a GPU, each behind a part of its product."""
-        hidden_s = np.minimum(sent_s, computing_s) * (1 - 1 / np.asarray(self.parallelism.tensor))
-        return sent_s - hidden_s
+
+def _behind(sent_s: Amount, computing_s: Amount, parts: Amount) -> Amount:
+    """Return what is exposed of a collective that is cut into parts, each behind a part of what is computed."""
+    return sent_s - np.minimum(sent_s, computing_s) * (1 - 1 / np.asarray(parts))
 
 
 def _scattered(span: Span, share: Amount, copies: Amount) -> Span:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ddlsched.training.estimate.hardware import Efficiency, clock
-from ddlsched.training.estimate.models import Model
+from ddlsched.training.estimate.models import Model, Transformer
 from ddlsched.training.estimate.presets import GPUS
 
 __all__ = ["PROGRAMS", "RELEASE_GAIN", "MeasuredProgram", "remark", "usual_program"]
@@ -28,6 +28,10 @@ class MeasuredProgram:
         Shares of the data sheet's bandwidth inside and between nodes, by GPU.
     errors
         Mean error on rows that were kept out, by GPU, precision and whether the model has experts.
+    unseen
+        The same of rows whose model was kept out as a whole, by whether it has experts.
+    models
+        Layers, hidden size and experts of the models that have rows.
     stand_in
         The GPU whose efficiency stands in for those without rows.
     """
@@ -35,22 +39,28 @@ class MeasuredProgram:
     efficiencies: Mapping[str, Efficiency]
     links: Mapping[str, tuple[float, float]]
     errors: Mapping[tuple[str, str, bool], float]
+    unseen: Mapping[bool, float]
+    models: Collection[tuple[int, int, int]]
     stand_in: str
 
     def known(self, gpu: str) -> str:
         """Return the GPU whose constants serve for one."""
         return gpu if gpu in self.efficiencies else self.stand_in
 
-    def remark(self, gpu: str, precision: str, experts: bool) -> str:
+    def remark(self, gpu: str, precision: str, model: Transformer) -> str:
         """Return in a line how far estimates are expected to be off, or what they were carried over from."""
-        known = self.known(gpu)
+        known, experts = self.known(gpu), bool(np.max(model.experts) > 1)
         error = self.errors.get((known, precision, experts))
-        kind = "mixtures of experts" if experts else "dense models"
+        kind = f"{'mixtures of experts' if experts else 'dense models'} in {precision} on {gpu}"
         if known != gpu:
             return f"no measured steps on {gpu}: constants of {known}, error unknown"
         if error is None:
-            return f"no measured steps of {kind} in {precision} on {gpu}: constants of others, error unknown"
-        return f"{100 * error:.0f} % typical error of {kind} in {precision} on {gpu}"
+            return f"no measured steps of {kind}: constants of others, error unknown"
+        if (model.num_layers, model.hidden, model.experts) in self.models:
+            return f"{100 * error:.0f} % typical error of {kind}"
+        return (
+            f"{100 * max(error, self.unseen[experts]):.0f} % typical error of {kind} where other models were measured"
+        )
 
 
 def _efficiency(matrix: float, attention: float, memory: float, gap_s: float, taken: float, **more: Any) -> Efficiency:
@@ -121,33 +131,47 @@ _BRIDGE_ERRORS = {
 }
 _TITAN_LINKS = {"h100-96": (0.6814, 0.6982)}
 
+_MPT = ((24, 1536, 1), (24, 2048, 1), (32, 2560, 1), (32, 4096, 1), (40, 5120, 1), (48, 7168, 1), (80, 8192, 1))
+_LLAMAS = ((32, 4096, 1), (80, 8192, 1), (126, 16384, 1))
+_MIXTURES = ((61, 7168, 256), (36, 2880, 128), (52, 2688, 128), (88, 4096, 512), (94, 4096, 128), (48, 2048, 128))
+
+_TORCHTITAN = MeasuredProgram(
+    efficiencies={"h100-96": _TITAN},
+    links=_TITAN_LINKS,
+    errors=_TITAN_ERRORS,
+    unseen={False: 0.065},
+    models=_LLAMAS,
+    stand_in="h100-96",
+)
+_MEGATRON_BRIDGE = MeasuredProgram(
+    efficiencies=_BRIDGES,
+    links=dict.fromkeys(_BRIDGES, _LINKS),
+    errors=_BRIDGE_ERRORS,
+    unseen={False: 0.044, True: 0.120},
+    models=(*_LLAMAS[1:], *_MIXTURES),
+    stand_in="h100",
+)
+_IN_GRAPHS = {gpu: dataclasses.replace(one, **_GRAPHS) for gpu, one in _BRIDGES.items()}
+
 PROGRAMS: Mapping[str, MeasuredProgram] = {
     "fsdp": MeasuredProgram(
         efficiencies=_FSDP,
         links={"a100-40": (0.6182, 0.6537), "a100-80": (0.6832, 0.5493), "h100": (0.7151, 0.5395)},
         errors=_FSDP_ERRORS,
+        unseen={False: 0.035},
+        models=_MPT,
         stand_in="h100",
     ),
-    "torchtitan": MeasuredProgram(
-        efficiencies={"h100-96": _TITAN}, links=_TITAN_LINKS, errors=_TITAN_ERRORS, stand_in="h100-96"
-    ),
-    "torchtitan-eager": MeasuredProgram(
-        efficiencies={"h100-96": _TITAN_EAGER}, links=_TITAN_LINKS, errors=_TITAN_ERRORS, stand_in="h100-96"
-    ),
-    "megatron-bridge": MeasuredProgram(
-        efficiencies=_BRIDGES, links=dict.fromkeys(_BRIDGES, _LINKS), errors=_BRIDGE_ERRORS, stand_in="h100"
-    ),
-    "megatron-bridge-graphs": MeasuredProgram(
-        efficiencies={gpu: dataclasses.replace(one, **_GRAPHS) for gpu, one in _BRIDGES.items()},
-        links=dict.fromkeys(_BRIDGES, _LINKS),
-        errors=_BRIDGE_ERRORS,
-        stand_in="h100",
-    ),
+    "torchtitan": _TORCHTITAN,
+    "torchtitan-eager": dataclasses.replace(_TORCHTITAN, efficiencies={"h100-96": _TITAN_EAGER}),
+    "megatron-bridge": _MEGATRON_BRIDGE,
+    "megatron-bridge-graphs": dataclasses.replace(_MEGATRON_BRIDGE, efficiencies=_IN_GRAPHS),
 }
 """llm-foundry's FSDP, torchtitan, and Megatron-Bridge, its kernels launched one by one or a step as one CUDA graph.
 
 Constants are fitted to all published rows at hand. Errors are means over rows that 20 fits did not see, a third of all
-each time, whole pairs of model and GPU among them. ``python experiments/step_times/run.py`` prints both.
+each time, whole pairs of model and GPU among them; of models without rows over those kept out whole, one after another.
+``python experiments/step_times/run.py`` prints all.
 """
 
 
@@ -158,11 +182,11 @@ def usual_program(gpu: str) -> str:
 
 def remark(efficiency: str, gpu: str, precision: str, model: Model) -> str:
     """Return in a line how far an estimate is expected to be off, or that nothing was measured that tells."""
-    experts = bool(np.max(getattr(model, "experts", 1)) > 1)
-    if not hasattr(model, "experts"):
+    if not isinstance(model, Transformer):
         return "no measured steps of such a model, error unknown"
     if efficiency in PROGRAMS:
-        return PROGRAMS[efficiency].remark(gpu, precision, experts)
+        return PROGRAMS[efficiency].remark(gpu, precision, model)
+    experts = bool(np.max(model.experts) > 1)
     error = _A100_ERRORS.get(efficiency)
     if error is None or not gpu.startswith("a100") or precision != "half" or experts:
         kind = "mixtures of experts" if experts else "dense models"

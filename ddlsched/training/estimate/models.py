@@ -525,12 +525,12 @@ class _Shard:
         return (LayerCollective("all-gather", self._sharing()[1]),)
 
     def experts(self) -> tuple[Layer, ...]:
-        """Return a mixture of experts with balanced load: route, send tokens, compute, send them back."""
+        """Return a mixture of experts, as its busiest GPU has it: route, send tokens, compute, send them back."""
         model, plan = self.model, self.parallelism
         apart = self.tensor if plan.own_experts else 1
         held = model.experts / np.asarray(plan.expert)
         inner = np.where(np.asarray(model.expert_inner) > 0, model.expert_inner, model.inner) * apart / self.tensor
-        visits = self.tokens * model.active_experts / apart
+        visits = self.tokens * model.active_experts * plan.expert_load / apart
         hidden = np.where(np.asarray(model.expert_hidden) > 0, model.expert_hidden, self.h)
         sent_bytes = 2 * visits * hidden * apart / self.tensor
         sent = (LayerCollective("all-to-all", sent_bytes, "expert", model.active_experts),)

@@ -66,12 +66,18 @@ class Parallelism:
         GPUs over which the experts are spread; part of the data-parallel ones.
     context
         GPUs that share each sequence, a part of its tokens each (context parallelism); they hold the same weights.
+    ring_attention
+        Whether keys and values go round these GPUs behind the attention over those that are there (Liu, Zaharia,
+        Abbeel, "Ring Attention with Blockwise Transformers", ICLR 2024), in place of being gathered before it.
     interleave
         Model chunks that each pipeline stage holds (1: plain 1F1B).
     balanced
         Whether stages were cut so that all take about as long, output layer and further predictions counted.
     own_experts
         Whether tensor-parallel GPUs hold experts of their own, whole, in place of a part of each expert.
+    expert_skew, expert_capacity
+        Tokens that the experts of the busiest GPU are chosen for, over the mean (1: balanced); and how many times the
+        mean an expert takes at most, 0: all. Further tokens are dropped, and what is short of it is not padded.
     sequence_parallel
         Whether norms and dropouts are split over the tensor-parallel GPUs along the sequence.
     micro_batch, global_batch
@@ -104,9 +110,12 @@ class Parallelism:
     pipeline: Amount = 1
     expert: Amount = 1
     context: Amount = 1
+    ring_attention: bool = False
     interleave: Amount = 1
     balanced: bool = False
     own_experts: bool = False
+    expert_skew: Amount = 1.0
+    expert_capacity: Amount = 0.0
     sequence_parallel: Amount = False
     micro_batch: Amount = 1
     global_batch: Amount = 1
@@ -143,6 +152,12 @@ class Parallelism:
         return self.copies * np.where(self.own_experts, self.tensor, 1) / np.asarray(self.expert)
 
     @property
+    def expert_load(self) -> Amount:
+        """Tokens that the experts of the busiest GPU compute, over the mean; all others wait for it."""
+        skew, capacity = np.asarray(self.expert_skew), np.asarray(self.expert_capacity)
+        return np.where(capacity > 0, np.minimum(skew, capacity), skew)
+
+    @property
     def copies(self) -> Amount:
         """GPUs that hold the same weights: data x context."""
         return np.asarray(self.data) * self.context
@@ -174,6 +189,12 @@ class Parallelism:
         rules.append(Rule(_divides(self.spread_over, self.copies), text))
         offload = np.asarray(self.offload)
         rules.append(Rule((offload >= 0) & (offload <= 1), f"offload is {self.offload}; expected a share from 0 to 1"))
+        skew, capacity = np.asarray(self.expert_skew), np.asarray(self.expert_capacity)
+        good = (skew >= 1) & (skew <= np.maximum(self.expert, 1))
+        text = f"expert skew is {self.expert_skew}; expected a number from 1 to the {self.expert} GPUs of the experts"
+        rules.append(Rule(good, text))
+        text = f"expert capacity is {self.expert_capacity}; expected a number from 1, or 0 for no bound"
+        rules.append(Rule((capacity == 0) | (capacity >= 1), text))
         if num_gpus is not None:
             product = f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data} is {self.num_gpus} GPUs"
             text = f"{product}; expected their product to be the {num_gpus} GPUs of the cluster"

@@ -70,12 +70,11 @@ def _prediction(run: PublishedRun) -> dict[str, float | str]:
             "remark": run.reason,
         }
     found = run.estimated()
-    experts = bool(np.max(run.model.experts) > 1)
     return {
         "measured_step_s": run.measured_step_s,
         "predicted_step_s": float(run.step_s()),
         "predicted_memory_gb": _ran_in_gb(run, float(found.memory.total_bytes)),
-        "remark": PROGRAMS[run.program].remark(run.gpu, run.precision, experts),
+        "remark": PROGRAMS[run.program].remark(run.gpu, run.precision, run.model),
     }
 
 

@@ -13,6 +13,7 @@ from command_line import refused, run
 from experiment_scripts import scripts_of
 from measurements import DATA
 
+from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Efficiency, Machine, operations_s
 from ddlsched.training.estimate.hugging_face_configs import read_configuration
@@ -23,7 +24,7 @@ from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import GPUS, MODELS
 from ddlsched.training.estimate.published_rows import read_published
 from ddlsched.training.estimate.row_predictions import predicted_rows
-from ddlsched.training.estimate.step_estimate import Estimate, estimate
+from ddlsched.training.estimate.step_estimate import Estimate, estimate, estimate_checked
 
 (steps,) = scripts_of("step_times", "run")
 
@@ -234,6 +235,36 @@ def test_no_row_that_ran_is_refused(tmp_path: Path) -> None:
     (one,) = read_published(written(tmp_path, f"{BRIDGE.splitlines()[0]}\n{row}\n"))
     assert one.plan.zero == 3
     assert bool(one.estimated().fits)
+
+
+def test_the_busiest_experts_hold_up_all_others_and_dropped_tokens_cost_nothing() -> None:
+    model, machine = MODELS["qwen3-30b-a3b"], parse_cluster("h100").machine(32)
+    plan = Parallelism(data=32, expert=32, global_batch=64)
+
+    def experts_of(**more: float) -> tuple[float, float]:
+        """Return operations of the experts' products in a forward pass, and bytes that each GPU sends to them."""
+        layers = model.layers(dataclasses.replace(plan, **more)).block  # type: ignore[arg-type]
+        (first,) = [layer for layer in layers if layer.name == "experts in"]
+        return float(first.forward[0].flops), float(first.forward_collectives[0].message_bytes)
+
+    flops, sent_bytes = experts_of()
+    assert experts_of(expert_skew=1.5) == pytest.approx((1.5 * flops, 1.5 * sent_bytes))
+    assert experts_of(expert_skew=1.5, expert_capacity=1.25) == pytest.approx((1.25 * flops, 1.25 * sent_bytes))
+    assert experts_of(expert_capacity=1.25) == (flops, sent_bytes)
+    skewed = estimate(model, dataclasses.replace(plan, expert_skew=1.5), machine)
+    assert float(skewed.step_s) > 1.02 * float(estimate(model, plan, machine).step_s)
+    for more, said in (({"expert_skew": 33.0}, "from 1 to the 32 GPUs"), ({"expert_capacity": 0.5}, "from 1, or 0")):
+        with pytest.raises(InputError, match=said):
+            estimate_checked(model, dataclasses.replace(plan, **more), machine)  # type: ignore[arg-type]
+
+
+def test_keys_and_values_that_go_round_hide_behind_attention_but_for_the_first_part() -> None:
+    model = dataclasses.replace(MODELS["llama-3-70b"], sequence=65536)
+    plan = Parallelism(context=8, data=8, global_batch=8, zero=1, recompute="full")
+    machine = parse_cluster("h100").machine(64)
+    whole, ring = (estimate(model, dataclasses.replace(plan, ring_attention=ring), machine) for ring in (False, True))
+    assert float(ring.tensor_s) == pytest.approx(float(whole.tensor_s) / 8)
+    assert float(ring.step_s) == pytest.approx(float(whole.step_s) - 7 / 8 * float(whole.tensor_s))
 
 
 def test_offload_zero_bubble_and_asynchronous_collectives_change_what_they_name() -> None:

@@ -26,6 +26,7 @@ import pandas as pd
 from slurm_daemons import QOS, AccountedSlurm
 
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
+from algorithms.admission.usage_history import UsageHistory
 from algorithms.admission.victims import Need
 from ddlsched.cluster.idle_logs import expand_hosts
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
@@ -79,14 +80,17 @@ def _run(jobs: int, seed: int) -> pd.DataFrame:
                 next_s += float(rng.exponential(5.0)) if submitted > jobs // 4 else 0.2
             priorities = dict(map(int, line.split()) for line in slurm.run(*_PENDING).splitlines())  # type: ignore[arg-type]
             if any(priorities.get(job, priority) != priority for job, priority in told.items()):
-                order = " ".join(f"{job}:{priority}" for job, priority in priorities.items())
-                events.append(_Event(time.time(), "order", told=order))
+                usage = [line.split("|") for line in slurm.run(*_USAGE).split() if line.split("|")[1] == "root"]
+                order = [f"{job}:{priority}" for job, priority in priorities.items()]
+                order += [f"{account}:{used}" for account, _, used in usage]
+                events.append(_Event(time.time(), "order", told=" ".join(order)))
             told = priorities
             time.sleep(_LOOK_S)
         log = (slurm.folder / "slurmctld.log").read_text()
     return pd.DataFrame(sorted([*events, *_events(log)], key=lambda event: event.time_s))
 
 
+_USAGE = ("sshare", "--all", "--noheader", "--parsable2", "--format=Account,User,RawUsage")
 _PENDING = ("squeue", "--noheader", "--states=PD", "--format=%i %Q")
 
 
@@ -110,6 +114,14 @@ def _events(log: str) -> Iterator[_Event]:
                 job, *rest = (part for part in found.groups() if part is not None)
                 time_s = datetime.fromisoformat(line[1 : line.index("]")]).timestamp()
                 yield _Event(time_s, what, int(job), rest[0] if rest else "")
+
+
+class _Counted(UsageHistory):
+    """The usage of accounts as Slurm has counted it."""
+
+    def __init__(self, usage: dict[str, float]) -> None:
+        super().__init__(_HALF_LIFE_S)
+        self._used.update({(account, None): used for account, used in usage.items()})
 
 
 class _Followed:
@@ -166,12 +178,20 @@ class _Followed:
         self._pending.add(job)
 
     def _order(self, event: _Event, now_s: float) -> None:
-        theirs = {int(job): int(priority) for job, priority in (each.split(":") for each in event.told.split())}
+        told = dict(each.split(":") for each in event.told.split())
+        theirs = {int(job): int(priority) for job, priority in told.items() if job.isdecimal()}
+        usage = {account: float(told[account]) for account in _ACCOUNTS if account in told}
+        self._count_pairs("pairs", theirs, now_s)
+        own, self._policy._history = self._policy._history, _Counted(usage)
+        self._count_pairs("pairs by its usage", theirs, now_s)
+        self._policy._history = own
+
+    def _count_pairs(self, what: str, theirs: dict[int, int], now_s: float) -> None:
         ours = [job.number for job in self._policy.in_order(self._view(now_s), self._cluster(now_s))]
         known = [job for job in ours if theirs.get(job, 0) > 0 and job not in self._requeued]
         for first, second in combinations(known, 2):
             if theirs[first] != theirs[second]:
-                self.counts["pair", theirs[first] > theirs[second]] += 1
+                self.counts[what, theirs[first] > theirs[second]] += 1
 
     def _start(self, event: _Event, now_s: float) -> None:
         job, theirs = self._jobs[event.job], {int(name[1:]) - 1 for name in expand_hosts(event.told)}
@@ -223,7 +243,8 @@ def _compare(events: pd.DataFrame, placement: str) -> None:
         followed.follow(_Event(*event), event.time_s - began_s)
     print(*followed.differ, sep="\n")
     for what, name in (
-        ("pair", "pairs in order"),
+        ("pairs", "pairs of waiting jobs in order"),
+        ("pairs by its usage", "the same, with accounts' usage as Slurm counts it"),
         ("start", "starts on the same nodes"),
         ("victims", "the same victims"),
     ):

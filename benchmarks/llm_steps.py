@@ -3,8 +3,8 @@
 ``scale``: CPU and memory of a first and of a further step of Llama-3-405B (TP 8, PP 16), what
 1,000 iterations of it take beside 3, and the code lines of what makes large jobs small. A process of its own for each;
 compiling, starting and writing the job apart. ``agreement``: steps by the closed form and simulated, on equal links.
-``many``: CPU and memory of many jobs of 64 to 4,096 GPUs on 16,384, each of 100,000 iterations, in blocks where they
-fit: seldom do two meet.
+``many``: CPU and memory of many jobs of 64 to 4,096 GPUs on 16,384, each of 100,000 iterations: ``--placement levels``
+in blocks where they fit, so that few meet, ``whole-servers`` on the first free ones, where many do.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ MANY = {
 }
 USUAL = {"micro_batch": 1, "zero": 1, "overlap": True}
 SYMMETRY = (
+    "network/tuple_traffic.py",
     "engine/alike.py",
     "engine/grouped_jobs.py",
     "engine/grouped_parts.py",
@@ -153,7 +154,7 @@ def scale() -> Table:
     return Table(title="Steps simulated alone, by cost", columns=columns, rows=rows, notes=("", lines))
 
 
-def many(count: int, iterations: int = 100_000, load: float = 0.9) -> Table:
+def many(count: int, placement: str, path: str | None, iterations: int = 100_000, load: float = 0.9) -> Table:
     """Return what a run of so many jobs takes."""
     simulate(*made("llama-3-8b", {"data": 64, "global_batch": 64})[::2])  # compiles
     rng, begin_s, arrival_s, jobs = np.random.default_rng(0), time.process_time(), 0.0, []
@@ -161,7 +162,8 @@ def many(count: int, iterations: int = 100_000, load: float = 0.9) -> Table:
     picked = rng.choice([*MANY], count, p=(0.35, 0.3, 0.2, 0.1, 0.05)).tolist()
     busy_s = float(np.mean([gpus * steps[gpus][1] for gpus in picked])) * iterations
     for number, gpus in enumerate(picked):
-        given: dict[str, Any] = {"job_id": f"j{number}", "arrival_s": arrival_s, "preferred_levels": "block"}
+        given: dict[str, Any] = {"job_id": f"j{number}", "arrival_s": arrival_s}
+        given |= {"preferred_levels": "block"} if placement == "levels" else {}
         jobs.append(replace(steps[gpus][0], iterations=iterations, **given))
         arrival_s += rng.exponential(busy_s / (16_384 * load))
     ready_s = time.process_time()
@@ -169,8 +171,8 @@ def many(count: int, iterations: int = 100_000, load: float = 0.9) -> Table:
     cluster = ddlsched.Cluster(
         num_servers=2_048, gpus_per_server=8, gpu_memory_mb=142_000, topology=topology, exclusive=True
     )
-    rest = {"order": "fifo", "communication": "bounded-overlap:limit=1000000", "contention": "max-min"}
-    result = ddlsched.simulate(ddlsched.Workload.of(jobs), cluster, placement="levels", sample=True, **rest)
+    rest: dict[str, Any] = {"order": "fifo", "communication": "bounded-overlap:limit=1000000", "contention": "max-min"}
+    result = ddlsched.simulate(ddlsched.Workload.of(jobs), cluster, placement=placement, path=path, sample=True, **rest)
     met = 100 * result.contended_iterations / (count * iterations)
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     row = (count, time.process_time() - ready_s, memory_mb, met, ready_s - begin_s)
@@ -188,9 +190,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("scale", "agreement", "many"))
     parser.add_argument("--jobs", type=int, default=300)
+    parser.add_argument("--placement", default="levels")
+    parser.add_argument("--path")
     given = parser.parse_args()
     rows = AGREEING.strip().splitlines()
-    print({"scale": scale, "many": lambda: many(given.jobs), "agreement": lambda: agreement(rows)}[given.part]())
+    print(
+        {
+            "scale": scale,
+            "many": lambda: many(given.jobs, given.placement, given.path),
+            "agreement": lambda: agreement(rows),
+        }[given.part]()
+    )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ddlsched.errors import InputError
 from ddlsched.network.cables import Cables
 from ddlsched.network.inside import Inside, refuse_bad_port
@@ -167,6 +169,15 @@ class RailOptimised:
             return source, first, target
         server = target if self.inside is None else target[0]
         return source, first, self._spine(source, server % self.spines), last, target
+
+    def alike_routes(
+        self, sources: tuple[np.ndarray, np.ndarray], targets: tuple[np.ndarray, np.ndarray]
+    ) -> np.ndarray:
+        """Return a number for each route, by its leaves and its spine."""
+        ports = self.rails * self.planes
+        first, last = (servers // self.hosts_per_unit * ports + cards for servers, cards in (sources, targets))
+        numbers: np.ndarray = (first << 26 | last) * self.spines + np.where(first == last, 0, targets[0] % self.spines)
+        return numbers
 
     def paths(self, graph: nx.Graph[Any], source: Any, target: Any) -> Sequence[Sequence[Node]]:
         """Return the path over each spine; inside a unit, and on one rail, the only one."""

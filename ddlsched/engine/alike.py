@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Colours", "Crossings", "refined"]
+__all__ = ["Colours", "Crossings", "in_order", "mixed", "refined"]
 
 
 class Crossings(NamedTuple):
@@ -30,7 +30,7 @@ class Crossings(NamedTuple):
 
 
 class Colours(NamedTuple):
-    """A number for each worker, tuple and link: equal ones are alike, numbered in the order of the first of each."""
+    """A number for each worker, tuple and link: equal ones are alike."""
 
     workers: np.ndarray
     tuples: np.ndarray
@@ -54,53 +54,53 @@ def refined(first: Colours, members: tuple[np.ndarray, np.ndarray], crossings: C
     crossings
         What tuples send on which links.
     """
-    to_workers, to_tuples = _Sums(members[0], len(first.workers)), _Sums(members[1], len(first.tuples))
-    to_links = _Sums(crossings.link, len(first.links))
-    from_links = _Sums(crossings.tuple, len(first.tuples))
     now = Colours(*(_numbered(each.astype(np.uint64)) for each in first))
     while True:
-        workers = _numbered(_mixed(now.workers, to_workers.of(now.tuples[members[1]])))
-        sent = from_links.of(now.links[crossings.link], crossings.label)
-        tuples = _numbered(_mixed(now.tuples, to_tuples.of(now.workers[members[0]]), sent))
-        links = _numbered(_mixed(now.links, to_links.of(now.tuples[crossings.tuple], crossings.label)))
-        finer = Colours(workers, tuples, links)
+        own = _sums(members[0], now.tuples[members[1]], len(now.workers))
+        members_of = _sums(members[1], now.workers[members[0]], len(now.tuples))
+        sent = _sums(crossings.tuple, now.links[crossings.link], len(now.tuples), crossings.label)
+        carried = _sums(crossings.link, now.tuples[crossings.tuple], len(now.links), crossings.label)
+        finer = Colours(
+            _numbered(mixed(now.workers, own)),
+            _numbered(mixed(now.tuples, members_of, sent)),
+            _numbered(mixed(now.links, carried)),
+        )
         if finer.counts == now.counts:
             return now
         now = finer
 
 
-class _Sums:
-    """Adds up hashes of neighbours by whose they are, in any order."""
-
-    def __init__(self, owner: np.ndarray, count: int) -> None:
-        self._order = np.argsort(owner, kind="stable")
-        self._owners, self._first = np.unique(owner[self._order], return_index=True)
-        self._count = count
-
-    def of(self, colours: np.ndarray, label: np.ndarray | int = 0) -> np.ndarray:
-        """Return a sum for each owner."""
-        sums = np.zeros(self._count, np.uint64)
-        if len(self._owners):
-            hashes = _mixed(colours, np.zeros(len(colours), np.uint64) + np.asarray(label).astype(np.uint64))
-            sums[self._owners] = np.add.reduceat(hashes[self._order], self._first)
-        return sums
+def _sums(owner: np.ndarray, colours: np.ndarray, count: int, label: np.ndarray | None = None) -> np.ndarray:
+    """Add up hashes of neighbours by whose they are, in any order."""
+    sums = np.zeros(count, np.uint64)
+    np.add.at(sums, owner, mixed(colours) if label is None else mixed(colours, label))
+    return sums
 
 
-def _mixed(*columns: np.ndarray) -> np.ndarray:
-    """Return 64 bits for each row that scatter what its numbers are (splitmix64)."""
-    mixed = np.zeros(len(columns[0]), np.uint64)
+def mixed(*columns: np.ndarray) -> np.ndarray:
+    """Return 64 bits for each row that scatter what its numbers are, of fractions their bits (splitmix64)."""
+    hashes = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
-        mixed = (mixed ^ column.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(31)
-    return mixed
+        bits = column.view(np.uint64) if column.dtype == np.float64 else column.astype(np.uint64)
+        hashes = (hashes ^ bits) + np.uint64(0x9E3779B97F4A7C15)
+        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        hashes ^= hashes >> np.uint64(31)
+    return hashes
 
 
 def _numbered(values: np.ndarray) -> np.ndarray:
+    """Return which different value each is."""
+    numbered: np.ndarray = np.unique(values, return_inverse=True)[1].reshape(-1)
+    return numbered
+
+
+def in_order(values: np.ndarray) -> np.ndarray:
     """Return which different value each is, numbered in the order in which they come first."""
-    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    numbered = _numbered(values)
+    first = np.empty(int(numbered.max(initial=-1)) + 1, np.int64)
+    first[numbered[::-1]] = np.arange(len(numbered))[::-1]
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    numbered: np.ndarray = rank[inverse]
-    return numbered
+    ordered: np.ndarray = rank[numbered]
+    return ordered

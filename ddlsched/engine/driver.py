@@ -179,7 +179,7 @@ class Simulation:
         self._forms.write(run)
         run.elastic = bool(self._resizing.jobs)
         run.rerouting, run.latency_s = self._routes.chosen_anew, self._settings.contention.latency_s
-        if self._routes.chosen:  # by the transfers in the lists of all links
+        if self._routes.chosen_anew:  # by the transfers in the lists of all links
             run.refused_by_link = False
         run.skipping_networked = self._may_skip_networked()
         rounds = ROUNDS_BEFORE_JUMPS >> 4 * bool(self._state.jobs.grouped.any())  # each of many events
@@ -209,7 +209,7 @@ class Simulation:
         A policy that admits must look at no more than the fullest link, and jobs stay where they are.
         """
         run, forms = self._state.run, self._forms
-        if not run.grouping or self._routes.chosen or self._sending_state or run.elastic or self._outside:
+        if not run.grouping or self._routes.chosen_anew or self._sending_state or run.elastic or self._outside:
             return False
         asked = run.communication == Communication.ADMITS and run.refused_by_link and run.message_parts == 1
         fixed = run.contention == Contention.LINK_RATES or run.weights_are_fixed

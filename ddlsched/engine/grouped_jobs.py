@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from ddlsched.engine.grouped_parts import GroupedDag, Partition, Parts
 from ddlsched.engine.loop.splitting import put_on_network, stand_alone, take_off_network
 from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.engine.run_state import RunState
-from ddlsched.engine.sent_in_groups import Crossed, SentInGroups
+from ddlsched.engine.sent_in_groups import Crossed, SentInGroups, alike
 
 __all__ = ["GroupedJobs", "Sending"]
 
@@ -40,6 +40,11 @@ class _Folded(NamedTuple):
     parts: Parts
     sent: SentInGroups
     gpus: np.ndarray
+    stands: np.ndarray
+
+    def is_on(self, links: np.ndarray, gpus: Sequence[int] | np.ndarray) -> bool:
+        """Return whether it is on one of some GPUs, or on a link that is marked."""
+        return bool(links[self.sent.links].any() or np.isin(self.gpus, gpus).any())
 
 
 class GroupedJobs:
@@ -84,14 +89,48 @@ class GroupedJobs:
     def fold(self, number: int, gpus: np.ndarray, sent: SentInGroups) -> Sending:
         """Write the parts of a job that is about to get these GPUs, with as few workers, tuples and links as can be."""
         dag, state = self.dag(number), self._state
-        free = state.gpus.num_residents[gpus] == 0
-        slow = _codes(state.gpus.slowness[gpus], state.gpus.kind[gpus])
+        met, known = self._meeting(gpus, sent.links), np.zeros(len(state.arrays.links), np.int64)
+        for other in met:
+            known[self._folded[other].sent.links] += 1
+        workers = _codes(state.gpus.slowness[gpus], state.gpus.kind[gpus])
         links = _codes(state.links.relative_bandwidth[sent.links], state.links.bandwidth_bytes_per_s[sent.links])
-        met = state.links.num_jobs[sent.links] > 0
-        workers = np.where(free, slow, len(gpus) + np.arange(len(gpus)))
-        links = np.where(met, len(links) + np.arange(len(links)), links)
-        colours = sent.alike(workers, links)
+        workers = _apart(workers, state.gpus.num_residents[gpus] > 0)
+        links = _apart(links, state.links.num_jobs[sent.links] > known[sent.links])
+        (colours,) = self._tell_apart(met, gpus, np.zeros(0, np.int64), [(sent, Colours(workers, sent.tuples, links))])
         return self._simulate(number, dag, gpus, sent, colours)
+
+    def _meeting(self, gpus: Sequence[int] | np.ndarray, links: np.ndarray) -> list[int]:
+        """Return the folded jobs on some GPUs or links, those on the links of these, and so on."""
+        state = self._state
+        marked = np.zeros(len(state.arrays.links), bool)
+        marked[links] = True
+        self._folded = {number: held for number, held in self._folded.items() if state.jobs.folded.item(number)}
+        met, rest = list[int](), [*self._folded]
+        while near := [number for number in rest if self._folded[number].is_on(marked, gpus)]:
+            for number in near:
+                marked[self._folded[number].sent.links] = True
+            met, rest = met + near, [number for number in rest if number not in near]
+        return met
+
+    def _tell_apart(
+        self,
+        met: Sequence[int],
+        gpus: Sequence[int] | np.ndarray,
+        links: np.ndarray,
+        new: Sequence[tuple[SentInGroups, Colours]],
+    ) -> list[Colours]:
+        """Tell apart what differs in jobs by others on some GPUs and links, and by a new job, whose colours follow."""
+        first = []
+        for held in (self._folded[number] for number in met):
+            workers = _apart(held.colours.workers, np.isin(held.gpus, gpus))
+            own_links = _apart(held.colours.links, np.isin(held.sent.links, links))
+            first.append((held.sent, Colours(workers, held.colours.tuples, own_links)))
+        found = alike([*first, *new])
+        finer = {n: own for n, own in zip(met, found, strict=False) if own.counts != self._folded[n].colours.counts}
+        self._split(finer)
+        for held in (self._folded[number] for number in met if number in self._folded):
+            self._state.links.folded[held.sent.links] |= held.stands
+        return found[len(met) :]
 
     def _simulate(
         self, number: int, dag: GroupedDag, gpus: np.ndarray, sent: SentInGroups, colours: Colours
@@ -102,7 +141,8 @@ class GroupedJobs:
         if not state.jobs.folded.item(number):
             state.now.num_folded[0] += 1
         state.jobs.folded[number] = 1
-        crossed = self._lead(number, _Folded(colours, dag, partition, parts, sent, gpus))
+        self._spread_links(sent.links)
+        crossed = self._lead(number, _Folded(colours, dag, partition, parts, sent, gpus, np.zeros(0, np.int64)))
         return Sending(sent.links, crossed.num_links, crossed.links, crossed.shares, *sent.planned_of(parts))
 
     def _lead(self, number: int, folded: _Folded) -> Crossed:
@@ -118,36 +158,39 @@ class GroupedJobs:
         transfers.first_crossing, transfers.num_crossings = first + crossed.first, crossed.num
         state.links.leader[sent.links] = crossed.leaders
         state.links.leader_busy_ns[sent.links] = state.links.busy_ns[crossed.leaders]
-        state.links.folded[sent.links] = crossed.folded
-        self._folded[number] = folded
+        state.links.folded[sent.links] |= crossed.folded
+        self._folded[number] = folded._replace(stands=crossed.folded)
         return crossed
 
     def split_meeting(self, gpus: Sequence[int], links: np.ndarray) -> None:
         """Tell apart the workers and links of a job that another comes to, and all that differ by that."""
-        state = self._state
-        for number in [*self._folded]:
-            if not state.jobs.folded.item(number):
-                del self._folded[number]
-                continue
-            held = self._folded[number]
-            workers = _apart(held.colours.workers, np.isin(held.gpus, gpus))
-            met = _apart(held.colours.links, np.isin(held.sent.links, links))
-            if workers.max() > held.colours.workers.max() or met.max(initial=-1) > held.colours.links.max(initial=-1):
-                self._split(number, held.sent.alike(workers, met))
+        if met := self._meeting(gpus, links):
+            self._tell_apart(met, gpus, links, [])
 
     def split_all(self) -> None:
         """Simulate every worker and tuple by itself, as it may matter which of several that are alike goes first."""
-        self._state.now.doubt[0] = 0
-        for number in [*self._folded]:
-            if self._state.jobs.folded.item(number):
-                self._split(number, Colours(*(np.arange(len(each)) for each in self._folded[number].colours)))
+        state = self._state
+        state.now.doubt[0] = 0
+        held = {number: held for number, held in self._folded.items() if state.jobs.folded.item(number)}
+        self._split({n: Colours(*(np.arange(len(each)) for each in own.colours)) for n, own in held.items()})
+        self._folded.clear()
+        state.jobs.folded[[*held]] = 0
+        state.now.num_folded[0] -= len(held)
 
-    def _split(self, number: int, colours: Colours) -> None:
-        """Simulate more workers, tuples and links of a job, from the state of those that stood for them."""
-        state, jobs = self._state, self._state.jobs
-        old = self._folded.pop(number)
-        take_off_network(state.arrays, number)
-        self._spread_links(old.sent.links)
+    def _split(self, finer: Mapping[int, Colours]) -> None:
+        """Simulate more workers, tuples and links of jobs, from the state of those that stood for them."""
+        for number in finer:
+            take_off_network(self._state.arrays, number)
+        for number in finer:
+            self._spread_links(self._folded[number].sent.links)
+            self._state.links.folded[self._folded[number].sent.links] = 0
+        for number, colours in finer.items():
+            self._split_one(number, colours)
+        for number in finer:
+            put_on_network(self._state.arrays, number)
+
+    def _split_one(self, number: int, colours: Colours) -> None:
+        state, jobs, old = self._state, self._state.jobs, self._folded[number]
         first, count = jobs.first_transfer.item(number), jobs.num_transfers.item(number)
         transfers = state.arrays.transfers[first : first + count].copy()
         begin, flags = jobs.first_task.item(number), self._flags(number)
@@ -165,14 +208,9 @@ class GroupedJobs:
         tasks.load_ns[parts.num_computes :] = old.sent.planned_of(parts)[2]
         state.arrays.ready[flags : flags + len(parts.task)] = ready[before]
         states = transfers[before[parts.num_computes :] - old.parts.num_computes]
-        self._copy_transfers(number, _Folded(colours, old.dag, partition, parts, old.sent, old.gpus), states)
+        self._copy_transfers(number, old._replace(colours=colours, partition=partition, parts=parts), states)
         stand_alone(state.arrays, number)
         self._resume(number, parts, at_work)
-        if colours.counts == tuple(map(len, colours)):
-            del self._folded[number]
-            jobs.folded[number] = 0
-            state.now.num_folded[0] -= 1
-        put_on_network(state.arrays, number)
 
     def _copy_transfers(self, number: int, folded: _Folded, states: Any) -> None:
         state, jobs = self._state, self._state.jobs
@@ -205,7 +243,7 @@ class GroupedJobs:
         leader = state.leader[led]
         state.busy_ns[led] += state.busy_ns[leader] - state.leader_busy_ns[led]
         state.busy_since_ns[led] = state.busy_since_ns[leader]
-        state.leader[links], state.folded[links] = links, 0
+        state.leader[links] = links
 
     def _at_work(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return of each worker the task that the one that stands for it computes, and the first that it has ready."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddlsched.network.tuple_traffic import Tuples
 from ddlsched.workload.dag import ComputeTask, IterationDag
 
 __all__ = ["GroupedDag", "Partition", "Parts"]
@@ -79,25 +80,22 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """A group's tuples: the workers of one after another, where each begins, and the tuple of each worker or -1."""
+    """A group's tuples, and the tuple of each worker or -1."""
 
-    workers: np.ndarray
-    first: np.ndarray
+    tuples: Tuples
     tuple_of: np.ndarray
 
     @classmethod
     def of(cls, tuples: Sequence[Sequence[int]], num_gpus: int) -> Group:
         """Return it for a job of so many GPUs."""
-        sizes = np.fromiter(map(len, tuples), np.int64, len(tuples))
-        workers = np.fromiter((worker for members in tuples for worker in members), np.int64, int(sizes.sum()))
-        tuple_of = np.full(num_gpus, -1)
-        tuple_of[workers] = np.repeat(np.arange(len(tuples)), sizes)
-        return cls(workers, np.concatenate([[0], np.cumsum(sizes)]), tuple_of)
+        members, tuple_of = Tuples.of(tuples), np.full(num_gpus, -1)
+        tuple_of[members.workers] = members.owners
+        return cls(members, tuple_of)
 
     @property
     def num_tuples(self) -> int:
         """How many tuples it has."""
-        return len(self.first) - 1
+        return len(self.tuples.first) - 1
 
 
 @dataclass(frozen=True)

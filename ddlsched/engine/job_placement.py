@@ -169,8 +169,7 @@ class JobPlacement:
     def _put_folded(self, number: int, chosen: list[int], hold_ns: int) -> None:
         """Give a job of groups its GPUs, of whose workers and transfers some are simulated for others."""
         state, gpus = self._state, np.array(chosen, np.int64)
-        sent = SentInGroups(self.groups.dag(number), self.costs, chosen)
-        self.groups.split_meeting(chosen, sent.links)
+        sent = SentInGroups(self.groups.dag(number), self.costs, chosen, self._routes.of_job(number))
         if len(sent.links):
             state.check_service(number, sent.iteration_ns)
             state.jobs.communication_ns[number] = sent.iteration_ns

@@ -132,27 +132,28 @@ class Routes:
             raise InputError(f"{error} (job {state.views[number].job_id!r} at {state.now_s} s)") from error
 
     def _loads(self, chosen: Counter[int]) -> LinkLoads:
-        state = self._state
+        state, flows = self._state, list[np.ndarray]()
         jobs = state.links.num_jobs.item
-        return LinkLoads(
-            state.network.links,
-            lambda link: jobs(link) + chosen[link],
-            lambda link: self._flows_on(link) + chosen[link],
-            state.now_ns,
-        )
 
-    def _flows_on(self, link: int) -> int:
-        """Return how many crossings a link has of transfers that run, or wait and have their paths."""
+        def flows_on(link: int) -> int:
+            if not flows:
+                flows.append(self._flows())
+            return int(flows[0].item(link)) + chosen[link]
+
+        return LinkLoads(state.network.links, lambda link: jobs(link) + chosen[link], flows_on, state.now_ns)
+
+    def _flows(self) -> np.ndarray:
+        """Return how many crossings each link has of transfers that run, or wait and have their paths."""
         state = self._state
         for number in state.arrays.dormant[: state.now.num_dormant.item(0)].tolist():
             wake(state.arrays, number)
-        entries = state.arrays.entries
-        count: int = state.links.count.item(link)
-        entry = state.links.waiting_head.item(link)
-        while entry >= 0:
-            count += not state.transfers.unrouted.item(entries.transfer.item(entry))
-            entry = entries.next.item(entry)
-        return count
+        waiting = state.arrays.waiting[: state.now.num_waiting.item(0)]
+        counts = state.links.count.copy()
+        for transfer in waiting[state.transfers.unrouted[waiting] == 0].tolist():
+            first = state.transfers.first_entry.item(transfer)
+            np.add.at(counts, state.arrays.entries.link[first : first + state.transfers.num_entries.item(transfer)], 1)
+        on_links: np.ndarray = counts[state.links.leader]  # whose transfers stand for those of others
+        return on_links
 
 
 class HopTables:

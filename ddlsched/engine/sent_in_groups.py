@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.alike import Colours, Crossings, refined
+from ddlsched.engine.alike import Colours, Crossings, in_order, mixed, refined
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
 from ddlsched.engine.grouped_parts import GroupedDag, Partition, Parts
+from ddlsched.network.traffic import Way
+from ddlsched.network.tuple_traffic import SentByTuples
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.dag import CollectiveTask
 
@@ -45,42 +47,45 @@ class Crossed(NamedTuple):
 class _Kind:
     """Collectives of one group that send the same: what each tuple puts on links."""
 
-    def __init__(self, planned: Sequence[PlannedTransfer], costs: CommunicationCosts) -> None:
-        self.counts = np.array([len(each.links) for each in planned], np.int64)
-        self.first = np.concatenate([[0], np.cumsum(self.counts)])
-        self.links = np.array([link for each in planned for link in each.links], np.int64)
-        self.shares = np.array([s for each in planned for s in each.shares or (1.0,) * len(each.links)])
-        self.tuples = np.repeat(np.arange(len(planned)), self.counts)
-        self.wire_bytes = np.array([each.wire_bytes for each in planned], np.float64)
-        latency_s = {each.cable_latency_s: costs.latency_s(each.cable_latency_s) * NS_PER_S for each in planned}
-        self.latency_ns = np.array([latency_s[each.cable_latency_s] for each in planned], np.float64)
-        self.load_ns = np.array([costs.load_ns(each) for each in planned], np.int64)
-        alone = {(e.wire_bytes, e.cable_latency_s) for e in planned if e.links}
-        self.longest_ns = max((costs.alone_ns(*each) for each in alone), default=0)
+    def __init__(self, sent: SentByTuples, costs: CommunicationCosts) -> None:
+        self.links, self.shares, self.wire_bytes = sent.links, sent.shares, sent.wire_bytes
+        self.tuples = np.repeat(np.arange(len(sent.counts)), sent.counts)
+        # the times of each different transfer, once
+        _, first, which = np.unique(mixed(sent.wire_bytes, sent.latency_s, sent.counts > 0), True, True)
+        rows = np.stack([sent.wire_bytes, sent.latency_s, sent.counts > 0])[:, first]
+        some = [PlannedTransfer((0,) * int(links), wire, cable_s) for wire, cable_s, links in rows.T.tolist()]
+        latency_ns = [costs.latency_s(each.cable_latency_s) * NS_PER_S for each in some]
+        self.latency_ns = np.array(latency_ns, np.float64)[which]
+        self.load_ns = np.array([costs.load_ns(each) for each in some], np.int64)[which]
+        alone_ns = [costs.alone_ns(each.wire_bytes, each.cable_latency_s) for each in some if each.links]
+        self.longest_ns = max(alone_ns, default=0)
 
 
 class SentInGroups:
     """What each tuple of a job's groups sends where, on these GPUs."""
 
-    def __init__(self, dag: GroupedDag, costs: CommunicationCosts, gpus: Sequence[int]) -> None:
+    def __init__(self, dag: GroupedDag, costs: CommunicationCosts, gpus: Sequence[int], way: Way | None) -> None:
         self._dag = dag
         numbers: dict[tuple[object, ...], int] = {}
         self.kinds: list[_Kind] = []
         self._groups: list[int] = []
         self.kind_of = np.full(len(dag.dag.tasks), -1)
-        ranks = costs.ranks(gpus)
+        traffic = costs.traffic(gpus, way)
         for place, (task, group) in enumerate(zip(dag.dag.tasks, dag.group_of.tolist(), strict=True)):
             if not isinstance(task, CollectiveTask):
                 continue
             key = task.kind, task.algorithm, task.message_bytes, group
             if key not in numbers:
                 numbers[key] = len(self.kinds)
-                tuples = (range(dag.num_gpus),) if task.group is None else dag.dag.groups[task.group]
-                planned = [costs.planned_of(dag.dag, task, [ranks[worker] for worker in members]) for members in tuples]
-                self.kinds.append(_Kind(planned, costs))
+                self.kinds.append(_Kind(costs.sent(traffic, task, dag.groups[group].tuples), costs))
                 self._groups.append(group)
             self.kind_of[place] = numbers[key]
-        self.links = np.unique(np.concatenate([np.zeros(0, np.int64), *(kind.links for kind in self.kinds)]))
+        crossed = np.concatenate([np.zeros(0, np.int64), *(kind.links for kind in self.kinds)])
+        places = np.zeros(len(costs.network.links) + 1, np.int64)
+        places[crossed] = 1
+        self.links = np.flatnonzero(places)
+        places[self.links] = np.arange(len(self.links))
+        self._places = places[crossed]
 
     @property
     def iteration_ns(self) -> int:
@@ -93,60 +98,52 @@ class SentInGroups:
         return np.cumsum([0, *(group.num_tuples for group in self._dag.groups)])
 
     @cached_property
-    def _crossings(self) -> Crossings:
+    def crossings(self) -> Crossings:
         """All crossings, of tuples of all groups, by places among the job's links; labels by kind and share."""
         none = np.zeros(0, np.int64)
         tuples = [self._first_tuples[group] + kind.tuples for kind, group in zip(self.kinds, self._groups, strict=True)]
-        places = np.searchsorted(self.links, np.concatenate([none, *(kind.links for kind in self.kinds)]))
-        shares = np.unique(np.concatenate([none, *(kind.shares for kind in self.kinds)]), return_inverse=True)[1]
+        shares = np.concatenate([np.zeros(0), *(kind.shares for kind in self.kinds)])
         numbers = np.repeat(np.arange(len(self.kinds)), [len(kind.links) for kind in self.kinds])
-        return Crossings(np.concatenate([none, *tuples]), places, numbers * (len(shares) + 1) + shares.reshape(-1))
+        return Crossings(np.concatenate([none, *tuples]), self._places, mixed(numbers, shares))
 
-    def alike(self, workers: np.ndarray, links: np.ndarray) -> Colours:
-        """Return which workers, tuples and links are alike, beginning with these colours of workers and links."""
+    @cached_property
+    def members(self) -> tuple[np.ndarray, np.ndarray]:
+        """Workers, and the tuple of each among those of all groups, an entry a membership."""
         groups = self._dag.groups
-        members = [
-            first + np.repeat(np.arange(group.num_tuples), np.diff(group.first))
-            for first, group in zip(self._first_tuples[:-1], groups, strict=True)
-        ]
-        tuples = np.repeat(np.arange(len(groups)), np.diff(self._first_tuples)).astype(np.float64)
+        tuples = [first + group.tuples.owners for first, group in zip(self._first_tuples[:-1], groups, strict=True)]
+        return np.concatenate([group.tuples.workers for group in groups]), np.concatenate(tuples)
+
+    @cached_property
+    def tuples(self) -> np.ndarray:
+        """A number for each tuple, by its group and by what it sends."""
+        codes = np.repeat(np.arange(len(self._dag.groups)), np.diff(self._first_tuples)).astype(np.uint64)
         for kind, group in zip(self.kinds, self._groups, strict=True):
             own = slice(*self._first_tuples[group : group + 2])
-            sent = np.stack([tuples[own], kind.wire_bytes, kind.latency_ns, kind.load_ns.astype(np.float64)])
-            offset = len(groups) if not len(tuples) else tuples.max() + 1
-            tuples[own] = offset + np.unique(sent, axis=1, return_inverse=True)[1].reshape(-1)
-        all_members = np.concatenate([group.workers for group in groups]), np.concatenate(members)
-        return refined(Colours(workers, tuples.astype(np.int64), links), all_members, self._crossings)
+            codes[own] = mixed(codes[own], kind.wire_bytes, kind.latency_ns, kind.load_ns)
+        return codes
 
     def partition(self, colours: Colours) -> Partition:
         """Return the classes of workers and, group by group, of tuples."""
         tuples = [colours.tuples[a:b] for a, b in zip(self._first_tuples[:-1], self._first_tuples[1:], strict=True)]
-        return Partition(colours.workers, [_in_order(own) for own in tuples])
+        return Partition(colours.workers, [in_order(own) for own in tuples])
 
     def crossed(self, parts: Parts, partition: Partition, colours: Colours) -> Crossed:
         """Return what the transfers of classes put on the links that stand for others."""
         leader_of_class = np.unique(colours.links, return_index=True)[1]
-        sizes = np.bincount(colours.links) if len(colours.links) else np.zeros(0, np.int64)
+        leads = np.zeros(len(self.links), bool)
+        leads[leader_of_class] = True
         folded = np.zeros(len(self.links), np.int64)
-        simulated, everything = [], []
+        simulated, everything, begin = [], [], 0
         for kind, group in zip(self.kinds, self._groups, strict=True):
-            classes, of_class = partition.tuples[group], np.searchsorted(self.links, kind.links)
-            own, on = classes[kind.tuples], colours.links[of_class]
+            classes, places = partition.tuples[group], self._places[begin : begin + len(kind.links)]
+            begin += len(kind.links)
+            own = classes[kind.tuples].astype(np.int32)
             copies = np.bincount(classes)
-            shares, share = np.unique(kind.shares, return_inverse=True)
-            rows, counts = np.unique(np.stack([own, on, share.reshape(-1)]), axis=1, return_counts=True)
-            times = counts // sizes[rows[1]] if len(counts) else counts
-            leaders = leader_of_class[rows[1]] if len(counts) else rows[1]
-            np.maximum.at(folded, leaders, copies[rows[0]] > 1)
-            simulated.append(
-                _rows(
-                    np.repeat(rows[0], times),
-                    np.repeat(self.links[leaders], times),
-                    np.repeat(shares[rows[2]], times),
-                    len(copies),
-                )
-            )
-            by_class = np.argsort(own, kind="stable")
+            on = np.flatnonzero(leads[places])
+            on = on[np.lexsort((kind.shares[on], colours.links[places[on]], own[on]))]
+            np.maximum.at(folded, places[on], copies[own[on]] > 1)
+            simulated.append(_rows(own[on], kind.links[on], kind.shares[on], len(copies)))
+            by_class = np.argsort(own.astype(np.uint16) if len(copies) < 1 << 16 else own, kind="stable")
             everything.append(_rows(own[by_class], kind.links[by_class], kind.shares[by_class], len(copies)))
         kinds, classes = self._kinds_and_classes(parts, partition)
         num_links, links, shares = _taken(simulated, kinds, classes)
@@ -175,6 +172,36 @@ class SentInGroups:
         return self.kind_of[parts.task[parts.num_computes :]], np.array(classes, np.int64)
 
 
+def alike(jobs: Sequence[tuple[SentInGroups, Colours]]) -> list[Colours]:
+    """Return which workers, tuples and links of some jobs are alike, beginning with these colours of each.
+
+    Links that several jobs cross begin with the colours that they have in each.
+    """
+    links = np.unique(np.concatenate([sent.links for sent, _ in jobs]))
+    places = [np.searchsorted(links, sent.links) for sent, _ in jobs]
+    of_links = np.zeros(len(links), np.uint64)
+    for (_, first), own in zip(jobs, places, strict=True):
+        of_links[own] = mixed(of_links[own], first.links)
+    starts = [np.cumsum([0, *(len(first[what]) for _, first in jobs)]) for what in (0, 1)]
+    workers, tuples = (
+        np.concatenate(
+            [mixed(np.full(len(first[what]), number), first[what]) for number, (_, first) in enumerate(jobs)]
+        )
+        for what in (0, 1)
+    )
+    members = [np.concatenate([s.members[what] + starts[what][n] for n, (s, _) in enumerate(jobs)]) for what in (0, 1)]
+    crossings = Crossings(
+        np.concatenate([sent.crossings.tuple + starts[1][number] for number, (sent, _) in enumerate(jobs)]),
+        np.concatenate([own[sent.crossings.link] for (sent, _), own in zip(jobs, places, strict=True)]),
+        np.concatenate([sent.crossings.label for sent, _ in jobs]),
+    )
+    found = refined(Colours(workers, tuples, of_links), (members[0], members[1]), crossings)
+    return [
+        Colours(*(in_order(each) for each in (found.workers[a:b], found.tuples[c:d], found.links[own])))
+        for a, b, c, d, own in zip(starts[0], starts[0][1:], starts[1], starts[1][1:], places, strict=False)
+    ]
+
+
 class _Rows(NamedTuple):
     """Rows of crossings one after another: where each begins, and how many it has."""
 
@@ -198,12 +225,3 @@ def _taken(kinds: Sequence[_Rows], kind: np.ndarray, row: np.ndarray) -> tuple[n
     links = np.concatenate([np.zeros(0, np.int64), *(piece[0] for piece in pieces)])
     shares = np.concatenate([np.zeros(0), *(piece[1] for piece in pieces)])
     return np.array([len(piece[0]) for piece in pieces], np.int64), links, shares
-
-
-def _in_order(colours: np.ndarray) -> np.ndarray:
-    """Return the classes of some tuples, numbered in the order of their first."""
-    _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    classes: np.ndarray = rank[inverse.reshape(-1)]
-    return classes

@@ -13,6 +13,8 @@ from itertools import accumulate, pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
+
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
 from ddlsched.network.collectives import Card, Rank
 from ddlsched.units import is_whole
@@ -77,6 +79,10 @@ class Topology(Protocol):
     One that states the inside of its servers has an attribute ``inside``, an :class:`~ddlsched.network.inside.Inside`
     or None. Then the nodes of its graph, and the ends of its routes, are not servers but their network cards: the pairs
     (server, card).
+
+    One that states the inside may say which routes are alike in ``alike_routes(sources, targets)``, where both ends are
+    pairs of arrays, of servers and of cards: a number for each route, the same only if the switches are the same and
+    the cables of cards have the same latency.
 
     One with levels of servers also has ``levels(num_servers)``: by the name of each, the narrowest first, the unit that
     each server is in (:meth:`Network.units`).
@@ -186,6 +192,8 @@ class Network:
                 self._graph.adj[nodes[number]][nics[number][0]]["bandwidth_bytes_per_s"] = bytes_per_s
         self._gpus = tuple(gpus_of_servers or (self.cards,) * num_servers)
         self._first_ports = tuple(accumulate(self._gpus, initial=len(nics)))
+        self.first_ports = np.array(self._first_ports)
+        """Where the ports of each server's GPUs begin among the links, if ``inside`` is known; the first: the cards."""
         self.levels: dict[str, tuple[int, ...]] = self._levels()
         """Of each level, the narrowest first, the unit that each server is in; the first is ``server``."""
         if self.inside is not None and self.inside.by_rail and len({*self._gpus}) > 1:
@@ -297,6 +305,16 @@ class Network:
         first = self._first_ports[server] - self._first_ports[domain * inside.servers]
         card = inside.card_of(place, self._gpus[server]) * inside.planes
         return Rank(domain, first + place, tray * self.cards + card)
+
+    def ranks(self, servers: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Return the :meth:`rank` of each worker, a row each."""
+        inside = self.inside
+        if inside is None:
+            return np.stack([servers, places, np.zeros_like(places)], axis=1)
+        domains, trays = np.divmod(servers, inside.servers)
+        first = self.first_ports[servers] - self.first_ports[domains * inside.servers]
+        cards = places * inside.cards // np.diff(self.first_ports)[servers] * inside.planes
+        return np.stack([domains, first + places, trays * self.cards + cards], axis=1)
 
     def port_of(self, rank: Rank) -> int:
         """Return the number of the link that is the port of a rank's GPU, if ``inside`` is known."""
@@ -415,6 +433,15 @@ class Network:
             path = guarded(lambda: f"topology {self._name}: route", lambda: self.route(*ends))
             self._own_ways[source, target] = path
         return path
+
+    def alike_routes(self, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Return a number for each two cards; two with the same have the same links between switches on their route."""
+        numbers: np.ndarray = sources * self.first_ports[0] + targets
+        alike = getattr(self._topology, "alike_routes", None)
+        if alike is not None and self.inside is not None:
+            ends = np.divmod(sources, self.cards), np.divmod(targets, self.cards)
+            numbers = np.asarray(guarded(f"topology {self._name}: alike_routes", lambda: alike(*ends)), np.int64)
+        return numbers
 
 
 def neighbours(num_servers: int, size: int) -> list[int]:

@@ -10,12 +10,14 @@ from itertools import pairwise
 from operator import add
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from ddlsched.errors import InputError, PluginError, guarded
 from ddlsched.network.collectives import ROUNDS, AllPairs, Card, Collective, Message, Phase, Rank
 from ddlsched.network.topology import Network, Path, flows_of_ring, ring_along
 from ddlsched.plugins.names import resolve
 
-__all__ = ["Traffic", "Way", "collective_for", "phases_of", "traffic_of"]
+__all__ = ["Pattern", "Traffic", "Way", "collective_for", "pattern_of", "phases_of", "traffic_of"]
 
 Way: TypeAlias = Callable[[Card, Card], Path]
 """Says which path goes from one card to another."""
@@ -111,7 +113,6 @@ def traffic_of(
     message_bytes: float,
     all_reduce_bytes: Callable[[float, int], float],
     way: Way,
-    known: dict[Any, _Pattern] | None = None,
 ) -> Traffic:
     """Return what a collective over ranks puts on each link.
 
@@ -127,32 +128,29 @@ def traffic_of(
         What an all-reduce of a message over so many ranks sends from each to the next in a ring, bytes.
     way
         Which path goes from one card to another: ``network.own_way`` is the topology's own route.
-    known
-        What has been found so far, for ranks that lie alike, with one network and ``all_reduce_bytes``.
     """
-
-    def phases(counted: float, over: Sequence[Rank]) -> list[Phase]:
-        message = Message(counted, lambda members: all_reduce_bytes(counted, members))
-        return phases_of(kind, algorithm, over, message, network.inside is not None)
-
-    def moved(over: Sequence[Rank]) -> list[_Moved]:  # of nothing the shares are those of a byte
-        return [_moved(phase, network) for phase in phases(message_bytes or 1.0, over)]
-
     if network.inside is None and kind in ROUNDS:
-        found = [phase for phase in phases(message_bytes, ranks) if phase.flows or phase.steps]
+        sent = _phases(network, kind, algorithm, ranks, message_bytes, all_reduce_bytes)
+        found = [phase for phase in sent if phase.flows or phase.steps]
         if _is_ring(found):
             return _of_ring(found[0], way)
-    if known is None or network.inside is None or not getattr(collective_for(kind, algorithm), "by_order", False):
-        domains: Sequence[int] = range(max(rank.server for rank in ranks) + 1)
-        return _totals([_crossed(each, domains, network, way) for each in moved(ranks)], network, bool(message_bytes))
-    domains = sorted({rank.server for rank in ranks})
-    places = {server: place for place, server in enumerate(domains)}
-    alike = tuple([(places[server], place, card) for server, place, card in ranks])
-    key = kind, algorithm, message_bytes, alike
-    pattern = known.get(key)
-    if pattern is None:
-        pattern = known[key] = _Pattern.of(moved([Rank(*rank) for rank in alike]), network)
-    return _like_known(pattern, domains, network, way, bool(message_bytes))
+    domains: Sequence[int] = range(max(rank.server for rank in ranks) + 1)
+    # of nothing the shares are those of a byte
+    moved = _phases(network, kind, algorithm, ranks, message_bytes or 1.0, all_reduce_bytes)
+    crossed = [_crossed(_moved(phase, network), domains, network, way) for phase in moved]
+    return _totals(crossed, network, bool(message_bytes))
+
+
+def _phases(
+    network: Network,
+    kind: str,
+    algorithm: str,
+    ranks: Sequence[Rank],
+    counted: float,
+    all_reduce_bytes: Callable[[float, int], float],
+) -> list[Phase]:
+    message = Message(counted, lambda members: all_reduce_bytes(counted, members))
+    return phases_of(kind, algorithm, ranks, message, network.inside is not None)
 
 
 class _Crossed(NamedTuple):
@@ -180,48 +178,51 @@ def _crossed(moved: _Moved, domains: Sequence[int], network: Network, way: Way) 
     return _Crossed(moved.steps, moved.merged, hops, sent, received)
 
 
-class _Pattern(NamedTuple):
+class Pattern(NamedTuple):
     """What ranks that lie alike move, and the traffic of the first of them for each form of the paths between them.
 
-    ``ends`` are the cards of each hop, as places among the domains and numbers there. So are the cards and ports of a
-    traffic; its links between switches follow.
+    ``ends`` has a row a hop: from which domain, by its place, and from which card of it, and to which. The links of a
+    traffic in ``found`` are the cards and the ports that are given by rows of a domain's place and a number there, then
+    all between switches, ascending.
     """
 
     moved: list[_Moved]
-    ends: list[tuple[int, int, int, int]]
-    found: dict[Any, tuple[Traffic, list[_Port], list[_Port]]]
+    ends: np.ndarray
+    found: dict[bytes, tuple[Traffic, np.ndarray, np.ndarray]]
 
-    @classmethod
-    def of(cls, moved: list[_Moved], network: Network) -> _Pattern:
+    def learn(self, form: bytes, domains: Sequence[int], network: Network, way: Way) -> None:
+        """Find the traffic for a form of paths, which is that between these domains."""
+        traffic = _totals([_crossed(each, domains, network, way) for each in self.moved], network, has_bytes=True)
+        cards, servers = network.cards, 1 if network.inside is None else network.inside.servers
+        first = [domain * servers * cards for domain in domains]
+        own = {first[a] + card: (a, card) for a, card in (*self.ends[:, :2].tolist(), *self.ends[:, 2:].tolist())}
+        named = {port for each in self.moved for port in (*each.sent, *each.received)}
+        ports = {network.port(domains[place] * servers, number): (place, number) for place, number in named}
+        at_cards, at_ports = (
+            np.array([at[link] for link in traffic.links if link in at], np.int64).reshape(-1, 2) for at in (own, ports)
+        )
+        self.found[form] = traffic, at_cards, at_ports
+
+
+def pattern_of(
+    network: Network,
+    kind: str,
+    algorithm: str,
+    message_bytes: float,
+    alike: tuple[Rank, ...],
+    all_reduce_bytes: Callable[[float, int], float],
+    known: dict[Any, Pattern],
+) -> Pattern:
+    """Return what a collective moves over ranks whose domains are 0, 1 and so on, looked up in what is known."""
+    key = kind, algorithm, message_bytes, alike
+    if key not in known:
+        phases = _phases(network, kind, algorithm, alike, message_bytes, all_reduce_bytes)
+        moved = [_moved(phase, network) for phase in phases]
         planes = range(1 if network.inside is None else network.inside.planes)
         hops = [hop for each in moved for hop in each.hops]
-        return cls(moved, [(a, card + n, b, other + n) for (a, card), (b, other) in hops for n in planes], {})
-
-
-def _like_known(pattern: _Pattern, domains: Sequence[int], network: Network, way: Way, has_bytes: bool) -> Traffic:
-    """Return the traffic of ranks of some domains, from that of others if these are joined by paths of one form."""
-    cards, width = network.cards, 1 if network.inside is None else network.inside.servers
-    first = [domain * width * cards for domain in domains]
-    paths = [way(divmod(first[a] + card, cards), divmod(first[b] + other, cards)) for a, card, b, other in pattern.ends]
-    between = sorted({link for path in paths for link in path.links})
-    places = {link: place for place, link in enumerate(between)}
-    form = tuple([(path.latency_s, *[places[link] for link in path.links]) for path in paths])
-    if form not in pattern.found:
-        traffic = _totals([_crossed(each, domains, network, way) for each in pattern.moved], network, has_bytes)
-        own = {
-            first[place] + card: (place, card)
-            for a, one, b, two in pattern.ends
-            for place, card in ((a, one), (b, two))
-        }
-        named = {port for each in pattern.moved for port in (*each.sent, *each.received)}
-        ports = {network.port(domains[place] * width, number): (place, number) for place, number in named}
-        at_cards, at_ports = ([at[link] for link in traffic.links if link in at] for at in (own, ports))
-        pattern.found[form] = traffic, at_cards, at_ports
-        return traffic
-    traffic, at_cards, at_ports = pattern.found[form]
-    links = [first[place] + card for place, card in at_cards]
-    links += [network.port(domains[place] * width, number) for place, number in at_ports]
-    return Traffic((*links, *between), traffic.wire_bytes, traffic.shares, traffic.latency_s)
+        ends = [(a, card + n, b, other + n) for (a, card), (b, other) in hops for n in planes]
+        known[key] = Pattern(moved, np.array(ends, np.int64).reshape(-1, 4), {})
+    return known[key]
 
 
 def _totals(phases: Sequence[_Crossed], network: Network, has_bytes: bool) -> Traffic:

@@ -21,7 +21,7 @@ from strategies import Setting, examples, settings
 from ddlsched import Cluster, IterationDag, Job, Workload, simulate
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
-from ddlsched.engine.alike import Colours, Crossings, refined
+from ddlsched.engine.alike import Colours, Crossings, in_order, refined
 from ddlsched.engine.driver import Simulation
 from ddlsched.engine.grouped_jobs import GroupedJobs
 from ddlsched.network.contention import MaxMin
@@ -46,7 +46,7 @@ def every_worker() -> Iterator[None]:
 def noting() -> Iterator[dict[str, list[int]]]:
     """Note how many classes of workers each job is placed with, and which jobs are split."""
     noted: dict[str, list[int]] = {"classes": [], "split": []}
-    write, split = GroupedJobs._write, GroupedJobs._split
+    write, split = GroupedJobs._write, GroupedJobs._split_one
 
     def noting_write(jobs: GroupedJobs, number: int, dag: Any, partition: Any, parts: Any) -> None:
         noted["classes"].append(len(np.unique(partition.workers)))
@@ -58,7 +58,7 @@ def noting() -> Iterator[dict[str, list[int]]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GroupedJobs, "_write", noting_write)
-        patch.setattr(GroupedJobs, "_split", noting_split)
+        patch.setattr(GroupedJobs, "_split_one", noting_split)
         yield noted
 
 
@@ -228,4 +228,30 @@ def test_colours_of_a_ring_and_of_a_path() -> None:
         pairs = [(worker, (worker + 1) % 6) for worker in range(count)]
         members = np.array(pairs).ravel(), np.repeat(np.arange(count), 2)
         colours = refined(Colours(np.zeros(6), np.zeros(count), none), members, Crossings(none, none, none))
-        assert colours.workers.tolist() == expected
+        assert in_order(colours.workers).tolist() == expected
+
+
+def test_jobs_that_meet_on_links_alike_stay_folded_and_may_leave() -> None:
+    """Two jobs side by side in every host of two units send over the same spines; the shorter one leaves first."""
+    topology = RailOptimised(hosts_per_unit=4, rails=4, spines=2, rail_gbps=8.0, nvlink_gbps=32.0, oversubscription=2.0)
+    places = {"a": [0, 1, 4, 5, 16, 17, 20, 21], "b": [8, 9, 12, 13, 24, 25, 28, 29]}
+    jobs = [
+        job("a", step(tensor=2, data=2, stages=2), 8),
+        job("b", step(tensor=2, data=2, stages=2, passes=3, mb=1.0), 8, arrival_s=0.0107, iterations=5),
+    ]
+    result, noted = both(jobs, places, topology=topology)
+    assert result.contended_iterations > 0
+    assert max(noted["classes"]) < 8
+    both(jobs, places, topology=topology, until_s=0.0237)
+
+
+@pytest.mark.parametrize("path", ["ecmp", "least-congested"])
+def test_paths_that_a_policy_chooses(path: str) -> None:
+    topology = RailOptimised(hosts_per_unit=2, rails=4, spines=2, rail_gbps=8.0, nvlink_gbps=32.0)
+    jobs = [
+        job("a", step(tensor=4, data=4, stages=2), 32),
+        job("b", step(tensor=4, data=2, stages=2), 16, arrival_s=0.01),
+    ]
+    cluster = {"a": list(range(32)), "b": [*range(4, 12), *range(20, 28)]}
+    _, noted = both(jobs, cluster, topology=topology, path=path, seed=1)
+    assert noted["classes"][0] < 32

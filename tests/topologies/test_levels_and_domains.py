@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError
@@ -124,3 +127,21 @@ def test_networks_that_cannot_be():
     ):
         with pytest.raises(InputError, match=why):
             RailOptimised(**wrong)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"planes": 2}, {"rails_apart": True}, {"hosts_per_domain": 2, "latency_s": 1e-6}]
+)
+def test_routes_said_to_be_alike_have_the_same_links(given: dict[str, Any]) -> None:
+    network = Network(RailOptimised(hosts_per_unit=2, rails=2, spines=3, nvlink_gbps=3600.0, **given), 8)
+    count = 8 * network.cards
+    sources, targets = np.divmod(np.arange(count**2), count)
+    if {"rails_apart", "planes"} & {*given}:  # which nothing joins
+        ports = sources % network.cards == targets % network.cards
+        sources, targets = sources[ports], targets[ports]
+    sources, targets = sources[sources != targets], targets[sources != targets]
+    known, numbers = dict[int, Any](), network.alike_routes(sources, targets).tolist()
+    for number, *ends in zip(numbers, sources.tolist(), targets.tolist(), strict=True):
+        path = network.own_way(divmod(ends[0], network.cards), divmod(ends[1], network.cards))
+        assert known.setdefault(number, path) == path
+    assert len(known) < len(sources)

@@ -10,10 +10,10 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import PluginError, guarded, label
-from ddlsched.network.collectives import Rank
 from ddlsched.network.contention import ContentionModel, ring_bytes
 from ddlsched.network.topology import Network, RingLinks, flows_of_ring, ring_along
-from ddlsched.network.traffic import Way, traffic_of
+from ddlsched.network.traffic import Pattern, Way
+from ddlsched.network.tuple_traffic import SentByTuples, Tuples, TupleTraffic
 from ddlsched.units import ns_from_s, s_from_ns
 from ddlsched.workload.dag import CollectiveTask, IterationDag
 
@@ -62,8 +62,8 @@ class CommunicationCosts:
     ) -> None:
         self._cluster, self.network, self.model = cluster, network, model
         self._load_per_byte_s = model.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s
+        self._known: dict[Any, Pattern] = {}
         self._server_of_gpu: list[int] = cluster.server_of_gpu.tolist()
-        self._known: dict[Any, Any] = {}
 
     def servers_of(self, gpus: Sequence[int]) -> tuple[int, ...]:
         """Return the servers of GPUs, each once."""
@@ -81,19 +81,24 @@ class CommunicationCosts:
         """
         if self.has_plain_rings(dag):
             return self.rings(dag.messages, self.servers_of(gpus), way)
-        ranks = self.ranks(gpus)
-        taking_part = collectives_of(dag, len(gpus))
-        return [self._planned(task, [ranks[worker] for worker in workers], way) for task, workers in taking_part]
+        traffic, everybody = self.traffic(gpus, way), {None: (range(len(gpus)),)}
+        tuples = {name: Tuples.of(members) for name, members in (*everybody.items(), *dag.groups.items())}
+        tasks = [task for task in dag.tasks if isinstance(task, CollectiveTask)]
+        return [plan for task in tasks for plan in _one_by_one(self.sent(traffic, task, tuples[task.group]))]
 
-    def ranks(self, gpus: Sequence[int]) -> list[Rank]:
-        """Return where workers on GPUs are."""
-        return [self._rank(gpu) for gpu in gpus]
+    def traffic(self, gpus: Sequence[int], way: Way | None = None) -> TupleTraffic:
+        """Return what finds the traffic of a job's collectives."""
+        return TupleTraffic(self.network, self._ranks(gpus), self.wire_bytes, self._known, way)
 
-    def planned_of(self, dag: IterationDag, task: CollectiveTask, ranks: list[Rank]) -> PlannedTransfer:
-        """Return what a collective of an iteration over ranks puts on the network, on the topology's own routes."""
-        if self.has_plain_rings(dag):
-            return self.rings([task.message_bytes], list(dict.fromkeys(rank.server for rank in ranks)))[0]
-        return self._planned(task, ranks, None)
+    def sent(self, traffic: TupleTraffic, task: CollectiveTask, tuples: Tuples) -> SentByTuples:
+        """Return what a collective puts on links in each tuple of its group."""
+        return traffic.of(task.kind, task.algorithm, task.message_bytes, tuples)
+
+    def _ranks(self, gpus: Sequence[int]) -> np.ndarray:
+        """Return where workers on GPUs are, a row each."""
+        chosen = np.asarray(gpus, np.int64)
+        servers = self._cluster.server_of_gpu[chosen]
+        return self.network.ranks(servers, chosen - self._cluster.first_gpus[servers])
 
     def rings(self, messages: Sequence[float], servers: Sequence[int], way: Way | None = None) -> list[PlannedTransfer]:
         """Return what all-reduces of messages over servers put on the network."""
@@ -107,15 +112,7 @@ class CommunicationCosts:
         if self.has_plain_rings(dag):
             return self.rings([dag.messages[place]], self.servers_of(gpus), way)[0]
         task, workers = collectives_of(dag, len(gpus))[place]
-        return self._planned(task, [self._rank(gpus[worker]) for worker in workers], way)
-
-    def _planned(self, task: CollectiveTask, ranks: list[Rank], way: Way | None) -> PlannedTransfer:
-        if not task.message_bytes:
-            return _NOTHING
-        own = self.network.own_way if way is None else way
-        sent = task.kind, task.algorithm, ranks, task.message_bytes
-        found = traffic_of(self.network, *sent, self.wire_bytes, own, self._known)
-        return PlannedTransfer(found.links, found.wire_bytes, found.latency_s, found.shares)
+        return _one_by_one(self.sent(self.traffic(gpus, way), task, Tuples.of([workers])))[0]
 
     def has_plain_rings(self, dag: IterationDag) -> bool:
         """Return whether all collectives are rings over a job's servers, whose inside costs nothing."""
@@ -133,10 +130,6 @@ class CommunicationCosts:
         ordered = sorted(servers)
         paths = [way((source, 0), (target, 0)) for source, target in flows_of_ring(ordered)]
         return ring_along(ordered, paths, len(ordered))
-
-    def _rank(self, gpu: int) -> Rank:
-        server = self._server_of_gpu[gpu]
-        return self.network.rank(server, gpu - self._cluster.first_gpus.item(server))
 
     def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
         """Return the bytes that a message puts on each link of its ring."""
@@ -178,6 +171,17 @@ class CommunicationCosts:
         ring = self.network.ring(tuple(range(num_servers)))
         wire_bytes = self.wire_bytes(message_bytes, num_servers) / self.network.cards
         return s_from_ns(self.alone_ns(wire_bytes, ring.latency_s))
+
+
+def _one_by_one(sent: SentByTuples) -> list[PlannedTransfer]:
+    """Return what each tuple puts on the network."""
+    ends = np.cumsum(sent.counts).tolist()
+    rows = zip(ends, sent.counts.tolist(), sent.wire_bytes.tolist(), sent.latency_s.tolist(), strict=True)
+    links, shares = sent.links.tolist(), sent.shares.tolist()
+    return [
+        PlannedTransfer(tuple(links[end - count : end]), wire_bytes, latency_s, tuple(shares[end - count : end]))
+        for end, count, wire_bytes, latency_s in rows
+    ]
 
 
 def collectives_of(dag: IterationDag, num_workers: int) -> list[tuple[CollectiveTask, Sequence[int]]]:

@@ -55,7 +55,9 @@ def close_books(s: State) -> None:
                 close_transfer(s, transfer)
             for transfer in range(job.first_flow, job.first_flow + job.num_flows):
                 close_transfer(s, transfer)
-            spread_links(s, job)
+    for number in range(len(s.jobs)):  # once what runs on others' links has stopped, too
+        if s.jobs[number].state == JobState.RUNNING and s.jobs[number].folded == 1:
+            spread_links(s, s.jobs[number], len(s.jobs))
 
 
 @njit

@@ -6,7 +6,7 @@ import numpy as np
 
 from ddlsched.engine.loop.gpu_groups import part_groups_of
 from ddlsched.engine.loop.heap import unschedule
-from ddlsched.engine.loop.placement import expand, remove_job, spread_links
+from ddlsched.engine.loop.placement import expand, leave_folded, remove_job
 from ddlsched.engine.loop.room import change_free_bytes
 from ddlsched.engine.loop.skipping.dormancy import wake
 from ddlsched.engine.loop.tasks import leave_ready, touch_gpu
@@ -80,7 +80,7 @@ def stop_job(s: State, number: int, checkpoint_iterations: int) -> None:
         cut_transfer(s, transfer)
     cut_state(s, job)
     job.num_flows = 0
-    spread_links(s, job)
+    leave_folded(s, job)
     forget_iteration(s, job)
     if job.restarting == 1:
         if s.position[run.num_gpus + len(s.transfers) + number] >= 0:

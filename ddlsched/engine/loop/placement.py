@@ -139,18 +139,25 @@ def stand_for_others(s: State, job: Records) -> None:
 
 
 @njit
-def spread_links(s: State, job: Records) -> None:
-    """Write down of the links of a job that leaves them for how long they were busy, as those simulated for them."""
-    if job.folded == 0:
-        return
-    job.folded = 0
-    s.run[0].num_folded -= 1
+def leave_folded(s: State, job: Records) -> None:
+    """A job leaves its links, of which those that no other uses are no longer simulated by another."""
+    if job.folded == 1:
+        job.folded = 0
+        s.run[0].num_folded -= 1
+        spread_links(s, job, 0)
+
+
+@njit
+def spread_links(s: State, job: Records, most_jobs: int) -> None:
+    """Write down of a job's links with so many jobs for how long they were busy, as those simulated for them."""
     for place in range(job.first_link, job.first_link + job.num_links):
         link = s.links[s.job_links[place]]
-        link.busy_ns += s.links[link.leader].busy_ns - link.leader_busy_ns if link.leader != s.job_links[place] else 0
+        if link.num_jobs <= most_jobs and link.leader != s.job_links[place]:
+            link.busy_ns += s.links[link.leader].busy_ns - link.leader_busy_ns
     for place in range(job.first_link, job.first_link + job.num_links):
-        s.links[s.job_links[place]].leader = s.job_links[place]
-        s.links[s.job_links[place]].folded = 0
+        link = s.links[s.job_links[place]]
+        if link.num_jobs <= most_jobs:
+            link.leader, link.folded = s.job_links[place], 0
 
 
 @njit
@@ -366,6 +373,6 @@ def remove_finished(s: State) -> None:
     for place in range(run.num_finished):
         cut_state(s, s.jobs[s.finished[place]])
         remove_job(s, s.jobs[s.finished[place]])
-        spread_links(s, s.jobs[s.finished[place]])
+        leave_folded(s, s.jobs[s.finished[place]])
         run.num_jobs_left -= 1
     run.num_finished = 0

@@ -1,0 +1,267 @@
+"""What collectives in the tuples of groups put on links: worked out once for tuples whose ranks lie alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddlsched.network.collectives import Rank
+from ddlsched.network.topology import Network, Path
+from ddlsched.network.traffic import Pattern, Way, collective_for, pattern_of, traffic_of
+
+__all__ = ["SentByTuples", "TupleTraffic", "Tuples"]
+
+
+class Tuples(NamedTuple):
+    """A group's tuples: the workers of one after another, and where those of each begin."""
+
+    workers: np.ndarray
+    first: np.ndarray
+
+    @classmethod
+    def of(cls, tuples: Sequence[Sequence[int]]) -> Tuples:
+        """Return it from a sequence a tuple."""
+        sizes = np.fromiter(map(len, tuples), np.int64, len(tuples))
+        workers = np.fromiter(chain.from_iterable(tuples), np.int64, int(sizes.sum()))
+        return cls(workers, np.concatenate([[0], np.cumsum(sizes)]))
+
+    @property
+    def owners(self) -> np.ndarray:
+        """The tuple of each of the workers."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
+
+class SentByTuples(NamedTuple):
+    """What a collective puts on links in each tuple.
+
+    Parameters
+    ----------
+    counts
+        How many links each tuple crosses.
+    links, shares
+        Which, those of one tuple after another, and bytes on each / those of ``wire_bytes``.
+    wire_bytes, latency_s
+        Those of :class:`~ddlsched.network.traffic.Traffic`, of each tuple.
+    """
+
+    counts: np.ndarray
+    links: np.ndarray
+    shares: np.ndarray
+    wire_bytes: np.ndarray
+    latency_s: np.ndarray
+
+    @classmethod
+    def of(cls, parts: Sequence[_Part], num_tuples: int) -> SentByTuples:
+        """Return it for all tuples from what is alike in some of them; other tuples send nothing."""
+        counts, wire_bytes, latency_s = np.zeros(num_tuples, np.int64), np.zeros(num_tuples), np.zeros(num_tuples)
+        for part in parts:
+            counts[part.tuples], wire_bytes[part.tuples] = part.links.shape[1], part.wire_bytes
+            latency_s[part.tuples] = part.latency_s
+        first = np.cumsum(counts) - counts
+        links, shares = np.zeros(counts.sum(), np.int64), np.zeros(counts.sum())
+        for part in parts:
+            at = first[part.tuples, None] + np.arange(part.links.shape[1])
+            links[at], shares[at] = part.links, part.shares
+        return cls(counts, links, shares, wire_bytes, latency_s)
+
+
+class _Part(NamedTuple):
+    """What tuples put on links, a row of links each."""
+
+    tuples: np.ndarray
+    links: np.ndarray
+    shares: Sequence[float]
+    wire_bytes: float
+    latency_s: float
+
+
+class _Lying(NamedTuple):
+    """Tuples whose ranks lie alike: as ``ranks`` do, with a row of domains each in place of 0, 1 and so on."""
+
+    tuples: np.ndarray
+    domains: np.ndarray
+    ranks: tuple[Rank, ...]
+
+
+class _Form(NamedTuple):
+    """Some of the tuples that lie alike, joined by paths of one form, and the links between switches of each."""
+
+    key: bytes
+    rows: np.ndarray
+    between: np.ndarray
+
+
+class TupleTraffic:
+    """Finds what collectives of one job put on links.
+
+    Parameters
+    ----------
+    network, all_reduce_bytes, known
+        As in :func:`~ddlsched.network.traffic.traffic_of`.
+    ranks
+        Where each worker is.
+    way
+        Which path goes from one card to another, asked once for each two in the order of tasks, tuples and flows; by
+        default the topology's own route.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        ranks: np.ndarray,
+        all_reduce_bytes: Callable[[float, int], float],
+        known: dict[Any, Pattern],
+        way: Way | None = None,
+    ) -> None:
+        self._network, self._ranks, self._bytes, self._known = network, ranks, all_reduce_bytes, known
+        self._ways = _Ways(network, way)
+        inside = network.inside
+        self._width = network.cards * (1 if inside is None else inside.servers)
+        self._lying: dict[int, tuple[Tuples, list[_Lying]]] = {}
+        self._forms: dict[tuple[int, int, bytes], list[_Form]] = {}
+
+    def of(self, kind: str, algorithm: Any, message_bytes: float, tuples: Tuples) -> SentByTuples:
+        """Return what each tuple puts on links."""
+        count = len(tuples.first) - 1
+        if not message_bytes:
+            return SentByTuples.of([], count)
+        sent = kind, algorithm, message_bytes
+        by_order = self._network.inside is not None and getattr(collective_for(kind, algorithm), "by_order", False)
+        if not by_order:
+            return SentByTuples.of([self._one(sent, tuples, number) for number in range(count)], count)
+        lying = self._alike(tuples)
+        patterns = [pattern_of(self._network, *sent, each.ranks, self._bytes, self._known) for each in lying]
+        if self._ways.asks:
+            self._ask_in_order(lying, patterns)
+        parts = [
+            part
+            for place, (each, pattern) in enumerate(zip(lying, patterns, strict=True))
+            for part in self._parts(id(tuples), place, each, pattern)
+        ]
+        return SentByTuples.of(parts, count)
+
+    def _one(self, sent: tuple[str, Any, float], tuples: Tuples, number: int) -> _Part:
+        kind, algorithm, message_bytes = sent
+        own = tuples.workers[slice(*tuples.first[number : number + 2])]
+        ranks = [Rank(*rank) for rank in self._ranks[own].tolist()]
+        found = traffic_of(self._network, kind, algorithm, ranks, message_bytes, self._bytes, self._ways.way)
+        links = np.array([found.links], np.int64).reshape(1, -1)
+        return _Part(np.array([number]), links, found.shares, found.wire_bytes, found.latency_s)
+
+    def _alike(self, tuples: Tuples) -> list[_Lying]:
+        if id(tuples) not in self._lying:
+            self._lying[id(tuples)] = tuples, [*_lying(self._ranks, tuples)]
+        return self._lying[id(tuples)][1]
+
+    def _ends(self, each: _Lying, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
+        """Return the cards from which and to which each hop goes, a row a tuple."""
+        first, (a, card, b, other) = each.domains * self._width, pattern.ends.T
+        return first[:, a] + card, first[:, b] + other
+
+    def _ask_in_order(self, lying: Sequence[_Lying], patterns: Sequence[Pattern]) -> None:
+        ends = [self._ends(each, pattern) for each, pattern in zip(lying, patterns, strict=True)]
+        owners = [np.repeat(each.tuples, own[0].shape[1]) for each, own in zip(lying, ends, strict=True)]
+        order = np.argsort(np.concatenate(owners), kind="stable")
+        sources, targets = (np.concatenate([own[end].ravel() for own in ends])[order] for end in (0, 1))
+        self._ways.numbers(sources, targets)
+
+    def _parts(self, group: int, place: int, each: _Lying, pattern: Pattern) -> Iterator[_Part]:
+        key = group, place, pattern.ends.tobytes()
+        if key not in self._forms:
+            self._forms[key] = self._forms_of(each, pattern)
+        for form in self._forms[key]:
+            if form.key not in pattern.found:
+                pattern.learn(form.key, each.domains[form.rows[0]].tolist(), self._network, self._ways.way)
+            traffic, cards, ports = pattern.found[form.key]
+            domains = each.domains[form.rows]
+            at_cards = domains[:, cards[:, 0]] * self._width + cards[:, 1]
+            at_ports = self._network.first_ports[domains[:, ports[:, 0]] * self._width // self._network.cards]
+            links = np.concatenate([at_cards, at_ports + ports[:, 1], form.between], axis=1)
+            yield _Part(each.tuples[form.rows], links, traffic.shares, traffic.wire_bytes, traffic.latency_s)
+
+    def _forms_of(self, each: _Lying, pattern: Pattern) -> list[_Form]:
+        count = len(each.tuples)
+        sources, targets = self._ends(each, pattern)
+        numbers = self._ways.numbers(sources.ravel(), targets.ravel())
+        crossed = self._ways.links[numbers].reshape(count, -1)
+        ordered, new, places = _places(crossed)
+        new &= ordered >= 0
+        places = np.where(crossed >= 0, places - (ordered[:, :1] < 0), -1)
+        latency = self._ways.latency_s[numbers].view(np.int64).reshape(count, -1)
+        forms = np.concatenate([latency, places], axis=1)
+        return [_Form(forms[rows[0]].tobytes(), rows, _kept(ordered[rows], new[rows])) for rows in _alike_rows(forms)]
+
+
+class _Ways:
+    """Paths from card to card by number; each is asked for once."""
+
+    def __init__(self, network: Network, way: Way | None) -> None:
+        self._network, self.asks = network, way is not None
+        self.way: Way = network.own_way if way is None else way
+        self._number_of: dict[int, int] = {}
+        self.links = np.zeros((0, 0), np.int64)
+        """Of each path the links between switches, and behind them -1."""
+        self.latency_s = np.zeros(0)
+
+    def numbers(self, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Return the number of the path from each card to another; cards by number."""
+        pairs, cards = sources * self._network.first_ports[0] + targets, self._network.cards
+        keys = pairs if self.asks else self._network.alike_routes(sources, targets)
+        different, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        paths = list[Path]()
+        for place in np.sort(first).tolist():
+            if (key := keys.item(place)) not in self._number_of:
+                self._number_of[key] = len(self.links) + len(paths)
+                ends = divmod(sources.item(place), cards), divmod(targets.item(place), cards)
+                paths.append(self.way(*ends))
+        if paths:
+            self._add(paths)
+        return np.array([self._number_of[key] for key in different.tolist()], np.int64)[inverse]
+
+    def _add(self, paths: Sequence[Path]) -> None:
+        known, width = self.links, max(self.links.shape[1], *(len(path.links) for path in paths))
+        self.links = np.full((len(known) + len(paths), width), -1)
+        self.links[: len(known), : known.shape[1]] = known
+        for place, path in enumerate(paths, len(known)):
+            self.links[place, : len(path.links)] = path.links
+        self.latency_s = np.concatenate([self.latency_s, [path.latency_s for path in paths]])
+
+
+def _lying(ranks: np.ndarray, tuples: Tuples) -> Iterator[_Lying]:
+    sizes = np.diff(tuples.first)
+    for size in np.unique(sizes).tolist():
+        numbers = np.flatnonzero(sizes == size)
+        own = ranks[tuples.workers[tuples.first[numbers, None] + np.arange(size)]]
+        ordered, new, places = _places(own[:, :, 0])
+        lies = np.stack([places, own[:, :, 1], own[:, :, 2]], axis=2)
+        for rows in _alike_rows(lies.reshape(len(numbers), -1)):
+            alike = tuple(Rank(*rank) for rank in lies[rows[0]].tolist())
+            yield _Lying(numbers[rows], _kept(ordered[rows], new[rows]), alike)
+
+
+def _places(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return each row in order, where something new is in it, and the place of each value among the different ones."""
+    order = np.argsort(values, axis=1, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=1)
+    new = np.ones(values.shape, bool)
+    new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    places = np.empty(values.shape, np.int64)
+    np.put_along_axis(places, order, np.cumsum(new, axis=1) - 1, axis=1)
+    return ordered, new, places
+
+
+def _kept(rows: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """Return of each row what is kept, of each as much."""
+    kept: np.ndarray = rows[where].reshape(len(rows), -1)
+    return kept
+
+
+def _alike_rows(rows: np.ndarray) -> list[np.ndarray]:
+    """Return the numbers of equal rows, in the order of the first of each."""
+    known: dict[bytes, int] = {}
+    classes = [known.setdefault(row.tobytes(), len(known)) for row in rows]
+    order = np.argsort(classes, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(classes))[:-1])

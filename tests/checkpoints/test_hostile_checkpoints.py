@@ -64,7 +64,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_metadata_that_grows_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+def test_item_14_metadata_that_grows_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
     assert len(HOSTILE[name]) < 100_000
     shutil.copytree(SAVED, tmp_path / "a")
     (tmp_path / "a" / ".metadata").write_bytes(HOSTILE[name])
@@ -86,7 +86,7 @@ def test_what_no_tensor_has_is_no_shape(value: object) -> None:
         shape_of(value)
 
 
-def test_an_archive_that_inflates_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_item_14_an_archive_that_inflates_is_refused_in_one_line(tmp_path: Path) -> None:
     with (
         zipfile.ZipFile(tmp_path / "a", "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open("archive/data.pkl", "w") as member,

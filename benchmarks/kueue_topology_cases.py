@@ -6,11 +6,12 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from kueue_amounts import amount, resource_name
 from scheduler_tables import NotModelledError
 
 from algorithms.placement.kueue_balanced import fewest, spread
-from algorithms.placement.kueue_domains import Domain, Request, tree_of
+from algorithms.placement.kueue_domains import Domain, DomainTree, Request, Rooms
 from algorithms.placement.kueue_topology import assigned
 
 __all__ = ["chosen_case", "not_read", "spread_case", "topology_case"]
@@ -56,7 +57,10 @@ def topology_case(case: dict[str, Any]) -> tuple[Any, Any]:
         room = {_path(place, names): _room(free[path], needs) for place, path in enumerate(names)}
         request = _request(each, levels)
         even, least_free = "TASBalancedPlacement" in gates, "TASProfileMixed" in gates
-        chosen = assigned(tree_of(room), request, least_free=least_free, even=even) if room and request else None
+        chosen = None
+        if room and request:
+            rooms = Rooms(DomainTree(list(room)), np.array(list(room.values())), request)
+            chosen = assigned(rooms, request, least_free=least_free, even=even)
         by_name = {names[path[-1]]: count for path, count in (chosen or {}).items()}
         for path, count in by_name.items():
             free[path] = {name: left - int(count * needs.get(name, 0)) for name, left in free[path].items()}

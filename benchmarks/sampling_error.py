@@ -2,6 +2,7 @@
 
 Each case is simulated exactly, then sampled as a replay of that run. ``python benchmarks/sampling_error.py`` measures
 all cases on seeds that chose nothing in the method and writes ``sampling_error.csv``; ``--seeds`` takes others.
+``--hair`` measures exact runs whose lengths differ by a hair, in place of sampled ones: what chaos makes of them.
 ``--whole`` compares whole runs, in which placements differ, too: sampled ones with exact ones, beside exact ones whose
 lengths differ by a hair.
 """
@@ -57,8 +58,10 @@ CLUSTERS = {
 }
 
 
-def pair(sending: str, order: str, placement: str, cluster: str, seed: int) -> tuple[Result, Result]:
-    """Return an exact run, and the sampled one at its GPUs and starts."""
+def pair(
+    sending: str, order: str, placement: str, cluster: str, seed: int, hair: bool = False
+) -> tuple[Result, Result]:
+    """Return an exact run, and at its GPUs and starts the sampled one, or an exact one of other lengths."""
     place = CLUSTERS[cluster]
     # Lengths differ by job, as the workload's models have few.
     jobs = drawn(workload_of(place.workload, seed), seed)
@@ -69,7 +72,8 @@ def pair(sending: str, order: str, placement: str, cluster: str, seed: int) -> t
     with TemporaryDirectory() as folder:
         run = Path(folder) / "run.parquet"
         run.write_bytes(run_bytes(exact, {}, {}, stays=True))
-        return exact, ddlsched.simulate(jobs, replay=run, sample=True, **given)
+        again = drawn(jobs, seed + 1) if hair else jobs
+        return exact, ddlsched.simulate(again, replay=run, sample=not hair, **given)
 
 
 def measured(exact: Result, sampled: Result) -> dict[str, Any]:
@@ -87,12 +91,12 @@ def measured(exact: Result, sampled: Result) -> dict[str, Any]:
     }
 
 
-def cases(seeds: list[int], clusters: list[str]) -> Iterator[dict[str, Any]]:
+def cases(seeds: list[int], clusters: list[str], hair: bool = False) -> Iterator[dict[str, Any]]:
     """Yield the errors of each case on each seed, but for runs that leapt over nothing and are exact."""
     for cluster, sending, order, placement, seed in product(clusters, SENDING, ORDERS, PLACEMENTS, seeds):
         case = {"cluster": cluster, "sending": sending, "order": order, "placement": placement, "seed": seed}
-        exact, sampled = pair(sending, order, placement, cluster, seed)
-        if sampled.leapt_iterations:
+        exact, sampled = pair(sending, order, placement, cluster, seed, hair)
+        if hair or sampled.leapt_iterations:
             yield case | measured(exact, sampled)
 
 
@@ -165,6 +169,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", help="default: 101-105; of whole runs 201-250")
     parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--hair", action="store_true", help="exact runs of other lengths; no table is written")
     parser.add_argument("--cluster", action="append", choices=list(CLUSTERS))
     parser.add_argument("--out", type=Path, default=TABLE)
     given = parser.parse_args(arguments)
@@ -172,12 +177,14 @@ def main(arguments: list[str]) -> None:
     if given.whole:
         print(whole_table(whole_runs(seeds)).to_string(index=False, na_rep=""))
         return
-    found = pd.DataFrame(cases(seeds, given.cluster or list(CLUSTERS)[:2]))
+    found = pd.DataFrame(cases(seeds, given.cluster or list(CLUSTERS)[:2], given.hair))
     by_class = table_of(found, ["class"])
     print(by_class.to_string(index=False))
     print(table_of(found, ["cluster"]).to_string(index=False))
     by_case = table_of(found, ["cluster", "sending", "order", "placement"])
     print(by_case.to_string(index=False))
+    if given.hair:
+        return
     by_class.assign(cluster="all").merge(by_case, how="outer").to_csv(given.out, index=False, lineterminator="\n")
 
 

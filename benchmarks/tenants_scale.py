@@ -1,8 +1,9 @@
 """Queues of tenants at full size, saturated: tenants_scale.py [--pods 50000] [--nodes 5000] [--admission kueue].
 
 A pod is what a job has on one node, up to 8 GPUs. Jobs of 1 to 64 GPUs come 1.3 times as fast as the cluster works;
-half of them have a priority. 20 queues lie in four groups below one root, with quotas in all of the cluster's GPUs,
-and reclaim what they lent.
+three in four have a priority. 20 queues lie in four groups below one root, with quotas in all of the cluster's GPUs,
+and reclaim what they lent. Servers, racks of 25 and pods of 25 racks are three levels: a quarter of the jobs requires a
+rack, a quarter prefers one. ``--placement first-fit`` looks at no levels, and then jobs ask for none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import ddlsched
 _SIZES = np.array([1, 2, 4, 8, 16, 32, 64])
 _ODDS = np.array([0.3, 0.1, 0.15, 0.25, 0.1, 0.06, 0.04])
 _ITERATION_S = 1.0
+_RACK = 25
+"""Servers of a rack, and racks of a pod."""
 
 
 def queues(gpus: int, most: int = 20) -> ddlsched.Tenants:
@@ -37,7 +40,7 @@ def jobs_of(pods: int) -> int:
     return round(pods / float((-(-_SIZES // 8) * _ODDS).sum()))
 
 
-def jobs(count: int, gpus: int, load: float, seed: int = 0) -> ddlsched.Workload:
+def jobs(count: int, gpus: int, load: float, *, levels: bool = False, seed: int = 0) -> ddlsched.Workload:
     """Return jobs that ask for ``load`` times what the GPUs can do; queues are chosen unevenly."""
     rng = np.random.default_rng(seed)
     sizes = rng.choice(_SIZES, count, p=_ODDS)
@@ -46,6 +49,7 @@ def jobs(count: int, gpus: int, load: float, seed: int = 0) -> ddlsched.Workload
     arrivals_s = np.sort(rng.uniform(0, span_s, count))
     odds = np.arange(1, 21) / np.arange(1, 21).sum()
     names, priorities = rng.choice(20, count, p=odds), rng.integers(0, 4, count)
+    asks = rng.integers(0, 4, count) if levels else np.zeros(count, int)
     step = ddlsched.DataParallelIteration(forward_s=_ITERATION_S / 3, backward_s=_ITERATION_S * 2 / 3, message_bytes=0)
     return ddlsched.Workload.of(
         [
@@ -58,6 +62,8 @@ def jobs(count: int, gpus: int, load: float, seed: int = 0) -> ddlsched.Workload
                 gpu_memory_mb=1.0,
                 queue=f"queue-{names[number]}",
                 priority=int(priorities[number]),
+                required_levels="rack" if asks[number] == 1 else None,
+                preferred_levels="rack" if asks[number] == 2 else None,
             )
             for number in range(count)
         ]
@@ -72,19 +78,21 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=5_000)
     parser.add_argument("--load", type=float, default=1.3)
     parser.add_argument("--admission", default="kueue")
+    parser.add_argument("--placement", default="kueue-topology")
     options = parser.parse_args()
-    cluster = ddlsched.Cluster(num_servers=options.nodes, gpus_per_server=8, exclusive=True)
-    tenants, workload = (
-        queues(cluster.num_gpus),
-        jobs(options.jobs or jobs_of(options.pods), cluster.num_gpus, options.load),
-    )
+    levels = options.placement != "first-fit"
+    topology = f"clos:servers_per_rack={_RACK},racks_per_pod={_RACK}" if levels else "star"
+    cluster = ddlsched.Cluster(num_servers=options.nodes, gpus_per_server=8, exclusive=True, topology=topology)
+    count = options.jobs or jobs_of(options.pods)
+    tenants, workload = queues(cluster.num_gpus), jobs(count, cluster.num_gpus, options.load, levels=levels)
+    policies = {"placement": options.placement, "admission": options.admission}
     begin_s = time.process_time()
-    result = ddlsched.simulate(workload, cluster, placement="first-fit", queues=tenants, admission=options.admission)
+    result = ddlsched.simulate(workload, cluster, queues=tenants, **policies)
     cpu_s = time.process_time() - begin_s
     summary = result.summary()
     print(
-        f"{options.admission}: {len(workload)} jobs, {options.nodes} servers, {cpu_s:.1f} s of CPU, "
-        f"{peak_mb():.0f} MB, {result.jobs['restarts'].sum():.0f} preemptions, "
+        f"{options.admission}, {options.placement}: {len(workload)} jobs, {options.nodes} servers, "
+        f"{cpu_s:.1f} s of CPU, {peak_mb():.0f} MB, {result.jobs['restarts'].sum():.0f} preemptions, "
         f"GPUs in use {summary['gpu_utilisation']:.2f}"
     )
 

@@ -19,7 +19,9 @@ FILES = {
     "elasticflow": ("elasticflow/philly_*.csv",),
     "gavel": ("gavel-osdi20/msr-seed0/*.trace.gz", "gavel-osdi20/physical_cluster/*.trace"),
     "muri": ("muri-sigcomm22/trace*.csv",),
+    "philly-csv": ("pollux-osdi21/philly.csv.gz",),
     "pollux": ("pollux-osdi21/workloads/*.csv",),
+    "sia": ("sia-sosp23/*/workload-*.csv",),
     "swf": ("swf/*.swf*",),
     "tiresias": ("tiresias-nsdi19/*_job.csv",),
 }

@@ -6,9 +6,10 @@ that they use counts. For who does not fit even so nobody is searched for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
+import numba
 import numpy as np
 
 from algorithms.admission.victims import most_of_own
@@ -25,18 +26,10 @@ class _Heads(NamedTuple):
     """The jobs of a queue of which one is next, from which list, and at which change of its running jobs."""
 
     source: list[JobView]
-    jobs: list[JobView]
     changes: int
-    gpus: np.ndarray
-    own: np.ndarray
-    """How many GPUs the jobs of its queue have that each might preempt."""
-
-
-class _Level(NamedTuple):
-    """The nodes of one depth, and where their parents are."""
-
-    nodes: np.ndarray
-    parents: np.ndarray
+    jobs: list[tuple[int, QuotaNode]]
+    needs: np.ndarray
+    """Of each the place of its queue, its GPUs, and how many the jobs of its queue have that it might preempt."""
 
 
 class HopefulJobs:
@@ -50,88 +43,91 @@ class HopefulJobs:
         places = {node: place for place, node in enumerate(self._nodes)}
         none = len(self._nodes)
         self._parents = np.array([places[node.parent] if node.parent else none for node in self._nodes] + [none])
-        depths = np.array([sum(1 for _ in node.above()) for node in self._nodes])
-        self._levels = [
-            _Level(nodes, self._parents[nodes])
-            for depth in range(depths.max() + 1)
-            for nodes in [np.flatnonzero(depths == depth)]
-        ]
+        depths = [sum(1 for _ in node.above()) for node in self._nodes]
+        self._downwards = np.argsort(depths, kind="stable")
         self._leaves = {leaf: places[leaf] for leaf in quotas.leaves}
         rules = [node.queue.preemption for node in self._nodes]
-        self._reclaims = np.array([rule.reclaim != "never" for rule in rules])
-        self._borrows = np.array([rule.borrow != "never" for rule in rules])
-        self._is_group = np.array([not node.is_leaf for node in self._nodes])
-        self._quota, self._kept = (
-            self._array(node.quota for node in self._nodes),
-            self._array(node.kept for node in self._nodes),
+        self._rules = np.array(
+            [
+                (rule.reclaim != "never", rule.borrow != "never", not node.is_leaf)
+                for rule, node in zip(rules, self._nodes, strict=True)
+            ]
         )
         limits = [node.own(kind).borrowing_limit for node in self._nodes]
-        self._limits = np.array([_UNLIMITED if limit is None else limit for limit in limits])
+        self._amounts = np.array(
+            [
+                self._of_all(node.quota for node in self._nodes),
+                self._of_all(node.kept for node in self._nodes),
+                [_UNLIMITED if limit is None else limit for limit in limits] + [0],
+            ]
+        )
         self._heads: dict[QuotaNode, _Heads] = {}
+        self._jobs: list[tuple[int, QuotaNode]] = []
+        self._needs = np.zeros((0, 3), np.int64)
 
-    def _array(self, amounts: Iterable[dict[str, int]]) -> np.ndarray:
-        return np.array([of.get(self._kind, 0) for of in amounts] + [0])
+    def _of_all(self, amounts: Iterable[dict[str, int]]) -> list[int]:
+        return [of.get(self._kind, 0) for of in amounts] + [0]
 
-    def among(self, leaves: Sequence[QuotaNode], tenants: TenantsView) -> dict[int, QuotaNode]:
+    def among(self, tenants: TenantsView) -> dict[int, QuotaNode]:
         """Return the numbers of the first jobs of queues that might start, and their queues."""
-        heads = [self._heads_of(leaf, tenants) for leaf in leaves]
-        counts = [len(each.jobs) for each in heads]
-        places = np.repeat([self._leaves[leaf] for leaf in leaves], counts)
-        gpus = np.concatenate([each.gpus for each in heads])
-        own = np.concatenate([each.own for each in heads])
-        hopeful = np.flatnonzero(self._may_suffice(places, gpus, own))
-        if not len(hopeful):
-            return {}
-        jobs = [(job.number, leaf) for each, leaf in zip(heads, leaves, strict=True) for job in each.jobs]
-        return dict(jobs[place] for place in hopeful.tolist())
+        if [leaf for leaf in self._leaves if self._has_changed(leaf, tenants)]:
+            all_heads = self._heads.values()
+            self._jobs = [job for heads in all_heads for job in heads.jobs]
+            self._needs = np.concatenate([heads.needs for heads in all_heads])
+        used = np.array(self._of_all([node.used for node in self._nodes]))
+        hopeful = _hopeful(used, self._amounts, self._parents, self._downwards, self._rules, self._needs)
+        return dict(self._jobs[place] for place in hopeful.tolist())
 
-    def _heads_of(self, leaf: QuotaNode, tenants: TenantsView) -> _Heads:
+    def _has_changed(self, leaf: QuotaNode, tenants: TenantsView) -> bool:
+        """Return whether a queue has other first jobs, or other running ones, than before; note those."""
         source, changes, known = tenants.pending.heads(leaf.name), tenants.changes(leaf.name), self._heads.get(leaf)
         if known is not None and known.source is source and known.changes == changes:
-            return known
+            return False
         jobs = source[:1] if leaf.queue.order == "strict" else source
-        own = np.array([most_of_own(leaf, job.priority, tenants) for job in jobs], np.int64)
-        self._heads[leaf] = _Heads(source, jobs, changes, np.array([job.num_gpus for job in jobs], np.int64), own)
-        return self._heads[leaf]
+        needs = [(self._leaves[leaf], job.num_gpus, most_of_own(leaf, job.priority, tenants)) for job in jobs]
+        numbers = [(job.number, leaf) for job in jobs]
+        self._heads[leaf] = _Heads(source, changes, numbers, np.array(needs, np.int64).reshape(-1, 3))
+        return True
 
-    def _may_suffice(self, places: np.ndarray, gpus: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """Return of jobs, by the places of their queues, whether they might start."""
-        used = self._array(node.used for node in self._nodes)
-        free_here = np.maximum(0, self._kept - used)
-        lacking = gpus - own - self._available(used, free_here)[places]
-        within = used[places] + gpus - own <= self._quota[places]
-        lent, below = self._lent(used)
-        nearer, rest = used[places] + gpus <= self._quota[places], np.maximum(0, gpus - free_here[places])
-        may, borrows = self._reclaims[places], self._borrows[places]
-        borrowing, staying = np.zeros_like(gpus), np.zeros_like(gpus)
-        before, group = places, self._parents[places]
-        for _ in self._levels[1:]:
-            most = np.where(may, below[group] - lent[before], 0)
+
+@numba.njit(cache=True)
+def _hopeful(used, amounts, parents, downwards, rules, needs):  # type: ignore[no-untyped-def]
+    """Return the rows of ``needs`` that might start, when nodes use so much; ``amounts``: quotas, kept, limits."""
+    quota, kept, limits = amounts[0], amounts[1], amounts[2]
+    none = len(parents) - 1
+    available, free_here = np.zeros_like(used), np.maximum(0, kept - used)
+    lent, below = (
+        np.zeros_like(used),
+        np.zeros_like(used),
+    )  # of queues and groups that lack quota; below, lacking or not
+    for node in downwards:
+        available[node] = quota[node] - used[node]
+        if parents[node] != none:
+            to_limit = quota[node] - kept[node] - max(0, used[node] - kept[node]) + limits[node]
+            available[node] = free_here[node] + min(available[parents[node]], to_limit)
+    for node in downwards[::-1]:
+        if used[node] > quota[node]:
+            lent[node] = below[node] if rules[node, 2] else used[node]
+        if parents[node] != none:
+            below[parents[node]] += lent[node]
+    hopeful = np.empty(len(needs), np.int64)
+    count = 0
+    for row in range(len(needs)):
+        place, gpus, own = needs[row]
+        lacking = gpus - own - available[place]
+        nearer, rest = used[place] + gpus <= quota[place], max(0, gpus - free_here[place])
+        borrowing = staying = 0
+        before, group = place, parents[place]
+        while group != none and rules[place, 0]:
+            most = below[group] - lent[before]
             staying += most
-            borrowing += np.where(nearer | borrows, most, 0)
-            nearer = nearer | (used[group] + rest <= self._quota[group])
-            rest = np.maximum(0, rest - free_here[group])
-            before, group = group, self._parents[group]
-        hopeful: np.ndarray = (lacking <= borrowing) | (within & (lacking <= staying))
-        return hopeful
-
-    def _available(self, used: np.ndarray, free_here: np.ndarray) -> np.ndarray:
-        """Return how many GPUs more each node may use."""
-        available: np.ndarray = self._quota - used
-        lent = self._quota - self._kept
-        for nodes, parents in self._levels[1:]:
-            to_limit = lent[nodes] - np.maximum(0, used[nodes] - self._kept[nodes]) + self._limits[nodes]
-            available[nodes] = free_here[nodes] + np.minimum(available[parents], to_limit)
-        return available
-
-    def _lent(self, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return how much queues use that lack quota, and groups' queues; and that below groups, lacking or not."""
-        below = np.zeros_like(used)
-        lacks = used > self._quota
-        lent = np.where(lacks, used, 0)
-        for nodes, parents in reversed(self._levels):
-            groups = nodes[self._is_group[nodes]]
-            lent[groups] = np.where(lacks[groups], below[groups], 0)
-            np.add.at(below, parents, lent[nodes])
-        below[-1] = lent[-1] = 0
-        return lent, below
+            if nearer or rules[place, 1]:
+                borrowing += most
+            nearer = nearer or used[group] + rest <= quota[group]
+            rest = max(0, rest - free_here[group])
+            before, group = group, parents[group]
+        within = used[place] + gpus - own <= quota[place]
+        if lacking <= borrowing or (within and lacking <= staying):
+            hopeful[count] = row
+            count += 1
+    return hopeful[:count]

@@ -15,7 +15,7 @@ from algorithms.admission.hopeful_jobs import HopefulJobs
 from algorithms.admission.kueue_classic import classic_victims
 from algorithms.admission.kueue_fair import FairRules, fair_victims
 from algorithms.admission.usage_history import UsageHistory
-from algorithms.admission.victims import Need, borrowers_of, lacking_of
+from algorithms.admission.victims import Need, borrowers_of, lacking_of, names_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
@@ -149,7 +149,8 @@ class KueueRun:
         self._has_changed = True
         """Whether somebody may have started since that was found."""
         self._told: dict[int, str] = {}
-        self._told_of: dict[QuotaNode, tuple[list[JobView], list[QuotaNode]]] = {}
+        self._told_of: dict[QuotaNode, tuple[list[JobView], list[QuotaNode], list[int]]] = {}
+        self._most: dict[tuple[QuotaNode, str], int] = {}
 
     def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
         """Yield who may start, cycle by cycle."""
@@ -160,25 +161,25 @@ class KueueRun:
         leaves, self._has_changed = tenants.quotas.leaves, True
         while firsts := self._firsts(leaves, tenants):
             leaves = list(firsts)  # nobody comes meanwhile
-            self._find_hopeful(leaves, tenants)
+            self._find_hopeful(tenants)
             if len(self._hopeful) == 1:
                 yield from self._without_hope(firsts, tenants)
             yield from self._processed(self._nominations(firsts, tenants), tenants)
         self._freed = tenants.freed
 
-    def _find_hopeful(self, leaves: list[QuotaNode], tenants: TenantsView) -> None:
+    def _find_hopeful(self, tenants: TenantsView) -> None:
         if self._sharing or self._history is not None or not self._has_changed:
             return
         self._has_changed = False
         for kind in tenants.quotas.kinds or (ANY_KIND,):
             if kind not in self._bounds:
                 self._bounds[kind] = HopefulJobs(tenants.quotas, kind)
-            self._hopeful[kind] = self._bounds[kind].among(leaves, tenants)
+            self._hopeful[kind] = self._bounds[kind].among(tenants)
 
     def _without_hope(self, firsts: dict[QuotaNode, JobView], tenants: TenantsView) -> Iterator[NotAdmitted]:
         """Refuse first jobs that cannot start, for which nothing is kept; all of them if nothing changes any more."""
         ((kind, hopeful),) = self._hopeful.items()
-        lacking = {root: lacking_of(root.leaves(), kind) for root in {leaf.root for leaf in firsts}}
+        lacking = {root: lacking_of(root.leaves(), kind) for root in tenants.quotas.roots}
         settled = all(number in self._refused[leaf.name] for number, leaf in hopeful.items())
         for leaf, job in list(firsts.items()):
             if settled:
@@ -205,20 +206,29 @@ class KueueRun:
     ) -> Iterator[NotAdmitted]:
         """Refuse the first jobs of a queue; what was told of the same ones, for the same reasons, is not told again."""
         heads, refused = tenants.pending.heads(leaf.name), self._refused[leaf.name]
+        heads_told, lacking_told, numbers_told = self._told_of.get(leaf, (None, None, ()))
+        if heads_told is heads and lacking_told == lacking:
+            refused.update(numbers_told)
+            return
         jobs = heads[:1] if leaf.queue.order == "strict" else heads
         new = [job for job in jobs if job.number not in refused]
-        heads_told, lacking_told = self._told_of.get(leaf, (None, None))
-        if heads_told is heads and lacking_told == lacking:
-            refused.update(job.number for job in new)
-            return
+        others = names_of(lacking, leaf)
         for job in new:
-            yield from self._refused_now(Need(job, leaf, kind), lacking)
-        if len(new) == len(jobs) and any(other is not leaf for other in lacking):
-            self._told_of[leaf] = heads, lacking
+            if not others or self._told.get(job.number) != others or job.num_gpus > self._most_of(leaf, kind):
+                yield from self._refused_now(Need(job, leaf, kind), lacking)
+            refused.add(job.number)
+        if len(new) == len(jobs) and others:
+            self._told_of[leaf] = heads, lacking, [job.number for job in jobs]
 
     def _refused_now(self, need: Need, lacking: list[QuotaNode]) -> Iterator[NotAdmitted]:
-        never = need.gpus > need.node.most(need.kind)
+        never = need.gpus > self._most_of(need.node, need.kind)
         yield from self._refusal(need, _NEVER if never else borrowers_of(need, lacking))
+
+    def _most_of(self, leaf: QuotaNode, kind: str) -> int:
+        """Return how many GPUs a queue may ever use."""
+        if (most := self._most.get((leaf, kind))) is None:
+            most = self._most[leaf, kind] = leaf.most(kind)
+        return most
 
     def _refusal(self, need: Need, reason: str) -> Iterator[NotAdmitted]:
         """Refuse a job until there is more room; say so if the reason is new."""
@@ -239,7 +249,10 @@ class KueueRun:
         preempting = self._preempting.get(leaf.name)
         if preempting is not None and preempting in tenants.pending:
             heads = sorted(heads, key=lambda job: job.number != preempting)
-        return next((job for job in heads if job.number not in refused), None)
+        for job in heads:
+            if job.number not in refused:
+                return job
+        return None
 
     def _nominated(self, job: JobView, leaf: QuotaNode, tenants: TenantsView) -> _Entry:
         """Return how a job may start: on the first kind that has room, else where the fewest rules are stretched."""
@@ -259,7 +272,7 @@ class KueueRun:
         height, more_above = _group_that_fits(need)
         if need.fits():
             return _Entry(need, _Mode.FIT, height)
-        if need.gpus > node.most(need.kind):
+        if need.gpus > self._most_of(node, need.kind):
             return _Entry(need, _Mode.NO_FIT, 0, reason=_NEVER)
         rules = node.queue.preemption
         borrows = rules.borrow != "never" or (self._sharing and rules.reclaim != "never")

@@ -37,6 +37,8 @@ class SlurmMultifactor:
     ----------
     age_weight, fair_share_weight, size_weight, qos_weight
         What each factor, from 0 to 1, counts.
+    highest_qos
+        The priority of a QOS that counts as 1; 0: the highest of the jobs that wait.
     max_age_s
         Age that counts as 1, seconds.
     half_life_s
@@ -47,13 +49,15 @@ class SlurmMultifactor:
 
     References
     ----------
-    Slurm, priority_multifactor and preempt; the fair-share factor is 2^(-usage / shares).
+    Slurm, priority_multifactor and preempt; the fair-share factor is 2^(-usage / shares), both as parts of those of all
+    accounts (PriorityFlags=NO_FAIR_TREE). benchmarks/slurm_decisions.py compares with a real Slurm.
     """
 
     age_weight: float = ranged(1000.0, 0.0)
     fair_share_weight: float = ranged(10000.0, 0.0)
     size_weight: float = ranged(0.0, 0.0)
     qos_weight: float = ranged(2000.0, 0.0)
+    highest_qos: int = 0
     max_age_s: float = ranged(604800.0, 0.0, above=True)
     half_life_s: float = ranged(604800.0, 0.0, above=True)
     backfill: PlacementPolicy | str = ""
@@ -96,8 +100,8 @@ class _SlurmRun:
     def in_order(self, tenants: TenantsView, cluster: ClusterView) -> list[JobView]:
         """Return the jobs that wait, those of the highest priority first."""
         jobs = [job for leaf in tenants.quotas.leaves for job in tenants.pending.jobs(leaf.name)]
-        most = max((job.priority for job in jobs), default=0) or 1
-        policy, shares = self._policy, self._fair_shares(tenants, cluster)
+        most = self._policy.highest_qos or max((job.priority for job in jobs), default=0) or 1
+        policy, shares = self._policy, self._fair_shares(tenants)
 
         def priority(job: JobView) -> float:
             age = min((tenants.now_s - job.arrival_s) / policy.max_age_s, 1.0)
@@ -107,13 +111,14 @@ class _SlurmRun:
 
         return sorted(jobs, key=lambda job: (-priority(job), job.arrival_ns, job.number))
 
-    def _fair_shares(self, tenants: TenantsView, cluster: ClusterView) -> dict[str, float]:
-        """Return the fair-share factor of each account: 1 for no usage, 0.5 for as much as its share of the cluster."""
+    def _fair_shares(self, tenants: TenantsView) -> dict[str, float]:
+        """Return the fair-share factor of each account: 1 for no usage, 0.5 for as large a part of all as its share."""
         leaves = tenants.quotas.leaves
         weights = sum(leaf.queue.weight for leaf in leaves) or 1.0
-        used = {leaf.name: self._history.of_queue(leaf.name) / cluster.num_gpus for leaf in leaves}
+        used = {leaf.name: self._history.of_queue(leaf.name) for leaf in leaves}
+        in_all = sum(used.values()) or 1.0
         return {
-            leaf.name: 2.0 ** -(used[leaf.name] / (leaf.queue.weight / weights)) if leaf.queue.weight else 0.0
+            leaf.name: 2.0 ** -(used[leaf.name] / in_all * weights / leaf.queue.weight) if leaf.queue.weight else 0.0
             for leaf in leaves
         }
 

@@ -13,7 +13,7 @@ from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, Rank, TenantsView
 from ddlsched.policies.views import JobView
 
-__all__ = ["Need", "borrowers_of", "lacking_of", "most_of_own", "order_of", "without_needless"]
+__all__ = ["Need", "borrowers_of", "lacking_of", "most_of_own", "names_of", "order_of", "without_needless"]
 
 _T = TypeVar("_T")
 _TOLD = 3
@@ -98,11 +98,17 @@ def lacking_of(leaves: Iterable[QuotaNode], kind: str) -> list[QuotaNode]:
     return list(islice((leaf for leaf in leaves if leaf.lacks(kind)), _TOLD + 2))
 
 
+def names_of(lacking: list[QuotaNode], node: QuotaNode) -> str:
+    """Return what explanations say of other queues that use more than their quota; nothing if there are none."""
+    names = [leaf.name for leaf in lacking if leaf is not node]
+    others = " and others" if len(names) > _TOLD else ""
+    return f"quota: {' and '.join(names[:_TOLD])}{others} borrowed it" if names else ""
+
+
 def borrowers_of(need: Need, lacking: list[QuotaNode]) -> str:
     """Return who holds the GPUs that a job's quota lacks, for explanations; ``lacking`` is :func:`lacking_of`."""
-    names = [leaf.name for leaf in lacking if leaf is not need.node]
-    if names:
-        return f"quota: {' and '.join(names[:_TOLD])}{' and others' if len(names) > _TOLD else ''} borrowed it"
+    if others := names_of(lacking, need.node):
+        return others
     if need.node.lacks(need.kind, need.gpus):
         return f"quota: {need.node.name} has used its own"
     return "quota: used up"

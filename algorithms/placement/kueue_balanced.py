@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from algorithms.placement.kueue_domains import Domain, ordered
+from algorithms.placement.kueue_domains import Domain, Rooms, ordered
 
 __all__ = ["balanced", "fewest", "spread"]
 
 
-def balanced(
-    top: list[list[Domain]], count: int, level: int, size: int, slice_level: int
-) -> tuple[int, list[Domain]] | None:
+def balanced(rooms: Rooms, count: int, level: int) -> tuple[int, list[Domain]] | None:
     """Return a level, and its domains each with what it gets; None if a balanced placement is not possible."""
+    size, slice_level = rooms.size, rooms.slice_level
     needed = count // size
-    least, domains = _best(top, needed, level, size, slice_level)
+    least, domains = _best(rooms, needed, level)
     if not least:
         return None
     if level < slice_level:
@@ -45,10 +44,11 @@ def spread(domains: Sequence[Domain], needed: int, size: int, least: int) -> lis
     return chosen
 
 
-def _best(top: list[list[Domain]], needed: int, level: int, size: int, slice_level: int) -> tuple[int, list[Domain]]:
+def _best(rooms: Rooms, needed: int, level: int) -> tuple[int, list[Domain]]:
     """Return the most slices that the emptiest domain can have, and the siblings, less those with fewer."""
     most, fewest, best = 0, 0, list[Domain]()
-    for siblings in [above.children for above in top[level - 1]] if level else [top[0]]:
+    size, slice_level = rooms.size, rooms.slice_level
+    for siblings in [above.children for above in rooms.domains(level - 1)] if level else [rooms.domains(0)]:
         domains = [domain.copy() for domain in siblings]
         lower = [child for domain in domains for child in domain.children] if level < slice_level else domains
         taken = _greedy(lower, needed)
@@ -68,7 +68,7 @@ def _prune(domains: Sequence[Domain], threshold: int, size: int, slice_level: in
             if child.slices < threshold:
                 child.clear()
     for domain in domains:
-        domain.fill(size, slice_level, {})
+        domain.fill(size, slice_level)
         if domain.slices < threshold:
             domain.clear()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-__all__ = ["Domain", "Request", "least", "ordered", "tree_of", "with_room"]
+import numpy as np
+
+__all__ = ["Domain", "DomainTree", "Request", "Rooms", "least", "ordered", "with_room"]
 
 
 class Request(NamedTuple):
@@ -37,18 +40,22 @@ class Domain:
     path: tuple[int, ...]
     pods: int = 0
     slices: int = 0
-    children: list[Domain] = field(default_factory=list)
+    inside: Callable[[], list[Domain]] = list
+    """Makes its :attr:`children`."""
 
-    def fill(self, size: int, slice_level: int, sizes: Mapping[int, int]) -> None:
+    @cached_property
+    def children(self) -> list[Domain]:
+        """Those of the next level that have room, in the order of their paths."""
+        return self.inside()
+
+    def fill(self, size: int, slice_level: int) -> None:
         """Sum up what has room in it."""
-        level = len(self.path) - 1
         if self.children:
-            inner = sizes.get(level + 1, 1)
             for child in self.children:
-                child.fill(size, slice_level, sizes)
-            self.pods = sum(child.pods // inner * inner for child in self.children)
+                child.fill(size, slice_level)
+            self.pods = sum(child.pods for child in self.children)
             self.slices = sum(child.slices for child in self.children)
-        if level == slice_level:
+        if len(self.path) - 1 == slice_level:
             self.slices = self.pods // size
 
     def clear(self) -> None:
@@ -59,21 +66,69 @@ class Domain:
 
     def copy(self) -> Domain:
         """Return the same with room of its own."""
-        return Domain(self.path, self.pods, self.slices, [child.copy() for child in self.children])
+        children = [child.copy() for child in self.children]
+        return Domain(self.path, self.pods, self.slices, lambda: children)
 
 
-def tree_of(pods: Mapping[tuple[int, ...], int]) -> list[list[Domain]]:
-    """Return the domains of each level, the widest first, from the room of those of the lowest by their paths."""
-    levels: list[dict[tuple[int, ...], Domain]] = [{} for _ in next(iter(pods), ())]
-    for path in sorted(pods):
-        for level, domains in enumerate(levels):
-            own = path[: level + 1]
-            if own not in domains:
-                domains[own] = Domain(own)
-                if level:
-                    levels[level - 1][path[:level]].children.append(domains[own])
-        levels[-1][path].pods = pods[path]
-    return [list(domains.values()) for domains in levels]
+class DomainTree:
+    """The domains of each level of a topology, the widest first, from the paths of those of the lowest."""
+
+    def __init__(self, paths: Sequence[tuple[int, ...]]) -> None:
+        self.order = np.array(sorted(range(len(paths)), key=paths.__getitem__), np.int64)
+        """Which of ``paths`` each domain of the lowest level is."""
+        lowest = [paths[place] for place in self.order.tolist()]
+        self.paths = [list(dict.fromkeys(path[: level + 1] for path in lowest)) for level in range(len(paths[0]))]
+        """Of each level, ascending."""
+        self.firsts = [self._firsts(level) for level in range(len(self.paths) - 1)]
+        """Of each level but the lowest: the first domain of the next one in each domain, and the number of those."""
+
+    def _firsts(self, level: int) -> np.ndarray:
+        parents = [path[:-1] for path in self.paths[level + 1]]
+        starts = [place for place, path in enumerate(parents) if not place or path != parents[place - 1]]
+        return np.array([*starts, len(parents)])
+
+
+class Rooms:
+    """For how many pods, and whole slices, each domain of a tree has room, as a request asks.
+
+    Domains are made for who looks at them only.
+    """
+
+    def __init__(self, tree: DomainTree, pods: np.ndarray, request: Request) -> None:
+        self._tree, self.lowest = tree, len(tree.paths) - 1
+        self.size, self.slice_level = request.slices[0] if request.slices else (1, self.lowest)
+        sizes = request.sizes_below(self.slice_level)
+        self._pods, self._slices = [pods[tree.order]], [np.zeros(len(pods), np.int64)]
+        for level in range(self.lowest, -1, -1):
+            if level < self.lowest:
+                inner, starts = sizes.get(level + 1, 1), tree.firsts[level][:-1]
+                self._pods.insert(0, np.add.reduceat(self._pods[0] // inner * inner, starts))
+                self._slices.insert(0, np.add.reduceat(self._slices[0], starts))
+            if level == self.slice_level:
+                self._slices[0] = self._pods[0] // self.size
+
+    def domains(self, level: int, most: int | None = None) -> list[Domain]:
+        """Return the domains of a level that have room; if told only the first so many of each amount of it."""
+        pods = self._pods[level]
+        places = np.flatnonzero(pods)
+        if most is not None and len(places) > most:
+            amounts = (self._slices[level] * (int(pods.max()) + 1) + pods)[places]
+            order = np.argsort(amounts, kind="stable")
+            begins = np.flatnonzero(np.diff(amounts[order], prepend=-1))
+            ranks = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+            places = np.sort(places[order[ranks < most]])
+        return [self._domain(level, place) for place in places.tolist()]
+
+    def _domain(self, level: int, place: int) -> Domain:
+        def inside() -> list[Domain]:
+            if level == self.lowest:
+                return []
+            first, end = self._tree.firsts[level][place : place + 2].tolist()
+            there = np.flatnonzero(self._pods[level + 1][first:end]) + first
+            return [self._domain(level + 1, child) for child in there.tolist()]
+
+        amounts = self._pods[level].item(place), self._slices[level].item(place)
+        return Domain(self._tree.paths[level][place], *amounts, inside)
 
 
 def ordered(domains: Sequence[Domain], *, ascending: bool) -> list[Domain]:
@@ -88,12 +143,10 @@ def _fitting(domains: Sequence[Domain], amount: str, needed: int) -> Domain:
     return min(enough, key=lambda domain: getattr(domain, amount), default=domains[0])
 
 
-def with_room(
-    top: list[list[Domain]], level: int, request: Request, size: int, *, ascending: bool
-) -> tuple[int, list[Domain]]:
+def with_room(rooms: Rooms, level: int, request: Request, *, ascending: bool) -> tuple[int, list[Domain]]:
     """Return a level and its domains that hold a job: one, or as few as can be where that is allowed; else none."""
-    needed = request.pods // size
-    domains = ordered(top[level], ascending=ascending) if top else []
+    needed = request.pods // rooms.size
+    domains = ordered(rooms.domains(level, request.pods), ascending=ascending)
     if not domains:
         return level, []
     first = _fitting(domains, "slices", needed)
@@ -102,7 +155,7 @@ def with_room(
     if request.required:
         return level, []
     if level and request.level is not None:
-        return with_room(top, level - 1, request, size, ascending=ascending)
+        return with_room(rooms, level - 1, request, ascending=ascending)
     found: list[Domain] = []
     for place, domain in enumerate(domains):
         if needed <= 0:

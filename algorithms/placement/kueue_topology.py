@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from algorithms.placement.kueue_balanced import balanced
-from algorithms.placement.kueue_domains import Domain, Request, least, ordered, tree_of, with_room
+from algorithms.placement.kueue_domains import DomainTree, Request, Rooms, least, ordered, with_room
 from ddlsched.errors import InputError
+from ddlsched.network.topology import Network
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.workload.levels import demands_of
 
@@ -41,25 +43,22 @@ class KueueTopology:
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs, in the order of the domains, or None to wait."""
-        free = np.zeros(cluster.num_gpus, bool)
-        free[cluster.eligible(job)] = True
+        gpus = cluster.eligible(job)
         if not cluster.exclusive:
-            free &= np.array([cluster.num_residents(gpu) == 0 for gpu in range(cluster.num_gpus)])
-        if free.sum() < job.num_gpus:
+            gpus = np.array([gpu for gpu in gpus.tolist() if not cluster.num_residents(gpu)], np.int64)
+        if len(gpus) < job.num_gpus:
             return None
-        gpus = np.flatnonzero(free)
-        counts = np.bincount(cluster.servers_of(gpus), minlength=cluster.num_servers)
-        levels = list(cluster.network.levels)[::-1]
-        paths = zip(*(cluster.network.units(level) for level in levels), strict=True)
-        there = {tuple(path): int(counts[server]) for server, path in enumerate(paths)}
-        request = self._request(job, levels)
-        found = assigned(tree_of(there), request, least_free=self.least_free, even=self.balanced)
+        servers = cluster.servers_of(gpus)
+        counts = np.bincount(servers, minlength=cluster.num_servers)
+        request = self._request(job, list(cluster.network.levels)[::-1])
+        rooms = Rooms(_tree_of(cluster.network), counts, request)
+        found = assigned(rooms, request, least_free=self.least_free, even=self.balanced)
         if found is None:
             return None
         chosen: list[GpuId] = []
         for path, count in sorted(found.items()):
-            own = gpus[cluster.servers_of(gpus) == path[-1]]
-            chosen += own[:count].tolist()
+            first = int(np.searchsorted(servers, path[-1]))
+            chosen += gpus[first : first + count].tolist()
         return chosen
 
     def _request(self, job: JobView, levels: Sequence[str]) -> Request:
@@ -76,28 +75,25 @@ class KueueTopology:
         return Request(job.num_gpus, level, bool(wholes), tuple(sorted(slices, reverse=True)))
 
 
-def assigned(
-    top: list[list[Domain]], request: Request, *, least_free: bool = False, even: bool = False
-) -> dict[tuple[int, ...], int] | None:
-    """Return how many pods go to each domain of the lowest level, by its path, or None if there is no room.
+@lru_cache(maxsize=8)
+def _tree_of(network: Network) -> DomainTree:
+    return DomainTree(list(zip(*(network.units(level) for level in reversed(network.levels)), strict=True)))
 
-    ``top`` holds the domains of each level, the widest first, with what they have room for (:func:`tree_of`).
-    """
-    lowest = len(top) - 1
-    size, slice_level = request.slices[0] if request.slices else (1, lowest)
+
+def assigned(
+    rooms: Rooms, request: Request, *, least_free: bool = False, even: bool = False
+) -> dict[tuple[int, ...], int] | None:
+    """Return how many pods go to each domain of the lowest level, by its path, or None if there is no room."""
+    size, slice_level, lowest = rooms.size, rooms.slice_level, rooms.lowest
+    sizes = request.sizes_below(slice_level)
     free = request.level is None
     level = request.level if request.level is not None else 0 if request.slices else lowest
-    sizes = request.sizes_below(slice_level)
     if level > slice_level or request.pods % size:
         return None
-    for domain in top[0]:
-        domain.fill(size, slice_level, sizes)
     ascending = least_free and free
-    found = (
-        balanced(top, request.pods, level, size, slice_level) if even and not free and not request.required else None
-    )
+    found = balanced(rooms, request.pods, level) if even and not free and not request.required else None
     is_even = found is not None
-    level, domains = found or with_room(top, level, request, size, ascending=ascending)
+    level, domains = found or with_room(rooms, level, request, ascending=ascending)
     if not domains:
         return None
     domains = least(domains, request.pods, size, ascending=ascending)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import sys
 import traceback
@@ -38,6 +39,11 @@ def reported() -> Iterator[None]:
                 _say(line)
             _show_plugin_traceback(error)
             sys.exit(exit_code(error))
+        except OSError as error:  # of asking whether something is there, for any of the names that are given
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            _say(f"{error.filename}: {error.strerror}; expected a shorter one")
+            sys.exit(_BAD_INPUT)
         except MemoryError:
             _say("the memory does not suffice; expected smaller input, or more memory")
             sys.exit(_FAILED)

@@ -308,8 +308,7 @@ def _links(network: Network) -> Records:
     links = make_records("link", len(network.links))
     links.leader = np.arange(len(links))
     links.head = links.waiting_head = links.first_filled = -1
-    links.relative_bandwidth = [link.relative_bandwidth for link in network.links]
-    links.bandwidth_bytes_per_s = [link.bandwidth_bytes_per_s for link in network.links]
+    links.relative_bandwidth, links.bandwidth_bytes_per_s = network.links.relative, network.links.bytes_per_s
     return links
 
 

@@ -145,31 +145,24 @@ class SentInGroups:
             simulated.append(_rows(own[on], kind.links[on], kind.shares[on], len(copies)))
             by_class = np.argsort(own.astype(np.uint16) if len(copies) < 1 << 16 else own, kind="stable")
             everything.append(_rows(own[by_class], kind.links[by_class], kind.shares[by_class], len(copies)))
-        kinds, classes = self._kinds_and_classes(parts, partition)
-        num_links, links, shares = _taken(simulated, kinds, classes)
-        first = np.cumsum([0, *(len(rows.links) for rows in everything)])
-        starts = np.array(
-            [first[k] + everything[k].first[c] for k, c in zip(kinds.tolist(), classes.tolist(), strict=True)], np.int64
-        )
-        counts = np.array(
-            [everything[k].counts[c] for k, c in zip(kinds.tolist(), classes.tolist(), strict=True)], np.int64
-        )
-        all_links = np.concatenate([np.zeros(0, np.int64), *(rows.links for rows in everything)])
-        all_shares = np.concatenate([np.zeros(0), *(rows.shares for rows in everything)])
+        kinds = self.kind_of[parts.task[parts.num_computes :]]
+        classes = np.concatenate(partition.tuples)[self._first_tuples[parts.group] + parts.place]
+        first, num_links, links, shares = _rows_of(simulated, kinds, classes)
+        at = np.repeat(first - np.cumsum(num_links) + num_links, num_links) + np.arange(num_links.sum())
+        starts, counts, all_links, all_shares = _rows_of(everything, kinds, classes)
         leaders = self.links[leader_of_class[colours.links]] if len(self.links) else self.links
-        return Crossed(num_links, links, shares, starts, counts, all_links, all_shares, leaders, folded)
+        return Crossed(num_links, links[at], shares[at], starts, counts, all_links, all_shares, leaders, folded)
 
     def planned_of(self, parts: Parts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return of each transfer the bytes on its links, the latency, nanoseconds, and the load, nanoseconds."""
-        kinds = self.kind_of[parts.task[parts.num_computes :]].tolist()
-        pairs = list(zip(kinds, parts.place.tolist(), strict=True))
-        wire = np.array([self.kinds[kind].wire_bytes[place] for kind, place in pairs], np.float64)
-        latency = np.array([self.kinds[kind].latency_ns[place] for kind, place in pairs], np.float64)
-        return wire, latency, np.array([self.kinds[kind].load_ns[place] for kind, place in pairs], np.int64)
-
-    def _kinds_and_classes(self, parts: Parts, partition: Partition) -> tuple[np.ndarray, np.ndarray]:
-        classes = [partition.tuples[g][p] for g, p in zip(parts.group.tolist(), parts.place.tolist(), strict=True)]
-        return self.kind_of[parts.task[parts.num_computes :]], np.array(classes, np.int64)
+        kinds = self.kind_of[parts.task[parts.num_computes :]]
+        first = np.cumsum([0, *(len(kind.wire_bytes) for kind in self.kinds)])
+        at = first[kinds] + parts.place
+        wire, latency = (
+            np.concatenate([np.zeros(0), *(getattr(kind, name) for kind in self.kinds)])[at]
+            for name in ("wire_bytes", "latency_ns")
+        )
+        return wire, latency, np.concatenate([np.zeros(0, np.int64), *(kind.load_ns for kind in self.kinds)])[at]
 
 
 def alike(jobs: Sequence[tuple[SentInGroups, Colours]]) -> list[Colours]:
@@ -216,12 +209,13 @@ def _rows(owner: np.ndarray, links: np.ndarray, shares: np.ndarray, count: int) 
     return _Rows(np.cumsum(counts) - counts, counts, links, shares)
 
 
-def _taken(kinds: Sequence[_Rows], kind: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return lengths, links and shares of some rows of some kinds, one after another."""
-    pieces = [
-        (kinds[k].links[(a := kinds[k].first[r]) : a + kinds[k].counts[r]], kinds[k].shares[a : a + kinds[k].counts[r]])
-        for k, r in zip(kind.tolist(), row.tolist(), strict=True)
-    ]
-    links = np.concatenate([np.zeros(0, np.int64), *(piece[0] for piece in pieces)])
-    shares = np.concatenate([np.zeros(0), *(piece[1] for piece in pieces)])
-    return np.array([len(piece[0]) for piece in pieces], np.int64), links, shares
+def _rows_of(
+    kinds: Sequence[_Rows], kind: np.ndarray, row: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return where rows of kinds begin and how long they are, in links and shares of all kinds, which follow."""
+    none = np.zeros(0, np.int64)
+    begin = np.cumsum([0, *(len(rows.links) for rows in kinds)])
+    at = np.cumsum([0, *(len(rows.counts) for rows in kinds)])[kind] + row
+    first = np.concatenate([none, *(rows.first + start for rows, start in zip(kinds, begin[:-1], strict=True))])
+    counts, links = (np.concatenate([none, *(rows[what] for rows in kinds)]) for what in (1, 2))
+    return first[at], counts[at], links, np.concatenate([np.zeros(0), *(rows.shares for rows in kinds)])

@@ -13,7 +13,16 @@ from ddlsched.engine.outcome import Refused
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, PendingJobs, RunningJobs, TenantsView
+from ddlsched.policies.tenants_view import (
+    Admission,
+    HeldQuota,
+    NotAdmitted,
+    PendingJobs,
+    RunningJobs,
+    Size,
+    TenantsView,
+    size_of,
+)
 from ddlsched.policies.views import ClusterView
 
 __all__ = ["TenantRounds"]
@@ -62,7 +71,8 @@ class TenantRounds:
         self._gpus_of_kind: dict[str, np.ndarray] = {}
         self._reasons: dict[int, str] = {}
         self._freed, self._num_there, self._started = 0, 0, False
-        self._no_place: set[tuple[int, int, str]] = set()
+        self._next_capacity_ns = -1  # not looked at yet
+        self._no_place: set[tuple[Size, str]] = set()
         self.refused: list[Refused] = []
 
     def place_queue(self) -> None:
@@ -79,10 +89,9 @@ class TenantRounds:
 
     def _note_left(self) -> None:
         """Give back what jobs held that have ended, or failed with a server; note servers that have come back."""
-        first_gpus = self._state.cluster.first_gpus[:-1]
-        num_there = int(np.count_nonzero(self._state.gpus.free_bytes[first_gpus] >= -1))
-        self._make_room(num_there > self._num_there or self._started)  # who has just started may be preempted now
-        self._num_there, self._started = num_there, False
+        self._note_servers()
+        if not self._aside and self._state.now.num_running.item(0) == len(self._holdings):
+            return
         numbers = np.fromiter(self._holdings, np.int64, len(self._holdings))
         for number in numbers[self._state.jobs.state[numbers] != JobState.RUNNING].tolist():
             if number in self._waiting:
@@ -95,6 +104,14 @@ class TenantRounds:
             self._holdings[number] = self._by_queue[holding.queue][number] = holding
             if self._state.jobs.state.item(number) != JobState.RUNNING:  # it has given way
                 self._release(number)
+
+    def _note_servers(self) -> None:
+        state, there = self._state, self._num_there
+        if (next_ns := state.now.next_capacity_ns.item(0)) != self._next_capacity_ns:
+            self._next_capacity_ns = next_ns
+            self._num_there = int(np.count_nonzero(state.gpus.free_bytes[state.cluster.first_gpus[:-1]] >= -1))
+        self._make_room(self._num_there > there or self._started)  # who has just started may be preempted now
+        self._started = False
 
     def _make_room(self, more: bool = True) -> None:
         """Note that what found no place may find one now."""
@@ -136,7 +153,7 @@ class TenantRounds:
         """Return where a job goes, as if its victims had left."""
         if answer.gpus is not None:
             return list(answer.gpus)
-        size = answer.job.num_gpus, answer.job.memory_bytes, answer.kind
+        size = size_of(answer.job), answer.kind
         if answer.victims:
             cluster = cluster.without([victim.job for victim in answer.victims])
         elif size in self._no_place:

@@ -7,11 +7,12 @@ Each edge is a full-duplex cable with attributes ``bandwidth_bytes_per_s`` (in e
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
 
 import numpy as np
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Link",
+    "Links",
     "Network",
     "Node",
     "Path",
@@ -129,6 +131,41 @@ class Link:
     relative_bandwidth: float
 
 
+class Links(Sequence[Link]):
+    """The links of a network, each made when it is asked for first: a large network has hundreds of thousands.
+
+    Attributes
+    ----------
+    bytes_per_s, relative
+        Bandwidths of all, and over that of the fastest network card.
+    """
+
+    def __init__(self, bytes_per_s: Sequence[float], nic_bytes_per_s: float, name_of: Callable[[int], str]) -> None:
+        self.bytes_per_s = np.array(bytes_per_s, np.float64)
+        self.relative = self.bytes_per_s / nic_bytes_per_s if nic_bytes_per_s else self.bytes_per_s
+        self._name_of, self._made = name_of, dict[int, Link]()
+
+    def __len__(self) -> int:
+        return len(self.bytes_per_s)
+
+    @overload
+    def __getitem__(self, number: int) -> Link: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> tuple[Link, ...]: ...
+
+    def __getitem__(self, number: int | slice) -> Link | tuple[Link, ...]:
+        if isinstance(number, slice):
+            return tuple(self[each] for each in range(*number.indices(len(self))))
+        if number not in self._made:
+            number = range(len(self))[number]
+            bandwidth, relative = self.bytes_per_s.item(number), self.relative.item(number)
+            self._made[number] = Link(
+                name=self._name_of(number), bandwidth_bytes_per_s=bandwidth, relative_bandwidth=relative
+            )
+        return self._made[number]
+
+
 @dataclass(frozen=True, slots=True)
 class Path:
     """A way from one server to another: numbers of the links between switches, in order, and its cables' latency."""
@@ -198,7 +235,8 @@ class Network:
         """Of each level, the narrowest first, the unit that each server is in; the first is ``server``."""
         if self.inside is not None and self.inside.by_rail and len({*self._gpus}) > 1:
             raise InputError(f"topology {self._name}: rails are apart, but servers differ in their GPUs")
-        self.links: tuple[Link, ...] = self._enumerate(nodes, nics)
+        self._cables: list[tuple[Node, Node]] = []
+        self.links: Links = self._enumerate(nodes, nics)
         """All links: the network cards, server by server, then the ports of GPUs if they are known, then the cables."""
 
     def node(self, card: Card) -> Node:
@@ -263,22 +301,29 @@ class Network:
             )
         return self.levels[level]
 
-    def _enumerate(self, nodes: Sequence[Node], nics: Sequence[tuple[Node, float]]) -> tuple[Link, ...]:
-        links: list[Link] = []
-        for number, (node, (neighbour, bandwidth)) in enumerate(zip(nodes, nics, strict=True)):
+    def _enumerate(self, nodes: Sequence[Node], nics: Sequence[tuple[Node, float]]) -> Links:
+        bytes_per_s = [bandwidth for _, bandwidth in nics]
+        for number, (node, (neighbour, _)) in enumerate(zip(nodes, nics, strict=True)):
             self._numbers[node, neighbour] = self._numbers[neighbour, node] = number
-            server, card = divmod(number, self.cards)
-            links.append(self._link(f"server {server}" + f", card {card}" * (self.inside is not None), bandwidth))
         if self.inside is not None:
-            port_bytes_per_s = bytes_per_s_from_gbps(self.inside.gpu_gbps)
-            names = [f"server {server}, GPU {place}" for server, gpus in enumerate(self._gpus) for place in range(gpus)]
-            links += [self._link(name, port_bytes_per_s) for name in names]
+            bytes_per_s += [bytes_per_s_from_gbps(self.inside.gpu_gbps)] * sum(self._gpus)
         for a, b, data in self._graph.edges(data=True):
-            for source, target in ((a, b), (b, a)):
-                if (source, target) not in self._numbers:
-                    self._numbers[source, target] = len(links)
-                    links.append(self._link(f"{source} to {target}", data["bandwidth_bytes_per_s"]))
-        return tuple(links)
+            for cable in ((a, b), (b, a)):
+                if cable not in self._numbers:
+                    self._numbers[cable] = len(bytes_per_s)
+                    self._cables.append(cable)
+                    bytes_per_s.append(data["bandwidth_bytes_per_s"])
+        return Links(bytes_per_s, self.nic_bytes_per_s, self._name_of)
+
+    def _name_of(self, link: int) -> str:
+        server, card = divmod(link, self.cards)
+        if link >= self.ports.stop:
+            source, target = self._cables[link - self.ports.stop]
+            return f"{source} to {target}"
+        if link >= self.ports.start:
+            server = bisect_right(self._first_ports, link) - 1
+            return f"server {server}, GPU {link - self._first_ports[server]}"
+        return f"server {server}" + f", card {card}" * (self.inside is not None)
 
     def is_card(self, link: int) -> bool:
         """Return whether a link is a network card."""
@@ -333,9 +378,6 @@ class Network:
             return source
         server = self.card_of(source) // self.cards
         return self.rank(server, -(-card // inside.planes * self._gpus[server] // inside.cards))
-
-    def _link(self, name: str, bandwidth: float) -> Link:
-        return Link(name=name, bandwidth_bytes_per_s=bandwidth, relative_bandwidth=bandwidth / self.nic_bytes_per_s)
 
     def _path(self, nodes: Sequence[Node], source: Node, target: Node) -> Path:
         """Return the path along some nodes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Literal, TypeAlias
 
@@ -144,9 +145,11 @@ class ClusterView(View):
                 gone[gpu] = gone.get(gpu, 0) - 1
         free_bytes = _Changed(self._gpus.free_bytes, freed)
 
+        @cache
         def eligible(memory_bytes: int) -> np.ndarray:
-            more = [gpu for gpu in freed if free_bytes.item(gpu) >= memory_bytes]
-            return np.union1d(self._eligible(memory_bytes), np.array(more, np.int64))
+            more = np.array([gpu for gpu in freed if free_bytes.item(gpu) >= memory_bytes], np.int64)
+            there = self._eligible(memory_bytes)
+            return np.sort(np.concatenate([there, more])) if self.exclusive else np.union1d(there, more)
 
         gpus = SimpleNamespace(free_bytes=free_bytes, num_residents=_Changed(self._gpus.num_residents, gone))
         return replace(self, _gpus=gpus, _eligible=eligible)

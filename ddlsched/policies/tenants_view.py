@@ -24,10 +24,11 @@ __all__ = [
     "RunningJobs",
     "TenantsView",
     "Victim",
+    "size_of",
 ]
 
-Size: TypeAlias = tuple[int, int]
-"""How many GPUs a job needs, and the memory on each, bytes."""
+Size: TypeAlias = tuple[int, int, str | None, str | None, str | None]
+"""How many GPUs a job needs, the memory on each, bytes, and the levels that it requires, prefers and wants balanced."""
 
 
 Rank: TypeAlias = tuple[int, int, int]
@@ -54,7 +55,7 @@ class Admission(NamedTuple):
 
 
 class NotAdmitted(NamedTuple):
-    """A job that may not start now, and why; jobs of its queue and size that come later wait behind it."""
+    """A job that may not start now, and why; jobs of its queue and :data:`Size` that come later wait behind it."""
 
     job: JobView
     reason: str
@@ -153,17 +154,17 @@ class PendingJobs:
         """Let a job wait."""
         self._views[job.number] = job
         self._heads.pop(str(job.queue), None)
-        insort(self._of[str(job.queue)].setdefault(_size(job), []), _rank(job))
+        insort(self._of[str(job.queue)].setdefault(size_of(job), []), _rank(job))
 
     def remove(self, job: JobView) -> None:
         """Let a job wait no more."""
         del self._views[job.number]
         self._heads.pop(str(job.queue), None)
         sizes = self._of[str(job.queue)]
-        ranks = sizes[_size(job)]
+        ranks = sizes[size_of(job)]
         del ranks[bisect_left(ranks, _rank(job))]
         if not ranks:
-            del sizes[_size(job)]
+            del sizes[size_of(job)]
 
     def heads(self, queue: str, below_priority: int | None = None) -> list[JobView]:
         """Return the first job of each size of a queue, the first of all first; of lower priority than one, if told.
@@ -187,8 +188,9 @@ class PendingJobs:
             yield self._views[rank[2]]
 
 
-def _size(job: JobView) -> Size:
-    return job.num_gpus, job.memory_bytes
+def size_of(job: JobView) -> Size:
+    """Return what jobs have in common of which one has a place if another has."""
+    return job.num_gpus, job.memory_bytes, job.required_levels, job.preferred_levels, job.balanced_level
 
 
 def _rank(job: JobView) -> tuple[int, int, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ddlsched.errors import PluginError, label
 from ddlsched.units import NS_PER_S
 
@@ -31,11 +33,11 @@ def refuse_faster_than_links(result: Result) -> None:
     links, records = result.finished.network.links, result.finished.state.links
     # A transfer lasts whole nanoseconds, so that many of few bytes seem faster than they were.
     rounded_s = int(result.finished.state.run[0].events) / NS_PER_S
-    for link, carried_bytes, busy_ns in zip(links, records.bytes.tolist(), records.busy_ns.tolist(), strict=True):
-        busy_s = busy_ns / NS_PER_S
-        if carried_bytes > link.bandwidth_bytes_per_s * (busy_s * _ROUNDING + rounded_s):
-            raise PluginError(
-                f"contention {label(result.contention)}: link {link.name} carried {carried_bytes:.4g} bytes in the "
-                f"{busy_s:.4g} s in which it was busy; expected at most its {link.bandwidth_bytes_per_s:.4g} B/s "
-                "(a faster card: --topology star:nic_gbps=...)"
-            )
+    most_bytes = links.bytes_per_s * (records.busy_ns / NS_PER_S * _ROUNDING + rounded_s)
+    for number in np.flatnonzero(records.bytes > most_bytes)[:1].tolist():
+        link, carried_bytes, busy_s = links[number], records.bytes.item(number), records.busy_ns.item(number) / NS_PER_S
+        raise PluginError(
+            f"contention {label(result.contention)}: link {link.name} carried {carried_bytes:.4g} bytes in the "
+            f"{busy_s:.4g} s in which it was busy; expected at most its {link.bandwidth_bytes_per_s:.4g} B/s "
+            "(a faster card: --topology star:nic_gbps=...)"
+        )

@@ -55,7 +55,7 @@ def test_shares_are_shares(seed: int) -> None:
 
 
 @pytest.mark.parametrize("policy", [Gavel(round_s=10.0), Sia(round_s=10.0), Rubick(round_s=10.0)])
-def test_while_no_gpu_is_left_all_jobs_wait(policy: Any) -> None:
+def test_item_15_while_no_gpu_is_left_all_jobs_wait(policy: Any) -> None:
     """All servers are away from 15 s to 40 s, and a job of 20 s comes while they are."""
     away = ddlsched.Disturbances(outages=tuple(ddlsched.Outage(server=n, from_s=15.0, to_s=40.0) for n in range(2)))
     jobs = [fixed_job("a", 1, 20), fixed_job("b", 1, 20), fixed_job("c", 1, 20, arrival_s=20.0)]

@@ -13,7 +13,7 @@ from clos_2048 import cluster as clos_cluster
 from clos_2048 import jobs as clos_jobs
 from clos_2048 import run as run_on_clos
 from crux_small_cases import FixedPaths, Levels, case, flows_between_leaves
-from failure_models import MTBF_S, best_interval, time_to_failure_h, waste
+from failure_models import MTBF_S, EttrCase, best_interval, time_to_failure_h, waste
 from flow_rivals import heapq_loop, simpy_processes
 from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, simulate_flows, wire_bytes
 from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
@@ -170,6 +170,14 @@ def test_the_best_interval_between_checkpoints_is_dalys_where_its_assumptions_ho
 
 def test_the_table_of_rsc_1_gives_its_published_time_to_failure() -> None:
     assert time_to_failure_h(1024, 60, seeds=2) == pytest.approx(7.9, rel=0.1)
+
+
+@pytest.mark.parametrize("restart_s", [300, 900])
+@pytest.mark.parametrize("interval_min", [30, 60])
+def test_the_effective_training_time_of_512_nodes_is_that_of_rsc_1s_formula(interval_min: int, restart_s: int) -> None:
+    case = EttrCase(512, 0.0065, interval_min, restart_s)
+    assert case.formula() < 0.96
+    assert case.simulated(seeds=3) == pytest.approx(case.formula(), rel=0.02)
 
 
 def test_a_step_of_a_language_model_takes_about_the_closed_forms_time() -> None:

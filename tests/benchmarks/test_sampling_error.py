@@ -25,3 +25,11 @@ def test_what_is_stated_of_a_class_is_what_the_table_has_rounded_up() -> None:
 def test_the_table_is_what_the_command_writes(tmp_path: Path) -> None:
     sampling_error.main(["--out", str(tmp_path / "table.csv")])
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "table.csv"), pd.read_csv(sampling_error.TABLE))
+
+
+def test_exact_runs_of_other_lengths_stay_near_and_are_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sampling_error.CLUSTERS, "few", sampling_error.Cluster(8, "microsoft-160:scale=0.1"))
+    exact, other = sampling_error.pair("free", "srsf", "first-fit", "few", 1, hair=True)
+    error = sampling_error.measured(exact, other)
+    assert other.leapt_iterations == 0
+    assert 0 < abs(error["average"]) < 0.05

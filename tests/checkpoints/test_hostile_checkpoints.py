@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 from ddlsched.checkpoints.formats import foreign_reading
 from ddlsched.checkpoints.locations import location_of
@@ -64,7 +65,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_metadata_that_grows_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+def test_item_14_metadata_that_grows_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
     assert len(HOSTILE[name]) < 100_000
     shutil.copytree(SAVED, tmp_path / "a")
     (tmp_path / "a" / ".metadata").write_bytes(HOSTILE[name])
@@ -86,7 +87,7 @@ def test_what_no_tensor_has_is_no_shape(value: object) -> None:
         shape_of(value)
 
 
-def test_an_archive_that_inflates_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_item_14_an_archive_that_inflates_is_refused_in_one_line(tmp_path: Path) -> None:
     with (
         zipfile.ZipFile(tmp_path / "a", "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open("archive/data.pkl", "w") as member,
@@ -108,3 +109,13 @@ def test_an_archive_of_very_many_members_is_refused_in_one_line(tmp_path: Path) 
     chunk = StoredChunk((0,), (1,), "a", 0, (tmp_path / "a").stat().st_size)
     with cheaply(), pytest.raises(InputError, match="directory or a description is too long"):
         chunk_entry(location_of(tmp_path), "w", "F32", chunk)
+
+
+def test_a_folder_whose_name_is_too_long_is_refused_in_one_line(tmp_path: Path) -> None:
+    for command in (
+        ["reshard", "a" * 5000, str(tmp_path / "b"), "--to", "tp=1"],
+        ["checkpoint", "inspect", "a" * 5000],
+    ):
+        done = run(*command)
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert "File name too long" in done.stderr

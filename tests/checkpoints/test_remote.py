@@ -85,7 +85,7 @@ def test_servers_that_fail_are_named(folder: Path, monkeypatch: pytest.MonkeyPat
     assert not (folder / "b").exists()
 
 
-def test_a_server_that_stalls_within_a_range_is_given_up_in_one_line(
+def test_item_13_a_server_that_stalls_within_a_range_is_given_up_in_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored(folder / "a", job(LLAMA, tp=2))

@@ -53,7 +53,7 @@ def state() -> dict[str, object]:
     }
 
 
-def test_a_file_of_torch_save_is_divided(tmp_path: Path) -> None:
+def test_item_17_a_file_of_torch_save_is_divided(tmp_path: Path) -> None:
     file = saved(tmp_path / "model.pt", state())
     done = run("reshard", file, tmp_path / "b", "--to", "tp=2", "--verify")
     assert done.exit_code == 0, done.stderr

@@ -218,7 +218,7 @@ def test_a_job_without_a_model_a_kind_without_a_column_and_a_table_without_kinds
     assert (said.exit_code, "--throughputs: does nothing alone; expected --server-table" in said.stderr) == (2, True)
 
 
-def test_a_json_of_many_levels_is_refused_in_one_line(tmp_path):
+def test_item_15_a_json_of_many_levels_is_refused_in_one_line(tmp_path):
     (tmp_path / "deep.json").write_text("[" * 200_000)
     with pytest.raises(InputError, match=r"deep\.json: is no JSON") as refused:
         read_throughputs(tmp_path / "deep.json")

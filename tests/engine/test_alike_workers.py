@@ -243,6 +243,9 @@ def test_jobs_that_meet_on_links_alike_stay_folded_and_may_leave() -> None:
     assert result.contended_iterations > 0
     assert max(noted["classes"]) < 8
     both(jobs, places, topology=topology, until_s=0.0237)
+    long = [dataclasses.replace(each, iterations=3000) for each in jobs]
+    result, _ = both(long, places, topology=topology, sample=True)
+    assert result.leapt_iterations > 0
 
 
 @pytest.mark.parametrize("path", ["ecmp", "least-congested"])

@@ -90,7 +90,7 @@ def reducing(job_id: str, message_bytes: float, arrival_s: float = 0.0) -> Job:
     return Job(job_id=job_id, arrival_s=arrival_s, num_gpus=4, iterations=3, iteration=iteration, gpu_memory_mb=9000.0)
 
 
-def test_an_all_reduce_of_no_bytes_ends_when_it_is_ready() -> None:
+def test_item_4_an_all_reduce_of_no_bytes_ends_when_it_is_ready() -> None:
     """Not after the latency of a message, nor when the communication policy is asked next."""
     jobs = Workload.of([reducing("a", 0.0), reducing("b", 0.0, 0.25), reducing("c", 1e9)])
     given = {"contention": "linear:latency_s=0.5", "communication": "bounded-overlap:limit=1", "placement": "first-fit"}
@@ -102,7 +102,7 @@ def test_an_all_reduce_of_no_bytes_ends_when_it_is_ready() -> None:
     assert jobs.communication_s["c"] > 1.0
 
 
-def test_all_reduces_of_no_bytes_agree_with_the_reference() -> None:
+def test_item_4_all_reduces_of_no_bytes_agree_with_the_reference() -> None:
     """Jobs whose graphs send nothing at times, on shared GPUs, with others beside them."""
     rng = np.random.default_rng(4)
     for _ in range(12):
@@ -175,7 +175,7 @@ def graphs(seed: int) -> tuple[Workload, Cluster]:
 
 
 @pytest.mark.parametrize("order", [Shuffled(), resolve("order", "qssf")], ids=["shuffled", "qssf"])
-def test_recording_does_not_change_what_an_order_with_memory_is_asked(order: Any) -> None:
+def test_item_2_recording_does_not_change_what_an_order_with_memory_is_asked(order: Any) -> None:
     """GPUs that hold the same jobs are asked about one by one, recorded or not."""
     for seed in range(40):
         workload, cluster = graphs(seed)
@@ -203,7 +203,9 @@ class CountsInARun(CountsInItself):
         return CountsInItself()
 
 
-def test_a_policy_whose_fields_change_during_a_run_is_told_with_the_mend(capsys: pytest.CaptureFixture[str]) -> None:
+def test_item_3_a_policy_whose_fields_change_during_a_run_is_told_with_the_mend(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     simulate(Workload.of([reducing("a", 1e6)]), FOUR, placement=CountsInItself())
     said = capsys.readouterr().err
     assert "its field 'seen' changed during the run" in said

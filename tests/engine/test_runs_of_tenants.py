@@ -15,6 +15,7 @@ from ddlsched.cluster.disturbances import Outage
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError
 from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView
+from topologies.leaf_spine import LeafSpine
 
 STEP = DataParallelIteration(forward_s=0.1, backward_s=0.2, message_bytes=0)
 CLUSTER = Cluster(num_servers=2, gpus_per_server=4, exclusive=True)
@@ -47,6 +48,15 @@ def test_a_job_that_is_preempted_goes_on_later_and_loses_the_iteration_under_way
     assert [stay.ended_by for stay in result.finished.stays if stay.ended_by] == [
         "preempted for job a1: reclaimed quota that it had borrowed"
     ]
+
+
+@pytest.mark.parametrize("placement", ["levels", "kueue-topology"])
+def test_who_finds_no_rack_holds_nobody_back_that_needs_none(placement: str) -> None:
+    racks = replace(CLUSTER, topology=LeafSpine(servers_per_leaf=1))
+    whole = {"required_levels": "rack"}
+    jobs = [job("b1", "b", 3, 0), job("b2", "b", 3, 0, **whole), job("a1", "a", 2, 1, **whole), job("a2", "a", 2, 2)]
+    result = run(Workload.of(jobs), racks, queues=tenants(), placement=placement).jobs
+    assert result["start_s"].tolist() == [0.0, 0.0, 30.0, 2.0]
 
 
 @pytest.mark.parametrize(("recovery", "again_s"), [("wait", 20.0), ("wait:patience_s=4", 14.0)])

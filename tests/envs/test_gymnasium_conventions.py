@@ -36,7 +36,7 @@ def ended(vector: Any) -> tuple[Any, float, int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_an_action_is_allowed_at_the_end_of_an_episode(name: str) -> None:
+def test_item_20_an_action_is_allowed_at_the_end_of_an_episode(name: str) -> None:
     """A policy that masks takes one action more, which does not count."""
     kind, jobs, arguments = VECTORS[name]
     seen, *_ = ended(kind(2, jobs, **arguments))
@@ -44,7 +44,7 @@ def test_an_action_is_allowed_at_the_end_of_an_episode(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_final_info_has_the_episode(name: str) -> None:
+def test_item_20_final_info_has_the_episode(name: str) -> None:
     """As CleanRL reads it: of each run that has ended a dictionary, and None of the others."""
     kind, jobs, arguments = VECTORS[name]
     _, total, decisions, infos = ended(kind(2, jobs, **arguments))
@@ -56,7 +56,7 @@ def test_final_info_has_the_episode(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_make_vec_makes_the_compiled_vector(name: str) -> None:
+def test_item_20_make_vec_makes_the_compiled_vector(name: str) -> None:
     kind, jobs, arguments = VECTORS[name]
     made = gymnasium.make_vec(
         f"ddlsched/{name}-v0", num_envs=2, vectorization_mode="vector_entry_point", workload=jobs, **arguments
@@ -67,7 +67,7 @@ def test_make_vec_makes_the_compiled_vector(name: str) -> None:
     assert all((seen[key] == expected[key]).all() for key in expected)
 
 
-def test_a_reset_mask_begins_only_the_runs_that_it_has() -> None:
+def test_item_20_a_reset_mask_begins_only_the_runs_that_it_has() -> None:
     kind, jobs, arguments = VECTORS["Order"]
     vector, other = kind(3, jobs, **arguments), kind(3, jobs, **arguments)
     for each in (vector, other):

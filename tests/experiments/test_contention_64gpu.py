@@ -37,6 +37,13 @@ def small(seed: int) -> ddlsched.Workload:
     return ddlsched.microsoft_160(seed=seed, scale=0.01)
 
 
+def test_runs_at_full_size_alone_are_sampled():
+    for table in run.TABLES:
+        exact, sampled = (list(table.runs(1, sample)) for sample in (False, True))
+        given = {"sample": True} if table.scale == 1.0 else {}
+        assert [one.options | given for one in exact] == [one.options for one in sampled]
+
+
 # ---- The published rule
 
 

@@ -70,7 +70,7 @@ THIN_CABLES = [
 
 @pytest.mark.parametrize("model", names("contention"))
 @pytest.mark.parametrize(("kind", "expected_s", "counted_bytes"), THIN_CABLES, ids=[row[0] for row in THIN_CABLES])
-def test_a_cable_that_carries_a_part_of_the_message(
+def test_item_1_a_cable_that_carries_a_part_of_the_message(
     model: str, kind: str, expected_s: float, counted_bytes: float
 ) -> None:
     if model == "packet-rings" and kind != "all-reduce":
@@ -120,7 +120,7 @@ SLOW_PORTS = [
 
 @pytest.mark.parametrize("model", [name for name in names("contention") if name != "packet-rings"])
 @pytest.mark.parametrize(("kind", "algorithm", "expected_s", "counted_bytes"), SLOW_PORTS)
-def test_ports_slower_than_cards(
+def test_item_1_ports_slower_than_cards(
     model: str, kind: str, algorithm: str, expected_s: float, counted_bytes: float
 ) -> None:
     constants = linear_constants(model)
@@ -155,7 +155,7 @@ def test_two_jobs_whose_ports_are_their_own_and_whose_card_is_shared(model: str)
 # ---- what packet-rings refuses before a run
 
 
-def test_packet_rings_refuses_an_inside_of_servers() -> None:
+def test_item_1_packet_rings_refuses_an_inside_of_servers() -> None:
     with pytest.raises(InputError, match="contention PacketRings: the topology states the inside of its servers"):
         seconds(SLOW_INSIDE, 2, "packet-rings", AllReduceTask(name="c", message_bytes=MESSAGE), {})
 

@@ -100,7 +100,7 @@ def test_a_full_queue_costs_time() -> None:
 
 
 @pytest.mark.parametrize("megabytes", [5.0, 500.0])
-def test_a_message_beside_one_of_more_packets_than_are_simulated_has_its_share(megabytes: float) -> None:
+def test_item_5_a_message_beside_one_of_more_packets_than_are_simulated_has_its_share(megabytes: float) -> None:
     servers = (0, 1, 2, 3)
     own, large = rates(transfer(0, servers, megabytes), transfer(1, servers, 500.0))
     assert 0.3 < own <= large < 0.7

@@ -20,7 +20,7 @@ PLUGINS = [(kind, name) for kind in KINDS for name in names(kind)]
 
 
 @pytest.mark.parametrize(("kind", "name"), PLUGINS)
-def test_every_plugin_says_what_it_is_and_what_each_parameter_means(kind: Kind, name: str) -> None:
+def test_item_24_every_plugin_says_what_it_is_and_what_each_parameter_means(kind: Kind, name: str) -> None:
     said = description_of(kind, name)
     assert said.summary
     for parameter in said.parameters:
@@ -29,7 +29,7 @@ def test_every_plugin_says_what_it_is_and_what_each_parameter_means(kind: Kind, 
         assert parameter.expected != "a value", parameter
 
 
-def test_the_command_prints_defaults_units_and_meaning() -> None:
+def test_item_24_the_command_prints_defaults_units_and_meaning() -> None:
     shown = run("list", "topology", "leaf-spine")
     assert shown.exit_code == 0
     assert "nic_gbps=10.0   Gbit/s > 0\n    Bandwidth of each server's network card, Gbit/s.\n" in shown.stdout

@@ -41,7 +41,7 @@ JOB = job_view(servers=(0, 1), gpus=(0, 4))
         (link_loads(), "links"),
     ],
 )
-def test_no_attribute_of_a_view_can_be_set(view: Any, name: str) -> None:
+def test_item_17_no_attribute_of_a_view_can_be_set(view: Any, name: str) -> None:
     before = getattr(view, name, None)
     with pytest.raises(AttributeError, match=f"^{name} of .* cannot be set: policies read views, and answer$"):
         setattr(view, name, 1)

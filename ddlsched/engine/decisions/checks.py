@@ -57,10 +57,11 @@ def what_is_wrong_with_gpus(
 
 def _what_is_torn(gpus: Sequence[int], job: JobView, cluster: ClusterView) -> str | None:
     """Return which slice of a job is in several units of a level that it requires, or None."""
+    servers = [cluster.server_of(gpu) for gpu in gpus]
     for part, level in demands_of(job.required_levels):
-        units = cluster.units(level)[np.array(gpus)]
+        units = cluster.network.units(level)
         for workers in slices_of(part, job.dag.groups, job.num_gpus):
-            if len(found := set(units[list(workers)].tolist())) > 1:
+            if len(found := {units[servers[worker]] for worker in workers}) > 1:
                 return (
                     f"answered GPUs of {len(found)} units of the level {level!r} for workers {list(workers)[:8]}; "
                     "expected one, as its required_levels say (the placement 'levels' goes by them)"

@@ -129,6 +129,15 @@ def test_slurm_orders_by_fair_share_then_age_and_by_qos() -> None:
     assert starts(queues, urgent, fifo)["a3"] == 100
 
 
+def test_slurm_counts_usage_as_a_part_of_all_and_qos_as_a_part_of_the_highest() -> None:
+    """Of all usage a has all, twice its share: a factor of 1 / 4, while it has used next to nothing of a week."""
+    queues = tenants(queue("a", 4), queue("b", 4))
+    jobs = [job("a1", "a", 4, 0, 100), job("a2", "a", 4, 1, 10, priority=1), job("b1", "b", 4, 2, 10)]
+    for weight, highest, first in ((2600, 0, "a2"), (2700, 0, "b1"), (2600, 2, "b1")):
+        policy = SlurmMultifactor(fair_share_weight=float(weight), highest_qos=highest)
+        assert starts(queues, jobs, policy)[first] == 100
+
+
 def test_slurm_preempts_by_qos_where_it_may() -> None:
     preempting = tenants(queue("a", 4), queue("b", 4, reclaim="lower-priority"))
     jobs = [job("a1", "a", 4, 0, 100), job("b1", "b", 2, 5, 10, priority=1)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -60,9 +59,9 @@ def test_victims_are_those_of_a_plain_search(monkeypatch: pytest.MonkeyPatch) ->
 def test_who_has_no_hope_finds_neither_room_nor_victims(monkeypatch: pytest.MonkeyPatch) -> None:
     among, counts = kueue.HopefulJobs.among, Counter[tuple[bool, bool]]()
 
-    def checked(bound: kueue.HopefulJobs, leaves: Sequence[QuotaNode], tenants: TenantsView) -> dict[int, QuotaNode]:
-        hopeful = among(bound, leaves, tenants)
-        for leaf in leaves:
+    def checked(bound: kueue.HopefulJobs, tenants: TenantsView) -> dict[int, QuotaNode]:
+        hopeful = among(bound, tenants)
+        for leaf in tenants.quotas.leaves:
             for job in tenants.pending.heads(leaf.name):
                 need = Need(job, leaf, "any")
                 may_start = need.fits() or bool(plain_victims(need, tenants))

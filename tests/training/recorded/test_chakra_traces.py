@@ -429,7 +429,7 @@ def test_a_workload_graph_in_json_is_read_as_the_trace(tmp_path: Path) -> None:
     assert run("validate", paths[0]).exit_code == 0
 
 
-def test_messages_in_one_file_of_json_are_read_as_the_trace(tmp_path: Path) -> None:
+def test_item_18_messages_in_one_file_of_json_are_read_as_the_trace(tmp_path: Path) -> None:
     paths = [messages_json(tmp_path, rank, OVERLAP) for rank in range(4)]
     assert read_iteration(paths).dag == read(tmp_path, *[OVERLAP] * 4).dag
 
@@ -444,7 +444,7 @@ def test_json_that_is_no_trace_is_refused_in_a_line(tmp_path: Path, text: str) -
     assert "\n" not in str(error.value)
 
 
-def test_a_trace_of_nothing_but_a_collective_needs_no_durations(tmp_path: Path) -> None:
+def test_item_18_a_trace_of_nothing_but_a_collective_needs_no_durations(tmp_path: Path) -> None:
     assert short(read(tmp_path, *[[reduce(0, MIB)]] * 16).dag) == [("all-reduce-1", MIB, ())]
 
 
@@ -462,7 +462,7 @@ def ring(rank: int, ranks: int, rounds: int, size: int) -> list[bytes]:
     return nodes
 
 
-def test_sends_in_a_ring_take_a_message_and_a_computation_a_step(tmp_path: Path) -> None:
+def test_item_18_sends_in_a_ring_take_a_message_and_a_computation_a_step(tmp_path: Path) -> None:
     recorded = read(tmp_path, *(ring(rank, 4, 6, 125_000) for rank in range(4)))
     assert sum(isinstance(task, CollectiveTask) for task in recorded.dag.tasks) == 24
     alone = timed_alone(recorded.dag, 4, Card(gbps=10.0))

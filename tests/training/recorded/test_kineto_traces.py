@@ -340,13 +340,13 @@ def moved(events: list[dict[str, Any]], by_us: float) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("by_us", [EPOCH_US, EPOCH_US + 0.25])
-def test_times_since_1970_are_read_as_any_others(tmp_path: Path, by_us: float) -> None:
+def test_item_18_times_since_1970_are_read_as_any_others(tmp_path: Path, by_us: float) -> None:
     at_epoch = tmp_path / "epoch"
     at_epoch.mkdir()
     assert of_a_rank(at_epoch, moved(DDP, by_us)) == of_a_rank(tmp_path, DDP)
 
 
-def test_a_collective_without_a_name_is_known_by_its_kernel_and_its_shapes(tmp_path: Path) -> None:
+def test_item_18_a_collective_without_a_name_is_known_by_its_kernel_and_its_shapes(tmp_path: Path) -> None:
     shapes = {"Input Dims": [[100], [], []], "Input type": ["c10::Half", "Scalar", ""]}
     old = [
         event("cpu_op", "record_param_comms", 40, 2, 1, **{"External id": 9}, **shapes),
@@ -360,7 +360,7 @@ def test_a_collective_without_a_name_is_known_by_its_kernel_and_its_shapes(tmp_p
     assert found.notes["record_param_comms without name and kernel, left out"] == 1
 
 
-def test_a_collective_whose_size_is_not_told_says_which_pytorch_tells_it(tmp_path: Path) -> None:
+def test_item_18_a_collective_whose_size_is_not_told_says_which_pytorch_tells_it(tmp_path: Path) -> None:
     old = [
         event("cpu_op", "record_param_comms", 40, 2, 1, **{"External id": 9}),
         event("kernel", "ncclKernel_AllReduce_RING_LL_Sum_half(ncclWorkElem)", 300, 150, 40, **{"External id": 9}),

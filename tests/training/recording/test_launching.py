@@ -71,7 +71,7 @@ def test_ranks_are_on_this_machine_by_default(started: list[tuple[list[str], dic
 @pytest.mark.parametrize(("address", "own", "found"), [
     ("127.0.0.1", None, "lo"), ("127.0.0.1", "eth7", "eth7"), ("10.0.0.1", None, None),
 ])  # fmt: skip
-def test_gloo_listens_on_the_loopback_unless_told_otherwise(
+def test_item_17_gloo_listens_on_the_loopback_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch, address: str, own: str | None, found: str | None
 ) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)

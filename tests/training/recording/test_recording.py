@@ -178,7 +178,7 @@ distributed.destroy_process_group()
 """
 
 
-def test_fully_sharded_training_that_clips_gradients_and_scatters_before_is_recorded(tmp_path: Path) -> None:
+def test_item_12_fully_sharded_training_that_clips_gradients_and_scatters_before_is_recorded(tmp_path: Path) -> None:
     found = collectives(recorded(tmp_path, BEGIN + CLIPPED))
     assert ("all-reduce", 6 * 4.0) in found  # the norms of the gradients
     assert {kind for kind, _ in found} == {"all-reduce", "all-gather", "reduce-scatter"}
@@ -223,7 +223,7 @@ def is_alive(process: int) -> bool:
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_script_ends_behind_the_steps_that_are_to_be_recorded(tmp_path: Path) -> None:
+def test_item_12_a_script_ends_behind_the_steps_that_are_to_be_recorded(tmp_path: Path) -> None:
     process = record_endless(tmp_path, "--steps", "5", "--json")
     said, told = process.communicate(timeout=200)
     assert process.returncode == 0, told
@@ -259,7 +259,7 @@ def test_item_12_small_collectives_take_on_a_network_without_latency_what_they_d
     assert found["compute_s"]["p50"] == pytest.approx(found["step_s"]["p50"], rel=0.2)
 
 
-def test_what_was_recorded_until_ctrl_c_is_kept(tmp_path: Path) -> None:
+def test_item_12_what_was_recorded_until_ctrl_c_is_kept(tmp_path: Path) -> None:
     process = record_endless(tmp_path, "--json")
     reached(tmp_path, 12)
     os.killpg(process.pid, signal.SIGINT)
@@ -270,7 +270,7 @@ def test_what_was_recorded_until_ctrl_c_is_kept(tmp_path: Path) -> None:
     assert "Traceback" not in told
 
 
-def test_ranks_end_with_the_command_that_was_killed(tmp_path: Path) -> None:
+def test_item_12_ranks_end_with_the_command_that_was_killed(tmp_path: Path) -> None:
     process = record_endless(tmp_path)
     ranks = reached(tmp_path, 2)
     process.kill()

@@ -275,7 +275,7 @@ def test_the_rule_refuses_a_model_that_knows_no_time_of_a_byte() -> None:
         reader_of("philly-cvs")
 
 
-def test_a_table_of_ones_own_is_read_by_the_columns_that_are_named(tmp_path: Path) -> None:
+def test_item_19_a_table_of_ones_own_is_read_by_the_columns_that_are_named(tmp_path: Path) -> None:
     table, out = tmp_path / "mine.csv", tmp_path / "jobs.csv"
     table.write_text(
         "Id,SubmitTime,NumGPU,RuntimeSec,user,Network\n7,100,4,60.5,ann,resnet50\n8,30,1,10,bob,unheard of\n"
@@ -317,7 +317,7 @@ def test_a_table_of_ones_own_whose_columns_are_unknown_is_refused(
     assert "expected the format csv" in other.stderr
 
 
-def test_kalos_durations_are_from_start_to_end(tmp_path: Path) -> None:
+def test_item_19_kalos_durations_are_from_start_to_end(tmp_path: Path) -> None:
     # The two jobs that the trace's documentation shows: their column duration counts the wait, too.
     path = tmp_path / "trace_kalos.csv"
     path.write_text(
@@ -333,7 +333,7 @@ def test_kalos_durations_are_from_start_to_end(tmp_path: Path) -> None:
     assert trace.report["notes"] == {"state FAILED": 1, "state CANCELLED": 1}
 
 
-def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+def test_item_19_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     for folder in ("seed0", "seed1"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "b436b2.trace").write_bytes((SAMPLES / "gavel.trace").read_bytes())
@@ -344,7 +344,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> No
         import_trace("gavel", [*files, files[1]])
 
 
-def test_zip_archives_are_read_and_damaged_ones_refused(tmp_path: Path) -> None:
+def test_item_19_zip_archives_are_read_and_damaged_ones_refused(tmp_path: Path) -> None:
     archive = tmp_path / "data.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.write(SAMPLES / "helios.csv", "data/Saturn/cluster_log.csv")
@@ -372,7 +372,7 @@ def test_a_zip_archive_that_is_encrypted_is_refused_in_one_line(tmp_path: Path) 
         import_trace("gavel", [archive])
 
 
-def test_lists_of_pods_without_times_are_refused(tmp_path: Path) -> None:
+def test_item_19_lists_of_pods_without_times_are_refused(tmp_path: Path) -> None:
     # As openb_pod_list_multigpu50.csv.
     path = tmp_path / "multigpu50.csv"
     path.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\nopenb-pod-0000,12000,16384,1,1000\n")
@@ -653,7 +653,7 @@ def test_who_watches_is_told_the_rows_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 @real_traces
-def test_public_traces_have_the_rows_that_pandas_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_item_19_public_traces_have_the_rows_that_pandas_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert import_table.main(DATA / "traces") == 0
     assert capsys.readouterr().out.count("\n") > 30
 

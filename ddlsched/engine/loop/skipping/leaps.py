@@ -10,12 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.loop.heap import schedule
+from ddlsched.engine.loop.order import sort_items
 from ddlsched.engine.loop.skipping.measuring import holds_back, order_key, work_of_iteration
 from ddlsched.engine.loop.skipping.period_snapshots import shifted
 from ddlsched.engine.loop.tasks import compute_steps, uneven_ns
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import TransferState
+from ddlsched.engine.records.field_values import KEY_WORDS, TransferState
 from ddlsched.engine.records.layout import Records, State
+
+SLOPES = 1e6
+"""Slopes of keys are compared in whole millionths."""
 
 
 @njit
@@ -36,46 +40,58 @@ def longest_leap_ns(s: State, root: int, most_ns: int) -> int:
 
 
 @njit
-def stamp_links(s: State, job: Records) -> None:
-    s.run[0].stamp += 1
-    for place in range(job.first_link, job.first_link + job.num_links):
-        s.links[s.job_links[place]].stamp = s.run[0].stamp
+def key_slope(job: Records) -> float:
+    """How fast the first number of a job's key rises, each nanosecond."""
+    return job.stretch_key / max(job.measured_ns, 1)
 
 
 @njit
-def meets_stamped(s: State, job: Records) -> bool:
-    """Whether a job shares a GPU with any other, or a stamped link."""
-    if job.shared_gpus > 0:
-        return True
-    for place in range(job.first_link, job.first_link + job.num_links):
-        if s.links[s.job_links[place]].stamp == s.run[0].stamp:
-            return True
-    return False
+def sort_by_key(s: State, root: int) -> int:
+    """List a component's jobs in ``items``, in the order in which they go from now on; return how many."""
+    count, number = 0, root
+    while number >= 0:
+        job = s.jobs[number]
+        job.key_now = order_key(s, number)
+        s.items[count] = number
+        s.keys[count * KEY_WORDS] = job.key_now
+        s.keys[count * KEY_WORDS + 1] = np.int64(key_slope(job) * SLOPES)
+        count += 1
+        number = job.next_member
+    sort_items(s, s.items, 2, count)
+    return count
+
+
+@njit
+def until_cross_ns(job: Records, other: Records, most_ns: int) -> int:
+    """How long it is until the keys of two jobs cross, if that is less."""
+    nears, gap = key_slope(job) - key_slope(other), np.float64(other.key_now - job.key_now)
+    return int(gap / nears) if nears != 0.0 and 0.0 < gap / nears < most_ns else most_ns
 
 
 @njit
 def until_keys_cross_ns(s: State, root: int, most_ns: int) -> int:
-    """How long a leap may be before two of the component's jobs that meet change their order."""
-    if s.run[0].key_is_periodic == 1 or not holds_back(s, root):
+    """How long a leap may be before two of the component's jobs that meet change their order.
+
+    The first two to do so on a link are neighbours there.
+    """
+    run = s.run[0]
+    if run.key_is_periodic == 1 or not holds_back(s, root):
         return most_ns
-    number = root
-    while number >= 0:
-        s.jobs[number].key_now = order_key(s, number)
-        number = s.jobs[number].next_member
-    number = root
-    while number >= 0:
+    count = sort_by_key(s, root)
+    run.stamp += 1
+    for place in range(count):
+        number = s.items[place]
         job = s.jobs[number]
-        stamp_links(s, job)
-        fall = job.stretch_key / max(job.measured_ns, 1)
-        other = job.next_member
-        while other >= 0:
-            rival = s.jobs[other]
-            nears = fall - rival.stretch_key / max(rival.measured_ns, 1)
-            gap = np.float64(rival.key_now - job.key_now)
-            if nears != 0.0 and gap / nears > 0.0 and gap / nears < most_ns and meets_stamped(s, rival):
-                most_ns = int(gap / nears)
-            other = rival.next_member
-        number = job.next_member
+        for at in range(job.first_link, job.first_link + job.num_links):
+            link = s.links[s.job_links[at]]
+            if link.stamp == run.stamp:
+                most_ns = until_cross_ns(job, s.jobs[link.first_job], most_ns)
+            link.stamp, link.first_job = run.stamp, number
+        if job.shared_gpus > 0:
+            for worker in range(job.first_worker, job.first_worker + job.num_gpus):
+                gpu = s.workers[worker].gpu
+                for resident in range(s.gpus[gpu].num_residents):
+                    most_ns = until_cross_ns(job, s.jobs[s.workers[s.residents[gpu, resident]].job], most_ns)
     return most_ns
 
 

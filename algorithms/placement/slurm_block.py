@@ -1,0 +1,52 @@
+"""Slurm's choice of nodes by blocks (topology/block)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddlsched.policies.views import ClusterView, GpuId, JobView
+
+__all__ = ["SlurmBlock"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmBlock:
+    """The block with the fewest free servers that hold the job, else the one with the most, and so on for the rest.
+
+    Of equal blocks the last is taken; of its servers the first. A job has whole servers, or part of one.
+
+    Parameters
+    ----------
+    level
+        The level of the topology whose units are blocks.
+
+    References
+    ----------
+    Slurm 24.11, topology/block with one size of blocks; benchmarks/slurm_decisions.py compares with it.
+    """
+
+    level: str = "rack"
+
+    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
+        """Return the GPUs, server by server, or None to wait."""
+        gpus, each = cluster.eligible(job), min(job.num_gpus, len(cluster.gpus_of(0)))
+        counts, needed = np.bincount(cluster.servers_of(gpus), minlength=1), -(-job.num_gpus // each)
+        room = np.flatnonzero(counts >= each)
+        if len(room) < needed:
+            return None
+        blocks: dict[int, list[int]] = {}
+        units = cluster.network.units(self.level)
+        for server in room.tolist():
+            blocks.setdefault(units[server], []).append(server)
+        servers: list[int] = []
+        while (lacking := needed - len(servers)) > 0:
+            enough = [block for block, own in blocks.items() if len(own) >= lacking]
+            tightest = max(enough, key=lambda block: (-len(blocks[block]), block), default=None)
+            largest = max(blocks, key=lambda block: (len(blocks[block]), block))
+            servers += blocks.pop(largest if tightest is None else tightest)[:lacking]
+        taken = np.isin(cluster.servers_of(gpus), servers)
+        chosen: list[GpuId] = gpus[taken].tolist()
+        return chosen[: job.num_gpus]

@@ -1,0 +1,271 @@
+"""What a real Slurm decides, and what ``slurm-multifactor`` and ``slurm-block`` decide in the same states.
+
+    python benchmarks/slurm_decisions.py run slurm.csv [--jobs 120]    # as root, some 10 minutes: a Slurm of 16 nodes
+    python benchmarks/slurm_decisions.py compare slurm.csv
+
+Four accounts with shares, three QOS that preempt each other, blocks of four nodes, jobs of 1 to 8 nodes. ``run`` writes
+what happened, in the order of the controller's log: jobs that came, started and where, were preempted, left their
+nodes, and the order of those that waited whenever priorities had just been reckoned. ``compare`` follows that, and asks
+ours at each start and each such order. It needs Slurm 24.05 or later and ``mariadb-server slurmdbd``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from slurm_daemons import QOS, AccountedSlurm
+
+from algorithms.admission.slurm_multifactor import SlurmMultifactor
+from algorithms.admission.usage_history import UsageHistory
+from algorithms.admission.victims import Need
+from ddlsched.cluster.idle_logs import expand_hosts
+from ddlsched.cluster.tenants import Preemption, Queue, Tenants
+from ddlsched.plugins.names import resolve
+from ddlsched.policies.quota_tree import QuotaTree
+from ddlsched.policies.tenants_view import HeldQuota, PendingJobs, RunningJobs, TenantsView
+from ddlsched.policies.views import ClusterView, JobView
+from ddlsched.testing.handmade import cluster_view, job_view
+from ddlsched.units import ns_from_s
+from topologies.leaf_spine import LeafSpine
+
+_NODES, _BLOCK = 16, 4
+_ACCOUNTS = {"a": 1, "b": 2, "c": 3, "d": 4}
+_CPUS = 64
+_HALF_LIFE_S, _MAX_AGE_S = 1800.0, 900.0
+_WEIGHTS = {"Age": 1000, "Fairshare": 10000, "JobSize": 500, "QOS": 2000}
+_SETTINGS = {
+    "PriorityType": "priority/multifactor",
+    "PriorityFlags": "NO_FAIR_TREE",
+    "PriorityCalcPeriod": "1",
+    "PriorityDecayHalfLife": "0-00:30:00",
+    "PriorityMaxAge": "0-00:15:00",
+    "SlurmctldDebug": "debug2",
+    "SchedulerParameters": "batch_sched_delay=0,sched_interval=2,bf_interval=10,defer",
+} | {f"PriorityWeight{name}": str(weight) for name, weight in _WEIGHTS.items()}
+_LOOK_S = 2.0
+_EVENTS = {
+    "start": re.compile(r"sched: Allocate JobId=(\d+) NodeList=(\S+)|Started JobId=(\d+) in main on (\S+)"),
+    "preempted": re.compile(r"preempted JobId=(\d+) has been requeued to reclaim resources for JobId=(\d+)"),
+    "left": re.compile(r"_slurm_rpc_epilog_complete: JobId=(\d+) Node=(\S+)|_job_complete: JobId=(\d+) done"),
+}
+
+
+class _Event(NamedTuple):
+    time_s: float
+    what: str
+    job: int = -1
+    told: str = ""
+
+
+def _run(jobs: int, seed: int) -> pd.DataFrame:
+    """Return what happened on a real Slurm, a row an event."""
+    rng, events, told = np.random.default_rng(seed), list[_Event](), dict[int, int]()
+    slurm = AccountedSlurm(_NODES, 1, _SETTINGS, accounts=_ACCOUNTS, block=_BLOCK)
+    with slurm:
+        submitted, next_s = 0, time.time()
+        while submitted < jobs or told:
+            while submitted < jobs and time.time() >= next_s:
+                events.append(_submit(slurm, rng))
+                submitted += 1
+                next_s += float(rng.exponential(5.0)) if submitted > jobs // 4 else 0.2
+            priorities = dict(map(int, line.split()) for line in slurm.run(*_PENDING).splitlines())  # type: ignore[arg-type]
+            if any(priorities.get(job, priority) != priority for job, priority in told.items()):
+                usage = [line.split("|") for line in slurm.run(*_USAGE).split() if line.split("|")[1] == "root"]
+                order = [f"{job}:{priority}" for job, priority in priorities.items()]
+                order += [f"{account}:{used}" for account, _, used in usage]
+                events.append(_Event(time.time(), "order", told=" ".join(order)))
+            told = priorities
+            time.sleep(_LOOK_S)
+        log = (slurm.folder / "slurmctld.log").read_text()
+    return pd.DataFrame(sorted([*events, *_events(log)], key=lambda event: event.time_s))
+
+
+_USAGE = ("sshare", "--all", "--noheader", "--parsable2", "--format=Account,User,RawUsage")
+_PENDING = ("squeue", "--noheader", "--states=PD", "--format=%i %Q")
+
+
+def _submit(slurm: AccountedSlurm, rng: np.random.Generator) -> _Event:
+    """Submit a job of a drawn account, QOS, size and length."""
+    account, qos = rng.choice(list(_ACCOUNTS)), rng.choice(list(QOS), p=(0.6, 0.25, 0.15))
+    nodes, length_s = (
+        int(rng.choice([1, 2, 3, 4, 6, 8], p=(0.3, 0.25, 0.15, 0.15, 0.1, 0.05))),
+        int(rng.integers(10, 50)),
+    )
+    options = ["-A", str(account), f"--qos={qos}", "-N", str(nodes), f"--ntasks-per-node={_CPUS}", "--time=5"]
+    number = slurm.run("sbatch", "--parsable", "--output=/dev/null", *options, "--wrap", f"sleep {length_s}")
+    return _Event(time.time(), "came", int(number), f"{account} {QOS[str(qos)]} {nodes}")
+
+
+def _events(log: str) -> Iterator[_Event]:
+    """Yield what the controller's log says, in its order."""
+    for line in log.splitlines():
+        for what, pattern in _EVENTS.items():
+            if (found := pattern.search(line)) and line.startswith("["):
+                job, *rest = (part for part in found.groups() if part is not None)
+                time_s = datetime.fromisoformat(line[1 : line.index("]")]).timestamp()
+                yield _Event(time_s, what, int(job), rest[0] if rest else "")
+
+
+class _Counted(UsageHistory):
+    """The usage of accounts as Slurm has counted it."""
+
+    def __init__(self, usage: dict[str, float]) -> None:
+        super().__init__(_HALF_LIFE_S)
+        self._used.update({(account, None): used for account, used in usage.items()})
+
+
+class _Followed:
+    """The state of the real Slurm, as its events come, and how often ours decides the same."""
+
+    def __init__(self, placement: str) -> None:
+        rules = Preemption(within_queue="lower-priority", reclaim="lower-priority")
+        shares = {"root": 1, **_ACCOUNTS}  # Slurm's user root has a share beside the accounts
+        queues = [Queue(name=name, weight=weight, preemption=rules) for name, weight in shares.items()]
+        self._tenants = Tenants(queues=tuple(queues))
+        self._quotas, self._pending = QuotaTree(self._tenants), PendingJobs(self._tenants.leaves)
+        self._running: dict[int, HeldQuota] = {}
+        self._by_queue = {name: RunningJobs() for name in shares}
+        self._nodes: dict[int, set[int]] = {}
+        """Where jobs are, less the nodes that they have left."""
+        weights = {"age": "Age", "fair_share": "Fairshare", "size": "JobSize", "qos": "QOS"}
+        policy = SlurmMultifactor(
+            **{f"{ours}_weight": float(_WEIGHTS[name]) for ours, name in weights.items()},
+            highest_qos=max(QOS.values()),
+            max_age_s=_MAX_AGE_S,
+            half_life_s=_HALF_LIFE_S,
+        )
+        self._placement = resolve("placement", placement)
+        self._jobs: dict[int, JobView] = {}
+        self._policy = policy.begin(self._cluster(0.0)._cluster, np.random.default_rng(0))
+        self._gone: dict[int, set[int]] = {}
+        self._requeued: set[int] = set()
+        """Jobs that gave way: Slurm counts their age anew."""
+        self.counts: Counter[tuple[str, bool]] = Counter()
+        self.differ: list[str] = []
+
+    def _cluster(self, now_s: float) -> ClusterView:
+        residents = {node: [self._jobs[job]] for job, nodes in self._nodes.items() for node in nodes}
+        racks = LeafSpine(servers_per_leaf=_BLOCK)
+        named = {"num_servers": _NODES, "gpus_per_server": 1, "topology": racks, "exclusive": True}
+        return cluster_view(**named, residents=residents, now_s=now_s)  # type: ignore[arg-type]
+
+    def _view(self, now_s: float) -> TenantsView:
+        jobs = self._pending, self._running, self._by_queue
+        return TenantsView(self._tenants, self._quotas, *jobs, ns_from_s(now_s), 0)
+
+    def follow(self, event: _Event, now_s: float) -> None:
+        """Ask ours what the event decides, and let it happen."""
+        self._policy._history.update(self._view(now_s))
+        if event.what != "preempted":
+            self._tell_victims(now_s)
+        getattr(self, f"_{event.what}")(event, now_s)
+
+    def _came(self, event: _Event, now_s: float) -> None:
+        account, priority, nodes = event.told.split()
+        demand: dict[str, Any] = {"queue": account, "priority": int(priority), "preferred_levels": "rack"}
+        job = job_view(number=event.job, num_gpus=int(nodes), arrival_s=now_s, **demand)
+        self._jobs[event.job] = job
+        self._pending.add(job)
+
+    def _order(self, event: _Event, now_s: float) -> None:
+        told = dict(each.split(":") for each in event.told.split())
+        theirs = {int(job): int(priority) for job, priority in told.items() if job.isdecimal()}
+        usage = {account: float(told[account]) for account in _ACCOUNTS if account in told}
+        self._count_pairs("pairs", theirs, now_s)
+        own, self._policy._history = self._policy._history, _Counted(usage)
+        self._count_pairs("pairs by its usage", theirs, now_s)
+        self._policy._history = own
+
+    def _count_pairs(self, what: str, theirs: dict[int, int], now_s: float) -> None:
+        ours = [job.number for job in self._policy.in_order(self._view(now_s), self._cluster(now_s))]
+        known = [job for job in ours if theirs.get(job, 0) > 0 and job not in self._requeued]
+        for first, second in combinations(known, 2):
+            if theirs[first] != theirs[second]:
+                self.counts[what, theirs[first] > theirs[second]] += 1
+
+    def _start(self, event: _Event, now_s: float) -> None:
+        job, theirs = self._jobs[event.job], {int(name[1:]) - 1 for name in expand_hosts(event.told)}
+        ours = self._placement.place(job, self._cluster(now_s))
+        free = set(range(_NODES)).difference(*self._nodes.values())
+        self._count(
+            "start", ours is not None and set(ours) == theirs, f"{job.num_gpus} of {free}: {ours}, Slurm {theirs}"
+        )
+        self._requeued.discard(event.job)
+        self._pending.remove(job)
+        holding = HeldQuota.of(job, "any", ns_from_s(now_s))
+        self._running[event.job] = self._by_queue[holding.queue][event.job] = holding
+        self._nodes[event.job] = theirs
+
+    def _preempted(self, event: _Event, now_s: float) -> None:
+        self._gone.setdefault(int(event.told), set()).add(event.job)
+
+    def _tell_victims(self, now_s: float) -> None:
+        """Ask ours who gives way to whom others have given way, and let these wait."""
+        for number, gone in self._gone.items():
+            job = self._jobs[number]
+            need = Need(job, self._quotas[str(job.queue)], "any")
+            ours = {each.job.number for each in self._policy._victims(need, self._view(now_s), self._cluster(now_s))}
+            self._count("victims", ours == gone, f"{job.num_gpus}: {ours}, Slurm {gone}")
+        for job in {job for gone in self._gone.values() for job in gone}:
+            self._end(job)
+            self._pending.add(self._jobs[job])
+            self._requeued.add(job)
+        self._gone.clear()
+
+    def _left(self, event: _Event, now_s: float) -> None:
+        own = self._nodes.get(event.job, set())
+        own.difference_update({int(name[1:]) - 1 for name in expand_hosts(event.told)} or set(own))
+        self._end(event.job)
+
+    def _end(self, job: int) -> None:
+        if holding := self._running.pop(job, None):
+            del self._by_queue[holding.queue][job]
+
+    def _count(self, what: str, same: bool, told: str) -> None:
+        self.counts[what, same] += 1
+        if not same:
+            self.differ.append(f"{what} {told}")
+
+
+def _compare(events: pd.DataFrame, placement: str) -> None:
+    followed, began_s = _Followed(placement), events["time_s"].min()
+    for event in events.fillna("").itertuples(index=False):
+        followed.follow(_Event(*event), event.time_s - began_s)
+    print(*followed.differ, sep="\n")
+    for what, name in (
+        ("pairs", "pairs of waiting jobs in order"),
+        ("pairs by its usage", "the same, with accounts' usage as Slurm counts it"),
+        ("start", "starts on the same nodes"),
+        ("victims", "the same victims"),
+    ):
+        same, differ = followed.counts[what, True], followed.counts[what, False]
+        print(f"{name}: {same} of {same + differ} ({100 * same / max(same + differ, 1):.1f} %)")
+
+
+def main() -> None:
+    """Run Slurm, or compare."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("run", "compare"))
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--jobs", type=int, default=120)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--placement", default="slurm-block")
+    options = parser.parse_args()
+    if options.what == "run":
+        _run(options.jobs, options.seed).to_csv(options.table, index=False)
+    else:
+        _compare(pd.read_csv(options.table), options.placement)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,14 +14,13 @@ from itertools import accumulate, pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
 
-import numpy as np
-
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
 from ddlsched.network.collectives import Card, Rank
 from ddlsched.units import is_whole
 
 if TYPE_CHECKING:
     import networkx as nx
+    import numpy as np
 
     from ddlsched.network.inside import Inside
 
@@ -141,6 +140,8 @@ class Links(Sequence[Link]):
     """
 
     def __init__(self, bytes_per_s: Sequence[float], nic_bytes_per_s: float, name_of: Callable[[int], str]) -> None:
+        import numpy as np
+
         self.bytes_per_s = np.array(bytes_per_s, np.float64)
         self.relative = self.bytes_per_s / nic_bytes_per_s if nic_bytes_per_s else self.bytes_per_s
         self._name_of, self._made = name_of, dict[int, Link]()
@@ -202,6 +203,8 @@ class Network:
         measured with that. ``gpus_of_servers`` matters where the topology states the inside of servers; by default a
         server has a GPU a card.
         """
+        import numpy as np
+
         self._topology = topology
         self._name = type(topology).__name__
         self.inside: Inside | None = getattr(topology, "inside", None)
@@ -353,6 +356,8 @@ class Network:
 
     def ranks(self, servers: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Return the :meth:`rank` of each worker, a row each."""
+        import numpy as np
+
         inside = self.inside
         if inside is None:
             return np.stack([servers, places, np.zeros_like(places)], axis=1)
@@ -478,6 +483,8 @@ class Network:
 
     def alike_routes(self, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Return a number for each two cards; two with the same have the same links between switches on their route."""
+        import numpy as np
+
         numbers: np.ndarray = sources * self.first_ports[0] + targets
         alike = getattr(self._topology, "alike_routes", None)
         if alike is not None and self.inside is not None:

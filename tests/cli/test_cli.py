@@ -187,7 +187,8 @@ def test_simulate_has_the_published_flags() -> None:
     server-table jitter-cv straggler-share straggler-slowdown server-mtbf-s server-repair-s outages
     checkpoint-iterations restart-s state-mb capacity allocation rescale-cost warmup-s until-s run-out interference
     exclusive path throughputs reference-kind prediction-error steady
-    queues admission replay draws state-share failures sample checkpoint checkpoint-to recovery health restart-gpu-s"""
+    queues admission replay draws state-share failures sample checkpoint checkpoint-to recovery health restart-gpu-s
+    restart-iterations"""
     assert set(options("simulate")) == {"jobs"} | {f"--{flag}" for flag in flags.split()}
 
 

@@ -540,7 +540,7 @@ def test_the_commands_of_the_document_are_understood():
     days = [dataclasses.replace(job, arrival_s=1000.0 * number) for number, job in enumerate(jobs)]
     ddlsched.write_workload(ddlsched.Workload.of(days), Path("philly.parquet"))
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ddlsched compare")]
-    assert len(lines) == 9
+    assert len(lines) == 8
     for line in lines:
         # Refused at the last moment, when everything else has been understood.
         Path("comparison").mkdir(exist_ok=True)

@@ -70,7 +70,8 @@ class HopefulJobs:
 
     def among(self, tenants: TenantsView) -> dict[int, QuotaNode]:
         """Return the numbers of the first jobs of queues that might start, and their queues."""
-        if [leaf for leaf in self._leaves if self._has_changed(leaf, tenants)]:
+        changed = [self._note_heads(leaf, tenants) for leaf in self._leaves]  # of all, whichever is first
+        if any(changed):
             all_heads = self._heads.values()
             self._jobs = [job for heads in all_heads for job in heads.jobs]
             self._needs = np.concatenate([heads.needs for heads in all_heads])
@@ -78,8 +79,8 @@ class HopefulJobs:
         hopeful = _hopeful(used, self._amounts, self._parents, self._downwards, self._rules, self._needs)
         return dict(self._jobs[place] for place in hopeful.tolist())
 
-    def _has_changed(self, leaf: QuotaNode, tenants: TenantsView) -> bool:
-        """Return whether a queue has other first jobs, or other running ones, than before; note those."""
+    def _note_heads(self, leaf: QuotaNode, tenants: TenantsView) -> bool:
+        """Note the first jobs of a queue; return whether these, or its running ones, are others than before."""
         source, changes, known = tenants.pending.heads(leaf.name), tenants.changes(leaf.name), self._heads.get(leaf)
         if known is not None and known.source is source and known.changes == changes:
             return False
@@ -96,10 +97,8 @@ def _hopeful(used, amounts, parents, downwards, rules, needs):  # type: ignore[n
     quota, kept, limits = amounts[0], amounts[1], amounts[2]
     none = len(parents) - 1
     available, free_here = np.zeros_like(used), np.maximum(0, kept - used)
-    lent, below = (
-        np.zeros_like(used),
-        np.zeros_like(used),
-    )  # of queues and groups that lack quota; below, lacking or not
+    # what queues and groups that lack quota use, and what is used so below each group, lacking or not
+    lent, below = np.zeros_like(used), np.zeros_like(used)
     for node in downwards:
         available[node] = quota[node] - used[node]
         if parents[node] != none:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -101,16 +100,16 @@ def drawn_changes(
     places: FailurePlaces,
     rng: np.random.Generator,
     replaced: Collection[int] = (),
-    check_s: float = inf,
+    check_ns: int = MAX_NS,
 ) -> Iterator[Change]:
     """Yield what fails and comes back, in order of time, without an end.
 
     A thing fails again after its repair. While its servers are down it cannot: such a failure is none, and the next is
     drawn from then. A server that is down already does not go down again, nor is its repair any later. Of a lemon that
     has been ``replaced``, as many failures are none as make its rate that of the others (exact of exponential times).
-    What is slow goes at the latest at the next multiple of ``check_s``; it is as before once its server has come back.
+    What is slow goes at the latest at the next multiple of ``check_ns``; it is as before once its server has come back.
     """
-    return _Draws(causes, places, rng, replaced, check_s).changes()
+    return _Draws(causes, places, rng, replaced, check_ns).changes()
 
 
 class _Draws:
@@ -120,10 +119,10 @@ class _Draws:
         places: FailurePlaces,
         rng: np.random.Generator,
         replaced: Collection[int],
-        check_s: float,
+        check_ns: int,
     ) -> None:
         self._rng, self._replaced, self._down = rng, replaced, set[int]()
-        self._check_ns = ns_from_s(check_s) if check_s < MAX_NS / 1e9 else MAX_NS
+        self._check_ns = check_ns
         self._slow: dict[int, int] = {}  # since when, of each thing that is slow
         self._coming: list[tuple[int, int, int, int, list[int]]] = []  # time, what, first server, thing, servers
         luck = rng.random(places.num_servers) if any(cause.lemon_share for cause in causes) else None

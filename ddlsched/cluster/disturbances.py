@@ -226,7 +226,7 @@ class Disturbances:
                 last = places.num_servers - 1
                 raise InputError(f"outage of server {outage.server}: the cluster's servers are 0 to {last}")
         if self.causes:
-            return drawn_changes(self.causes, places, rng, replaced, inf if health is None else health.check_s)
+            return drawn_changes(self.causes, places, rng, replaced, end_ns(inf if health is None else health.check_s))
         return iter(sorted(change for outage in outages for change in _changes_of(outage)))
 
     def misjudged_iterations(self, iterations: np.ndarray, most: np.ndarray, rng: np.random.Generator) -> np.ndarray:

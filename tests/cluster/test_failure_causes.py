@@ -190,7 +190,7 @@ def test_a_slow_gpu_that_nobody_looks_for_stays_slow() -> None:
 
 def test_a_check_finds_a_slow_gpu_whose_server_is_repaired() -> None:
     """Every 100 s: its server goes then, the job starts again at the old speed 1 ms later on average."""
-    kinds = struck_at_s(FailurePlaces(range(3)), check_s=100.0)
+    kinds = struck_at_s(FailurePlaces(range(3)), check_ns=100 * 10**9)
     struck = [time_s for kind, time_s in kinds if kind == "Strike"]
     gone = [time_s for kind, time_s in kinds[1::3]]
     assert gone == [100 * math.ceil(time_s / 100) for time_s in struck[: len(gone)]]

@@ -388,6 +388,13 @@ def test_a_power_limit_lowers_the_clock() -> None:
     assert carried.attention == pytest.approx(own.attention * (700 / 500) ** (1 / 3))
 
 
+@pytest.mark.parametrize("name", ["mpt", "torchtitan", "megatron_bridge"])
+def test_models_with_measured_steps_are_those_of_the_tables(name: str) -> None:
+    runs = [run for run in read_published(DATA / "training_times" / f"{name}.csv") if run.model is not None]
+    shapes = {(run.model.num_layers, run.model.hidden, run.model.experts) for run in runs if run.model}
+    assert shapes == {*PROGRAMS[runs[0].program].models}
+
+
 def test_what_is_carried_over_says_so() -> None:
     assert "constants of h100" in remark("megatron-bridge", "h200", "fp8", MODELS["llama-3-70b"])
     assert "no measured steps of mixtures" in remark("fsdp", "h100", "half", MODELS["qwen3-30b-a3b"])

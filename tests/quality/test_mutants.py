@@ -92,7 +92,7 @@ import json, sys
 from pathlib import Path
 import mutants
 data = Path(sys.argv[1])
-mutants.cover(data, False, ["test_more.py"])
+mutants.cover(data, False, ["test_more.py"], 60.0)
 covered, source = mutants.Covered(data), (data / "tree/topologies/more.py").read_bytes()
 for mutant in mutants.mutants_of("topologies/more.py", source):
     tests = [test.partition("::")[2] for test in covered.by(mutant, False)]

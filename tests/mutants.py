@@ -44,6 +44,8 @@ ROOMS = ("ddlsched", "algorithms", "topologies")
 LOOP = "ddlsched/engine/loop/"
 COMPILED = {"ddlsched/engine/loop/batch/": "tests/envs/", LOOP: "tests/engine/"}
 """Folders of what is only compiled, a minute for each fault, and of its tests."""
+PLAIN = {"NUMBA_DISABLE_JIT": "1", "FUZZ": "4"}
+"""A test of random cases tries few of them where each takes seconds."""
 STRICT = (LOOP, "ddlsched/network/", "algorithms/contention/")
 ASKED, ASKED_OF_STRICT = 0.97, 0.99
 IMPORTED = ("hypothesis", "matplotlib.pyplot", "networkx", "pandas", "pyarrow.parquet", "scipy.stats")
@@ -78,11 +80,8 @@ class Mutant(NamedTuple):
 
     def said(self, source: bytes) -> str:
         """Return it in one line."""
-        return f"{self.path}:{self.line}: {_shown(source[self.begin : self.end].decode())} -> {_shown(self.text)}"
-
-
-def _shown(text: str) -> str:
-    return " ".join(text.split())[:60]
+        there = source[self.begin : self.end].decode()
+        return f"{self.path}:{self.line}: " + " -> ".join(" ".join(text.split())[:60] for text in (there, self.text))
 
 
 def mutants_of(path: str, source: bytes) -> list[Mutant]:
@@ -305,14 +304,13 @@ def tests_pass(tree: Path, plain: bool, plugin: Any, arguments: list[str]) -> bo
     try:
         os.setsid()
         os.chdir(tree)
-        for said in (1, 2):
-            os.dup2(
-                os.open(tree.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC * (said == 1) | os.O_APPEND), said
-            )
+        log = os.open(tree.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
         os.environ.pop("PYTEST_CURRENT_TEST", None)
-        os.environ |= {"PYTHONPATH": str(tree)} | ({"NUMBA_DISABLE_JIT": "1"} if plain else {})
+        os.environ |= {"PYTHONPATH": str(tree)} | (PLAIN if plain else {})
         numba.config.reload_config()
-        code = pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", *arguments], plugins=[plugin])
+        code = pytest.main(["-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0", *arguments], plugins=[plugin])
     finally:
         os._exit(code)
 

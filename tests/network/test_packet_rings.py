@@ -29,6 +29,7 @@ from ddlsched.workload.dag import DataParallelIteration
 PER_BYTE_S = 8e-8
 STAR = Network(resolve("topology", "star:nic_gbps=0.1"), 6)
 LEAVES = Network(resolve("topology", "leaf-spine:servers_per_leaf=2,spines=1,oversubscription=2,nic_gbps=0.1"), 4)
+THIN_LEAVES = Network(resolve("topology", "leaf-spine:servers_per_leaf=2,spines=1,oversubscription=4,nic_gbps=0.1"), 4)
 MODEL = PacketRings(per_byte_s=PER_BYTE_S, react_s=1e-4)
 SHORT = PacketRings(per_byte_s=PER_BYTE_S, react_s=1e-4, queue_bytes=30_000.0, recover_s=0.2)
 OF_ONE = PacketRings(per_byte_s=PER_BYTE_S, packet_bytes=15_000.0, queue_bytes=15_000.0)
@@ -122,10 +123,11 @@ def test_a_queue_of_one_packet_takes_it_whatever_was_there_before() -> None:
     assert sum(rates(*buckets, model=OF_ONE)) > 0.2
 
 
-def test_switches_have_queues_too() -> None:
-    """Two rings over both leaves, on servers of their own, share the cable between them."""
-    active = transfer(0, (0, 2), 1.0, LEAVES), transfer(1, (1, 3), 1.0, LEAVES)
-    assert rates(*active, network=LEAVES) == pytest.approx([0.5, 0.5], rel=0.06)
+@pytest.mark.parametrize(("network", "share"), [(LEAVES, 0.5), (THIN_LEAVES, 0.25)])
+def test_switches_have_queues_too(network: Network, share: float) -> None:
+    """Two rings over both leaves, on servers of their own, share the cable between them, of a card's speed or half."""
+    active = transfer(0, (0, 2), 1.0, network), transfer(1, (1, 3), 1.0, network)
+    assert rates(*active, network=network) == pytest.approx([share, share], rel=0.06)
 
 
 sets_of_rings = st.lists(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -267,13 +267,15 @@ def made_of_text(where: str, maker: Callable[..., Made], text: str) -> Made:
 
 def _parameters(where: str, maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     try:
-        found = _signature(maker).parameters
+        read = _signature if isinstance(maker, Hashable) else _signature.__wrapped__
+        found = read(maker).parameters
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: its parameters are unknown ({error}); expected a class") from None
     rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: parameter for name, parameter in found.items() if parameter.kind not in rest}
 
 
+@lru_cache
 def _signature(maker: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(maker, eval_str=True)

@@ -160,19 +160,11 @@ def test_a_worker_with_other_sources_is_refused(cluster, monkeypatch):
         ddlsched.compare(SMALL, "srsf-1", seeds=2, folder="out", dask=cluster.address)
 
 
-def test_a_cluster_without_workers(tmp_path, monkeypatch):
-    monkeypatch.setattr(dask_workers, "_NO_WORKER_S", 0.5)
-    scheduler, alone = started(tmp_path)
-    try:
-        with pytest.raises(DdlschedError, match=r"has no workers; finished runs are kept"):
-            ddlsched.compare(SMALL, "srsf-1", seeds=1, folder="out", dask=alone.address)
-    finally:
-        scheduler.kill()
-        scheduler.wait()
-
-
-def test_a_scheduler_that_goes_away(tmp_path):
+def test_a_cluster_without_workers_and_a_scheduler_that_goes_away(tmp_path, monkeypatch):
     scheduler, lonely = started(tmp_path)
+    with monkeypatch.context() as soon, pytest.raises(DdlschedError, match=r"has no workers; finished runs are kept"):
+        soon.setattr(dask_workers, "_NO_WORKER_S", 0.5)
+        ddlsched.compare(SMALL, "srsf-1", seeds=1, folder="out", dask=lonely.address)
     worker = lonely.worker("worker", "--no-nanny")
     log = tmp_path / "log"
 

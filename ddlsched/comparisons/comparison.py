@@ -16,8 +16,8 @@ from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata, re
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.plugins.charts import Charts
 from ddlsched.results.classes import class_metrics, compare_classes
-from ddlsched.results.door_counts import COUNTS
 from ddlsched.results.paired_comparison import METRICS
+from ddlsched.results.result import COUNTS
 from ddlsched.results.statistics import LEAST_SEEDS
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Comparison:
     def runs(self) -> pd.DataFrame:
         """A row a finished run: policy, workload, cluster, seed, file (in the folder), metrics, most_jobs_on_a_gpu.
 
-        And those of :data:`ddlsched.results.door_counts.COUNTS` that are not 0 in all of them.
+        And those of :data:`ddlsched.results.result.COUNTS` that are not 0 in all of them.
         """
         return self._read("runs.csv")
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ddlsched.cluster.disturbances import jitter_remark
-from ddlsched.results.door_counts import COUNTS
 from ddlsched.results.metrics import ON_NETWORK, network_remark
 from ddlsched.results.paired_comparison import ALL_METRICS, compare_runs, with_holm
+from ddlsched.results.result import COUNTS
 
 if TYPE_CHECKING:
     import pandas as pd

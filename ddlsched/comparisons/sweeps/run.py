@@ -26,12 +26,10 @@ _ASKING = (
     "compare",
     "comparison",
     "comparison_tables",
-    "conditions",
     "fields",
     "folder",
     "run_plan",
     "settings",
-    "yaml_file",
 )
 _PRESENTATION = (
     "cli",

@@ -1,4 +1,4 @@
-"""What commands say: results on stdout, each notice and failure as a line on stderr; plug-ins' tracebacks, never ours."""
+"""What commands say: results on stdout, each notice or failure as a line on stderr, and only tracebacks of plug-ins."""
 
 from __future__ import annotations
 

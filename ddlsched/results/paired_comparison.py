@@ -172,7 +172,7 @@ def _compared(values: pd.Series, baseline: pd.Series, metric: str) -> dict[str, 
         return unknown | {"verdict": "undecided" if metric in _JUDGED else NOT_JUDGED}
     deciding = paired_difference(values, baseline)
     row = _fields("difference", deciding) | dict.fromkeys(_names("change"), np.nan)
-    compared = values - baseline
+    compared = np.asarray(values - baseline)
     if metric not in BY_DIFFERENCE and (values > 0.0).all() and (baseline > 0.0).all():
         deciding = paired_change(values, baseline)
         row |= _fields("change", deciding)

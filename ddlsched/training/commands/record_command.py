@@ -18,7 +18,6 @@ from ddlsched.io.files import refuse_unwritable, replacing
 if TYPE_CHECKING:
     from ddlsched.training.recorded.alone import Card
     from ddlsched.training.recorded.merging import RecordedIteration
-    from ddlsched.workload.job import Job
 
 __all__ = ["import_training", "record"]
 
@@ -80,20 +79,12 @@ def import_training(
     """
     from ddlsched.training.recorded.alone import checked_card
     from ddlsched.training.recorded.reading import read_iteration
-    from ddlsched.workload.job import Job
 
     refuse_no_json(out)
     card = checked_card(gbps=gbps, latency_us=latency_us)
     recorded = read_iteration(files, num_ranks=gpus, groups=groups)
-    job = Job(
-        job_id=job_id,
-        arrival_s=0.0,
-        num_gpus=recorded.num_ranks,
-        iterations=iterations,
-        iteration=recorded.dag,
-        gpu_memory_mb=gpu_memory_mb,
-    )
-    report(recorded, job, out, card, chart, as_json=as_json)
+    made = {"job_id": job_id, "iterations": iterations, "gpu_memory_mb": gpu_memory_mb}
+    report(recorded, made, out, card, chart, as_json=as_json)
 
 
 def refuse_no_json(out: Path) -> None:
@@ -103,12 +94,15 @@ def refuse_no_json(out: Path) -> None:
     refuse_unwritable(out, "--out")
 
 
-def report(recorded: RecordedIteration, job: Job, out: Path, card: Card, chart: Path | None, *, as_json: bool) -> None:
-    """Write a recorded job and its picture, and say what is in it."""
+def report(
+    recorded: RecordedIteration, made: dict[str, Any], out: Path, card: Card, chart: Path | None, *, as_json: bool
+) -> None:
+    """Write the job that is made of what was recorded, and its picture, and say what is in it."""
     from ddlsched.training.recorded.alone import summary, timed_alone
-    from ddlsched.workload.job import Workload
+    from ddlsched.workload.job import Job, Workload
     from ddlsched.workload.workload_files import write_workload
 
+    job = Job(arrival_s=0.0, num_gpus=recorded.num_ranks, iteration=recorded.dag, **made)
     with replacing(out, "--out") as file:
         write_workload(Workload.of([job]), file)
     notice(f"wrote a job of {job.num_gpus} GPUs and {job.iterations:,} iterations to {out}")
@@ -195,7 +189,6 @@ def record(
     from ddlsched.training.recorded.alone import checked_card
     from ddlsched.training.recorded.reading import read_iteration
     from ddlsched.training.recording.launching import run_recorded
-    from ddlsched.workload.job import Job
 
     refuse_no_json(out)
     card = checked_card(gbps=gbps, latency_us=latency_us)
@@ -208,12 +201,5 @@ def record(
         recorded = read_iteration(files)
     if keep is not None:
         notice(f"kept {len(files)} recordings in {keep}")
-    job = Job(
-        job_id=job_id,
-        arrival_s=0.0,
-        num_gpus=recorded.num_ranks,
-        iterations=iterations,
-        iteration=recorded.dag,
-        gpu_memory_mb=gpu_memory_mb,
-    )
-    report(recorded, job, out, card, chart, as_json=as_json)
+    made = {"job_id": job_id, "iterations": iterations, "gpu_memory_mb": gpu_memory_mb}
+    report(recorded, made, out, card, chart, as_json=as_json)

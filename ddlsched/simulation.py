@@ -9,7 +9,7 @@ from typing import Any, Final, Unpack, cast
 
 import numpy as np
 
-from ddlsched.cluster.cloud_instances import capacity_of
+from ddlsched.cluster.capacity import capacity_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.cluster_files import read_cluster, throughputs_of
 from ddlsched.cluster.disturbances import Disturbances

@@ -199,7 +199,7 @@ def failures(
     import csv
     import io
 
-    from ddlsched.workload.traces.trace_failures import COLUMNS, failure_rows
+    from ddlsched.workload.traces.trace_import import COLUMNS, failure_rows
 
     if out is not None:
         refuse_unwritable(out, "--out")

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddlsched.comparisons.comparison_tables import SETTING, compare_everywhere, conditions
+from ddlsched.comparisons.comparison_tables import (
+    SETTING,
+    class_metrics,
+    compare_classes,
+    compare_everywhere,
+    conditions,
+)
 from ddlsched.comparisons.folder import LABELS, TABLES, kept_file, kept_files, read_asked, read_table
 from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata, read_placements, remove_leftovers, store
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
-from ddlsched.plugins.charts import Charts
-from ddlsched.results.classes import class_metrics, compare_classes
+from ddlsched.plugins.names import Charts
 from ddlsched.results.paired_comparison import METRICS
 from ddlsched.results.result import COUNTS
 from ddlsched.results.statistics import LEAST_SEEDS

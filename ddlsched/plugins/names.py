@@ -27,7 +27,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
 from ddlsched.plugins.user_files import class_in_file
 
-__all__ = ["KINDS", "Kind", "Maker", "made_by", "made_of_text", "maker", "names", "resolve", "resolve_bundle"]
+__all__ = ["KINDS", "Charts", "Kind", "Maker", "made_by", "made_of_text", "maker", "names", "resolve", "resolve_bundle"]
+
 
 Made = TypeVar("Made")
 Kind: TypeAlias = Literal[
@@ -317,3 +318,26 @@ def _parse_value(where: str, kind: Any, text: str) -> Any:
     if numbers and str not in accepted:
         raise InputError(f"{where}: {text!r} is not {'a number' if float in numbers else 'a whole number'}")
     return text
+
+
+class Charts:
+    """An attribute that a registered class makes of its owner when it is asked for, such as ``result.plot``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.__doc__ = f"Charts, by the entry point ``{name}`` of the group ``ddlsched.charts``."
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        """Return what is made of the owner.
+
+        Raises
+        ------
+        PluginError
+            Nobody has registered a class that draws it.
+        """
+        if owner is None:
+            return self
+        points = _all_entry_points().select(group="ddlsched.charts", name=self._name)
+        if not points:
+            raise PluginError(f"nobody draws a {self._name}; expected ddlsched installed anew (pip install -e .)")
+        return next(iter(points)).load()(owner)

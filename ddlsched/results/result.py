@@ -11,7 +11,7 @@ import numpy as np
 
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.errors import PluginError, label
-from ddlsched.plugins.charts import Charts
+from ddlsched.plugins.names import Charts
 from ddlsched.results.slices import RunRecords, timeline_table
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.rescale import Rescale

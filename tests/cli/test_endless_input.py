@@ -9,7 +9,7 @@ import pytest
 from command_line import refused, run
 from golden_cases import FOLDER
 
-from ddlsched.cluster.idle_logs import from_sacct, from_swf
+from ddlsched.cluster.idle_trace import from_sacct, from_swf
 from ddlsched.errors import InputError
 from ddlsched.io import reading
 from ddlsched.workload.traces.trace_formats import FORMATS

@@ -15,8 +15,7 @@ from typing import Protocol
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.kineto_calls import Call, calls_of
 from ddlsched.training.recorded.kineto_events import KinetoEvents, TraceEvent, read_events
-from ddlsched.training.recorded.rank_steps import RankCommunication, RankStep, RankTrace
-from ddlsched.training.recorded.wall_time import WallTime
+from ddlsched.training.recorded.rank_steps import RankCommunication, RankStep, RankTrace, WallTime
 
 __all__ = ["read_kineto"]
 

@@ -20,9 +20,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
-from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep
+from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, WallTime
 from ddlsched.training.recorded.recordings import SUFFIX, recording_text
-from ddlsched.training.recorded.wall_time import WallTime
 from ddlsched.training.recording.collective_calls import (
     NO_TASK,
     CallWatcher,

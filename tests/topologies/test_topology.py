@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import networkx as nx
 import pytest
 
@@ -132,6 +134,18 @@ class Wheel:
 def test_a_cable_of_no_finite_bandwidth_and_latency_is_refused(cable: dict[str, float]) -> None:
     with pytest.raises(InputError, match="expected a finite bandwidth_bytes_per_s > 0 and latency_s >= 0"):
         Network(Wheel(**cable), 3)
+
+
+@pytest.mark.parametrize("wrong", [(0, "switch", 1), (2, "switch", 0), (2, "switch", "switch", 1)])
+def test_a_route_from_or_to_elsewhere_is_refused_beside_those_that_are_known(wrong: tuple[Any, ...]) -> None:
+    class Astray(Wheel):
+        def route(self, graph, source, target):
+            return wrong if (source, target) == (2, 1) else super().route(graph, source, target)
+
+    network = Network(Astray(bandwidth_bytes_per_s=1.0, latency_s=0.0), 3)
+    assert network.route(0, 1) == network.route(1, 0)
+    with pytest.raises(InputError, match="route from server 2 to 1"):
+        network.route(2, 1)
 
 
 def test_a_cable_may_be_slow() -> None:

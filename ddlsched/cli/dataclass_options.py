@@ -7,7 +7,8 @@ A command has a parameter for each group of options, such as::
 
 which on the command line is an option for each field of a dataclass, or key of a ``TypedDict``
 (:mod:`ddlsched.options`). Its help is what a field says (:func:`option`) or else what the class's docstring says of it,
-up to "; in Python", from where on it is not for the command line.
+up to "; in Python", from where on it is not for the command line. Values are made without pydantic, by which typer
+makes them and whose import takes as long as a short run.
 """
 
 from __future__ import annotations

@@ -160,6 +160,7 @@ def test_item_27_where_rails_are_apart_the_gpu_of_the_targets_rail_sends(planes:
         (0, 0, 2, 6, (0, 6)),  # GPUs 6 and 7 have card 3
         (1, 0, 6, 4, (1, 4)),  # of the second tray
         (1, 5, 4, 0, (1, 0)),
+        (5, 1, 0, 7, (5, 6)),  # of the third domain
         (7, 3, 0, 2, (7, 3)),  # GPUs 2 and 3 share card 1
     ):
         assert network.relay(network.rank(server, place), network.rank(target, other)) == network.rank(*sender)

@@ -1,25 +1,23 @@
 """Which jobs might start, whoever gives way: a bound, reckoned for the first jobs of all queues at once.
 
-It is that of :func:`~algorithms.admission.kueue_classic.classic_victims`: of queues of which a job may take GPUs all
+It is that of :func:`~algorithms.admission.kueue_classic.ClassicSearch`: of queues of which a job may take GPUs all
 that they use counts. For who does not fit even so nobody is searched for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numba
 import numpy as np
 
-from algorithms.admission.victims import most_of_own
-from ddlsched.policies.quota_tree import QuotaNode, QuotaTree
+from algorithms.admission.quota_arrays import QuotaArrays
+from ddlsched.cluster.tenants import Rule
+from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import TenantsView
 from ddlsched.policies.views import JobView
 
 __all__ = ["HopefulJobs"]
-
-_UNLIMITED = 2**62
 
 
 class _Heads(NamedTuple):
@@ -28,67 +26,58 @@ class _Heads(NamedTuple):
     source: list[JobView]
     changes: int
     jobs: list[tuple[int, QuotaNode]]
+    asked: np.ndarray
+    """Of each its GPUs and its priority."""
     needs: np.ndarray
     """Of each the place of its queue, its GPUs, and how many the jobs of its queue have that it might preempt."""
 
 
 class HopefulJobs:
-    """Reckons the bound, in a tree of queues that all have quotas of the same kind.
+    """Reckons the bound, in a tree of queues that all have quotas of the same kind."""
 
-    Arrays have an entry a node; that of the last belongs to no node and stands above the roots.
-    """
-
-    def __init__(self, quotas: QuotaTree, kind: str) -> None:
-        self._kind, self._nodes = kind, list(quotas.nodes.values())
-        places = {node: place for place, node in enumerate(self._nodes)}
-        none = len(self._nodes)
-        self._parents = np.array([places[node.parent] if node.parent else none for node in self._nodes] + [none])
-        depths = [sum(1 for _ in node.above()) for node in self._nodes]
-        self._downwards = np.argsort(depths, kind="stable")
-        self._leaves = {leaf: places[leaf] for leaf in quotas.leaves}
-        rules = [node.queue.preemption for node in self._nodes]
-        self._rules = np.array(
-            [
-                (rule.reclaim != "never", rule.borrow != "never", not node.is_leaf)
-                for rule, node in zip(rules, self._nodes, strict=True)
-            ]
-        )
-        limits = [node.own(kind).borrowing_limit for node in self._nodes]
-        self._amounts = np.array(
-            [
-                self._of_all(node.quota for node in self._nodes),
-                self._of_all(node.kept for node in self._nodes),
-                [_UNLIMITED if limit is None else limit for limit in limits] + [0],
-            ]
-        )
+    def __init__(self, arrays: QuotaArrays, kind: str) -> None:
+        self._arrays, self._kind = arrays, kind
+        self._rules = arrays.rules()
         self._heads: dict[QuotaNode, _Heads] = {}
         self._jobs: list[tuple[int, QuotaNode]] = []
         self._needs = np.zeros((0, 3), np.int64)
 
-    def _of_all(self, amounts: Iterable[dict[str, int]]) -> list[int]:
-        return [of.get(self._kind, 0) for of in amounts] + [0]
-
     def among(self, tenants: TenantsView) -> dict[int, QuotaNode]:
         """Return the numbers of the first jobs of queues that might start, and their queues."""
-        changed = [self._note_heads(leaf, tenants) for leaf in self._leaves]  # of all, whichever is first
+        arrays = self._arrays
+        changed = [self._note_heads(leaf, place, tenants) for leaf, place in arrays.leaves.items()]
         if any(changed):
             all_heads = self._heads.values()
             self._jobs = [job for heads in all_heads for job in heads.jobs]
             self._needs = np.concatenate([heads.needs for heads in all_heads])
-        used = np.array(self._of_all([node.used for node in self._nodes]))
-        hopeful = _hopeful(used, self._amounts, self._parents, self._downwards, self._rules, self._needs)
+        amounts = arrays.used(self._kind), arrays.amounts(self._kind)
+        hopeful = _hopeful(*amounts, arrays.parents, arrays.downwards, self._rules, self._needs)
         return dict(self._jobs[place] for place in hopeful.tolist())
 
-    def _note_heads(self, leaf: QuotaNode, tenants: TenantsView) -> bool:
+    def _note_heads(self, leaf: QuotaNode, place: int, tenants: TenantsView) -> bool:
         """Note the first jobs of a queue; return whether these, or its running ones, are others than before."""
         source, changes, known = tenants.pending.heads(leaf.name), tenants.changes(leaf.name), self._heads.get(leaf)
-        if known is not None and known.source is source and known.changes == changes:
+        same = known is not None and known.source is source
+        if known is not None and same and known.changes == changes:
             return False
-        jobs = source[:1] if leaf.queue.order == "strict" else source
-        needs = [(self._leaves[leaf], job.num_gpus, most_of_own(leaf, job.priority, tenants)) for job in jobs]
-        numbers = [(job.number, leaf) for job in jobs]
-        self._heads[leaf] = _Heads(source, changes, numbers, np.array(needs, np.int64).reshape(-1, 3))
+        if known is not None and same:
+            numbers, asked = known.jobs, known.asked
+        else:
+            jobs = source[:1] if leaf.queue.order == "strict" else source
+            numbers = [(job.number, leaf) for job in jobs]
+            asked = np.array([(job.num_gpus, job.priority) for job in jobs], np.int64).reshape(-1, 2)
+        own = _most_of_own(leaf.queue.preemption.within_queue, asked[:, 1], tenants.rows(leaf.name))
+        needs = np.stack([np.full(len(asked), place), asked[:, 0], own], axis=1)
+        self._heads[leaf] = _Heads(source, changes, numbers, asked, needs)
         return True
+
+
+def _most_of_own(rule: Rule, priorities: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return how many GPUs the jobs of a queue have that some of these priorities may preempt, or more."""
+    if rule == "never":
+        return np.zeros(len(priorities), np.int64)
+    gpus = np.concatenate([[0], np.cumsum(rows[:, 3])])
+    return gpus[np.searchsorted(rows[:, 0], priorities, side="left" if rule == "lower-priority" else "right")]
 
 
 @numba.njit(cache=True)

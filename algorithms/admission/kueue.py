@@ -12,8 +12,9 @@ from functools import cache
 import numpy as np
 
 from algorithms.admission.hopeful_jobs import HopefulJobs
-from algorithms.admission.kueue_classic import classic_victims
+from algorithms.admission.kueue_classic import ClassicSearch
 from algorithms.admission.kueue_fair import FairRules, fair_victims
+from algorithms.admission.quota_arrays import QuotaArrays
 from algorithms.admission.usage_history import UsageHistory
 from algorithms.admission.victims import Need, borrowers_of, lacking_of, names_of
 from ddlsched.cluster.cluster import Cluster
@@ -143,6 +144,8 @@ class KueueRun:
         self._preempting: dict[str, int] = {}
         """The job of a queue for which others gave way last; it goes first in its queue until it starts."""
         self._freed = -1
+        self._arrays: QuotaArrays | None = None
+        self._search: ClassicSearch | None = None
         self._bounds: dict[str, HopefulJobs] = {}
         self._hopeful: dict[str, dict[int, QuotaNode]] = {}
         """By kind the first jobs that might start on it as things are, and their queues."""
@@ -173,7 +176,7 @@ class KueueRun:
         self._has_changed = False
         for kind in tenants.quotas.kinds or (ANY_KIND,):
             if kind not in self._bounds:
-                self._bounds[kind] = HopefulJobs(tenants.quotas, kind)
+                self._bounds[kind] = HopefulJobs(self._arrays_of(tenants), kind)
             self._hopeful[kind] = self._bounds[kind].among(tenants)
 
     def _without_hope(self, firsts: dict[QuotaNode, JobView], tenants: TenantsView) -> Iterator[NotAdmitted]:
@@ -290,7 +293,16 @@ class KueueRun:
         return need.job.number in self._hopeful.get(need.kind, (need.job.number,))
 
     def _victims(self, need: Need, tenants: TenantsView) -> list[Victim]:
-        return fair_victims(need, tenants, self._fair) if self._sharing else classic_victims(need, tenants)
+        if self._sharing:
+            return fair_victims(need, tenants, self._fair)
+        if self._search is None:
+            self._search = ClassicSearch(self._arrays_of(tenants))
+        return self._search.victims(need, tenants)
+
+    def _arrays_of(self, tenants: TenantsView) -> QuotaArrays:
+        if self._arrays is None:
+            self._arrays = QuotaArrays(tenants.quotas)
+        return self._arrays
 
     def _processed(self, entries: dict[str, _Entry], tenants: TenantsView) -> Iterator[Admission | NotAdmitted]:
         """Yield what comes of a cycle's entries, each reckoned with those before it."""

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TypeVar
 
 from ddlsched.cluster.tenants import Rule
 from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import HeldQuota, Rank, TenantsView
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
 
-__all__ = ["Need", "borrowers_of", "lacking_of", "most_of_own", "names_of", "order_of", "without_needless"]
+__all__ = ["Need", "borrowers_of", "lacking_of", "names_of", "order_of", "without_needless"]
 
 _T = TypeVar("_T")
 _TOLD = 3
 
 
-@dataclass(frozen=True)
 class Need:
-    """A job that waits, its queue, and the kind of GPU that it is tried with."""
+    """A job that waits, its queue, the kind of GPU that it is tried with, and how many it needs."""
 
-    job: JobView
-    node: QuotaNode
-    kind: str
+    __slots__ = ("gpus", "job", "kind", "node")
 
-    @cached_property
-    def gpus(self) -> int:
-        """How many GPUs it needs."""
-        return self.job.num_gpus
+    def __init__(self, job: JobView, node: QuotaNode, kind: str) -> None:
+        self.job, self.node, self.kind, self.gpus = job, node, kind, job.num_gpus
 
     def fits(self, *, borrowing: bool = True) -> bool:
         """Return whether the quotas do, without borrowing if need be."""
@@ -40,7 +33,10 @@ class Need:
 
     def candidates(self, tenants: TenantsView, queue: str, rule: Rule) -> list[HeldQuota]:
         """Return the running jobs of a queue, on GPUs of the kind, that a rule lets the job preempt."""
-        return [holding for _, holding in self.ordered(tenants, queue, rule)]
+        if rule == "never":
+            return []
+        now_ns = tenants.now_ns
+        return [each for _, each in tenants.ordered(queue) if each.since_ns < now_ns and self._may_preempt(each, rule)]
 
     def _may_preempt(self, holding: HeldQuota, rule: Rule) -> bool:
         if holding.kind != self.kind:
@@ -49,23 +45,6 @@ class Need:
             return True
         newer = holding.came > (self.job.arrival_ns, self.job.number)
         return rule == "lower-or-newer" and holding.priority == self.job.priority and newer
-
-    def ordered(self, tenants: TenantsView, queue: str, rule: Rule) -> Iterator[tuple[Rank, HeldQuota]]:
-        """Yield :meth:`candidates` in the order in which they give way, as they are asked for."""
-        if rule == "never":
-            return
-        now_ns, most = tenants.now_ns, self.job.priority
-        for rank, holding in tenants.ordered(queue):
-            if rule != "any" and rank[0] > most:
-                return
-            if holding.since_ns < now_ns and self._may_preempt(holding, rule):
-                yield rank, holding
-
-
-def most_of_own(node: QuotaNode, priority: int, tenants: TenantsView) -> int:
-    """Return how many GPUs the jobs of a queue have that one of this priority may preempt, or more."""
-    rule = node.queue.preemption.within_queue
-    return 0 if rule == "never" else tenants.gpus_up_to(node.name, priority - (rule == "lower-priority"))
 
 
 def order_of(queue: str) -> Callable[[HeldQuota], tuple[bool, int, int, int]]:

@@ -49,17 +49,20 @@ class KueueTopology:
         if len(gpus) < job.num_gpus:
             return None
         servers = cluster.servers_of(gpus)
-        counts = np.bincount(servers, minlength=cluster.num_servers)
-        request = self._request(job, list(cluster.network.levels)[::-1])
-        rooms = Rooms(_tree_of(cluster.network), counts, request)
+        tree, request = _tree_of(cluster.network), self._request(job, list(cluster.network.levels)[::-1])
+        if request.level is not None and request.required and tree.most_in_one(request.level, servers) < request.pods:
+            return None
+        rooms = Rooms(tree, np.bincount(servers, minlength=cluster.num_servers), request)
         found = assigned(rooms, request, least_free=self.least_free, even=self.balanced)
         if found is None:
             return None
-        chosen: list[GpuId] = []
-        for path, count in sorted(found.items()):
-            first = int(np.searchsorted(servers, path[-1]))
-            chosen += gpus[first : first + count].tolist()
-        return chosen
+        counts = sorted(found.items())
+        firsts = np.searchsorted(servers, [path[-1] for path, _ in counts]).tolist()
+        return [
+            gpu
+            for first, (_, count) in zip(firsts, counts, strict=True)
+            for gpu in gpus[first : first + count].tolist()
+        ]
 
     def _request(self, job: JobView, levels: Sequence[str]) -> Request:
         required, preferred = demands_of(job.required_levels), demands_of(job.preferred_levels)

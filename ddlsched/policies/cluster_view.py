@@ -21,20 +21,25 @@ __all__ = ["ClusterView", "GpuKey", "TakesGpusInOrder", "is_gpu_order"]
 
 
 class _Changed:
-    """A column of numbers of which some are changed; the whole is copied only for who needs it."""
+    """A column of numbers of which some are changed; the changes are looked up, and the whole copied, for who asks."""
 
-    def __init__(self, column: np.ndarray | _Changed, changes: dict[int, int]) -> None:
+    def __init__(self, column: np.ndarray | _Changed, changes: Callable[[], dict[int, int]]) -> None:
         self._column, self._changes = column, changes
 
     def item(self, place: int) -> int:
         """Return one of the numbers."""
-        return int(self._column.item(place)) + self._changes.get(place, 0)
+        return int(self._column.item(place)) + self._changes().get(place, 0)
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
         whole = np.array(self._column)
-        for place, change in self._changes.items():
+        for place, change in self._changes().items():
             whole[place] += change
         return whole
+
+    def __getitem__(self, places: np.ndarray) -> np.ndarray:
+        changes = self._changes()
+        changed = [changes.get(place, 0) for place in places.tolist()]
+        return np.asarray(self._column[places] + np.array(changed, np.int64))
 
     def __ge__(self, other: np.ndarray) -> np.ndarray:
         return np.asarray(np.asarray(self) >= other)
@@ -137,22 +142,26 @@ class ClusterView(View):
 
     def without(self, jobs: Iterable[JobView]) -> ClusterView:
         """Return the cluster as if some running jobs had left; loads and residents stay those of now."""
-        freed, gone = dict[int, int](), dict[int, int]()
-        for job in jobs:
-            for gpu in job.gpus:
-                taken_bytes = int(self._cluster.gpu_memory_bytes.item(gpu)) + 1 if self.exclusive else job.memory_bytes
-                freed[gpu] = freed.get(gpu, 0) + taken_bytes
-                gone[gpu] = gone.get(gpu, 0) - 1
-        free_bytes = _Changed(self._gpus.free_bytes, freed)
+        leaving = [job for job in jobs if job.gpus]
+        freed = np.array([gpu for job in leaving for gpu in job.gpus], np.int64)
+        if self.exclusive:
+            taken_bytes = self._cluster.gpu_memory_bytes[freed] + 1
+        else:
+            taken_bytes = np.array([job.memory_bytes for job in leaving for _ in job.gpus], np.int64)
+        free_bytes = _Changed(self._gpus.free_bytes, cache(lambda: _sums(freed, taken_bytes)))
+        num_residents = _Changed(self._gpus.num_residents, cache(lambda: _sums(freed, np.full_like(freed, -1))))
 
         @cache
         def eligible(memory_bytes: int) -> np.ndarray:
-            more = np.array([gpu for gpu in freed if free_bytes.item(gpu) >= memory_bytes], np.int64)
             there = self._eligible(memory_bytes)
-            return np.sort(np.concatenate([there, more])) if self.exclusive else np.union1d(there, more)
+            if self.exclusive:  # one job a GPU
+                large_enough = freed[self._gpus.free_bytes[freed] + taken_bytes >= memory_bytes]
+                return np.sort(np.concatenate([there, large_enough]))
+            return np.union1d(there, freed[free_bytes[freed] >= memory_bytes])
 
-        gpus = SimpleNamespace(free_bytes=free_bytes, num_residents=_Changed(self._gpus.num_residents, gone))
-        return replace(self, _gpus=gpus, _eligible=eligible)
+        return replace(
+            self, _gpus=SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents), _eligible=eligible
+        )
 
     def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
         """Return the time of an all-reduce that shares no link, by the run's contention model, seconds.
@@ -254,6 +263,14 @@ class ClusterView(View):
             loads_ns = loads_ns.astype(object)
         weighted: np.ndarray = np.add.reduceat(loads_ns, starts) * (common // counts)
         return weighted
+
+
+def _sums(places: np.ndarray, amounts: np.ndarray) -> dict[int, int]:
+    """Return the sum of the amounts of each place."""
+    sums: dict[int, int] = {}
+    for place, amount in zip(places.tolist(), amounts.tolist(), strict=True):
+        sums[place] = sums.get(place, 0) + amount
+    return sums
 
 
 GpuKey: TypeAlias = Literal["load", "server", "server_load"]

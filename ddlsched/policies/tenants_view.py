@@ -5,13 +5,16 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
 
 from ddlsched.cluster.tenants import ANY_KIND, Tenants
 from ddlsched.policies.cluster_view import ClusterView
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.view_parts import GpuId, View, view
+from ddlsched.policies.view_parts import GpuId, View, text_code, view
 from ddlsched.units import s_from_ns
 
 __all__ = [
@@ -24,6 +27,7 @@ __all__ = [
     "RunningJobs",
     "TenantsView",
     "Victim",
+    "kind_code",
     "size_of",
 ]
 
@@ -102,8 +106,6 @@ class RunningJobs(dict[int, HeldQuota]):
     ----------
     ordered
         The same, first who gives way first.
-    gpus_of
-        How many GPUs those of each priority have.
     changes
         Goes up whenever one starts or leaves.
     """
@@ -111,21 +113,38 @@ class RunningJobs(dict[int, HeldQuota]):
     def __init__(self) -> None:
         super().__init__()
         self.ordered: list[tuple[Rank, HeldQuota]] = []
-        self.gpus_of: dict[int, int] = defaultdict(int)
+        self._rows = np.zeros((16, 6), np.int64)
         self.changes = 0
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The same for compiled code: a rank's three numbers, GPUs, arrival in nanoseconds, :func:`kind_code`."""
+        return self._rows[: len(self.ordered)]
 
     def __setitem__(self, number: int, holding: HeldQuota) -> None:
         super().__setitem__(number, holding)
-        insort(self.ordered, (_rank_of(holding), holding))
-        self.gpus_of[holding.priority] += holding.num_gpus
+        rank, count = _rank_of(holding), len(self.ordered)
+        place = bisect_left(self.ordered, (rank,))
+        self.ordered.insert(place, (rank, holding))
+        if count == len(self._rows):
+            self._rows = np.concatenate([self._rows, self._rows])
+        self._rows[place + 1 : count + 1] = self._rows[place:count]
+        self._rows[place] = *rank, holding.num_gpus, holding.came[0], kind_code(holding.kind)
         self.changes += 1
 
     def __delitem__(self, number: int) -> None:
         holding = self[number]
         super().__delitem__(number)
-        del self.ordered[bisect_left(self.ordered, (_rank_of(holding),))]
-        self.gpus_of[holding.priority] -= holding.num_gpus
+        place, count = bisect_left(self.ordered, (_rank_of(holding),)), len(self.ordered)
+        del self.ordered[place]
+        self._rows[place : count - 1] = self._rows[place + 1 : count]
         self.changes += 1
+
+
+@cache
+def kind_code(kind: str) -> int:
+    """Return 64 bits by which compiled code tells kinds of GPU apart."""
+    return text_code(kind)
 
 
 def _rank_of(holding: HeldQuota) -> Rank:
@@ -237,9 +256,9 @@ class TenantsView(View):
         """Return a number that goes up whenever a job of a queue starts or leaves."""
         return self._by_queue[queue].changes
 
-    def gpus_up_to(self, queue: str, priority: int) -> int:
-        """Return how many GPUs the running jobs of a queue have whose priority is at most this."""
-        return sum(gpus for own, gpus in self._by_queue[queue].gpus_of.items() if own <= priority)
+    def rows(self, queue: str) -> np.ndarray:
+        """Return :attr:`RunningJobs.rows` of a queue."""
+        return self._by_queue[queue].rows
 
     def used(self, queue: str) -> int:
         """Return how many GPUs of all kinds the jobs of a queue, or of those below it, use."""

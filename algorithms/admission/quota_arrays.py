@@ -1,0 +1,54 @@
+"""A tree of queues as arrays, for compiled searches over it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.policies.quota_tree import QuotaTree
+
+__all__ = ["UNLIMITED", "QuotaArrays"]
+
+UNLIMITED = 2**62
+
+
+class QuotaArrays:
+    """Arrays with an entry a node; that of the last belongs to no node and stands above the roots.
+
+    Attributes
+    ----------
+    leaves
+        The queues and their places.
+    parents, downwards
+        The place of the node above each, and all places with each after the one above it.
+    """
+
+    def __init__(self, quotas: QuotaTree) -> None:
+        self._nodes = list(quotas.nodes.values())
+        places = {node: place for place, node in enumerate(self._nodes)}
+        none = len(self._nodes)
+        self.parents = np.array([places[node.parent] if node.parent else none for node in self._nodes] + [none])
+        self.downwards = np.argsort([sum(1 for _ in node.above()) for node in self._nodes], kind="stable")
+        self.leaves = {leaf: places[leaf] for leaf in quotas.leaves}
+        self._amounts: dict[str, np.ndarray] = {}
+
+    def rules(self) -> np.ndarray:
+        """Return of each node whether it reclaims, borrows so, and is a group."""
+        rules = [(node.queue.preemption, not node.is_leaf) for node in self._nodes]
+        return np.array([(rule.reclaim != "never", rule.borrow != "never", group) for rule, group in rules])
+
+    def amounts(self, kind: str) -> np.ndarray:
+        """Return rows of what nodes have of a kind: quotas, what of them is kept, and limits of borrowing."""
+        if kind not in self._amounts:
+            limits = [node.own(kind).borrowing_limit for node in self._nodes]
+            self._amounts[kind] = np.array(
+                [
+                    [node.quota.get(kind, 0) for node in self._nodes] + [0],
+                    [node.kept.get(kind, 0) for node in self._nodes] + [0],
+                    [UNLIMITED if limit is None else limit for limit in limits] + [0],
+                ]
+            )
+        return self._amounts[kind]
+
+    def used(self, kind: str) -> np.ndarray:
+        """Return what nodes use of a kind now."""
+        return np.array([node.used[kind] for node in self._nodes] + [0])

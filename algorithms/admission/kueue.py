@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import cache
 
 import numpy as np
@@ -72,14 +71,12 @@ class Kueue:
         return KueueRun(self)
 
 
-class _Mode(IntEnum):
-    """How a job may start on GPUs of a kind; a higher one is better."""
-
-    NO_FIT = 0
-    NOBODY = 1  # others would have to give way, and none may be made to
-    PREEMPT = 2
-    RECLAIM = 3  # nobody of its own queue gives way
-    FIT = 4
+# How a job may start on GPUs of a kind; a higher one is better. (As plain numbers, which are read much faster.)
+_NO_FIT = 0
+_NO_VICTIMS = 1  # others would have to give way, and none may be made to
+_PREEMPT = 2
+_RECLAIM = 3  # nobody of its own queue gives way
+_FIT = 4
 
 
 @dataclass
@@ -87,7 +84,7 @@ class _Entry:
     """The first job of a queue, and how it may start."""
 
     need: Need
-    mode: _Mode
+    mode: int
     borrowing: int
     """How high the smallest group is that has what the job needs, once the victims are gone; 0 for the own quota."""
     victims: list[Victim] = field(default_factory=list)
@@ -95,7 +92,7 @@ class _Entry:
 
     @property
     def may_start(self) -> bool:
-        return self.mode >= _Mode.PREEMPT
+        return self.mode >= _PREEMPT
 
 
 @cache
@@ -164,20 +161,25 @@ class KueueRun:
         leaves, self._has_changed = tenants.quotas.leaves, True
         while firsts := self._firsts(leaves, tenants):
             leaves = list(firsts)  # nobody comes meanwhile
-            self._find_hopeful(tenants)
+            if self._has_changed and not self._sharing:
+                self._note(tenants)
             if len(self._hopeful) == 1:
                 yield from self._without_hope(firsts, tenants)
             yield from self._processed(self._nominations(firsts, tenants), tenants)
         self._freed = tenants.freed
 
-    def _find_hopeful(self, tenants: TenantsView) -> None:
-        if self._sharing or self._history is not None or not self._has_changed:
-            return
+    def _note(self, tenants: TenantsView) -> None:
+        """Note how things are now, for the search for victims, and who might start."""
         self._has_changed = False
-        for kind in tenants.quotas.kinds or (ANY_KIND,):
-            if kind not in self._bounds:
-                self._bounds[kind] = HopefulJobs(self._arrays_of(tenants), kind)
-            self._hopeful[kind] = self._bounds[kind].among(tenants)
+        if self._arrays is None:
+            self._arrays = QuotaArrays(tenants.quotas)
+            self._search = ClassicSearch(self._arrays)
+        self._arrays.note(tenants)
+        if self._history is None:
+            for kind in tenants.quotas.kinds or (ANY_KIND,):
+                if kind not in self._bounds:
+                    self._bounds[kind] = HopefulJobs(self._arrays, kind)
+                self._hopeful[kind] = self._bounds[kind].among(tenants)
 
     def _without_hope(self, firsts: dict[QuotaNode, JobView], tenants: TenantsView) -> Iterator[NotAdmitted]:
         """Refuse first jobs that cannot start, for which nothing is kept; all of them if nothing changes any more."""
@@ -194,6 +196,8 @@ class KueueRun:
 
     def cycle(self, tenants: TenantsView) -> dict[str, _Entry]:
         """Return the first job of each queue, and how it may start."""
+        if not self._sharing:
+            self._note(tenants)
         return self._nominations(self._firsts(tenants.quotas.leaves, tenants), tenants)
 
     def _firsts(self, leaves: Iterable[QuotaNode], tenants: TenantsView) -> dict[QuotaNode, JobView]:
@@ -262,7 +266,7 @@ class KueueRun:
         found = []
         for kind in self.kinds(job, leaf):
             found.append(self._tried(Need(job, leaf, kind), tenants))
-            if found[-1].mode == _Mode.FIT:
+            if found[-1].mode == _FIT:
                 return found[-1]
         return max(found, key=lambda entry: (entry.mode, -entry.borrowing))
 
@@ -274,43 +278,34 @@ class KueueRun:
         node = need.node
         height, more_above = _group_that_fits(need)
         if need.fits():
-            return _Entry(need, _Mode.FIT, height)
+            return _Entry(need, _FIT, height)
         if need.gpus > self._most_of(node, need.kind):
-            return _Entry(need, _Mode.NO_FIT, 0, reason=_NEVER)
+            return _Entry(need, _NO_FIT, 0, reason=_NEVER)
         rules = node.queue.preemption
         borrows = rules.borrow != "never" or (self._sharing and rules.reclaim != "never")
         may_preempt = need.gpus <= node.own(need.kind).gpus or more_above or borrows
         victims = self._victims(need, tenants) if may_preempt and self._is_hopeful(need) else []
         if not victims:
-            mode = _Mode.NOBODY if may_preempt else _Mode.NO_FIT
+            mode = _NO_VICTIMS if may_preempt else _NO_FIT
             return _Entry(need, mode, height, reason=borrowers_of(need, lacking_of(node.root.leaves(), need.kind)))
         with _gone(victims, need.kind, tenants):
             height, _ = _group_that_fits(need)
         within = any(victim.job.queue == node.name for victim in victims)
-        return _Entry(need, _Mode.PREEMPT if within else _Mode.RECLAIM, height, victims)
+        return _Entry(need, _PREEMPT if within else _RECLAIM, height, victims)
 
     def _is_hopeful(self, need: Need) -> bool:
         return need.job.number in self._hopeful.get(need.kind, (need.job.number,))
 
     def _victims(self, need: Need, tenants: TenantsView) -> list[Victim]:
-        if self._sharing:
-            return fair_victims(need, tenants, self._fair)
-        if self._search is None:
-            self._search = ClassicSearch(self._arrays_of(tenants))
-        return self._search.victims(need, tenants)
-
-    def _arrays_of(self, tenants: TenantsView) -> QuotaArrays:
-        if self._arrays is None:
-            self._arrays = QuotaArrays(tenants.quotas)
-        return self._arrays
+        return fair_victims(need, tenants, self._fair) if self._search is None else self._search.victims(need, tenants)
 
     def _processed(self, entries: dict[str, _Entry], tenants: TenantsView) -> Iterator[Admission | NotAdmitted]:
         """Yield what comes of a cycle's entries, each reckoned with those before it."""
         reserved: list[tuple[QuotaNode, str, int]] = []
-        gone: set[int] = set()
+        gone, is_as_noted = set[int](), True
         for entry in self._in_turn(entries, tenants):
             need = entry.need
-            if entry.may_start and not self._still(entry, gone, tenants):
+            if entry.may_start and not is_as_noted and not self._still(entry, gone, tenants):
                 continue  # its turn comes again in the next cycle
             if entry.may_start:
                 if entry.victims:
@@ -320,14 +315,15 @@ class KueueRun:
                 for number in (need.job.number, *(victim.job.number for victim in entry.victims)):
                     self._told.pop(number, None)
                 yield Admission(need.job, need.kind, tuple(entry.victims))
-                self._has_changed = True
+                self._has_changed, is_as_noted = True, False
                 if tenants.holding(need.job.number) is None:
                     self._refuse(need)
                 elif self._history is not None:
                     self._history.admitted(need.node.name, need.job)
                 continue
-            if entry.mode == _Mode.NOBODY and need.node.queue.preemption.reclaim != "any":
+            if entry.mode == _NO_VICTIMS and need.node.queue.preemption.reclaim != "any":
                 reserved.append(self._reserve(entry))
+                is_as_noted = False
             yield from self._refusal(need, entry.reason)
         for node, kind, gpus in reserved:
             node.remove(kind, gpus)

@@ -34,10 +34,6 @@ class ClassicSearch:
 
     def __init__(self, arrays: QuotaArrays) -> None:
         self._arrays = arrays
-        self._rows = np.zeros((len(arrays.parents), 16, 6), np.int64)
-        """The rows of the running jobs of each queue (:attr:`~ddlsched.policies.tenants_view.RunningJobs.rows`)."""
-        self._counts = np.zeros(len(arrays.parents), np.int64)
-        self._changes = dict.fromkeys(arrays.leaves, -1)
         self._rules = {leaf: self._rules_of(leaf.queue.preemption) for leaf in arrays.leaves}
 
     @staticmethod
@@ -46,24 +42,16 @@ class ClassicSearch:
         return np.array([_RULES[rules.within_queue], _RULES[rules.reclaim], _RULES[rules.borrow], most])
 
     def victims(self, need: Need, tenants: TenantsView) -> list[Victim]:
-        """Return who gives way to a job, as few as the order of candidates allows; none if it would not fit even so."""
-        self._note_running(tenants)
+        """Return who gives way to a job, as few as the order of candidates allows; none if it would not fit even so.
+
+        Who runs, and what is used, is what the arrays have noted.
+        """
         arrays, job, kind = self._arrays, need.job, need.kind
         asked = np.array([need.gpus, job.priority, job.arrival_ns, job.number, kind_code(kind), tenants.now_ns])
         tree = arrays.parents, arrays.used(kind), arrays.amounts(kind)
-        found = _search(self._rows, self._counts, *tree, arrays.leaves[need.node], asked, self._rules[need.node])
+        found = _search(arrays.rows, arrays.counts, *tree, arrays.leaves[need.node], asked, self._rules[need.node])
         holdings = ((tenants.holding(number), reason) for number, reason in found.tolist())
         return [Victim(holding.job, _REASONS[reason]) for holding, reason in holdings if holding is not None]
-
-    def _note_running(self, tenants: TenantsView) -> None:
-        for leaf, place in self._arrays.leaves.items():
-            if (changes := tenants.changes(leaf.name)) != self._changes[leaf]:
-                self._changes[leaf] = changes
-                rows = tenants.rows(leaf.name)
-                self._counts[place] = len(rows)
-                while len(rows) > self._rows.shape[1]:
-                    self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)], axis=1)
-                self._rows[place, : len(rows)] = rows
 
 
 @numba.njit(cache=True)

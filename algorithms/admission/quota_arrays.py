@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.policies.quota_tree import QuotaTree
+from ddlsched.policies.tenants_view import TenantsView
 
 __all__ = ["UNLIMITED", "QuotaArrays"]
 
@@ -20,6 +21,9 @@ class QuotaArrays:
         The queues and their places.
     parents, downwards
         The place of the node above each, and all places with each after the one above it.
+    rows, counts
+        Of each queue the running jobs when they were last noted: :attr:`~ddlsched.policies.tenants_view.RunningJobs.rows`
+        with, last, the GPUs of all before; and how many there are.
     """
 
     def __init__(self, quotas: QuotaTree) -> None:
@@ -30,11 +34,41 @@ class QuotaArrays:
         self.downwards = np.argsort([sum(1 for _ in node.above()) for node in self._nodes], kind="stable")
         self.leaves = {leaf: places[leaf] for leaf in quotas.leaves}
         self._amounts: dict[str, np.ndarray] = {}
+        self._used: dict[str, np.ndarray] = {}
+        self.rows = np.zeros((len(self.parents), 16, 7), np.int64)
+        self.counts = np.zeros(len(self.parents), np.int64)
+        self._changes = [-1] * len(self.leaves)
+
+    def note(self, tenants: TenantsView) -> None:
+        """Note who runs now, and what is used."""
+        self._used.clear()
+        if (changes := tenants.changes()) == self._changes:
+            return
+        for (leaf, place), before, now in zip(self.leaves.items(), self._changes, changes, strict=True):
+            if now != before:
+                rows = tenants.rows(leaf.name)
+                self.counts[place] = count = len(rows)
+                while count >= self.rows.shape[1]:
+                    self.rows = np.concatenate([self.rows, np.zeros_like(self.rows)], axis=1)
+                self.rows[place, :count, :6] = rows
+                np.cumsum(rows[:, 3], out=self.rows[place, 1 : count + 1, 6])
+        self._changes = changes
 
     def rules(self) -> np.ndarray:
-        """Return of each node whether it reclaims, borrows so, and is a group."""
+        """Return of each node whether it reclaims, borrows so, is a group, and preempts lower priorities only, or any."""
         rules = [(node.queue.preemption, not node.is_leaf) for node in self._nodes]
-        return np.array([(rule.reclaim != "never", rule.borrow != "never", group) for rule, group in rules])
+        return np.array(
+            [
+                (
+                    rule.reclaim != "never",
+                    rule.borrow != "never",
+                    group,
+                    rule.within_queue == "lower-priority",
+                    rule.within_queue != "never",
+                )
+                for rule, group in rules
+            ]
+        )
 
     def amounts(self, kind: str) -> np.ndarray:
         """Return rows of what nodes have of a kind: quotas, what of them is kept, and limits of borrowing."""
@@ -50,5 +84,7 @@ class QuotaArrays:
         return self._amounts[kind]
 
     def used(self, kind: str) -> np.ndarray:
-        """Return what nodes use of a kind now."""
-        return np.array([node.used[kind] for node in self._nodes] + [0])
+        """Return what nodes used of a kind when that was last noted."""
+        if kind not in self._used:
+            self._used[kind] = np.array([node.used[kind] for node in self._nodes] + [0])
+        return self._used[kind]

@@ -21,12 +21,12 @@ from ddlsched.policies.tenants_view import (
     RunningJobs,
     Size,
     TenantsView,
-    size_of,
 )
 from ddlsched.policies.views import ClusterView
 
 __all__ = ["TenantRounds"]
 
+_RUNNING, _QUEUED = JobState.RUNNING.value, JobState.QUEUED.value
 _NO_PLACE = "the placement found no place, though the quota would do"
 
 
@@ -67,7 +67,7 @@ class TenantRounds:
         self._pending = PendingJobs(tenants.leaves)
         self._holdings: dict[int, HeldQuota] = {}
         self._by_queue = {queue: RunningJobs() for queue in tenants.leaves}
-        self._known = np.zeros(len(state.workload), bool)
+        self._known, self._holds = np.zeros(len(state.workload), bool), np.zeros(len(state.workload), bool)
         self._gpus_of_kind: dict[str, np.ndarray] = {}
         self._reasons: dict[int, str] = {}
         self._freed, self._num_there, self._started = 0, 0, False
@@ -82,7 +82,7 @@ class TenantRounds:
         self._note_left()
         self._note_come(queue)
         stopped = self._carry_out() if len(self._pending) else []
-        left = queue[state.jobs.state[queue] == JobState.QUEUED]
+        left = queue[state.jobs.state[queue] == _QUEUED]
         state.arrays.queue[: len(left)] = left
         state.arrays.queue[len(left) : len(left) + len(stopped)] = stopped
         now.num_sorted[0], now.num_queued[0] = len(left), len(left) + len(stopped)
@@ -92,17 +92,14 @@ class TenantRounds:
         self._note_servers()
         if not self._aside and self._state.now.num_running.item(0) == len(self._holdings):
             return
-        numbers = np.fromiter(self._holdings, np.int64, len(self._holdings))
-        for number in numbers[self._state.jobs.state[numbers] != JobState.RUNNING].tolist():
+        for number in np.flatnonzero(self._holds & (self._state.jobs.state != _RUNNING)).tolist():
             if number in self._waiting:
-                self._aside[number] = self._holdings.pop(number)
-                del self._by_queue[self._aside[number].queue][number]
+                self._aside[number] = self._taken_back(number)
             else:
                 self._release(number)
         for number in [number for number in self._aside if number not in self._waiting]:
-            holding = self._aside.pop(number)
-            self._holdings[number] = self._by_queue[holding.queue][number] = holding
-            if self._state.jobs.state.item(number) != JobState.RUNNING:  # it has given way
+            self._give(number, self._aside.pop(number))
+            if self._state.jobs.state.item(number) != _RUNNING:  # it has given way
                 self._release(number)
 
     def _note_servers(self) -> None:
@@ -124,9 +121,18 @@ class TenantRounds:
             self._known[number] = True
             self._pending.add(self._state.views[number])
 
-    def _release(self, number: int) -> None:
+    def _give(self, number: int, holding: HeldQuota) -> None:
+        self._holdings[number] = self._by_queue[holding.queue][number] = holding
+        self._holds[number] = True
+
+    def _taken_back(self, number: int) -> HeldQuota:
         holding = self._holdings.pop(number)
         del self._by_queue[holding.queue][number]
+        self._holds[number] = False
+        return holding
+
+    def _release(self, number: int) -> None:
+        holding = self._taken_back(number)
         self._quotas[holding.queue].remove(holding.kind, holding.num_gpus)
         self._known[number] = False
         self._make_room()
@@ -153,7 +159,7 @@ class TenantRounds:
         """Return where a job goes, as if its victims had left."""
         if answer.gpus is not None:
             return list(answer.gpus)
-        size = size_of(answer.job), answer.kind
+        size = self._pending.size(answer.job.number), answer.kind
         if answer.victims:
             cluster = cluster.without([victim.job for victim in answer.victims])
         elif size in self._no_place:
@@ -185,7 +191,7 @@ class TenantRounds:
         self._pending.remove(answer.job)
         self._reasons.pop(number, None)
         holding = HeldQuota.of(answer.job, answer.kind, self._state.now_ns)
-        self._holdings[number] = self._by_queue[queue][number] = holding
+        self._give(number, holding)
         self._quotas[queue].add(answer.kind, holding.num_gpus)
         self._policies.check_quotas(self._quotas[queue], answer, self._state.now_s)
         self._placing.put(number, gpus)

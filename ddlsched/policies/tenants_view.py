@@ -20,6 +20,7 @@ from ddlsched.units import s_from_ns
 __all__ = [
     "Admission",
     "AdmissionPolicy",
+    "Heads",
     "HeldQuota",
     "NotAdmitted",
     "PendingJobs",
@@ -157,7 +158,8 @@ class PendingJobs:
     def __init__(self, queues: Iterable[str]) -> None:
         self._of: dict[str, dict[Size, list[tuple[int, int, int]]]] = {queue: {} for queue in queues}
         self._views: dict[int, JobView] = {}
-        self._heads: dict[str, list[JobView]] = {}
+        self._sizes: dict[int, Size] = {}
+        self._heads: dict[str, Heads] = {}
 
     def __len__(self) -> int:
         return len(self._views)
@@ -169,42 +171,58 @@ class PendingJobs:
         """Return the numbers of all."""
         return self._views.keys()
 
+    def size(self, number: int) -> Size:
+        """Return the :data:`Size` of a job that waits."""
+        return self._sizes[number]
+
     def add(self, job: JobView) -> None:
         """Let a job wait."""
         self._views[job.number] = job
+        self._sizes[job.number] = size = size_of(job)
         self._heads.pop(str(job.queue), None)
-        insort(self._of[str(job.queue)].setdefault(size_of(job), []), _rank(job))
+        insort(self._of[str(job.queue)].setdefault(size, []), _rank(job))
 
     def remove(self, job: JobView) -> None:
         """Let a job wait no more."""
+        size = self._sizes.pop(job.number)
         del self._views[job.number]
         self._heads.pop(str(job.queue), None)
         sizes = self._of[str(job.queue)]
-        ranks = sizes[size_of(job)]
+        ranks = sizes[size]
         del ranks[bisect_left(ranks, _rank(job))]
         if not ranks:
-            del sizes[size_of(job)]
+            del sizes[size]
 
     def heads(self, queue: str, below_priority: int | None = None) -> list[JobView]:
         """Return the first job of each size of a queue, the first of all first; of lower priority than one, if told.
 
         What lets another of the same size start lets the first start.
         """
+        if below_priority is None:
+            return self.first(queue).jobs
         lists = self._of[queue].values()
-        if below_priority is not None:
-            places = [(ranks, bisect_left(ranks, (1 - below_priority, -1, -1))) for ranks in lists]
-            return self._sorted(ranks[place] for ranks, place in places if place < len(ranks))
-        if queue not in self._heads:
-            self._heads[queue] = self._sorted(ranks[0] for ranks in lists)
-        return self._heads[queue]
+        places = [(ranks, bisect_left(ranks, (1 - below_priority, -1, -1))) for ranks in lists]
+        return [self._views[rank[2]] for rank in sorted(ranks[at] for ranks, at in places if at < len(ranks))]
 
-    def _sorted(self, ranks: Iterable[tuple[int, int, int]]) -> list[JobView]:
-        return [self._views[rank[2]] for rank in sorted(ranks)]
+    def first(self, queue: str) -> Heads:
+        """Return :meth:`heads`, and what each asks for; the same object until they are others."""
+        if (heads := self._heads.get(queue)) is None:
+            firsts = sorted((ranks[0], size[0]) for size, ranks in self._of[queue].items())
+            jobs = [self._views[rank[2]] for rank, _ in firsts]
+            self._heads[queue] = heads = Heads(jobs, [(gpus, -rank[0]) for rank, gpus in firsts])
+        return heads
 
     def jobs(self, queue: str) -> Iterator[JobView]:
         """Yield all jobs of a queue, the first first."""
         for rank in sorted(rank for ranks in self._of[queue].values() for rank in ranks):
             yield self._views[rank[2]]
+
+
+class Heads(NamedTuple):
+    """The first job of each size of a queue, and the GPUs and the priority of each."""
+
+    jobs: list[JobView]
+    asked: list[tuple[int, int]]
 
 
 def size_of(job: JobView) -> Size:
@@ -252,9 +270,9 @@ class TenantsView(View):
         """Return the running jobs of a queue, first who gives way first: of low priority, started last."""
         return self._by_queue[queue].ordered
 
-    def changes(self, queue: str) -> int:
-        """Return a number that goes up whenever a job of a queue starts or leaves."""
-        return self._by_queue[queue].changes
+    def changes(self) -> list[int]:
+        """Return of each queue a number that goes up whenever one of its jobs starts or leaves."""
+        return [running.changes for running in self._by_queue.values()]
 
     def rows(self, queue: str) -> np.ndarray:
         """Return :attr:`RunningJobs.rows` of a queue."""

@@ -6,6 +6,8 @@ that they use counts. For who does not fit even so nobody is searched for.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
 from operator import is_
 
 import numba
@@ -24,30 +26,35 @@ class HopefulJobs:
     def __init__(self, arrays: QuotaArrays, kind: str) -> None:
         self._arrays, self._kind = arrays, kind
         self._rules = arrays.rules()
+        self._leaves, self._places = list(arrays.leaves), list(arrays.leaves.values())
+        self._names = [leaf.name for leaf in arrays.leaves]
         self._heads: list[Heads] = []
-        self._jobs: list[tuple[int, QuotaNode]] = []
+        self._begins: list[int] = []
         self._needs = np.zeros((0, 3), np.int64)
-        """Of each job the place of its queue, its GPUs, and its priority."""
+        """Of each job its GPUs, its priority, and the place of its queue."""
 
     def among(self, tenants: TenantsView) -> dict[int, QuotaNode]:
         """Return the numbers of the first jobs of queues that might start, and their queues, by what was noted last."""
         arrays = self._arrays
-        self._note_heads([tenants.pending.first(leaf.name) for leaf in arrays.leaves])
+        self._note_heads([*map(tenants.pending.first, self._names)])
         amounts = arrays.used(self._kind), arrays.amounts(self._kind)
         running = arrays.rows, arrays.counts
         hopeful = _hopeful(*amounts, arrays.parents, arrays.downwards, self._rules, self._needs, *running)
-        return dict(self._jobs[place] for place in hopeful.tolist())
+        return dict(map(self._of_row, hopeful.tolist()))
+
+    def _of_row(self, row: int) -> tuple[int, QuotaNode]:
+        queue = bisect_right(self._begins, row) - 1
+        return self._heads[queue].jobs[row - self._begins[queue]].number, self._leaves[queue]
 
     def _note_heads(self, heads: list[Heads]) -> None:
         """Note the first jobs of all queues, unless they are the same as before."""
         if len(heads) == len(self._heads) and all(map(is_, heads, self._heads)):
             return
-        self._heads, self._jobs, needs = heads, [], list[tuple[int, int, int]]()
-        for (leaf, place), (jobs, asked) in zip(self._arrays.leaves.items(), heads, strict=True):
-            many = 1 if leaf.queue.order == "strict" else len(jobs)
-            self._jobs += [(job.number, leaf) for job in jobs[:many]]
-            needs += [(place, gpus, priority) for gpus, priority in asked[:many]]
-        self._needs = np.array(needs, np.int64).reshape(-1, 3)
+        strict = [leaf.queue.order == "strict" for leaf in self._leaves]
+        asked = [first.asked[:1] if only else first.asked for only, first in zip(strict, heads, strict=True)]
+        counts = [*map(len, asked)]
+        self._heads, self._begins = heads, [0, *accumulate(counts[:-1])]
+        self._needs = np.concatenate([np.concatenate(asked), np.repeat(self._places, counts)[:, None]], axis=1)
 
 
 @numba.njit(cache=True)
@@ -71,7 +78,7 @@ def _hopeful(used, amounts, parents, downwards, rules, needs, rows, counts):  # 
     hopeful = np.empty(len(needs), np.int64)
     count = 0
     for row in range(len(needs)):
-        place, gpus, priority = needs[row]
+        gpus, priority, place = needs[row]
         own = _most_of_own(rows[place], counts[place], priority - rules[place, 3]) if rules[place, 4] else 0
         lacking = gpus - own - available[place]
         nearer, rest = used[place] + gpus <= quota[place], max(0, gpus - free_here[place])

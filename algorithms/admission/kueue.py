@@ -95,6 +95,21 @@ class _Entry:
         return self.mode >= _PREEMPT
 
 
+class _Turn:
+    """The jobs of a queue in the order of their turns, and who has been refused; nobody is refused no more."""
+
+    __slots__ = ("_jobs", "_next", "_refused")
+
+    def __init__(self, jobs: list[JobView], refused: set[int]) -> None:
+        self._jobs, self._refused, self._next = jobs, refused, 0
+
+    def first(self) -> JobView | None:
+        """Return the first that has not been refused."""
+        while self._next < len(self._jobs) and self._jobs[self._next].number in self._refused:
+            self._next += 1
+        return self._jobs[self._next] if self._next < len(self._jobs) else None
+
+
 @cache
 def _height(group: QuotaNode) -> int:
     """Return how many groups lie on the longest way down to a queue, with this one."""
@@ -148,6 +163,8 @@ class KueueRun:
         """By kind the first jobs that might start on it as things are, and their queues."""
         self._has_changed = True
         """Whether somebody may have started since that was found."""
+        self._turns: dict[QuotaNode, _Turn] = {}
+        """Of queues, since then."""
         self._told: dict[int, str] = {}
         self._told_of: dict[QuotaNode, tuple[list[JobView], list[QuotaNode], list[int]]] = {}
         self._most: dict[tuple[QuotaNode, str], int] = {}
@@ -161,7 +178,7 @@ class KueueRun:
         leaves, self._has_changed = tenants.quotas.leaves, True
         while firsts := self._firsts(leaves, tenants):
             leaves = list(firsts)  # nobody comes meanwhile
-            if self._has_changed and not self._sharing:
+            if self._has_changed:
                 self._note(tenants)
             if len(self._hopeful) == 1:
                 yield from self._without_hope(firsts, tenants)
@@ -171,6 +188,8 @@ class KueueRun:
     def _note(self, tenants: TenantsView) -> None:
         """Note how things are now, for the search for victims, and who might start."""
         self._has_changed = False
+        if self._sharing:
+            return
         if self._arrays is None:
             self._arrays = QuotaArrays(tenants.quotas)
             self._search = ClassicSearch(self._arrays)
@@ -185,25 +204,26 @@ class KueueRun:
         """Refuse first jobs that cannot start, for which nothing is kept; all of them if nothing changes any more."""
         ((kind, hopeful),) = self._hopeful.items()
         lacking = {root: lacking_of(root.leaves(), kind) for root in tenants.quotas.roots}
-        settled = all(number in self._refused[leaf.name] for number, leaf in hopeful.items())
-        for leaf, job in list(firsts.items()):
-            if settled:
-                del firsts[leaf]
+        if all(number in self._refused[leaf.name] for number, leaf in hopeful.items()):
+            for leaf in firsts:
                 yield from self._all_refused(leaf, kind, lacking[leaf.root], tenants)
-            elif job.number not in hopeful and leaf.queue.preemption.reclaim == "any":
+            firsts.clear()
+        for leaf, job in list(firsts.items()):
+            if job.number not in hopeful and leaf.queue.preemption.reclaim == "any":
                 del firsts[leaf]
-                yield from self._refused_now(Need(job, leaf, kind), lacking[leaf.root])
+                yield from self._refused_now([job], leaf, kind, lacking[leaf.root])
 
     def cycle(self, tenants: TenantsView) -> dict[str, _Entry]:
         """Return the first job of each queue, and how it may start."""
-        if not self._sharing:
-            self._note(tenants)
-        return self._nominations(self._firsts(tenants.quotas.leaves, tenants), tenants)
+        firsts = self._firsts(tenants.quotas.leaves, tenants)
+        self._note(tenants)
+        return self._nominations(firsts, tenants)
 
     def _firsts(self, leaves: Iterable[QuotaNode], tenants: TenantsView) -> dict[QuotaNode, JobView]:
         """Return the first job of each of these queues that has not been refused."""
-        firsts = {leaf: self._first(leaf, tenants) for leaf in leaves}
-        return {leaf: job for leaf, job in firsts.items() if job is not None}
+        if self._has_changed:
+            self._turns = {leaf: _Turn(self._in_order(leaf, tenants), self._refused[leaf.name]) for leaf in leaves}
+        return {leaf: job for leaf in leaves if (job := self._turns[leaf].first()) is not None}
 
     def _nominations(self, firsts: dict[QuotaNode, JobView], tenants: TenantsView) -> dict[str, _Entry]:
         return {leaf.name: self._nominated(job, leaf, tenants) for leaf, job in firsts.items()}
@@ -219,17 +239,20 @@ class KueueRun:
             return
         jobs = heads[:1] if leaf.queue.order == "strict" else heads
         new = [job for job in jobs if job.number not in refused]
-        others = names_of(lacking, leaf)
-        for job in new:
-            if not others or self._told.get(job.number) != others or job.num_gpus > self._most_of(leaf, kind):
-                yield from self._refused_now(Need(job, leaf, kind), lacking)
-            refused.add(job.number)
-        if len(new) == len(jobs) and others:
+        yield from self._refused_now(new, leaf, kind, lacking)
+        if len(new) == len(jobs) and names_of(lacking, leaf):
             self._told_of[leaf] = heads, lacking, [job.number for job in jobs]
 
-    def _refused_now(self, need: Need, lacking: list[QuotaNode]) -> Iterator[NotAdmitted]:
-        never = need.gpus > self._most_of(need.node, need.kind)
-        yield from self._refusal(need, _NEVER if never else borrowers_of(need, lacking))
+    def _refused_now(
+        self, jobs: Iterable[JobView], leaf: QuotaNode, kind: str, lacking: list[QuotaNode]
+    ) -> Iterator[NotAdmitted]:
+        others, most = names_of(lacking, leaf), self._most_of(leaf, kind)
+        for job in jobs:
+            if not others or self._told.get(job.number) != others or job.num_gpus > most:
+                need = Need(job, leaf, kind)
+                yield from self._refusal(need, _NEVER if need.gpus > most else others or borrowers_of(need, lacking))
+            else:
+                self._refused[leaf.name].add(job.number)
 
     def _most_of(self, leaf: QuotaNode, kind: str) -> int:
         """Return how many GPUs a queue may ever use."""
@@ -245,21 +268,17 @@ class KueueRun:
             self._told_of.pop(need.node, None)
             yield NotAdmitted(need.job, reason)
 
-    def _first(self, leaf: QuotaNode, tenants: TenantsView) -> JobView | None:
-        """Return whose turn it is in a queue: the first job; of a best-effort queue the first not refused yet."""
+    def _in_order(self, leaf: QuotaNode, tenants: TenantsView) -> list[JobView]:
+        """Return whose turn it is in a queue, one after the other: the first job, of a best-effort queue others, too."""
         heads = tenants.pending.heads(leaf.name)
         if (history := self._history) is not None:
             heads = sorted(tenants.pending.jobs(leaf.name), key=lambda job: history.used(leaf.name, job.user))
-        refused = self._refused[leaf.name]
         if leaf.queue.order == "strict":
             heads = heads[:1]
         preempting = self._preempting.get(leaf.name)
         if preempting is not None and preempting in tenants.pending:
             heads = sorted(heads, key=lambda job: job.number != preempting)
-        for job in heads:
-            if job.number not in refused:
-                return job
-        return None
+        return heads
 
     def _nominated(self, job: JobView, leaf: QuotaNode, tenants: TenantsView) -> _Entry:
         """Return how a job may start: on the first kind that has room, else where the fewest rules are stretched."""
@@ -305,7 +324,7 @@ class KueueRun:
         gone, is_as_noted = set[int](), True
         for entry in self._in_turn(entries, tenants):
             need = entry.need
-            if entry.may_start and not is_as_noted and not self._still(entry, gone, tenants):
+            if entry.may_start and not self._still(entry, gone, tenants, is_as_noted):
                 continue  # its turn comes again in the next cycle
             if entry.may_start:
                 if entry.victims:
@@ -315,8 +334,10 @@ class KueueRun:
                 for number in (need.job.number, *(victim.job.number for victim in entry.victims)):
                     self._told.pop(number, None)
                 yield Admission(need.job, need.kind, tuple(entry.victims))
-                self._has_changed, is_as_noted = True, False
-                if tenants.holding(need.job.number) is None:
+                started = tenants.holding(need.job.number) is not None
+                if started or (entry.victims and tenants.holding(entry.victims[0].job.number) is None):
+                    self._has_changed, is_as_noted = True, False
+                if not started:
                     self._refuse(need)
                 elif self._history is not None:
                     self._history.admitted(need.node.name, need.job)
@@ -346,10 +367,12 @@ class KueueRun:
         return need.node, need.kind, gpus
 
     @staticmethod
-    def _still(entry: _Entry, gone: set[int], tenants: TenantsView) -> bool:
+    def _still(entry: _Entry, gone: set[int], tenants: TenantsView, is_as_noted: bool) -> bool:
         """Return whether an entry may start as it was nominated, after those before it in the cycle."""
-        if gone.intersection(victim.job.number for victim in entry.victims):
+        if gone and gone.intersection(victim.job.number for victim in entry.victims):
             return False
+        if is_as_noted:
+            return True
         with _gone(entry.victims, entry.need.kind, tenants):
             return entry.need.fits()
 

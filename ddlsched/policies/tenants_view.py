@@ -209,7 +209,8 @@ class PendingJobs:
         if (heads := self._heads.get(queue)) is None:
             firsts = sorted((ranks[0], size[0]) for size, ranks in self._of[queue].items())
             jobs = [self._views[rank[2]] for rank, _ in firsts]
-            self._heads[queue] = heads = Heads(jobs, [(gpus, -rank[0]) for rank, gpus in firsts])
+            asked = np.array([(gpus, -rank[0]) for rank, gpus in firsts], np.int64).reshape(-1, 2)
+            self._heads[queue] = heads = Heads(jobs, asked)
         return heads
 
     def jobs(self, queue: str) -> Iterator[JobView]:
@@ -222,7 +223,7 @@ class Heads(NamedTuple):
     """The first job of each size of a queue, and the GPUs and the priority of each."""
 
     jobs: list[JobView]
-    asked: list[tuple[int, int]]
+    asked: np.ndarray
 
 
 def size_of(job: JobView) -> Size:

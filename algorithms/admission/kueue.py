@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 
 import numpy as np
 
@@ -109,6 +110,10 @@ class _Turn:
             self._next += 1
         return self._jobs[self._next] if self._next < len(self._jobs) else None
 
+    def next(self, count: int) -> list[JobView]:
+        """Return the first so many that have not been refused."""
+        return [*islice((job for job in self._jobs if job.number not in self._refused), count)]
+
 
 @cache
 def _height(group: QuotaNode) -> int:
@@ -164,7 +169,8 @@ class KueueRun:
         self._has_changed = True
         """Whether somebody may have started since that was found."""
         self._turns: dict[QuotaNode, _Turn] = {}
-        """Of queues, since then."""
+        self._kind, self._lacking = ANY_KIND, dict[QuotaNode, list[QuotaNode]]()
+        """If there is one kind: which, and in each tree the first queues that used more than their quota then."""
         self._told: dict[int, str] = {}
         self._told_of: dict[QuotaNode, tuple[list[JobView], list[QuotaNode], list[int]]] = {}
         self._most: dict[tuple[QuotaNode, str], int] = {}
@@ -175,15 +181,31 @@ class KueueRun:
             self._refused.clear()
         if self._history is not None:
             self._history.update(tenants)
-        leaves, self._has_changed = tenants.quotas.leaves, True
-        while firsts := self._firsts(leaves, tenants):
-            leaves = list(firsts)  # nobody comes meanwhile
+        leaves, cycles, self._has_changed = tenants.quotas.leaves, 0, True
+        while True:
             if self._has_changed:
+                leaves, cycles = self._with_turns(leaves, tenants), 0
                 self._note(tenants)
-            if len(self._hopeful) == 1:
-                yield from self._without_hope(firsts, tenants)
+                later = self._without_any_hope(leaves, tenants)
+            if len(self._hopeful) == 1 and self._is_settled():
+                for leaf in leaves:
+                    yield from self._all_refused(leaf, tenants)
+                break
+            firsts = self._firsts(leaf for leaf in leaves if leaf not in later)
+            if not firsts:
+                break
+            cycles += 1
+            yield from self._without_hope(firsts)
             yield from self._processed(self._nominations(firsts, tenants), tenants)
+            if self._has_changed:
+                for leaf in later:
+                    yield from self._refused_now(self._turns[leaf].next(cycles), leaf)
         self._freed = tenants.freed
+
+    def _with_turns(self, leaves: Iterable[QuotaNode], tenants: TenantsView) -> list[QuotaNode]:
+        """Note whose turn it is; return the queues of which not all have been refused. Nobody comes meanwhile."""
+        self._turns = {leaf: _Turn(self._in_order(leaf, tenants), self._refused[leaf.name]) for leaf in leaves}
+        return list(self._firsts(leaves))
 
     def _note(self, tenants: TenantsView) -> None:
         """Note how things are now, for the search for victims, and who might start."""
@@ -200,56 +222,68 @@ class KueueRun:
                     self._bounds[kind] = HopefulJobs(self._arrays, kind)
                 self._hopeful[kind] = self._bounds[kind].among(tenants)
 
-    def _without_hope(self, firsts: dict[QuotaNode, JobView], tenants: TenantsView) -> Iterator[NotAdmitted]:
-        """Refuse first jobs that cannot start, for which nothing is kept; all of them if nothing changes any more."""
-        ((kind, hopeful),) = self._hopeful.items()
-        lacking = {root: lacking_of(root.leaves(), kind) for root in tenants.quotas.roots}
-        if all(number in self._refused[leaf.name] for number, leaf in hopeful.items()):
-            for leaf in firsts:
-                yield from self._all_refused(leaf, kind, lacking[leaf.root], tenants)
-            firsts.clear()
-        for leaf, job in list(firsts.items()):
-            if job.number not in hopeful and leaf.queue.preemption.reclaim == "any":
-                del firsts[leaf]
-                yield from self._refused_now([job], leaf, kind, lacking[leaf.root])
+    def _is_settled(self) -> bool:
+        """Return whether all that might start have been refused, so that nothing changes any more."""
+        return all(
+            number in self._refused[leaf.name] for of_kind in self._hopeful.values() for number, leaf in of_kind.items()
+        )
+
+    def _without_any_hope(self, leaves: Iterable[QuotaNode], tenants: TenantsView) -> set[QuotaNode]:
+        """Return queues of which each cycle refuses the first job, as long as nothing changes: that is done later."""
+        if len(self._hopeful) != 1:
+            return set()
+        ((self._kind, hopeful),) = self._hopeful.items()
+        self._lacking = {root: lacking_of(root.leaves(), self._kind) for root in tenants.quotas.roots}
+        with_hope = {leaf for number, leaf in hopeful.items() if number not in self._refused[leaf.name]}
+        return {
+            leaf
+            for leaf in leaves
+            if leaf not in with_hope
+            and leaf.queue.preemption.reclaim == "any"
+            and any(other is not leaf for other in self._lacking[leaf.root])
+        }
+
+    def _without_hope(self, firsts: dict[QuotaNode, JobView]) -> Iterator[NotAdmitted]:
+        """Refuse first jobs that cannot start, for which nothing is kept."""
+        if len(self._hopeful) == 1:
+            hopeful = self._hopeful[self._kind]
+            for leaf, job in list(firsts.items()):
+                if job.number not in hopeful and leaf.queue.preemption.reclaim == "any":
+                    del firsts[leaf]
+                    yield from self._refused_now([job], leaf)
 
     def cycle(self, tenants: TenantsView) -> dict[str, _Entry]:
         """Return the first job of each queue, and how it may start."""
-        firsts = self._firsts(tenants.quotas.leaves, tenants)
+        leaves = self._with_turns(tenants.quotas.leaves, tenants)
         self._note(tenants)
-        return self._nominations(firsts, tenants)
+        return self._nominations(self._firsts(leaves), tenants)
 
-    def _firsts(self, leaves: Iterable[QuotaNode], tenants: TenantsView) -> dict[QuotaNode, JobView]:
+    def _firsts(self, leaves: Iterable[QuotaNode]) -> dict[QuotaNode, JobView]:
         """Return the first job of each of these queues that has not been refused."""
-        if self._has_changed:
-            self._turns = {leaf: _Turn(self._in_order(leaf, tenants), self._refused[leaf.name]) for leaf in leaves}
         return {leaf: job for leaf in leaves if (job := self._turns[leaf].first()) is not None}
 
     def _nominations(self, firsts: dict[QuotaNode, JobView], tenants: TenantsView) -> dict[str, _Entry]:
         return {leaf.name: self._nominated(job, leaf, tenants) for leaf, job in firsts.items()}
 
-    def _all_refused(
-        self, leaf: QuotaNode, kind: str, lacking: list[QuotaNode], tenants: TenantsView
-    ) -> Iterator[NotAdmitted]:
+    def _all_refused(self, leaf: QuotaNode, tenants: TenantsView) -> Iterator[NotAdmitted]:
         """Refuse the first jobs of a queue; what was told of the same ones, for the same reasons, is not told again."""
-        heads, refused = tenants.pending.heads(leaf.name), self._refused[leaf.name]
+        heads, refused, lacking = tenants.pending.heads(leaf.name), self._refused[leaf.name], self._lacking[leaf.root]
         heads_told, lacking_told, numbers_told = self._told_of.get(leaf, (None, None, ()))
         if heads_told is heads and lacking_told == lacking:
             refused.update(numbers_told)
             return
         jobs = heads[:1] if leaf.queue.order == "strict" else heads
         new = [job for job in jobs if job.number not in refused]
-        yield from self._refused_now(new, leaf, kind, lacking)
+        yield from self._refused_now(new, leaf)
         if len(new) == len(jobs) and names_of(lacking, leaf):
             self._told_of[leaf] = heads, lacking, [job.number for job in jobs]
 
-    def _refused_now(
-        self, jobs: Iterable[JobView], leaf: QuotaNode, kind: str, lacking: list[QuotaNode]
-    ) -> Iterator[NotAdmitted]:
-        others, most = names_of(lacking, leaf), self._most_of(leaf, kind)
+    def _refused_now(self, jobs: Iterable[JobView], leaf: QuotaNode) -> Iterator[NotAdmitted]:
+        lacking = self._lacking[leaf.root]
+        others, most = names_of(lacking, leaf), self._most_of(leaf, self._kind)
         for job in jobs:
             if not others or self._told.get(job.number) != others or job.num_gpus > most:
-                need = Need(job, leaf, kind)
+                need = Need(job, leaf, self._kind)
                 yield from self._refusal(need, _NEVER if need.gpus > most else others or borrowers_of(need, lacking))
             else:
                 self._refused[leaf.name].add(job.number)

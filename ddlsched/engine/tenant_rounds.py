@@ -92,7 +92,9 @@ class TenantRounds:
         self._note_servers()
         if not self._aside and self._state.now.num_running.item(0) == len(self._holdings):
             return
-        for number in np.flatnonzero(self._holds & (self._state.jobs.state != _RUNNING)).tolist():
+        state, left = self._state, self._holds.copy()
+        left[state.arrays.running[: state.now.num_running.item(0)]] = False
+        for number in np.flatnonzero(left).tolist():
             if number in self._waiting:
                 self._aside[number] = self._taken_back(number)
             else:

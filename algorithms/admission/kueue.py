@@ -99,20 +99,20 @@ class _Entry:
 class _Turn:
     """The jobs of a queue in the order of their turns, and who has been refused; nobody is refused no more."""
 
-    __slots__ = ("_jobs", "_next", "_refused")
+    __slots__ = ("_next", "jobs", "refused")
 
     def __init__(self, jobs: list[JobView], refused: set[int]) -> None:
-        self._jobs, self._refused, self._next = jobs, refused, 0
+        self.jobs, self.refused, self._next = jobs, refused, 0
 
     def first(self) -> JobView | None:
         """Return the first that has not been refused."""
-        while self._next < len(self._jobs) and self._jobs[self._next].number in self._refused:
+        while self._next < len(self.jobs) and self.jobs[self._next].number in self.refused:
             self._next += 1
-        return self._jobs[self._next] if self._next < len(self._jobs) else None
+        return self.jobs[self._next] if self._next < len(self.jobs) else None
 
     def next(self, count: int) -> list[JobView]:
         """Return the first so many that have not been refused."""
-        return [*islice((job for job in self._jobs if job.number not in self._refused), count)]
+        return [*islice((job for job in self.jobs if job.number not in self.refused), count)]
 
 
 @cache
@@ -204,7 +204,11 @@ class KueueRun:
 
     def _with_turns(self, leaves: Iterable[QuotaNode], tenants: TenantsView) -> list[QuotaNode]:
         """Note whose turn it is; return the queues of which not all have been refused. Nobody comes meanwhile."""
-        self._turns = {leaf: _Turn(self._in_order(leaf, tenants), self._refused[leaf.name]) for leaf in leaves}
+        known, self._turns = self._turns, {}
+        for leaf in leaves:
+            jobs, refused, turn = self._in_order(leaf, tenants), self._refused[leaf.name], known.get(leaf)
+            same = turn is not None and turn.jobs is jobs and turn.refused is refused
+            self._turns[leaf] = turn if turn is not None and same else _Turn(jobs, refused)
         return list(self._firsts(leaves))
 
     def _note(self, tenants: TenantsView) -> None:
@@ -304,7 +308,7 @@ class KueueRun:
 
     def _in_order(self, leaf: QuotaNode, tenants: TenantsView) -> list[JobView]:
         """Return whose turn it is in a queue, one after the other: the first job, of a best-effort queue others, too."""
-        heads = tenants.pending.heads(leaf.name)
+        heads = tenants.pending.first(leaf.name).jobs
         if (history := self._history) is not None:
             heads = sorted(tenants.pending.jobs(leaf.name), key=lambda job: history.used(leaf.name, job.user))
         if leaf.queue.order == "strict":

@@ -49,7 +49,8 @@ class KueueTopology:
         if len(gpus) < job.num_gpus:
             return None
         servers = cluster.servers_of(gpus)
-        tree, request = _tree_of(cluster.network), self._request(job, list(cluster.network.levels)[::-1])
+        tree, levels = _tree_of(cluster.network), tuple(reversed(cluster.network.levels))
+        request = _request(job.num_gpus, job.required_levels, job.preferred_levels, levels)
         if request.level is not None and request.required and tree.most_in_one(request.level, servers) < request.pods:
             return None
         rooms = Rooms(tree, np.bincount(servers, minlength=cluster.num_servers), request)
@@ -64,18 +65,20 @@ class KueueTopology:
             for gpu in gpus[first : first + count].tolist()
         ]
 
-    def _request(self, job: JobView, levels: Sequence[str]) -> Request:
-        required, preferred = demands_of(job.required_levels), demands_of(job.preferred_levels)
-        wholes = [levels.index(demand.level) for demand in required if not demand.part]
-        wishes = [levels.index(demand.level) for demand in preferred if not demand.part]
-        slices = [(int(each.part), levels.index(each.level)) for each in required if each.part.isdecimal()]
-        if len(wholes) + len(wishes) + len(slices) < len(required) + len(preferred) or len(wholes) + len(wishes) > 1:
-            raise InputError(
-                f"kueue-topology, job {job.job_id!r}: has required levels {job.required_levels!r} and preferred ones "
-                f"{job.preferred_levels!r}; expected one level of the whole job, and required slices by a number"
-            )
-        level = (*wholes, *wishes, None)[0]
-        return Request(job.num_gpus, level, bool(wholes), tuple(sorted(slices, reverse=True)))
+
+@lru_cache(maxsize=1024)
+def _request(pods: int, required_levels: str | None, preferred_levels: str | None, levels: tuple[str, ...]) -> Request:
+    required, preferred = demands_of(required_levels), demands_of(preferred_levels)
+    wholes = [levels.index(demand.level) for demand in required if not demand.part]
+    wishes = [levels.index(demand.level) for demand in preferred if not demand.part]
+    slices = [(int(each.part), levels.index(each.level)) for each in required if each.part.isdecimal()]
+    if len(wholes) + len(wishes) + len(slices) < len(required) + len(preferred) or len(wholes) + len(wishes) > 1:
+        raise InputError(
+            f"has required levels {required_levels!r} and preferred ones {preferred_levels!r}; expected one level of "
+            "the whole job, and required slices by a number"
+        )
+    level = (*wholes, *wishes, None)[0]
+    return Request(pods, level, bool(wholes), tuple(sorted(slices, reverse=True)))
 
 
 @lru_cache(maxsize=8)

@@ -307,7 +307,7 @@ class KueueRun:
             yield NotAdmitted(need.job, reason)
 
     def _in_order(self, leaf: QuotaNode, tenants: TenantsView) -> list[JobView]:
-        """Return whose turn it is in a queue, one after the other: the first job, of a best-effort queue others, too."""
+        """Return whose turn it is in a queue, one after the other: the first job, of a best-effort queue others."""
         heads = tenants.pending.first(leaf.name).jobs
         if (history := self._history) is not None:
             heads = sorted(tenants.pending.jobs(leaf.name), key=lambda job: history.used(leaf.name, job.user))

@@ -129,6 +129,7 @@ def _search(rows, counts, parents, used, amounts, place, asked, rules):  # type:
     commons, nearer = np.full(none + 1, none), np.zeros(none + 1, np.bool_)
     if rules[1]:
         commons, nearer = _sources(place, asked[0], counts, used, amounts, parents)
+    queues = rows, counts, parents, amounts, commons, nearer
     any_other = any_nearer = False
     for leaf in range(none):
         if commons[leaf] != none and _next(rows[leaf], 0, counts[leaf], rules[1], True, rules, asked) < counts[leaf]:
@@ -138,9 +139,7 @@ def _search(rows, counts, parents, used, amounts, place, asked, rules):  # type:
     first = only_borrowing or not forbidden or any_nearer
     for borrowing in (first, not first):
         if borrowing or not only_borrowing:
-            found = _attempt(
-                rows, counts, parents, used.copy(), amounts, place, asked, rules, commons, nearer, borrowing
-            )
+            found = _attempt(queues, used.copy(), place, asked, rules, borrowing)
             if len(found):
                 return found
     return np.zeros((0, 2), np.int64)
@@ -164,10 +163,9 @@ def _may_borrow_from(row, rules, asked):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _attempt(  # type: ignore[no-untyped-def]
-    rows, counts, parents, used, amounts, place, asked, rules, commons, nearer, borrowing
-):
+def _attempt(queues, used, place, asked, rules, borrowing):  # type: ignore[no-untyped-def]
     """Take candidates' GPUs until the job fits; then let those stay that need not go."""
+    rows, counts, parents, amounts, commons, nearer = queues
     none, gpus, fits = len(parents) - 1, asked[0], False
     taken = np.empty((counts.sum(), 3), np.int64)  # queue, row, reason
     count = 0

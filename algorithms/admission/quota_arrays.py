@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.policies.quota_tree import QuotaTree
+from ddlsched.policies.quota_tree import QuotaNode, QuotaTree
 from ddlsched.policies.tenants_view import TenantsView
 
 __all__ = ["UNLIMITED", "QuotaArrays"]
@@ -22,8 +22,8 @@ class QuotaArrays:
     parents, downwards
         The place of the node above each, and all places with each after the one above it.
     rows, counts
-        Of each queue the running jobs when they were last noted: :attr:`~ddlsched.policies.tenants_view.RunningJobs.rows`
-        with, last, the GPUs of all before; and how many there are.
+        Of each queue its running jobs when they were last noted, as ``RunningJobs.rows`` has them, and the GPUs of all
+        before; and how many these are.
     """
 
     def __init__(self, quotas: QuotaTree) -> None:
@@ -55,20 +55,8 @@ class QuotaArrays:
         self._changes = changes
 
     def rules(self) -> np.ndarray:
-        """Return of each node whether it reclaims, borrows so, is a group, and preempts lower priorities only, or any."""
-        rules = [(node.queue.preemption, not node.is_leaf) for node in self._nodes]
-        return np.array(
-            [
-                (
-                    rule.reclaim != "never",
-                    rule.borrow != "never",
-                    group,
-                    rule.within_queue == "lower-priority",
-                    rule.within_queue != "never",
-                )
-                for rule, group in rules
-            ]
-        )
+        """Return of each node whether it reclaims, borrows so, is a group, preempts lower priorities only, or any."""
+        return np.array([_rules_of(node) for node in self._nodes])
 
     def amounts(self, kind: str) -> np.ndarray:
         """Return rows of what nodes have of a kind: quotas, what of them is kept, and limits of borrowing."""
@@ -88,3 +76,9 @@ class QuotaArrays:
         if kind not in self._used:
             self._used[kind] = np.array([node.used[kind] for node in self._nodes] + [0])
         return self._used[kind]
+
+
+def _rules_of(node: QuotaNode) -> tuple[bool, ...]:
+    rules = node.queue.preemption
+    within = rules.within_queue == "lower-priority", rules.within_queue != "never"
+    return rules.reclaim != "never", rules.borrow != "never", not node.is_leaf, *within

@@ -229,8 +229,9 @@ def _need(state: State, queue: str, kind: str) -> Need:
 def preemption_case(case: dict[str, Any]) -> tuple[set[str], set[str]]:
     """Return who gives way to the case's workload by rules, and who is wanted to."""
     state, incoming = _waiting(case)
-    search = ClassicSearch(QuotaArrays(state.quotas))
-    victims = search.victims(_need(state, str(incoming.queue), _kind(case)), state.view)
+    arrays = QuotaArrays(state.quotas)
+    arrays.note(state.view)
+    victims, _ = ClassicSearch(arrays).victims(_need(state, str(incoming.queue), _kind(case)), state.view)
     after = [workload_of(made, {}) for made in case["wantWorkloads"]]
     return state.named(victims), {each.name for each in after if each.preempted}
 

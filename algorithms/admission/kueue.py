@@ -16,7 +16,7 @@ from algorithms.admission.kueue_classic import ClassicSearch
 from algorithms.admission.kueue_fair import FairRules, fair_victims
 from algorithms.admission.quota_arrays import QuotaArrays
 from algorithms.admission.usage_history import UsageHistory
-from algorithms.admission.victims import Need, borrowers_of, lacking_of, names_of
+from algorithms.admission.victims import WITHIN, Need, borrowers_of, lacking_of, names_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
@@ -341,20 +341,23 @@ class KueueRun:
         rules = node.queue.preemption
         borrows = rules.borrow != "never" or (self._sharing and rules.reclaim != "never")
         may_preempt = need.gpus <= node.own(need.kind).gpus or more_above or borrows
-        victims = self._victims(need, tenants) if may_preempt and self._is_hopeful(need) else []
+        victims, above = self._victims(need, tenants) if may_preempt and self._is_hopeful(need) else ([], 0)
         if not victims:
             mode = _NO_VICTIMS if may_preempt else _NO_FIT
             return _Entry(need, mode, height, reason=borrowers_of(need, lacking_of(node.root.leaves(), need.kind)))
-        with _gone(victims, need.kind, tenants):
-            height, _ = _group_that_fits(need)
-        within = any(victim.job.queue == node.name for victim in victims)
-        return _Entry(need, _PREEMPT if within else _RECLAIM, height, victims)
+        within = any(victim.reason == WITHIN for victim in victims)
+        return _Entry(need, _PREEMPT if within else _RECLAIM, above, victims)
 
     def _is_hopeful(self, need: Need) -> bool:
         return need.job.number in self._hopeful.get(need.kind, (need.job.number,))
 
-    def _victims(self, need: Need, tenants: TenantsView) -> list[Victim]:
-        return fair_victims(need, tenants, self._fair) if self._search is None else self._search.victims(need, tenants)
+    def _victims(self, need: Need, tenants: TenantsView) -> tuple[list[Victim], int]:
+        """Return who gives way to a job, and how high the smallest group is then that has what it needs."""
+        if self._search is not None:
+            return self._search.victims(need, tenants)
+        victims = fair_victims(need, tenants, self._fair)
+        with _gone(victims, need.kind, tenants):
+            return victims, _group_that_fits(need)[0]
 
     def _processed(self, entries: dict[str, _Entry], tenants: TenantsView) -> Iterator[Admission | NotAdmitted]:
         """Yield what comes of a cycle's entries, each reckoned with those before it."""

@@ -10,14 +10,14 @@ import numba
 import numpy as np
 
 from algorithms.admission.quota_arrays import UNLIMITED, QuotaArrays
-from algorithms.admission.victims import Need
+from algorithms.admission.victims import WITHIN, Need
 from ddlsched.cluster.tenants import Preemption
 from ddlsched.policies.tenants_view import TenantsView, Victim, kind_code
 
 __all__ = ["ClassicSearch"]
 
 _REASONS = (
-    "priority within the queue",
+    WITHIN,
     "reclaimed quota that it had borrowed",
     "lower priority, for a queue that borrows",
 )
@@ -41,17 +41,20 @@ class ClassicSearch:
         most = UNLIMITED if rules.borrow_max_priority is None else rules.borrow_max_priority
         return np.array([_RULES[rules.within_queue], _RULES[rules.reclaim], _RULES[rules.borrow], most])
 
-    def victims(self, need: Need, tenants: TenantsView) -> list[Victim]:
+    def victims(self, need: Need, tenants: TenantsView) -> tuple[list[Victim], int]:
         """Return who gives way to a job, as few as the order of candidates allows; none if it would not fit even so.
 
-        Who runs, and what is used, is what the arrays have noted.
+        With them, how high the smallest group is that has what the job needs then. Who runs, and what is used, is what
+        the arrays have noted.
         """
         arrays, job, kind = self._arrays, need.job, need.kind
         asked = np.array([need.gpus, job.priority, job.arrival_ns, job.number, kind_code(kind), tenants.now_ns])
-        tree = arrays.parents, arrays.used(kind), arrays.amounts(kind)
+        used = arrays.used(kind).copy()
+        tree = arrays.parents, used, arrays.amounts(kind)
         found = _search(arrays.rows, arrays.counts, *tree, arrays.leaves[need.node], asked, self._rules[need.node])
+        height = _height(arrays.leaves[need.node], need.gpus, *tree, arrays.heights) if len(found) else 0
         holdings = ((tenants.holding(number), reason) for number, reason in found.tolist())
-        return [Victim(holding.job, _REASONS[reason]) for holding, reason in holdings if holding is not None]
+        return [Victim(holding.job, _REASONS[reason]) for holding, reason in holdings if holding is not None], height
 
 
 @numba.njit(cache=True)
@@ -71,6 +74,19 @@ def _fits(place, gpus, borrowing, used, amounts, parents):  # type: ignore[no-un
         least = min(least, free + lent - max(0, used[place] - amounts[1, place]) + amounts[2, place])
         place = parents[place]
     return gpus <= min(least, free + amounts[0, place] - used[place])
+
+
+@numba.njit(cache=True)
+def _height(place, gpus, parents, used, amounts, heights):  # type: ignore[no-untyped-def]
+    """Return how high the smallest group is that has so many GPUs more for a queue; 0 for the queue itself."""
+    none = len(parents) - 1
+    if used[place] + gpus <= amounts[0, place] or parents[place] == none:
+        return 0
+    while True:
+        gpus -= _free_here(place, used, amounts)
+        place = parents[place]
+        if used[place] + gpus <= amounts[0, place] or parents[place] == none:
+            return heights[place]
 
 
 @numba.njit(cache=True)
@@ -124,7 +140,7 @@ def _sources(place, gpus, counts, used, amounts, parents):  # type: ignore[no-un
 
 @numba.njit(cache=True)
 def _search(rows, counts, parents, used, amounts, place, asked, rules):  # type: ignore[no-untyped-def]
-    """Return the victims' numbers and reasons."""
+    """Return the victims' numbers and reasons; ``used`` is what is left once they are gone."""
     none = len(parents) - 1
     commons, nearer = np.full(none + 1, none), np.zeros(none + 1, np.bool_)
     if rules[1]:
@@ -139,8 +155,10 @@ def _search(rows, counts, parents, used, amounts, place, asked, rules):  # type:
     first = only_borrowing or not forbidden or any_nearer
     for borrowing in (first, not first):
         if borrowing or not only_borrowing:
-            found = _attempt(queues, used.copy(), place, asked, rules, borrowing)
+            left = used.copy()
+            found = _attempt(queues, left, place, asked, rules, borrowing)
             if len(found):
+                used[:] = left
                 return found
     return np.zeros((0, 2), np.int64)
 

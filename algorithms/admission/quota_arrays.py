@@ -19,8 +19,9 @@ class QuotaArrays:
     ----------
     leaves
         The queues and their places.
-    parents, downwards
-        The place of the node above each, and all places with each after the one above it.
+    parents, downwards, heights
+        The place of the node above each; all places with each after the one above it; how many groups lie on the
+        longest way from each down to a queue, with it.
     rows, counts
         Of each queue its running jobs when they were last noted, as ``RunningJobs.rows`` has them, and the GPUs of all
         before; and how many these are.
@@ -32,6 +33,11 @@ class QuotaArrays:
         none = len(self._nodes)
         self.parents = np.array([places[node.parent] if node.parent else none for node in self._nodes] + [none])
         self.downwards = np.argsort([sum(1 for _ in node.above()) for node in self._nodes], kind="stable")
+        self.heights = np.zeros(len(self.parents), np.int64)
+        for place in self.downwards[::-1].tolist():
+            if self._nodes[place].children:
+                below = [self.heights.item(places[child]) for child in self._nodes[place].children]
+                self.heights[place] = 1 + max(below)
         self.leaves = {leaf: places[leaf] for leaf in quotas.leaves}
         self._amounts: dict[str, np.ndarray] = {}
         self._used: dict[str, np.ndarray] = {}

@@ -11,10 +11,13 @@ from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
 
-__all__ = ["Need", "borrowers_of", "lacking_of", "names_of", "order_of", "without_needless"]
+__all__ = ["WITHIN", "Need", "borrowers_of", "lacking_of", "names_of", "order_of", "without_needless"]
 
 _T = TypeVar("_T")
 _TOLD = 3
+
+WITHIN = "priority within the queue"
+"""Why a job gives way to another of its queue."""
 
 
 class Need:

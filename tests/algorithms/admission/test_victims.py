@@ -39,14 +39,16 @@ def _with_more_rules(case: Case, rng: np.random.Generator) -> Case:
 def test_victims_are_those_of_a_plain_search(monkeypatch: pytest.MonkeyPatch) -> None:
     victims, sizes = ClassicSearch.victims, list[int]()
 
-    def both(search: ClassicSearch, need: Need, tenants: TenantsView) -> list[Victim]:
+    def both(search: ClassicSearch, need: Need, tenants: TenantsView) -> tuple[list[Victim], int]:
         expected = plain_victims(need, tenants)
-        found = victims(search, need, tenants)
+        found, height = victims(search, need, tenants)
+        with kueue._gone(found, need.kind, tenants):
+            assert not found or height == kueue._group_that_fits(need)[0]
         assert [(each.job.number, each.reason) for each in found] == [
             (each.job.number, each.reason) for each in expected
         ]
         sizes.append(len(found))
-        return found
+        return found, height
 
     monkeypatch.setattr(ClassicSearch, "victims", both)
     for seed in range(300):

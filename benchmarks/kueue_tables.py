@@ -20,8 +20,7 @@ from scheduler_tables import NotModelledError, State, Table, run_tables
 from algorithms.admission.kueue import Kueue, KueueRun
 from algorithms.admission.kueue_classic import ClassicSearch
 from algorithms.admission.kueue_fair import FairRules, fair_victims
-from algorithms.admission.quota_arrays import QuotaArrays
-from algorithms.admission.victims import Need
+from algorithms.admission.victims import Need, QuotaArrays
 from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
 from ddlsched.policies.quota_tree import QuotaNode, QuotaTree
 from ddlsched.policies.tenants_view import Admission, Victim

@@ -13,7 +13,7 @@ from operator import is_
 import numba
 import numpy as np
 
-from algorithms.admission.quota_arrays import QuotaArrays
+from algorithms.admission.victims import QuotaArrays
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import Heads, TenantsView
 

@@ -14,9 +14,8 @@ import numpy as np
 from algorithms.admission.hopeful_jobs import HopefulJobs
 from algorithms.admission.kueue_classic import ClassicSearch
 from algorithms.admission.kueue_fair import FairRules, fair_victims
-from algorithms.admission.quota_arrays import QuotaArrays
 from algorithms.admission.usage_history import UsageHistory
-from algorithms.admission.victims import WITHIN, Need, borrowers_of, lacking_of, names_of
+from algorithms.admission.victims import WITHIN, Need, QuotaArrays, borrowers_of, lacking_of, names_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError

@@ -9,8 +9,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from algorithms.admission.quota_arrays import UNLIMITED, QuotaArrays
-from algorithms.admission.victims import WITHIN, Need
+from algorithms.admission.victims import UNLIMITED, WITHIN, Need, QuotaArrays
 from ddlsched.cluster.tenants import Preemption
 from ddlsched.policies.tenants_view import TenantsView, Victim, kind_code
 

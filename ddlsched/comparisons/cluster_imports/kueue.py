@@ -160,6 +160,7 @@ def _job(found: Mapping[str, Any], job_id: str, queue: str, gpus: int, levels: S
     begin_s, end_s = _since(found, "Admitted") or _since(found, "QuotaReserved"), _since(found, "Finished")
     lasted_s = end_s - begin_s if begin_s is not None and end_s is not None and end_s > begin_s else None
     told_s = told_number(found, "duration-s")
+    required, preferred = _demand(spec_of(found)["podSets"], levels)
     return LoggedJob(
         job_id=job_id,
         queue=queue,
@@ -168,11 +169,12 @@ def _job(found: Mapping[str, Any], job_id: str, queue: str, gpus: int, levels: S
         duration_s=lasted_s if told_s is None else told_s,
         priority=int(spec_of(found).get("priority") or 0),
         user=str(spec_of(found).get("queueName") or "") or None,
-        **_demand(spec_of(found)["podSets"], levels),
+        required_levels=required,
+        preferred_levels=preferred,
     )
 
 
-def _demand(pod_sets: Sequence[Mapping[str, Any]], levels: Sequence[str]) -> dict[str, str | None]:
+def _demand(pod_sets: Sequence[Mapping[str, Any]], levels: Sequence[str]) -> tuple[str | None, str | None]:
     """Return the levels that a workload's first pods with GPUs require, and their slices, and that they prefer."""
     pods = next(each for each in pod_sets if gpus_of_pods(1, each.get("template") or {}))
     template, told = pods.get("template") or {}, pods.get("topologyRequest") or {}
@@ -180,19 +182,16 @@ def _demand(pod_sets: Sequence[Mapping[str, Any]], levels: Sequence[str]) -> dic
 
     def asked(field: str, annotation: str) -> str | None:
         value = told.get(field) or notes.get(f"{_GROUP}/podset-{annotation}")
-        if field.endswith("Size"):
-            return value
-        if value not in (None, HOSTNAME, *levels):
+        if value is not None and field.endswith("Size") and not str(value).isdecimal():
+            raise InputError(f"a workload's {annotation} is {value!r}; expected a whole number of pods")
+        if not field.endswith("Size") and value not in (None, HOSTNAME, *levels):
             raise InputError(f"a workload asks for the topology level {value!r}; expected one of {', '.join(levels)}")
-        return "server" if value == HOSTNAME else value
+        return "server" if value == HOSTNAME else None if value is None else str(value)
 
     size = int(asked("podSetSliceSize", "slice-size") or 0) * gpus_of_pods(1, template)
     slices = asked("podSetSliceRequiredTopology", "slice-required-topology")
     required = [asked("required", "required-topology"), f"{size}:{slices}" if slices and size else None]
-    return {
-        "required_levels": " ".join(level for level in required if level) or None,
-        "preferred_levels": asked("preferred", "preferred-topology"),
-    }
+    return " ".join(level for level in required if level) or None, asked("preferred", "preferred-topology")
 
 
 def _since(found: Mapping[str, Any], condition: str) -> float | None:

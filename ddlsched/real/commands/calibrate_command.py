@@ -165,7 +165,7 @@ def _measured(asked: MeasureOptions) -> Measurements:
     from rich.progress import track
 
     from ddlsched.real.calibration.fit import refuse_untold
-    from ddlsched.real.calibration.measure import MeasurePlan, measure, write_measurements
+    from ddlsched.real.calibration.measurements import MeasurePlan, measure, write_measurements
     from ddlsched.real.wire.channel import parse_address, read_token
 
     if asked.token_file is None:

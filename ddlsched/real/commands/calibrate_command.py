@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
-from ddlsched.cli.option_values import real, whole
+from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole, with_options
 from ddlsched.cli.reporting import emit, notice, status, without_nan
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing

@@ -210,10 +210,6 @@ class RailOptimised:
         unit = server // self.hosts_per_unit % self._units
         return self._first_of(server) + self._num_spines + unit * self._ports + port
 
-    def _core(self, spine: Any, number: Any) -> Any:
-        """Return the number of a core above a spine."""
-        return (spine - self._num_cores) % self._pod_size * self.cores + number
-
     def _name(self, switch: int) -> str:
         if switch < self._num_cores:
             spine, core = divmod(switch, self.cores)
@@ -242,12 +238,13 @@ class RailOptimised:
     def _between(self, source: Any, target: Any, number: Any, core: Any) -> np.ndarray:
         """Return the switches of routes by number, over spines and cores of these numbers where they need such."""
         first, last = self._leaves(*source), self._leaves(*target)
-        up, down = self._spine(source[0], source[1], number), self._spine(target[0], source[1], number)
-        far, none = self._core(up, core), np.full_like(first, -1)
-        routes = np.array([[first, up, far, down, last], [first, up, last, none, none], [first, *[none] * 4]])
-        chosen = np.where(first == last, 2, np.where(up == down, 1, 0))
-        found: np.ndarray = routes[chosen, :, np.arange(len(first))]
-        return found if self.units_per_pod is not None else found[:, :3]
+        up, inside = self._spine(source[0], source[1], number), first == last
+        if self.units_per_pod is None:
+            return np.stack([first, np.where(inside, -1, up), np.where(inside, -1, last)], axis=1)
+        down = self._spine(target[0], source[1], number)
+        near, far = inside | (up == down), (up - self._num_cores) % self._pod_size * self.cores + core
+        third, end = np.where(inside, -1, np.where(near, last, far)), np.where(near, -1, last)
+        return np.stack([first, np.where(inside, -1, up), third, np.where(near, -1, down), end], axis=1)
 
     def _ends(self, source: Any, target: Any) -> Any:
         """Return servers and ports of two nodes."""

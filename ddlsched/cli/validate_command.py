@@ -326,11 +326,10 @@ def _with(cluster: Cluster, throughputs: Throughputs) -> Cluster:
 
 def network_of(cluster: Cluster) -> Network:
     """Return the network between a cluster's servers."""
-    from ddlsched.network.topology import Network
     from ddlsched.plugins.names import resolve
 
     topology = resolve("topology", cluster.topology)
-    return Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)
+    return cluster.network(topology)
 
 
 def network_summary(cluster: Cluster) -> dict[str, Any]:

@@ -210,6 +210,7 @@ TestOversubscribedClos = conformance(
     TopologyConformance, Clos(servers_per_rack=3, racks_per_pod=2, rack_oversubscription=2, pod_oversubscription=4)
 )
 TestRailOptimised = conformance(TopologyConformance, RailOptimised(hosts_per_unit=4, oversubscription=2))
+TestRailClos = conformance(TopologyConformance, RailOptimised(hosts_per_unit=2, units_per_pod=2, cores=3))
 TestDoubleSided = conformance(TopologyConformance, DoubleSided())
 TestMonkeyTree = conformance(TopologyConformance, MonkeyTree(servers_per_rack=4))
 TestLingjun = conformance(TopologyConformance, Lingjun(group_oversubscription=3))

@@ -40,6 +40,7 @@ def traffic(network: Network, kind: str, algorithm: str, *workers: tuple[int, in
         ("fat-tree:k=4", 5, {"rack": (0, 0, 1, 1, 2), "pod": (0, 0, 0, 0, 1)}),
         ("double-sided:pairs=2", 4, {"block": (0, 0, 1, 1)}),
         ("rail-optimised:hosts_per_unit=2", 3, {"block": (0, 0, 1)}),
+        ("rail-clos:units_per_pod=2", 65, {"block": (0,) * 32 + (1,) * 32 + (2,), "pod": (0,) * 64 + (1,)}),
         ("nvl72", 19, {"tray": tuple(range(19)), "rack": (0,) * 18 + (1,), "block": (0,) * 19}),
         ("star", 2, {}),
     ],
@@ -124,13 +125,16 @@ def test_networks_that_cannot_be():
         ({"planes": 2}, "nvlink_gbps is not given"),
         ({"hosts_per_domain": 3, "nvlink_gbps": 1.0}, "expected whole domains of hosts_per_domain=3"),
         ({"planes": 0, "nvlink_gbps": 1.0}, "planes is 0"),
+        ({"units_per_pod": 0}, "units_per_pod is 0"),
+        ({"pod_oversubscription": 0.0}, "pod_oversubscription is 0"),
     ):
         with pytest.raises(InputError, match=why):
             RailOptimised(**wrong)
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"planes": 2}, {"rails_apart": True}, {"hosts_per_domain": 2, "latency_s": 1e-6}]
+    "given",
+    [{}, {"planes": 2}, {"rails_apart": True}, {"hosts_per_domain": 2, "latency_s": 1e-6}, {"units_per_pod": 3}],
 )
 def test_routes_answered_at_once_are_those_answered_one_by_one(given: dict[str, Any]) -> None:
     network = Network(RailOptimised(hosts_per_unit=2, rails=2, spines=3, nvlink_gbps=3600.0, **given), 8)

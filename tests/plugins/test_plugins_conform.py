@@ -66,6 +66,7 @@ from algorithms.placement.muri import Muri
 from algorithms.placement.near_enough import NearEnough
 from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
+from algorithms.placement.volcano_hypernodes import VolcanoHyperNodes
 from algorithms.placement.whole_racks import WholeRacks
 from algorithms.placement.whole_servers import WholeServers
 from ddlsched.cluster.interference import UniformInterference
@@ -111,6 +112,7 @@ TestInNetwork = conformance(CollectiveConformance, InNetwork())
 TestFirstFit = conformance(PlacementConformance, FirstFit())
 TestListScheduling = conformance(PlacementConformance, ListScheduling())
 TestKueueTopology = conformance(PlacementConformance, KueueTopology())
+TestVolcanoHyperNodes = conformance(PlacementConformance, VolcanoHyperNodes())
 TestLwf1 = conformance(PlacementConformance, LeastWorkloadFirst(kappa=1))
 TestLwf4 = conformance(PlacementConformance, LeastWorkloadFirst(kappa=4))
 TestBlocks = conformance(PlacementConformance, AlignedBlocks())

@@ -262,3 +262,11 @@ def test_item_27_a_job_counts_until_it_has_no_iterations_or_servers(
     model.level(transfers[0])
     assert model.level(transfers[1]) == 0
     assert model._classes._classes.get(0, 0) == expected
+
+
+def test_item_27_what_it_keeps_of_a_run_is_no_parameter_and_tells_no_two_apart() -> None:
+    bound = Crux(per_byte_s=1e-9).bound_to(Network(Star(nic_gbps=10.0), 2))
+    assert bound == Crux(per_byte_s=1e-9)
+    assert repr(bound) == repr(Crux(per_byte_s=1e-9))
+    with pytest.raises(TypeError, match="_classes"):
+        Crux(_classes=None)  # type: ignore[call-arg]

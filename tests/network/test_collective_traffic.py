@@ -365,6 +365,10 @@ def test_what_enters_the_network_leaves_it(data: st.DataObject) -> None:
     assert all(abs(amount) < 1e-6 for node, amount in into.items() if node.startswith("spine"))
 
 
+def test_item_27_an_inside_of_which_only_the_speed_is_told_takes_no_time_else() -> None:
+    assert Inside(gpu_gbps=1.0) == Inside(gpu_gbps=1.0, cards=1, latency_s=0.0, servers=1, planes=1, by_rail=False)
+
+
 def test_what_is_no_inside_is_refused() -> None:
     for make, fault in (
         (lambda: Inside(gpu_gbps=0.0), "gpu_gbps is 0.0; expected a finite number > 0"),

@@ -1,7 +1,7 @@
 """Puts faults in at random, one at a time, and runs the tests that cover the line.
 
     python tests/mutants.py --cover tests/network            first: which test runs which line
-    python tests/mutants.py --cover --plain tests/network    the same with nothing compiled
+    python tests/mutants.py --cover --plain tests/network    the same, nothing compiled
     python tests/mutants.py --seed 7 --number 20 ddlsched/network
     python tests/mutants.py ddlsched/network/rates.py:51     every fault of a line
 
@@ -11,6 +11,11 @@ compiled lines: tests that run them are found, and run, with ``NUMBA_DISABLE_JIT
 the tests of the lines that name it, else of its file. The quickest tests run first, up to --most-s of CPU; one that
 fails, or needs ten times its time, has noticed the fault. A line that no test covers is a survivor.
 Prints each survivor: a test to write, a line to delete, or a change that changes nothing.
+So far 97 % are not reached, and few were tried. Over ddlsched/network and algorithms/contention, with what tests of
+network, topologies, policies and a part of engine cover: the first 60 of ``--seed 2 --number 100 --most-s 40``, 40
+noticed (67 %); by reading, 7 to 8 of the 20 survivors change nothing, and 10 have tests, or are gone, since. After most
+of those, the first 40 of ``--seed 3 --number 100 --most-s 30``: 32 noticed (80 %). Of the event loop 13 of the first 25
+of ``--seed 2`` were run, in plain Python only: 8 noticed; for the other 12 no plain test was found.
 Ends with status 1 if fewer than 97 % are noticed, in the event loop and the contention models 99 %.
 """
 
@@ -56,6 +61,7 @@ _TURNED = {
 }  # fmt: skip
 _SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
 _GIVEN = re.compile(r"\s*(?:def (\w+)|(\w+)(?:: [^=]+)? = )")
+_KIND = {False: "compiled", True: "plain"}
 _SETTINGS = """
 [run]
 source = ddlsched, algorithms, topologies
@@ -164,7 +170,7 @@ class Covered:
         self._tree = data / "tree"
         for plain, seconds in self.seconds.items():
             seconds |= _took(data, plain)
-            found = coverage.CoverageData(str(data / _kind(plain)))
+            found = coverage.CoverageData(str(data / _KIND[plain]))
             found.read()
             for path in found.measured_files():
                 lines = found.contexts_by_lineno(path).items()
@@ -225,25 +231,20 @@ def _test(context: str) -> str:
     return re.sub(r"(\|\w+| \((setup|call|teardown)\))$", "", context)
 
 
-def _kind(plain: bool) -> str:
-    return "plain" if plain else "compiled"
-
-
 def _took(data: Path, plain: bool) -> dict[str, float]:
     """Return the seconds of each test that passed."""
-    file = data / f"{_kind(plain)}-seconds.json"
+    file = data / f"{_KIND[plain]}-seconds.json"
     return json.loads(file.read_text()) if file.exists() else {}
 
 
-class _TooLong(BaseException):
-    pass
+_TooLong = type("_TooLong", (BaseException,), {})
 
 
 class Covering:
     """Notes the seconds of tests that pass; ends slow ones where nothing is compiled."""
 
     def __init__(self, data: Path, plain: bool, most_s: float) -> None:
-        self._file, self._took = data / f"{_kind(plain)}-seconds.json", _took(data, plain)
+        self._file, self._took = data / f"{_KIND[plain]}-seconds.json", _took(data, plain)
         self._most_s = most_s if plain else 0.0
 
     def _too_long(self, *_: object) -> None:
@@ -304,9 +305,8 @@ def tests_pass(tree: Path, plain: bool, plugin: Any, arguments: list[str]) -> bo
     try:
         os.setsid()
         os.chdir(tree)
-        log = os.open(tree.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        os.dup2(os.open(tree.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        os.dup2(1, 2)
         os.environ.pop("PYTEST_CURRENT_TEST", None)
         os.environ |= {"PYTHONPATH": str(tree)} | (PLAIN if plain else {})
         numba.config.reload_config()
@@ -353,7 +353,7 @@ def copied(tree: Path) -> None:
 
 def cover(data: Path, plain: bool, tests: list[str], most_s: float) -> None:
     """Note which lines tests run and how long they take, beside what is noted already."""
-    (data / "settings").write_text(_SETTINGS + f"data_file = {data / _kind(plain)}\n")
+    (data / "settings").write_text(_SETTINGS + f"data_file = {data / _KIND[plain]}\n")
     noted = ["--cov", f"--cov-config={data / 'settings'}", "--cov-context=test", "--cov-append", "--cov-report="]
     tests_pass(data / "tree", plain, Covering(data, plain, most_s), [*noted, *tests])
 
@@ -375,9 +375,7 @@ def main(arguments: list[str]) -> int:
         print(*(asked.data / "log").read_text().splitlines()[-1:])
         return 0
     noticed: dict[bool, list[bool]] = {True: [], False: []}
-    covered, tree = Covered(asked.data), asked.data / "tree"
-    for name in IMPORTED:
-        import_module(name)
+    covered, tree, _ = Covered(asked.data), asked.data / "tree", list(map(import_module, IMPORTED))
     with suppress(KeyboardInterrupt):
         chosen = drawn(tree, asked.places, asked.seed, asked.number)
         for mutant in sorted(chosen, key=lambda mutant: mutant.path.startswith(LOOP)):  # last, as they compile it anew

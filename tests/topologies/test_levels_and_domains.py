@@ -168,3 +168,7 @@ def test_item_27_where_rails_are_apart_the_gpu_of_the_targets_rail_sends(planes:
         (7, 3, 0, 2, (7, 3)),  # GPUs 2 and 3 share card 1
     ):
         assert network.relay(network.rank(server, place), network.rank(target, other)) == network.rank(*sender)
+
+
+def test_item_27_racks_are_the_servers_at_one_switch() -> None:
+    assert Network(resolve("topology", "leaf-spine:servers_per_leaf=2"), 5).racks == [[0, 1], [2, 3], [4]]

@@ -13,7 +13,7 @@ import numpy as np
 from benchmark_tables import Table, say
 
 import ddlsched
-from algorithms.allocation.programme import best_counts
+from algorithms.allocation.elastic_scaling import best_counts
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView

@@ -25,8 +25,8 @@ import pandas as pd
 import ddlsched
 from ddlsched.comparisons.fields import seeds_of
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
+from ddlsched.results.draws import sampling_class
 from ddlsched.results.result import Result
-from ddlsched.results.sampled import sampling_class
 from ddlsched.results.statistics import paired_change
 from ddlsched.workload.length_draws import drawn
 from ddlsched.workload.workload_specs import workload_of

@@ -28,7 +28,7 @@ from slurm_daemons import QOS, AccountedSlurm
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
 from algorithms.admission.usage_history import UsageHistory
 from algorithms.admission.victims import Need
-from ddlsched.cluster.idle_logs import expand_hosts
+from ddlsched.cluster.idle_trace import expand_hosts
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.quota_tree import QuotaTree

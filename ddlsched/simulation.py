@@ -9,7 +9,7 @@ from typing import Any, Final, Unpack, cast
 
 import numpy as np
 
-from ddlsched.cluster.cloud_instances import capacity_of
+from ddlsched.cluster.capacity import capacity_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.cluster_files import read_cluster, throughputs_of
 from ddlsched.cluster.disturbances import Disturbances
@@ -24,8 +24,7 @@ from ddlsched.network.topology import Network
 from ddlsched.options import filled, keywords_of
 from ddlsched.plugins.defaults import DEFAULT_ADMISSION, DEFAULT_BUNDLE
 from ddlsched.plugins.names import Kind, made_by, resolve, resolve_bundle
-from ddlsched.results.plausibility import refuse_faster_than_links
-from ddlsched.results.result import Result
+from ddlsched.results.result import Result, refuse_faster_than_links
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob

@@ -1,15 +1,16 @@
-"""Puts faults in at random, one at a time, and runs the tests that should notice them.
+"""Puts faults in at random, one at a time, and runs the tests that cover the line.
 
-    python tests/mutants.py                          500 faults over all rooms; hours
+    python tests/mutants.py --cover tests/network            first: which test runs which line
+    python tests/mutants.py --cover --plain tests/network    the same with nothing compiled
     python tests/mutants.py --seed 7 --number 20 ddlsched/network
+    python tests/mutants.py ddlsched/network/rates.py:51     every fault of a line
 
 A fault is a comparison turned, a sign, a constant, a guard removed, or a line dropped. It is put into a copy of the
-tree. First the test files that import the module run, then those of its room; a test that fails, or takes more than
---most-s of CPU, has noticed it. Ctrl-C ends with what has been counted. Prints each survivor: a test to write, a line
-to delete, or a change that changes nothing.
-So far 97 % are not reached: ``--seed 35 --number 30 --most-s 300`` over ddlsched/workload, ddlsched/io,
-ddlsched/cluster, topologies, ddlsched/units.py, ddlsched/ranges.py and ddlsched/training/recorded printed 18 of 30
-noticed (60.0 %); four of the survivors have tests since. Of the event loop no sample has been printed.
+tree, in --data, where what --cover found is kept, too; --cover brings the copy up to date. Coverage does not see
+compiled lines: tests that run them are found, and run, with ``NUMBA_DISABLE_JIT=1``. What runs on import is covered by
+the tests of the lines that name it, else of its file. The quickest tests run first, up to --most-s of CPU; one that
+fails, or needs ten times its time, has noticed the fault. A line that no test covers is a survivor.
+Prints each survivor: a test to write, a line to delete, or a change that changes nothing.
 Ends with status 1 if fewer than 97 % are noticed, in the event loop and the contention models 99 %.
 """
 
@@ -17,31 +18,51 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import random
-import shutil
+import re
+import signal
 import subprocess
 import sys
-import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from importlib.util import cache_from_source
+from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import coverage
+import numba
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("ddlsched", "algorithms", "topologies")
 LOOP = "ddlsched/engine/loop/"
-IN_PLAIN = ("reference_simulator", "worked_by_hand", "stops_and_moves_reference", "elastic_engine", "invariants")
-"""Tests of the loop that run as plain Python within a minute: compiled code would be compiled anew for each fault."""
-STRICT = (LOOP, "ddlsched/network/")
+COMPILED = {"ddlsched/engine/loop/batch/": "tests/envs/", LOOP: "tests/engine/"}
+"""Folders of what is only compiled, a minute for each fault, and of its tests."""
+PLAIN = {"NUMBA_DISABLE_JIT": "1", "FUZZ": "4"}
+"""A test of random cases tries few of them where each takes seconds."""
+STRICT = (LOOP, "ddlsched/network/", "algorithms/contention/")
 ASKED, ASKED_OF_STRICT = 0.97, 0.99
-_WAITED = 30
-"""Times as long as its CPU a test may take by the clock: one that waits for ever has noticed a fault, too."""
+IMPORTED = ("hypothesis", "matplotlib.pyplot", "networkx", "pandas", "pyarrow.parquet", "scipy.stats")
+"""What tests would import anew for each fault."""
 _TURNED = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
     ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is",
 }  # fmt: skip
 _SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
+_GIVEN = re.compile(r"\s*(?:def (\w+)|(\w+)(?:: [^=]+)? = )")
+_SETTINGS = """
+[run]
+source = ddlsched, algorithms, topologies
+relative_files = true
+patch = subprocess
+context = ${PYTEST_CURRENT_TEST-}
+"""
 
 
 class Mutant(NamedTuple):
@@ -59,11 +80,8 @@ class Mutant(NamedTuple):
 
     def said(self, source: bytes) -> str:
         """Return it in one line."""
-        return f"{self.path}:{self.line}: {_shown(source[self.begin : self.end].decode())} -> {_shown(self.text)}"
-
-
-def _shown(text: str) -> str:
-    return " ".join(text.split())[:60]
+        there = source[self.begin : self.end].decode()
+        return f"{self.path}:{self.line}: " + " -> ".join(" ".join(text.split())[:60] for text in (there, self.text))
 
 
 def mutants_of(path: str, source: bytes) -> list[Mutant]:
@@ -126,115 +144,247 @@ def _changes(node: ast.AST, text) -> Iterator[tuple[ast.expr | ast.stmt, str]]: 
         yield node, "pass"
 
 
-def drawn(rooms: list[str], seed: int, number: int) -> list[Mutant]:
-    """Return as many faults of the files under some folders as asked, the same for the same seed."""
-    paths = sorted({path for room in rooms for path in _sources(ROOT / room)})
-    every = [mutant for path in paths for mutant in mutants_of(str(path.relative_to(ROOT)), path.read_bytes())]
+def drawn(tree: Path, places: list[str], seed: int, number: int) -> list[Mutant]:
+    """Return as many faults as asked of the files under some folders, or all of a PATH:LINE; the same for a seed."""
+    every = []
+    for place in places:
+        name, _, line = place.partition(":")
+        for path in sorted((tree / name).rglob("*.py")) or [tree / name]:
+            found = mutants_of(str(path.relative_to(tree)), path.read_bytes())
+            every += [mutant for mutant in found if not line or mutant.line == int(line)]
     return random.Random(seed).sample(every, min(number, len(every)))
 
 
-def _sources(place: Path) -> list[Path]:
-    return [place] if place.suffix == ".py" else list(place.rglob("*.py"))
+class Covered:
+    """Which tests run which lines, in what time: compiled as users run them, and (True) with nothing compiled."""
+
+    def __init__(self, data: Path) -> None:
+        self.seconds: dict[bool, dict[str, float]] = {False: {}, True: {}}
+        self._tests: dict[tuple[bool, str], dict[int, set[str]]] = {}
+        self._tree = data / "tree"
+        for plain, seconds in self.seconds.items():
+            seconds |= _took(data, plain)
+            found = coverage.CoverageData(str(data / _kind(plain)))
+            found.read()
+            for path in found.measured_files():
+                lines = found.contexts_by_lineno(path).items()
+                self._tests[plain, path] = {line: {_test(each) for each in tests} for line, tests in lines}
+
+    def by(self, mutant: Mutant, plain: bool) -> dict[str, float]:
+        """Return the tests that run a fault's line and pass, and their times in seconds."""
+        source = (self._tree / mutant.path).read_text()
+        if mutant.line not in _bodies(source):
+            found = self._that_name(_name(source, mutant.line), plain, mutant.path)
+        else:
+            found = self._that_run(source, mutant, plain)
+        if not found and not plain:
+            # What is compiled, and processes that end by force, coverage does not see.
+            lines = self._tests.get((plain, mutant.path), {}).values()
+            folder = next((tests for loop, tests in COMPILED.items() if mutant.path.startswith(loop)), None)
+            found = {test for test in self.seconds[plain] if test.startswith(folder)} if folder else set().union(*lines)
+        return {test: self.seconds[plain][test] for test in found if test in self.seconds[plain]}
+
+    def _that_run(self, source: str, mutant: Mutant, plain: bool) -> set[str]:
+        lines = self._tests.get((plain, mutant.path), {})
+        return (lines.get(mutant.line) or lines.get(_begin(source, mutant.line), set())) - {""}
+
+    def _that_name(self, name: str, plain: bool, path: str) -> set[str]:
+        """Return the tests that run lines of a file, else of any, in which there is a name."""
+        named, found = re.compile(rf"\b{name}\b"), set[str]()
+        for paths in ([path], [each for of, each in self._tests if of == plain]):
+            for each in paths if name and not found else ():
+                lines, source = self._tests.get((plain, each), {}), (self._tree / each).read_text()
+                for line, text in enumerate(source.splitlines(), 1):
+                    if named.search(text) and line in _bodies(source):
+                        found |= lines.get(line, set()) - {""}
+        return found
 
 
-def covering(path: str) -> list[tuple[str, ...]]:
-    """Return what should notice a fault of a file: the test files that import it, then the folder of its room."""
-    if path.startswith(LOOP):
-        return [tuple(f"tests/engine/test_{name}.py" for name in IN_PLAIN)]
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    parent, _, name = module.rpartition(".")
-    imports = (f"{module} import", f"import {module}", f"from {parent} import {name}")
-    naming = [
-        test for test in sorted((ROOT / "tests").rglob("test_*.py")) if any(i in test.read_text() for i in imports)
-    ]
-    mirrored = [ROOT / "tests" / Path(*parts) for parts in _folders(path)]
-    room = next((folder for folder in mirrored if folder.is_dir()), ROOT / "tests" / "engine")
-    own = sorted(naming, key=lambda test: room not in test.parents)
-    return [
-        tests for tests in (tuple(str(test.relative_to(ROOT)) for test in found) for found in (own, [room])) if tests
-    ]
+@cache
+def _bodies(source: str) -> set[int]:
+    """Return the lines in bodies of functions."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    return {line for node in functions for line in range(node.body[0].lineno, (node.end_lineno or 0) + 1)}
 
 
-def _folders(path: str) -> Iterator[tuple[str, ...]]:
-    """Yield where tests of a file may be, the closest first."""
-    parts = Path(path).parent.parts
-    parts = parts[1:] if parts[0] == "ddlsched" else parts
-    yield from (parts[:length] for length in range(len(parts), 0, -1))
+def _begin(source: str, line: int) -> int:
+    """Return where the statement of a line begins; some lines in it have no code of their own."""
+    return max(
+        node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt) and node.lineno <= line
+    )
 
 
-class Notices:
-    """Whether tests of a copy of the tree notice faults; tests that fail, or do not end, without one do not count."""
+def _name(source: str, line: int) -> str:
+    """Return what a statement that runs on import gives its name to."""
+    above = source.splitlines()[line - 1 :: -1]
+    return next((found[1] or found[2] for text in above if (found := _GIVEN.match(text))), "")
 
-    def __init__(self, tree: Path, most_s: float) -> None:
-        self._tree, self._most_s = tree, most_s
-        self._sound: dict[tuple[str, ...], bool] = {}
 
-    def of(self, mutant: Mutant) -> bool | None:
-        """Return whether a fault is noticed; None if there is no test that passes without it."""
-        sound = [tests for tests in covering(mutant.path) if self._are_sound(tests, mutant.path)]
-        target = self._tree / mutant.path
-        source = target.read_bytes()
-        target.write_bytes(mutant.put_into(source))
+def _test(context: str) -> str:
+    """Return the test of a context: of pytest-cov, or of a process that a test started."""
+    return re.sub(r"(\|\w+| \((setup|call|teardown)\))$", "", context)
+
+
+def _kind(plain: bool) -> str:
+    return "plain" if plain else "compiled"
+
+
+def _took(data: Path, plain: bool) -> dict[str, float]:
+    """Return the seconds of each test that passed."""
+    file = data / f"{_kind(plain)}-seconds.json"
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+class _TooLong(BaseException):
+    pass
+
+
+class Covering:
+    """Notes the seconds of tests that pass; ends slow ones where nothing is compiled."""
+
+    def __init__(self, data: Path, plain: bool, most_s: float) -> None:
+        self._file, self._took = data / f"{_kind(plain)}-seconds.json", _took(data, plain)
+        self._most_s = most_s if plain else 0.0
+
+    def _too_long(self, *_: object) -> None:
+        raise _TooLong
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Begin to count."""
+        self._took[nodeid] = 0.0
+        signal.signal(signal.SIGPROF, self._too_long)
+        signal.setitimer(signal.ITIMER_PROF, self._most_s)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add what a part of a test took; leave the test out if it fails or is skipped."""
+        if report.nodeid in self._took:
+            self._took[report.nodeid] = round(self._took[report.nodeid] + report.duration, 3)
+        if not report.passed:
+            self._took.pop(report.nodeid, None)
+
+    def pytest_sessionfinish(self) -> None:
+        """Keep it."""
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        self._file.write_text(json.dumps(self._took, indent=0))
+
+
+class Noticing:
+    """Runs chosen tests, file by file, the quickest first; the process ends if one needs ten times its time."""
+
+    def __init__(self, chosen: dict[str, float]) -> None:
+        self._chosen = chosen
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keep what is chosen."""
+        took = self._chosen
+        chosen = [item for item in items if item.nodeid in took]
+        files: Counter[Path] = Counter()
+        for item in chosen:
+            files[item.path] += took[item.nodeid]  # type: ignore[assignment]
+        items[:] = sorted(chosen, key=lambda item: (files[item.path], item.path, took[item.nodeid]))
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Let the system end what does not end: also what waits, and compiled code."""
+        most_s = 30 + 10 * self._chosen[nodeid]
+        signal.setitimer(signal.ITIMER_PROF, most_s)
+        signal.setitimer(signal.ITIMER_REAL, 10 * most_s)
+
+
+def tests_pass(tree: Path, plain: bool, plugin: Any, arguments: list[str]) -> bool:
+    """Return whether pytest finds nothing wrong in a copy of the tree; what they import is there."""
+    child = os.fork()
+    if child:
         try:
-            return any(self._fail(tests, mutant.path) for tests in sound) if sound else None
+            _, status = os.waitpid(child, 0)
         finally:
-            target.write_bytes(source)
-
-    def _are_sound(self, tests: tuple[str, ...], path: str) -> bool:
-        if tests not in self._sound:
-            self._sound[tests] = not self._fail(tests, path)
-            if not self._sound[tests]:
-                print(f"LEFT OUT {' '.join(tests)}: fail, or take more than {self._most_s:g} s of CPU, without a fault")
-        return self._sound[tests]
-
-    def _fail(self, tests: tuple[str, ...], path: str) -> bool:
-        # The loop in plain Python does the same; compiled, it would be compiled anew for each fault.
-        plain = {"NUMBA_DISABLE_JIT": "1"} if path.startswith(LOOP) else {}
-        surroundings = os.environ | {"PYTHONPATH": str(self._tree), "PYTHONDONTWRITEBYTECODE": "1"} | plain
-        # Of CPU, since other work makes tests slow: a fault is not noticed by a busy machine.
-        limited = ["sh", "-c", f'ulimit -t {self._most_s:.0f}; exec "$@"', "sh"]
-        command = [*limited, sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=self._tree,
-                env=surroundings,
-                capture_output=True,
-                timeout=_WAITED * self._most_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return True
-        return done.returncode != 0
+            with suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(status) in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(tree)
+        log = os.open(tree.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.pop("PYTEST_CURRENT_TEST", None)
+        os.environ |= {"PYTHONPATH": str(tree)} | (PLAIN if plain else {})
+        numba.config.reload_config()
+        code = pytest.main(["-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0", *arguments], plugins=[plugin])
+    finally:
+        os._exit(code)
 
 
-def copied(folder: Path) -> Path:
-    """Return a copy of all files that git knows."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
-    return folder
+def is_noticed(mutant: Mutant, covered: Covered, tree: Path, most_s: float) -> bool:
+    """Put a fault in, run the tests that cover it, and take it out."""
+    target = tree / mutant.path
+    source = target.read_bytes()
+    order = (True, False) if mutant.path.startswith(LOOP) else (False, True)
+    chosen = {plain: _within(covered.by(mutant, plain), most_s) for plain in order}
+    kept = Path(cache_from_source(str(target)))
+    target.write_bytes(mutant.put_into(source))
+    kept.unlink(missing_ok=True)  # Python would take a file of the same second and size for the same
+    try:
+        return not all(
+            tests_pass(tree, plain, Noticing(tests), ["-x", *sorted({test.partition("::")[0] for test in tests})])
+            for plain, tests in chosen.items()
+            if tests
+        )
+    finally:
+        target.write_bytes(source)
+        kept.unlink(missing_ok=True)
+
+
+def _within(tests: dict[str, float], most_s: float) -> dict[str, float]:
+    """Return the quickest, which take together no longer than that."""
+    quickest = sorted(tests.items(), key=lambda each: each[1])
+    sums = accumulate(took for _, took in quickest)
+    return {test: took for (test, took), total in zip(quickest, sums, strict=True) if total <= most_s}
+
+
+def copied(tree: Path) -> None:
+    """Bring a copy of all files that git knows up to date."""
+    tree.mkdir(parents=True, exist_ok=True)
+    known = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    subprocess.run(
+        ["xargs", "-0", "cp", "-p", "--parents", "-t", str(tree.resolve())], cwd=ROOT, input=known, check=True
+    )
+
+
+def cover(data: Path, plain: bool, tests: list[str], most_s: float) -> None:
+    """Note which lines tests run and how long they take, beside what is noted already."""
+    (data / "settings").write_text(_SETTINGS + f"data_file = {data / _kind(plain)}\n")
+    noted = ["--cov", f"--cov-config={data / 'settings'}", "--cov-context=test", "--cov-append", "--cov-report="]
+    tests_pass(data / "tree", plain, Covering(data, plain, most_s), [*noted, *tests])
 
 
 def main(arguments: list[str]) -> int:
     """Put them in, one after the other."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("rooms", nargs="*", default=list(ROOMS), help="folders or files, from the root")
+    parser.add_argument("places", nargs="*", default=list(ROOMS), help="folders, files or FILE:LINE, from the root")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--number", type=int, default=500)
-    parser.add_argument("--most-s", type=float, default=600.0, help="of CPU, of the tests of a fault")
+    parser.add_argument("--most-s", type=float, default=60.0, help="of the tests of a fault; with --plain, of a test")
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "mutants", help="a folder; it may be removed")
+    parser.add_argument("--cover", action="store_true", help="note what the tests in these folders run")
+    parser.add_argument("--plain", action="store_true", help="with --cover: nothing is compiled")
     asked = parser.parse_args(arguments)
+    if asked.cover:
+        copied(asked.data / "tree")
+        cover(asked.data, asked.plain, asked.places, asked.most_s)
+        print(*(asked.data / "log").read_text().splitlines()[-1:])
+        return 0
     noticed: dict[bool, list[bool]] = {True: [], False: []}
-    with tempfile.TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
-        notices = Notices(copied(Path(folder)), asked.most_s)
-        for mutant in drawn(asked.rooms, asked.seed, asked.number):
-            said = mutant.said((ROOT / mutant.path).read_bytes())
-            found = notices.of(mutant)
-            if found is not None:
-                noticed[mutant.path.startswith(STRICT)].append(found)
-            print(f"{'no tests' if found is None else 'noticed ' if found else 'SURVIVED'} {said}", flush=True)
+    covered, tree = Covered(asked.data), asked.data / "tree"
+    for name in IMPORTED:
+        import_module(name)
+    with suppress(KeyboardInterrupt):
+        chosen = drawn(tree, asked.places, asked.seed, asked.number)
+        for mutant in sorted(chosen, key=lambda mutant: mutant.path.startswith(LOOP)):  # last, as they compile it anew
+            said = mutant.said((tree / mutant.path).read_bytes())
+            found = is_noticed(mutant, covered, tree, asked.most_s)
+            noticed[mutant.path.startswith(STRICT)].append(found)
+            print("noticed " if found else "SURVIVED", said, flush=True)
     return told(noticed)
 
 
@@ -244,9 +394,7 @@ def told(noticed: dict[bool, list[bool]]) -> int:
     for strict, what, least in ((True, "event loop and network", ASKED_OF_STRICT), (False, "other rooms", ASKED)):
         if found := noticed[strict]:
             share = sum(found) / len(found)
-            print(
-                f"{what}: {sum(found)} of {len(found)} noticed ({share:.1%}; {least:.0%} of those that change anything)"
-            )
+            print(f"{what}: {sum(found)} of {len(found)} noticed ({share:.1%}; {least:.0%} of what changes anything)")
             status |= share < least
     return status
 

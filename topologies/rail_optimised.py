@@ -122,7 +122,7 @@ class RailOptimised:
         import networkx as nx
 
         graph: nx.Graph[Any] = nx.Graph()
-        graph.add_edges_from(self.cables(num_servers).edges(data=True))
+        graph.add_edges_from(self.cables(num_servers).edges())
         return graph
 
     def cables(self, num_servers: int) -> Cables:
@@ -130,61 +130,78 @@ class RailOptimised:
 
         Where planes, or rails, are apart, their numbers come before the spine's, and the plane's behind the rail's.
         """
-        cables = Cables()
-        nodes, cards = ([None], self.rails) if self.inside is None else (list(range(self.rails * self.planes)), 1)
-        card = cards * bytes_per_s_from_gbps(self.rail_gbps / self.planes)
+        ports, units = self._ports, -(-num_servers // self.hosts_per_unit)
+        rail, server = np.divmod(np.arange(ports * num_servers), num_servers)
+        port, unit, number = (each.ravel() for each in np.indices((ports, units, self.spines)))
+        down = np.stack([server * ports + rail, num_servers * ports + self._leaves(server, rail)], axis=1)
+        up = num_servers * ports + np.stack([self._leaves(unit * self.hosts_per_unit, port), self._spine(port, number)])
+        by_rail = np.argsort(np.concatenate([rail, port]), kind="stable")
+        card = (self.rails if self.inside is None else 1) * bytes_per_s_from_gbps(self.rail_gbps / self.planes)
         uplink = card * self.hosts_per_unit / (self.spines * self.oversubscription)
-        for rail in nodes:
-            for server in range(num_servers):
-                host = server if rail is None else (server, rail)
-                cables.add_edge(host, self._leaf(host), bandwidth_bytes_per_s=card, latency_s=self.latency_s)
-            for first in range(0, num_servers, self.hosts_per_unit):
-                end = first if rail is None else (first, rail)
-                for spine in self._spines(end):
-                    ends = self._leaf(end), spine
-                    cables.add_edge(*ends, bandwidth_bytes_per_s=uplink, latency_s=self.latency_s)
-        return cables
+        bytes_per_s = np.repeat([card, uplink], [len(rail), len(port)])
+        latency_s = np.full(len(by_rail), self.latency_s)
 
-    def _leaf(self, end: Any) -> str:
+        def node_of(node: int) -> Node:
+            server, port = divmod(node, ports)
+            if server < num_servers:
+                return server if self.inside is None else (server, port)
+            return self._name(node - num_servers * ports)
+
+        return Cables(np.concatenate([down, up.T])[by_rail], bytes_per_s[by_rail], latency_s, node_of).as_in_graph()
+
+    @property
+    def _ports(self) -> int:
+        """How many cards of a host the network knows apart."""
+        return 1 if self.inside is None else self.rails * self.planes
+
+    @property
+    def _num_spines(self) -> int:
+        return self.spines * self.planes * (self.rails if self.rails_apart else 1)
+
+    def _spine(self, port: Any, number: Any) -> Any:
+        """Return the number of a spine above a port's leaf; planes, and rails if they are apart, have their own."""
+        rail, plane = port // self.planes, port % self.planes
+        return (self.rails_apart * rail * self.planes + plane) * self.spines + number
+
+    def _leaves(self, server: Any, port: Any) -> Any:
+        """Return the number of the leaf of a host's port; leaves are numbered behind all spines."""
+        return self._num_spines + server // self.hosts_per_unit * self._ports + port
+
+    def _name(self, switch: int) -> str:
+        if switch < self._num_spines:
+            above, number = divmod(switch, self.spines)
+            rail, plane = divmod(above, self.planes)
+            return "spine " + f"{rail}." * self.rails_apart + f"{plane}." * (self.planes > 1) + f"{number}"
+        unit, port = divmod(switch - self._num_spines, self._ports)
         if self.inside is None:
-            return f"rails {end // self.hosts_per_unit}"
-        server, port = end
+            return f"rails {unit}"
         rail, plane = divmod(port, self.planes)
-        return f"leaf {server // self.hosts_per_unit}.{rail}" + f".{plane}" * (self.planes > 1)
+        return f"leaf {unit}.{rail}" + f".{plane}" * (self.planes > 1)
 
-    def _spine(self, end: Any, number: int) -> str:
-        """Return one of the spines above a host's leaf."""
-        if self.planes == 1 and not self.rails_apart:
-            return f"spine {number}"
-        rail, plane = divmod(end[1], self.planes)
-        return "spine " + f"{rail}." * self.rails_apart + f"{plane}." * (self.planes > 1) + f"{number}"
+    def switches(self, sources: tuple[np.ndarray, np.ndarray], targets: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """Return the leaves and the spine of each route by number; inside a unit, and on one rail, its leaf alone."""
+        first, last = self._leaves(*sources), self._leaves(*targets)
+        spine = self._spine(sources[1], targets[0] % self.spines)
+        return np.stack([first, np.where(first == last, -1, spine), np.where(first == last, -1, last)], axis=1)
 
-    def _spines(self, end: Any) -> list[str]:
-        return [self._spine(end, number) for number in range(self.spines)]
+    def _ends(self, source: Any, target: Any) -> Any:
+        """Return servers and ports of two nodes."""
+        return ((source, 0), (target, 0)) if self.inside is None else (source, target)
 
     def route(self, graph: nx.Graph[Any], source: Any, target: Any) -> Sequence[Node]:
         """Return the route: inside a unit, and on one rail, over its leaf alone."""
-        first, last = self._leaf(source), self._leaf(target)
-        if first == last:
-            return source, first, target
-        server = target if self.inside is None else target[0]
-        return source, first, self._spine(source, server % self.spines), last, target
-
-    def alike_routes(
-        self, sources: tuple[np.ndarray, np.ndarray], targets: tuple[np.ndarray, np.ndarray]
-    ) -> np.ndarray:
-        """Return a number for each route, by its leaves and its spine."""
-        ports = self.rails * self.planes
-        first, last = (servers // self.hosts_per_unit * ports + cards for servers, cards in (sources, targets))
-        numbers: np.ndarray = (first << 26 | last) * self.spines + np.where(first == last, 0, targets[0] % self.spines)
-        return numbers
+        (host, port), (other, far) = (np.array([end]).T for end in self._ends(source, target))
+        switches = self.switches((host, port), (other, far))[0]
+        return source, *map(self._name, switches[switches >= 0].tolist()), target
 
     def paths(self, graph: nx.Graph[Any], source: Any, target: Any) -> Sequence[Sequence[Node]]:
         """Return the path over each spine; inside a unit, and on one rail, the only one."""
-        first, last = self._leaf(source), self._leaf(target)
+        (host, port), (other, far) = self._ends(source, target)
+        first, last = self._leaves(host, port), self._leaves(other, far)
         if first == last:
-            return [(source, first, target)]
-        return [(source, first, spine, last, target) for spine in self._spines(source)]
+            return [(source, self._name(first), target)]
+        above = [self._name(self._spine(port, number)) for number in range(self.spines)]
+        return [(source, self._name(first), spine, self._name(last), target) for spine in above]
 
 
 def rail_only(

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ddlsched.network.cables import Cables
 from ddlsched.network.inside import Inside, refuse_bad_port
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps
@@ -52,19 +54,25 @@ class Star:
 
     def cables(self, num_servers: int) -> Cables:
         """Return the cables of the graph."""
-        cables = Cables()
-        bandwidth = bytes_per_s_from_gbps(self.nic_gbps)
-        for server in range(num_servers):
-            node = server if self.inside is None else (server, 0)
-            cables.add_edge(node, "switch", bandwidth_bytes_per_s=bandwidth, latency_s=self.latency_s)
-        return cables
+        ends = np.stack([np.arange(num_servers), np.full(num_servers, num_servers)], axis=1)
+        bytes_per_s = np.full(num_servers, bytes_per_s_from_gbps(self.nic_gbps))
+
+        def node_of(number: int) -> Node:
+            card = number if self.inside is None else (number, 0)
+            return "switch" if number == num_servers else card
+
+        return Cables(ends, bytes_per_s, np.full(num_servers, self.latency_s), node_of).as_in_graph()
+
+    def switches(self, sources: tuple[np.ndarray, np.ndarray], targets: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """Return the switch for each route."""
+        return np.zeros((len(sources[0]), 1), np.int64)
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; the switch is the node ``"switch"``."""
         import networkx as nx
 
         graph: nx.Graph[Any] = nx.Graph()
-        graph.add_edges_from(self.cables(num_servers).edges(data=True))
+        graph.add_edges_from(self.cables(num_servers).edges())
         return graph
 
     def route(self, graph: nx.Graph[Any], source: Node, target: Node) -> Sequence[Node]:

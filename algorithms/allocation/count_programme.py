@@ -64,7 +64,7 @@ def best_counts(gains: Sequence[npt.NDArray[np.float64]], nodes: int, now: Seque
     V_j(k) = max_n V_{j-1}(k - n) + gain_j(n), in O(jobs x nodes x sizes), over whole numbers: a unit is about 2^-57 of
     the sum of the largest gains, and sums within 2^-45 of it are ties, whatever the order of additions: it is to equal
     the MILP and to change as few jobs as can be, which elastic scaling's
-    :func:`algorithms.allocation.programme.best_counts` does not ask for.
+    :func:`algorithms.allocation.elastic_scaling.best_counts` does not ask for.
 
     Parameters
     ----------

@@ -1,23 +1,157 @@
-"""Elastic scaling: an exact optimum over GPUs and batches at intervals."""
+"""Elastic scaling: an exact optimum over GPUs and batches at intervals, by how fast each job would be."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
 import numpy as np
 
-from algorithms.allocation.programme import best_counts
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.packing import free_by_server, take_nearest
+from ddlsched.errors import InputError
 from ddlsched.policies.doors import DROP, Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.ranges import check_fields, ranged
-from ddlsched.workload.scalability import Scalability, analyse
+from ddlsched.workload.elastic_job import ElasticJob
 
-__all__ = ["ElasticScaling", "packed"]
+__all__ = ["ElasticScaling", "analyse", "best_counts", "packed"]
+
+
+def best_counts(values: np.ndarray, num_gpus: int, preferred: np.ndarray | None = None) -> np.ndarray | None:
+    """Return the number of GPUs of each job in an optimum, or None if there is no way to give every job one.
+
+    Here sums are of floats and ties are broken job by job; :func:`algorithms.allocation.count_programme.best_counts`
+    makes the fewest changes in all, in whole numbers, because it has to equal a MILP in which changes cost.
+
+    A multiple-choice knapsack, solved by ``P[j][k] = max over g of values[j, g] + P[j - 1][k - g]`` in jobs x GPUs x
+    choices; GPUs may stay unused.
+
+    Parameters
+    ----------
+    values
+        Of each job (row) with 0, 1, 2, ... GPUs (column); -inf where it cannot have as many.
+    num_gpus
+        In all.
+    preferred
+        Where several numbers give a job's row the same sum, this one of each job if it is among them (-1: none), or
+        else the smallest.
+
+    References
+    ----------
+    Saxena et al., "Effective Elastic Scaling of Deep Learning Workloads", arXiv 2006.13878 (MASCOTS 2020).
+    """
+    jobs, choices = values.shape
+    counts = np.arange(choices)
+    best = np.zeros(num_gpus + 1)
+    chosen = np.empty((jobs, num_gpus + 1), np.int32)
+    padded = np.full(choices - 1 + num_gpus + 1, -np.inf)
+    for job in range(jobs):
+        padded[choices - 1 :] = best
+        # Row g, column k: the best of the jobs before with k - g GPUs.
+        before = np.lib.stride_tricks.sliding_window_view(padded, num_gpus + 1)[::-1]
+        sums = before + values[job][:, None]
+        chosen[job] = sums.argmax(axis=0)
+        best = sums[chosen[job], np.arange(num_gpus + 1)]
+        wanted = -1 if preferred is None else preferred[job]
+        if 0 <= wanted < choices:
+            chosen[job][sums[wanted] == best] = counts[wanted]
+    if best[num_gpus] == -np.inf:
+        return None
+    return _backtrack(chosen, num_gpus)
+
+
+def _backtrack(chosen: np.ndarray, num_gpus: int) -> np.ndarray:
+    counts = np.empty(len(chosen), np.int64)
+    for job in range(len(chosen) - 1, -1, -1):
+        counts[job] = chosen[job, num_gpus]
+        num_gpus -= int(counts[job])
+    return counts
+
+
+_BATCHES = 24
+"""How many batches are tried at each number of GPUs."""
+
+
+@dataclass(frozen=True)
+class Scalability:
+    """A job's speed by its number of GPUs.
+
+    Attributes
+    ----------
+    batch
+        The best batch with 0, 1, 2, ... GPUs; 0 where the job cannot run.
+    samples_per_s
+        The rate with that batch; 0 where the job cannot run.
+    """
+
+    batch: np.ndarray
+    samples_per_s: np.ndarray
+
+    @property
+    def speedup(self) -> np.ndarray:
+        """Rate over that of one GPU; -inf where the job cannot run.
+
+        A job that needs several GPUs to run at all is taken to be as fast on one as on those, shared out.
+        """
+        rates = self.samples_per_s
+        least = int(np.argmax(rates > 0))
+        return np.where(rates > 0, rates / (rates[least] / least), -np.inf)
+
+
+def analyse(
+    job: ElasticJob,
+    most_gpus: int,
+    communication_s: Callable[[int], float],
+    batch: int | None = None,
+) -> Scalability:
+    """Estimate a job's rate on every number of GPUs from the time of one GPU and that of an all-reduce.
+
+    An iteration takes ``job.curve.iteration_s(k, B) + communication_s(k)``; the rate is B over that. For each k the
+    best of some two dozen batches B that the job allows is kept.
+
+    Parameters
+    ----------
+    job
+        Its curve is asked; it may be measured (a table of throughputs) or come from the
+        training-time model (:mod:`ddlsched.training.estimate.estimated_jobs`).
+    most_gpus
+        The largest number of GPUs to look at (k_max).
+    communication_s
+        From a number of GPUs to the time of an iteration's all-reduce, seconds.
+    batch
+        Instead of the best one, the only one; then the job runs on those numbers of GPUs that have room for it.
+
+    Raises
+    ------
+    InputError
+        The job can run on no number of GPUs up to ``most_gpus``.
+    """
+    most = min(most_gpus, job.max_gpus)
+    batches, rates = np.zeros(most_gpus + 1, np.int64), np.zeros(most_gpus + 1)
+    for num_gpus in range(job.min_gpus, most + 1):
+        wait_s = communication_s(num_gpus)
+        for tried in _batches(job, num_gpus, batch):
+            rate = tried / (job.curve.iteration_s(num_gpus, tried) + wait_s)
+            if rate > rates[num_gpus]:
+                batches[num_gpus], rates[num_gpus] = tried, rate
+    if not rates.any():
+        what = f"from {job.min_gpus} GPUs on" + ("" if batch is None else f", with a batch of {batch}")
+        raise InputError(f"job {job.job_id!r}: runs {what}, and gets at most {most_gpus}; expected more")
+    return Scalability(batches, rates)
+
+
+def _batches(job: ElasticJob, num_gpus: int, batch: int | None) -> list[int]:
+    """Return the batches to try, from smallest to largest, in equal ratios and in whole shares of the GPUs."""
+    smallest, largest = job.smallest_batch(num_gpus), job.largest_batch(num_gpus)
+    if batch is not None:
+        return [batch] if smallest <= batch <= largest else []
+    spread = np.geomspace(smallest, largest, _BATCHES)
+    shares = np.unique(np.ceil(spread / num_gpus).astype(np.int64) * num_gpus)
+    inside = shares[(shares >= smallest) & (shares <= largest)].tolist()
+    return sorted({smallest, *inside, largest})
 
 
 def packed(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from algorithms.optimal.interval_programme import Phases, least_mean_busy_s
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.network.contention import ContentionModel, ring_bytes
@@ -17,7 +18,189 @@ from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 
-__all__ = ["JctBound", "average_jct_bound_s", "jct_bound"]
+__all__ = ["JctBound", "Phases", "Prices", "average_jct_bound_s", "dual_value_s", "jct_bound", "least_mean_busy_s"]
+
+
+@dataclass(frozen=True)
+class Phases:
+    """What jobs take of resources, in two phases (compute, transfers) that exclude each other.
+
+    Attributes
+    ----------
+    arrival_s
+        Of each job (J,).
+    work_s
+        Time of each phase of each job at full speed (J, 2); 0 for a phase that it has not.
+    needs
+        What each phase takes of each resource at full speed (R, J, 2).
+    capacity
+        Of each resource (R,).
+    lag
+        The share of its work by which the first phase may be ahead of the second, of each job (J,).
+    """
+
+    arrival_s: np.ndarray
+    work_s: np.ndarray
+    needs: np.ndarray
+    capacity: np.ndarray
+    lag: np.ndarray
+
+    @cached_property
+    def alone_s(self) -> np.ndarray:
+        """Time of each job at full speed (J,)."""
+        both: np.ndarray = self.work_s.sum(axis=1)
+        return both
+
+    @cached_property
+    def has(self) -> np.ndarray:
+        """Which phases each job has (J, 2)."""
+        return self.work_s > 0
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Multipliers of the programme's constraints: any give a bound, those of its optimum the best.
+
+    Attributes
+    ----------
+    resource
+        Of a unit of each resource for a second of each interval (R, I), at least 0, and 0 in the last interval.
+    work
+        Paid for a second of each phase of each job (J, 2).
+    order
+        Of how far a job's first phase is ahead at the end of each interval (J, I), 0 in the last one.
+    """
+
+    resource: np.ndarray
+    work: np.ndarray
+    order: np.ndarray
+
+
+def least_mean_busy_s(phases: Phases, intervals: int) -> float:
+    """Return a lower bound of the sum of the jobs' mean busy times, seconds."""
+    bounds_s = _bounds_of_intervals(phases, intervals)
+    return dual_value_s(phases, bounds_s, _Programme(phases, bounds_s).prices())
+
+
+def _bounds_of_intervals(phases: Phases, count: int) -> np.ndarray:
+    """Return where the intervals begin, seconds, short ones first, then infinity: the last one has no end (I + 1,)."""
+    first_s = float(phases.arrival_s.min())
+    loads_s = np.einsum("rjf,jf->r", phases.needs, phases.work_s) / phases.capacity
+    length_s = float(np.ptp(phases.arrival_s) + loads_s.sum() + phases.alone_s.max())
+    begins_s = first_s + max(length_s, 1e-9) * (np.arange(count + 1) / count) ** 1.5
+    return np.append(begins_s, np.inf)
+
+
+def dual_value_s(phases: Phases, bounds_s: np.ndarray, prices: Prices) -> float:
+    """Return the value of the dual over functions of time, seconds: no more than the least sum of mean busy times.
+
+    At each time t a job takes the phase of the largest gain c - t / (its time alone), if that is above 0. c changes
+    with the interval only, so the integral of the gain over an interval has a closed form.
+    """
+    from_s = np.maximum(bounds_s[:-1], phases.arrival_s[:, None])
+    to_s = np.maximum(bounds_s[1:], from_s)
+    alone_s = np.where(phases.alone_s > 0, phases.alone_s, 1.0)[:, None]
+    gain = np.maximum(_gains(phases, prices).max(axis=2), 0.0)
+    until_s = np.clip(gain * alone_s, from_s, to_s)
+    taken = gain * (until_s - from_s) - (until_s**2 - from_s**2) / (2 * alone_s)
+    paid = (phases.capacity @ prices.resource)[:-1] * np.diff(bounds_s[:-1])
+    ahead = phases.lag[:, None] * np.minimum(np.diff(prices.order, axis=1, append=0.0), 0.0)
+    return float((prices.work * phases.work_s).sum() - taken.sum() - paid.sum() + ahead.sum())
+
+
+def _gains(phases: Phases, prices: Prices) -> np.ndarray:
+    """Return c of each job, interval and phase (J, I, 2); minus infinity for a phase that a job has not."""
+    own = prices.work[:, None, :] - np.einsum("rjf,ri->jif", phases.needs, prices.resource)
+    shares = np.divide([-1.0, 1.0], phases.work_s, out=np.zeros_like(phases.work_s), where=phases.has)
+    own += prices.order[:, :, None] * shares[:, None, :]
+    return np.where(phases.has[:, None, :], own, -np.inf)
+
+
+class _Programme:
+    """The programme by intervals; its variables are seconds of (job, interval, phase), then how far jobs are ahead.
+
+    A cost is the middle of what is left of the interval over the job's time alone; in the last interval, which has
+    no end and no limits, its beginning.
+    """
+
+    def __init__(self, phases: Phases, bounds_s: np.ndarray) -> None:
+        self._phases, self._bounds_s = phases, bounds_s
+        self._inner = len(bounds_s) - 2
+        """Intervals but for the last."""
+        self._from_s = np.maximum(bounds_s[:-1], phases.arrival_s[:, None])
+        self._room_s = np.clip(bounds_s[1:] - self._from_s, 0.0, None)
+        self._job, self._interval, self._phase = np.nonzero((self._room_s[:, :, None] > 0) & phases.has[:, None, :])
+        self._two = np.flatnonzero(phases.has.all(axis=1))
+        """Jobs of two phases, which have variables of how far they are ahead."""
+        place = np.full(len(phases.lag), -1)
+        place[self._two] = np.arange(len(self._two))
+        self._of_two = (place[self._job] >= 0) & (self._interval < self._inner)
+        self._row_of_two = place[self._job] * self._inner + self._interval
+        self._num_ahead = len(self._two) * self._inner
+
+    def prices(self) -> Prices:
+        """Solve it, and return the prices."""
+        from scipy.optimize import linprog
+        from scipy.sparse import vstack
+
+        limits, most = self._limits()
+        work = self._rows(self._job * 2 + self._phase, np.ones(len(self._job)), slice(None), self._phases.work_s.size)
+        equal = vstack([work, self._orders()], format="csr")
+        right = np.concatenate([self._phases.work_s.ravel(), np.zeros(self._num_ahead)])
+        bounds = np.stack([np.zeros(equal.shape[1]), self._most()], axis=1)
+        rows: dict[str, Any] = {"A_ub": limits, "b_ub": most, "A_eq": equal, "b_eq": right, "bounds": bounds}
+        found = linprog(self._cost(), **rows, method="highs")
+        if found.eqlin.marginals is None:
+            raise RuntimeError(f"the linear programme of the bound was not solved: {found.message}")
+        return self._read(-found.ineqlin.marginals, found.eqlin.marginals)
+
+    def _read(self, limits: np.ndarray, equal: np.ndarray) -> Prices:
+        num_resources, num_works = len(self._phases.capacity), self._phases.work_s.size
+        resource = np.zeros((num_resources, self._inner + 1))
+        resource[:, :-1] = np.maximum(limits[: num_resources * self._inner], 0.0).reshape(num_resources, -1)
+        order = np.zeros((len(self._phases.lag), self._inner + 1))
+        order[self._two, :-1] = equal[num_works:].reshape(len(self._two), self._inner)
+        return Prices(resource, equal[:num_works].reshape(-1, 2), order)
+
+    def _cost(self) -> np.ndarray:
+        room_s = np.where(np.isfinite(self._room_s), self._room_s, 0.0)
+        middle_s = (self._from_s + room_s / 2)[self._job, self._interval]
+        return np.concatenate([middle_s / self._phases.alone_s[self._job], np.zeros(self._num_ahead)])
+
+    def _most(self) -> np.ndarray:
+        ahead = np.repeat(self._phases.lag[self._two], self._inner)
+        return np.concatenate([self._room_s[self._job, self._interval], ahead])
+
+    def _limits(self) -> tuple[Any, np.ndarray]:
+        """Return rows of resources by interval, then of jobs of two phases by interval, and what each is at most."""
+        from scipy.sparse import vstack
+
+        inner = self._interval < self._inner
+        job, interval, phase = self._job[inner], self._interval[inner], self._phase[inner]
+        rows = [self._rows(interval, needs[job, phase], inner, self._inner) for needs in self._phases.needs]
+        rows.append(self._rows(self._row_of_two[self._of_two], 1.0, self._of_two, self._num_ahead))
+        length_s = np.diff(self._bounds_s[:-1])
+        most = [*np.multiply.outer(self._phases.capacity, length_s), self._room_s[self._two, :-1].ravel()]
+        return vstack(rows, format="csr"), np.concatenate(most)
+
+    def _orders(self) -> Any:
+        """Return rows of jobs of two phases by interval: ahead now - ahead before - first done + second done = 0."""
+        from scipy.sparse import coo_array, csr_array, diags_array, eye_array, hstack, kron
+
+        job, phase = self._job[self._of_two], self._phase[self._of_two]
+        done = np.where(phase == 0, -1.0, 1.0) / self._phases.work_s[job, phase]
+        shares = self._rows(self._row_of_two[self._of_two], done, self._of_two, self._num_ahead)
+        step = diags_array([1.0, -1.0], offsets=[0, -1], shape=(self._inner, self._inner))
+        ahead = kron(eye_array(len(self._two)), step) if len(self._two) else coo_array((0, 0))
+        return shares + hstack([csr_array((self._num_ahead, len(self._job))), ahead], format="csr")
+
+    def _rows(self, row: np.ndarray, value: Any, which: Any, num_rows: int) -> Any:
+        """Return a matrix that has an entry for some of the (job, interval, phase)."""
+        from scipy.sparse import csr_array
+
+        column = np.arange(len(self._job))[which]
+        shape = (num_rows, len(self._job) + self._num_ahead)
+        return csr_array((np.broadcast_to(value, column.shape), (row, column)), shape=shape)
 
 
 @dataclass(frozen=True)

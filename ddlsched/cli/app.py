@@ -19,8 +19,7 @@ from typer.core import TyperGroup
 
 from ddlsched.cli.command_class import Command, TakesPlainly
 from ddlsched.cli.option_values import make_values_plainly
-from ddlsched.cli.output import emit
-from ddlsched.cli.reporting import interrupted, reported
+from ddlsched.cli.reporting import emit, interrupted, reported
 
 __all__ = ["LazyCommands", "ReportingGroup", "app"]
 
@@ -102,7 +101,7 @@ def _made(name: str) -> Any:
     if isinstance(found, typer.Typer):
         app.add_typer(found, name=name, rich_help_panel=heading)
         return typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
-    settings = getattr(module, "SETTINGS", None)
+    settings = getattr(module, "SETTINGS", {}).get(name)
     app.command(name, cls=Command, context_settings=settings, rich_help_panel=heading)(found)
     return typer.main.get_command(app)
 

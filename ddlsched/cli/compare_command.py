@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
-from ddlsched.cli.output import emit, notice, without_nan
-from ddlsched.cli.reporting import one_line
+from ddlsched.cli.reporting import emit, notice, one_line, without_nan
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from ddlsched.comparisons.settings import Location, Where
 
 __all__ = ["compare"]
+
 
 _POLICIES = "Policies"
 _RUNS = "Run and results"
@@ -165,7 +165,7 @@ def _with_config(config: Path | None, given: dict[str, Any]) -> tuple[dict[str, 
     """Return a file's fields with those of the flags in their place, and what tells where each stands."""
     if config is None:
         return given, _flag
-    from ddlsched.comparisons.yaml_file import read_yaml
+    from ddlsched.comparisons.settings import read_yaml
 
     fields, line = read_yaml(config)
     asked = fields | given
@@ -230,8 +230,6 @@ def _tell(comparison: Comparison, as_json: bool) -> None:
     if as_json:
         emit(_json(comparison))
     else:
-        from ddlsched.cli.comparison_text import comparison_text
-
         emit(comparison_text(comparison))
         emit(f"\nTables: {comparison.folder}/runs.csv, comparison.csv, classes.csv\n")
         emit(f"Report: ddlsched report {shlex.quote(str(comparison.folder))}\n")
@@ -248,3 +246,22 @@ def _json(comparison: Comparison) -> str:
     document = {"folder": str(comparison.folder), "baseline": comparison.baseline, "runs": len(comparison.runs)}
     document |= {"failures": len(comparison.failures), "notes": comparison.notes(), "comparison": rows}
     return json.dumps(document, indent=2) + "\n"
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Return a table for each workload and cluster, and what is to be known before they are believed.
+
+    It has some metrics; ``comparison.csv`` has all.
+    """
+    from ddlsched.comparisons.comparison_tables import SETTING
+    from ddlsched.results.paired_comparison import METRICS, readable, with_holm
+
+    shown = (*METRICS, "average_slowdown", "worst_finish_time_fairness", "jain_index", "unfinished_jobs")
+    table = comparison.table()
+    drawn, baseline = comparison.asked.get("drawn_workloads", ()), comparison.baseline
+    parts = [
+        f"{workload} on {cluster}\n\n"
+        + readable(with_holm(rows), baseline=baseline, over="draws" if workload in drawn else "seeds")
+        for (workload, cluster), rows in table[table["metric"].isin(shown)].groupby(SETTING, sort=False)
+    ]
+    return "\n".join(f"{part}\n" for part in [*(parts or ["No run finished."]), *comparison.notes()])

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from ddlsched.cli.output import emit
+from ddlsched.cli.reporting import emit
 
 __all__ = ["Check", "checks", "doctor"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.output import emit
+from ddlsched.cli.reporting import emit
 from ddlsched.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddlsched.cli.output import notice, status
+from ddlsched.cli.reporting import notice, status
 
 __all__ = ["report"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
-from ddlsched.cli.output import emit, notice, run_status, without_nan
+from ddlsched.cli.reporting import emit, notice, run_status, without_nan
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_remark
@@ -184,7 +184,7 @@ def _metrics_json(result: Result, used: Mapping[str, float]) -> str:
 
 def _used(result: Result) -> dict[str, float]:
     """Return how often doors were used, of those that were."""
-    from ddlsched.results.door_counts import door_counts
+    from ddlsched.results.result import door_counts
 
     return {name: count for name, count in door_counts(result).items() if count}
 
@@ -267,9 +267,9 @@ def _metrics_table(result: Result, used: dict[str, float], ran: str) -> str:
 def _remarks(result: Result) -> list[str]:
     """Return what is to be known of the figures, a line each."""
     from ddlsched.network.card_remark import card_remark
+    from ddlsched.results.draws import sampled_text
     from ddlsched.results.metrics import ON_NETWORK, network_remark
     from ddlsched.results.result import PHASE_FIELDS
-    from ddlsched.results.sampled import sampled_text
 
     most, remark = result.most_jobs_on_a_gpu, card_remark(result.contention, result.finished.network)
     shared = f"GPUs were shared: up to {most} jobs at a time on one (--exclusive: one job a GPU)."
@@ -281,7 +281,7 @@ def _remarks(result: Result) -> list[str]:
 
 
 def _rows(summary: dict[str, float], used: dict[str, float]) -> list[tuple[str, str, str]]:
-    from ddlsched.results.door_counts import COUNTS
+    from ddlsched.results.result import COUNTS
 
     unfinished, restarts = summary["unfinished_jobs"], summary["restarts"]
     cut = [("finished jobs", f"{summary['jobs'] - unfinished:,}", ""), ("unfinished jobs", f"{unfinished:,}", "")]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.output import emit
+from ddlsched.cli.reporting import emit
 from ddlsched.cli.run_arguments import run_arguments
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.run_options import RunOptions
@@ -213,7 +213,7 @@ def _comparison(path: Path, _: _Beside) -> dict[str, Any]:
 
     from ddlsched.comparisons.compare import planned
     from ddlsched.comparisons.comparison_tables import conditions
-    from ddlsched.comparisons.yaml_file import read_yaml
+    from ddlsched.comparisons.settings import read_yaml
 
     plan = planned(*read_yaml(path))
     told = conditions(plan.described(), DataFrame())

@@ -1,19 +1,179 @@
-"""``ddlsched workload``: generates workload files, or imports them from traces."""
+"""``ddlsched workload``: generates workload files, or imports them from public traces."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ddlsched.cli.command_class import Command
-from ddlsched.cli.import_command import EPILOG, import_command
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.option_values import real, whole
-from ddlsched.cli.output import emit, notice
+from ddlsched.cli.reporting import emit, notice, one_line
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.plugins.defaults import IMPORT_CONTENTION
+from ddlsched.workload.traces.columns import TOLD
+from ddlsched.workload.traces.trace_formats import FORMATS
+from ddlsched.workload.traces.trace_selection import Selection
+
+if TYPE_CHECKING:
+    from ddlsched.workload.traces.trace_import import ImportedTrace
 
 __all__ = ["app"]
+
+
+_SHOWN_OF_A_REASON = 2
+_SECONDS_A_DAY = 86_400.0
+
+EPILOG = "\n\n".join(["Formats:", *(f"{name}: {entry.summary}" for name, entry in FORMATS.items())])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """How a trace's rows become jobs, and where these go."""
+
+    column: Sequence[str] = option(
+        (),
+        f"For the format csv: which column tells what, such as arrival_s=SubmitTime: {', '.join(TOLD)}.",
+        metavar="WHAT=COLUMN",
+        shown="the column of that name",
+    )
+    out: Path | None = option(None, "File to write, by its suffix .csv or .parquet.", shown="CSV to stdout")
+    rejected: Path | None = option(None, "Write every refused row here: file, line, reason, found.", metavar="FILE.csv")
+    seed: int = option(1, "Of the models drawn for jobs whose trace names none.")
+    contention: str = option(
+        IMPORT_CONTENTION, "Whose time of an all-reduce, alone, is part of an iteration on several servers."
+    )
+    gpus_per_server: int = option(Cluster.gpus_per_server, "Decides which jobs are on several servers.")
+    as_json: bool = option(False, "Print the report as JSON to stdout; needs --out.", flag="--json")
+
+
+@with_options
+def import_command(
+    format_name: Annotated[str, typer.Argument(metavar="FORMAT", help="One of the formats below.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Files of the trace: plain, .gz, .tar or .zip; several are merged on one clock.",
+        ),
+    ],
+    *,
+    options: Annotated[Given[ImportOptions], Panel(several=("column",))],
+    selection: Annotated[
+        Given[Selection], Panel(None, shown={"to_s": "the end", "gpus_at_most": "any", "limit": "all"})
+    ],
+) -> None:
+    """Make a workload file of a public trace.
+
+    A job's time alone on its GPUs is the traced duration: its model is the trace's own if its gradient is known,
+    else drawn by seed from the four of the 64-GPU experiment; iterations = duration / time of one iteration.
+    Rows that are no job are counted and listed (docs/traces.md).
+    """
+    from ddlsched.workload.traces.trace_import import refuse_table_suffix, write_jobs, write_refused
+
+    asked = options.made()
+    out, rejected = asked.out, asked.rejected
+    if asked.as_json and out is None:
+        raise InputError("--json prints the report to stdout, where the jobs go; expected --out FILE with it")
+    if out is not None:
+        refuse_table_suffix(out)
+        refuse_unwritable(out, "--out")
+    if rejected is not None:
+        if rejected.suffix.lower() != ".csv":
+            raise InputError(f"--rejected {rejected}: the suffix is {rejected.suffix!r}; expected .csv")
+        refuse_unwritable(rejected, "--rejected")
+    from ddlsched.workload.traces.trace_import import import_trace
+
+    with _counting() as watch:
+        trace = import_trace(
+            format_name,
+            files,
+            columns=_columns(asked.column),
+            selection=selection.made(),
+            contention=asked.contention,
+            gpus_per_server=asked.gpus_per_server,
+            seed=asked.seed,
+            watch=watch,
+        )
+    if rejected is not None:
+        with replacing(rejected, "--rejected") as file:
+            write_refused(trace, file)
+    _tell(trace, rejected)
+    trace.refuse_empty()
+    if out is None:
+        emit(trace.jobs.to_csv(index=False, lineterminator="\n"))
+        return
+    with replacing(out, "--out") as file:
+        write_jobs(trace, file)
+    notice(f"wrote {len(trace.jobs):,} jobs to {out}")
+    if asked.as_json:
+        emit(json.dumps(trace.report, indent=1) + "\n")
+
+
+def _columns(given: Sequence[str]) -> dict[str, str]:
+    columns: dict[str, str] = {}
+    for text in given:
+        what, equals, column = (part.strip() for part in text.partition("="))
+        if not (what and equals and column) or what in columns:
+            raise InputError(f"--column {text}: names no column, or one again; expected such as arrival_s=SubmitTime")
+        columns[what] = column
+    return columns
+
+
+@contextmanager
+def _counting() -> Iterator[Callable[[int], None]]:
+    """Show how many rows have been read, on stderr if that is a terminal."""
+    from rich.console import Console
+
+    with Console(stderr=True).status("reading") as status:
+        yield lambda rows: status.update(f"read {rows:,} rows")
+
+
+def _tell(trace: ImportedTrace, rejected: Path | None) -> None:
+    report = trace.report
+    refused = len(trace.refused)
+    notice(f"{report['format']}: read {report['rows']:,} rows of {len(report['files'])} file(s), refused {refused:,}")
+    for reason, count in report["refused"].items():
+        notice(f"  refused {count:,}: {one_line(reason)}")
+        for row in trace.refused[trace.refused["reason"] == reason].head(_SHOWN_OF_A_REASON).itertuples():
+            notice(f"    {row.file}, line {row.line}: {one_line(str(row.found))}")
+    if refused and rejected is None:
+        notice("  --rejected FILE.csv lists every refused row")
+    for why, count in report["left_out"].items():
+        notice(f"  left out {count:,}: {why}")
+    for what, count in report["notes"].items():
+        notice(f"  of the jobs read, {count:,}: {one_line(what)}")
+    if report["jobs"]:
+        _tell_rule(report)
+
+
+def _tell_rule(report: dict[str, Any]) -> None:
+    rule, off = report["rule"], report["alone_less_duration"]
+    models = ", ".join(f"{name} {count:,}" for name, count in report["models"].items())
+    notice(f"models: {report['models_drawn']:,} of {report['jobs']:,} drawn with seed {rule['seed']} ({models})")
+    notice(
+        f"iterations: duration / time of one alone, on servers of {rule['gpus_per_server']} GPUs under "
+        f"{rule['contention']}, scale {rule['scale']:g}"
+    )
+    if off["jobs"]:
+        notice(
+            f"time alone differs from the traced duration by at most {off['largest_s']:.3g} s, "
+            f"by more than 1% for {off['off_by_more_than_1_percent']:,} jobs"
+        )
+    untold = report["jobs"] - off["jobs"]
+    if untold:
+        notice(f"{untold:,} jobs have no traced duration: iterations and their time follow from what the trace tells")
+    span = f"{report['span_s']:,.0f} s ({report['span_s'] / _SECONDS_A_DAY:,.1f} days)"
+    notice(f"arrivals over {span}, {report['gpu_hours']:,.1f} GPU hours alone")
+
 
 app = typer.Typer(
     help="Generate a workload file for 'simulate', or import one from a public trace.",
@@ -39,7 +199,7 @@ def failures(
     import csv
     import io
 
-    from ddlsched.workload.traces.trace_failures import COLUMNS, failure_rows
+    from ddlsched.workload.traces.trace_import import COLUMNS, failure_rows
 
     if out is not None:
         refuse_unwritable(out, "--out")

@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddlsched.comparisons.comparison_tables import SETTING, compare_everywhere, conditions
+from ddlsched.comparisons.comparison_tables import (
+    SETTING,
+    class_metrics,
+    compare_classes,
+    compare_everywhere,
+    conditions,
+)
 from ddlsched.comparisons.folder import LABELS, TABLES, kept_file, kept_files, read_asked, read_table
 from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata, read_placements, remove_leftovers, store
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
-from ddlsched.plugins.charts import Charts
-from ddlsched.results.classes import class_metrics, compare_classes
-from ddlsched.results.door_counts import COUNTS
+from ddlsched.plugins.names import Charts
 from ddlsched.results.paired_comparison import METRICS
+from ddlsched.results.result import COUNTS
 from ddlsched.results.statistics import LEAST_SEEDS
 
 if TYPE_CHECKING:
@@ -92,7 +97,7 @@ class Comparison:
     def runs(self) -> pd.DataFrame:
         """A row a finished run: policy, workload, cluster, seed, file (in the folder), metrics, most_jobs_on_a_gpu.
 
-        And those of :data:`ddlsched.results.door_counts.COUNTS` that are not 0 in all of them.
+        And those of :data:`ddlsched.results.result.COUNTS` that are not 0 in all of them.
         """
         return self._read("runs.csv")
 

@@ -54,12 +54,13 @@ def refined(first: Colours, members: tuple[np.ndarray, np.ndarray], crossings: C
     crossings
         What tuples send on which links.
     """
-    now = Colours(*(_numbered(each.astype(np.uint64)) for each in first))
+    now = Colours(*map(_numbered, first))
+    label = mixed(_numbered(crossings.label)) | np.uint64(1)
     while True:
         own = _sums(members[0], now.tuples[members[1]], len(now.workers))
         members_of = _sums(members[1], now.workers[members[0]], len(now.tuples))
-        sent = _sums(crossings.tuple, now.links[crossings.link], len(now.tuples), crossings.label)
-        carried = _sums(crossings.link, now.tuples[crossings.tuple], len(now.links), crossings.label)
+        sent = _sums(crossings.tuple, now.links[crossings.link], len(now.tuples), label)
+        carried = _sums(crossings.link, now.tuples[crossings.tuple], len(now.links), label)
         finer = Colours(
             _numbered(mixed(now.workers, own)),
             _numbered(mixed(now.tuples, members_of, sent)),
@@ -71,9 +72,10 @@ def refined(first: Colours, members: tuple[np.ndarray, np.ndarray], crossings: C
 
 
 def _sums(owner: np.ndarray, colours: np.ndarray, count: int, label: np.ndarray | None = None) -> np.ndarray:
-    """Add up hashes of neighbours by whose they are, in any order."""
+    """Add up hashes of neighbours by whose they are, in any order; colours are numbers from 0 on."""
     sums = np.zeros(count, np.uint64)
-    np.add.at(sums, owner, mixed(colours) if label is None else mixed(colours, label))
+    hashes = mixed(np.arange(colours.max(initial=-1) + 1))[colours]
+    np.add.at(sums, owner, hashes if label is None else hashes * label)
     return sums
 
 

@@ -321,9 +321,7 @@ def make_covers(num_links: int) -> Records:
 
 def make_steps(num_links: int, num_levels: int) -> Records:
     """Return the steps of a filling in which transfers have priority levels below ``num_levels``."""
-    steps = make_records("step", num_links * num_levels)
-    steps.level = np.repeat(np.arange(num_levels), num_links)
-    return steps
+    return make_records("step", num_links * num_levels)
 
 
 def _filling(num_levels: int) -> Records:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.alike import Colours
+from ddlsched.engine.alike import Colours, in_order, mixed
 from ddlsched.engine.grouped_parts import GroupedDag, Partition, Parts
 from ddlsched.engine.loop.splitting import put_on_network, stand_alone, take_off_network
 from ddlsched.engine.records.layout import Columns, make_records
@@ -92,8 +92,10 @@ class GroupedJobs:
         met, known = self._meeting(gpus, sent.links), np.zeros(len(state.arrays.links), np.int64)
         for other in met:
             known[self._folded[other].sent.links] += 1
-        workers = _codes(state.gpus.slowness[gpus], state.gpus.kind[gpus])
-        links = _codes(state.links.relative_bandwidth[sent.links], state.links.bandwidth_bytes_per_s[sent.links])
+        workers = in_order(mixed(state.gpus.slowness[gpus], state.gpus.kind[gpus]))
+        links = in_order(
+            mixed(state.links.relative_bandwidth[sent.links], state.links.bandwidth_bytes_per_s[sent.links])
+        )
         workers = _apart(workers, state.gpus.num_residents[gpus] > 0)
         links = _apart(links, state.links.num_jobs[sent.links] > known[sent.links])
         (colours,) = self._tell_apart(met, gpus, np.zeros(0, np.int64), [(sent, Colours(workers, sent.tuples, links))])
@@ -335,12 +337,6 @@ def _apart(colours: np.ndarray, some: np.ndarray) -> np.ndarray:
     """Return colours of which some that others have, too, are told apart."""
     shared = some & (np.bincount(colours, minlength=1)[colours] > 1)
     return np.where(shared, len(colours) + np.arange(len(colours)), colours)
-
-
-def _codes(*columns: np.ndarray) -> np.ndarray:
-    """Return a number for each row that is the same for equal rows."""
-    codes: np.ndarray = np.unique(np.stack(columns), axis=1, return_inverse=True)[1].reshape(-1)
-    return codes
 
 
 def _places_before(old: _Folded, parts: Parts) -> np.ndarray:

@@ -141,9 +141,10 @@ class GroupedDag:
         return first
 
     @cached_property
-    def _edges(self) -> list[tuple[int, int]]:
+    def _edges(self) -> np.ndarray:
         numbers = {task.name: number for number, task in enumerate(self.dag.tasks)}
-        return [(numbers[name], number) for number, task in enumerate(self.dag.tasks) for name in task.after]
+        edges = [(numbers[name], number) for number, task in enumerate(self.dag.tasks) for name in task.after]
+        return np.array(edges, np.int64).reshape(-1, 2)
 
     @property
     def finest(self) -> Partition:
@@ -228,16 +229,15 @@ class _Builder:
 
     def _waits(self) -> tuple[np.ndarray, np.ndarray]:
         """Return pairs of parts, by task and place there, of which the second waits for the first."""
-        known: dict[tuple[int, bool, int, bool], tuple[np.ndarray, np.ndarray]] = {}
+        before, after = self.of._edges.T
+        sides = self.of.group_of * 2 + self.of.computes
+        kinds, kind = np.unique(sides[before] << 32 | sides[after], return_inverse=True)
+        order = np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind))[:-1])
         earlier, later = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        group, computes = self.of.group_of.tolist(), self.of.computes.tolist()
-        for before, after in self.of._edges:
-            kinds = group[before], computes[before], group[after], computes[after]
-            if kinds not in known:
-                known[kinds] = self._meeting(*kinds)
-            first, second = known[kinds]
-            earlier.append(self.first_of_task[before] + first)
-            later.append(self.first_of_task[after] + second)
+        for one, other, edges in zip((kinds >> 32).tolist(), (kinds & 0xFFFFFFFF).tolist(), order, strict=False):
+            first, second = self._meeting(one // 2, one % 2 > 0, other // 2, other % 2 > 0)
+            earlier.append((self.first_of_task[before[edges], None] + first).ravel())
+            later.append((self.first_of_task[after[edges], None] + second).ravel())
         return np.concatenate(earlier), np.concatenate(later)
 
     def _meeting(

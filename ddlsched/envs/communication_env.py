@@ -11,8 +11,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.loop.batch.transfers import MET
-from ddlsched.envs.job_seconds import JobSeconds
-from ddlsched.envs.scheduling_env import Ask, AskedPolicy, Decision, SchedulingEnv
+from ddlsched.envs.scheduling_env import Ask, AskedPolicy, Decision, JobSeconds, SchedulingEnv
 from ddlsched.policies.choosing import begun_placement, log_share
 from ddlsched.policies.doors import PlacementPolicy
 from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView

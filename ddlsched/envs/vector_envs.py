@@ -16,10 +16,8 @@ from ddlsched.engine.loop.batch.places import PLACE_STEPS, PlaceArrays
 from ddlsched.engine.loop.batch.sizes import SIZE_STEPS, SizeArrays
 from ddlsched.engine.loop.batch.transfers import TRANSFER_STEPS, TransferArrays
 from ddlsched.engine.records.field_values import Question
-from ddlsched.envs.allocation_env import AllocationEnv
 from ddlsched.envs.communication_env import CommunicationEnv
-from ddlsched.envs.order_env import OrderEnv
-from ddlsched.envs.placement_env import PlacementEnv
+from ddlsched.envs.job_envs import AllocationEnv, OrderEnv, PlacementEnv
 from ddlsched.envs.vector_env import SchedulingVectorEnv, Wait
 from ddlsched.errors import InputError, label
 from ddlsched.plugins.names import resolve
@@ -70,7 +68,7 @@ class _StartVectorEnv(SchedulingVectorEnv):
 
 
 class OrderVectorEnv(_StartVectorEnv):
-    """Many runs of :class:`~ddlsched.envs.order_env.OrderEnv`, stepped by compiled code.
+    """Many runs of :class:`~ddlsched.envs.job_envs.OrderEnv`, stepped by compiled code.
 
     So is ``placement`` if it is an order of GPUs (:class:`~ddlsched.policies.cluster_view.TakesGpusInOrder`), such as
     ``lwf`` and ``first-fit``. Jobs must not be stopped, moved or elastic, servers not fail, ``order`` must be one that
@@ -148,7 +146,7 @@ def _orders(placement: Any, num_gpus: int) -> np.ndarray:
 
 
 class PlacementVectorEnv(_StartVectorEnv):
-    """Many runs of :class:`~ddlsched.envs.placement_env.PlacementEnv`, stepped by compiled code.
+    """Many runs of :class:`~ddlsched.envs.job_envs.PlacementEnv`, stepped by compiled code.
 
     Jobs must not be stopped, moved or elastic, servers not fail, and the order must be one that is compiled.
     Parameters are the number of runs, and those of ``PlacementEnv``.
@@ -197,7 +195,7 @@ class CommunicationVectorEnv(SchedulingVectorEnv):
 
 
 class AllocationVectorEnv(SchedulingVectorEnv):
-    """Many runs of :class:`~ddlsched.envs.allocation_env.AllocationEnv`, whose decisions are stepped by compiled code.
+    """Many runs of :class:`~ddlsched.envs.job_envs.AllocationEnv`, whose decisions are stepped by compiled code.
 
     What a round decides is carried out in Python. The order must be one that is compiled. Parameters are the number of
     runs, and those of ``AllocationEnv``.

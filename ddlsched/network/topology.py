@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import networkx as nx
     import numpy as np
 
+    from ddlsched.network.cables import Wires
     from ddlsched.network.inside import Inside
 
 __all__ = [
@@ -81,15 +82,13 @@ class Topology(Protocol):
     or None. Then the nodes of its graph, and the ends of its routes, are not servers but their network cards: the pairs
     (server, card).
 
-    One that states the inside may say which routes are alike in ``alike_routes(sources, targets)``, where both ends are
-    pairs of arrays, of servers and of cards: a number for each route, the same only if the switches are the same and
-    the cables of cards have the same latency.
+    One that has ``cables(num_servers)``, the :class:`~ddlsched.network.cables.Cables` of its graph, is given these in
+    place of the graph. It may also answer all routes at once in ``switches(sources, targets)``, where both ends are
+    pairs of arrays, of servers and of cards (0 without an inside): a row a route, its switches by number, the first
+    switch being 0, and behind them -1.
 
     One with levels of servers also has ``levels(num_servers)``: by the name of each, the narrowest first, the unit that
     each server is in (:meth:`Network.units`).
-
-    One that has ``cables(num_servers)``, the :class:`~ddlsched.network.cables.Cables` of its graph, is given these in
-    place of the graph.
     """
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
@@ -139,10 +138,8 @@ class Links(Sequence[Link]):
         Bandwidths of all, and over that of the fastest network card.
     """
 
-    def __init__(self, bytes_per_s: Sequence[float], nic_bytes_per_s: float, name_of: Callable[[int], str]) -> None:
-        import numpy as np
-
-        self.bytes_per_s = np.array(bytes_per_s, np.float64)
+    def __init__(self, bytes_per_s: np.ndarray, nic_bytes_per_s: float, name_of: Callable[[int], str]) -> None:
+        self.bytes_per_s = bytes_per_s
         self.relative = self.bytes_per_s / nic_bytes_per_s if nic_bytes_per_s else self.bytes_per_s
         self._name_of, self._made = name_of, dict[int, Link]()
 
@@ -211,7 +208,6 @@ class Network:
         """What is known of the inside of servers."""
         graph = getattr(topology, "cables", topology.graph)
         self._graph = guarded(f"topology {self._name}: graph", lambda: graph(num_servers))
-        self._numbers: dict[tuple[Node, Node], int] = {}
         self._rings: dict[tuple[int, ...], RingLinks] = {}
         self._paths: dict[tuple[Node, Node], tuple[Path, ...]] = {}
         self._own_ways: dict[tuple[Card, Card], Path] = {}
@@ -219,58 +215,69 @@ class Network:
         self._places_of_routes: dict[tuple[Node, Node], int] = {}
         self.cards = 1 if self.inside is None else self.inside.cards * self.inside.planes
         """Network cards of a server; one on several planes counts for each."""
-        nodes = [self.node((server, card)) for server in range(num_servers) for card in range(self.cards)]
-        self._check(nodes)
-        nics = [self._cable(node) for node in nodes]
-        self.nic_bytes_per_s = max((bandwidth for _, bandwidth in nics), default=0.0)
+        self._num_cards = num_servers * self.cards
+        self._wires = self._checked()
+        nics = self._wires.cards_bytes_per_s
+        self.nic_bytes_per_s = float(nics.max(initial=0.0))
         """Bandwidth of the topology's fastest network card."""
         if nic_bytes_per_s:
-            self._graph = self._graph.copy()
-        for server, bytes_per_s in (nic_bytes_per_s or {}).items():
-            for number in range(server * self.cards, (server + 1) * self.cards):
-                nics[number] = (nics[number][0], bytes_per_s)
-                self._graph.adj[nodes[number]][nics[number][0]]["bandwidth_bytes_per_s"] = bytes_per_s
+            self._replace_cards(nics, nic_bytes_per_s)
         self._gpus = tuple(gpus_of_servers or (self.cards,) * num_servers)
-        self._first_ports = tuple(accumulate(self._gpus, initial=len(nics)))
+        self._first_ports = tuple(accumulate(self._gpus, initial=self._num_cards))
         self.first_ports = np.array(self._first_ports)
         """Where the ports of each server's GPUs begin among the links, if ``inside`` is known; the first: the cards."""
         self.levels: dict[str, tuple[int, ...]] = self._levels()
         """Of each level, the narrowest first, the unit that each server is in; the first is ``server``."""
         if self.inside is not None and self.inside.by_rail and len({*self._gpus}) > 1:
             raise InputError(f"topology {self._name}: rails are apart, but servers differ in their GPUs")
-        self._cables: list[tuple[Node, Node]] = []
-        self.links: Links = self._enumerate(nodes, nics)
+        gpu_gbps = 0.0 if self.inside is None else self.inside.gpu_gbps
+        ports = np.full(self.ports.stop - self.ports.start, bytes_per_s_from_gbps(gpu_gbps))
+        bytes_per_s = np.concatenate([nics, ports, self._wires.links_bytes_per_s])
+        self.links: Links = Links(bytes_per_s, self.nic_bytes_per_s, self._name_of)
         """All links: the network cards, server by server, then the ports of GPUs if they are known, then the cables."""
 
     def node(self, card: Card) -> Node:
         """Return the node of the graph that a network card is, or its server if that has one only."""
         return card[0] if self.inside is None else card
 
-    def _check(self, nodes: Sequence[Node]) -> None:
-        name = self._name
-        if not hasattr(self._graph, "edges"):
-            raise PluginError(f"topology {name}: graph answered {self._graph!r}; expected a networkx graph")
-        for node in nodes:
-            if node not in self._graph or self._graph.degree(node) != 1:
-                what = f"server {node}" if self.inside is None else f"{node}, a server and its card,"
-                raise InputError(f"topology {name}: {what} must be a node with exactly one cable")
-        for a, b, data in self._graph.edges(data=True):
-            if not 0 < data.get("bandwidth_bytes_per_s", 0) < inf or not 0 <= data.get("latency_s", -1) < inf:
-                raise InputError(
-                    f"topology {name}: edge {a}-{b} has {dict(data)}; "
-                    "expected a finite bandwidth_bytes_per_s > 0 and latency_s >= 0"
-                )
+    def _checked(self) -> Wires:
+        """Return the cables, by number."""
+        from ddlsched.network.cables import Cables, Wires
 
-    def _cable(self, node: Node) -> tuple[Node, float]:
-        ((neighbour, data),) = self._graph.adj[node].items()
-        return neighbour, data["bandwidth_bytes_per_s"]
+        name, graph, cables = self._name, self._graph, self._graph
+        if not isinstance(cables, Cables):
+            if not hasattr(graph, "edges"):
+                raise PluginError(f"topology {name}: graph answered {graph!r}; expected a networkx graph")
+            cables = Cables.of(graph, [self.node(divmod(n, self.cards)) for n in range(self._num_cards)])
+        if (number := cables.not_by_one(self._num_cards)) is not None:
+            node = self.node(divmod(number, self.cards))
+            what = f"server {node}" if self.inside is None else f"{node}, a server and its card,"
+            raise InputError(f"topology {name}: {what} must be a node with exactly one cable")
+        if (number := cables.not_sound) is not None:
+            a, b, data = next(islice(cables.edges(), number, None))
+            raise InputError(
+                f"topology {name}: edge {a}-{b} has {data}; "
+                "expected a finite bandwidth_bytes_per_s > 0 and latency_s >= 0"
+            )
+        return Wires(cables, self._num_cards)
+
+    def _replace_cards(self, nics: np.ndarray, nic_bytes_per_s: Mapping[int, float]) -> None:
+        """Replace the bandwidth of some servers' cards; a graph's, too, as routes may look at it."""
+        if hasattr(self._graph, "adj"):
+            self._graph = self._graph.copy()
+        for server, bytes_per_s in nic_bytes_per_s.items():
+            for number in range(server * self.cards, (server + 1) * self.cards):
+                nics[number] = bytes_per_s
+                if hasattr(self._graph, "adj"):
+                    (data,) = self._graph.adj[self.node((server, number % self.cards))].values()
+                    data["bandwidth_bytes_per_s"] = bytes_per_s
 
     @property
     def racks(self) -> list[list[int]]:
         """The servers at each switch, by their first network cards, in the order of their lowest servers."""
-        racks: dict[Node, list[int]] = {}
-        for server in range(len(self._gpus)):
-            racks.setdefault(self._cable(self.node((server, 0)))[0], []).append(server)
+        racks: dict[int, list[int]] = {}
+        for server, switch in enumerate(self._wires.switch_of[:: self.cards].tolist()):
+            racks.setdefault(switch, []).append(server)
         return list(racks.values())
 
     def _levels(self) -> dict[str, tuple[int, ...]]:
@@ -304,24 +311,10 @@ class Network:
             )
         return self.levels[level]
 
-    def _enumerate(self, nodes: Sequence[Node], nics: Sequence[tuple[Node, float]]) -> Links:
-        bytes_per_s = [bandwidth for _, bandwidth in nics]
-        for number, (node, (neighbour, _)) in enumerate(zip(nodes, nics, strict=True)):
-            self._numbers[node, neighbour] = self._numbers[neighbour, node] = number
-        if self.inside is not None:
-            bytes_per_s += [bytes_per_s_from_gbps(self.inside.gpu_gbps)] * sum(self._gpus)
-        for a, b, data in self._graph.edges(data=True):
-            for cable in ((a, b), (b, a)):
-                if cable not in self._numbers:
-                    self._numbers[cable] = len(bytes_per_s)
-                    self._cables.append(cable)
-                    bytes_per_s.append(data["bandwidth_bytes_per_s"])
-        return Links(bytes_per_s, self.nic_bytes_per_s, self._name_of)
-
     def _name_of(self, link: int) -> str:
         server, card = divmod(link, self.cards)
         if link >= self.ports.stop:
-            source, target = self._cables[link - self.ports.stop]
+            source, target = self._wires.ends_of(link - self.ports.stop)
             return f"{source} to {target}"
         if link >= self.ports.start:
             server = bisect_right(self._first_ports, link) - 1
@@ -386,25 +379,25 @@ class Network:
 
     def _path(self, nodes: Sequence[Node], source: Node, target: Node) -> Path:
         """Return the path along some nodes."""
-        route = list(nodes)
+        route, wires = list(nodes), self._wires
         where = f"topology {self._name}: the route from server {source} to {target}"
         if len(route) < 3 or (route[0], route[-1]) != (source, target):
             raise InputError(f"{where} is {route}; expected the nodes from one to the other, both included")
-        cables = list(pairwise(route))
-        for cable in cables:
-            if cable not in self._numbers:
-                raise InputError(f"{where} goes from {cable[0]!r} to {cable[1]!r}; expected a cable of the graph")
-        links = tuple(self._numbers[cable] for cable in cables[1:-1])
-        return Path(links, sum(self._graph.adj[a][b]["latency_s"] for a, b in cables))
+        numbers = [wires.numbers.get(node, -1) for node in route]
+        latencies_s = []
+        for (a, b), ends in zip(pairwise(route), pairwise(numbers), strict=True):
+            if (latency_s := wires.latency_s(*ends)) is None:
+                raise InputError(f"{where} goes from {a!r} to {b!r}; expected a cable of the graph")
+            latencies_s.append(latency_s)
+        links = tuple(self.ports.stop + wires.link(*ends) for ends in pairwise(numbers[1:-1]))
+        return Path(links, sum(latencies_s))
 
     def _known_path(self, nodes: Sequence[Node], source: Node, target: Node) -> Path:
         """Return the path along some nodes; between the same switches, by cables alike, there is one."""
-        adj = self._graph.adj
-        try:
-            first, last = adj[nodes[0]][nodes[1]], adj[nodes[-1]][nodes[-2]]
-        except LookupError:
+        ends = [self._wires.numbers.get(node, -1) for node in (*nodes[:1], *nodes[-1:])]
+        if len(nodes) < 3 or min(ends) < 0 or max(ends) >= self._num_cards:
             return self._path(nodes, source, target)  # which says what is wrong
-        key = (first["latency_s"], last["latency_s"], *nodes[1:-1])
+        key = (*map(self._wires.card_latency_s, ends), *nodes[1:-1])
         if key not in self._known_paths or nodes[0] != source or nodes[-1] != target:
             self._known_paths[key] = self._path(nodes, source, target)
         return self._known_paths[key]
@@ -476,21 +469,27 @@ class Network:
         """Return the topology's own route from one card to another."""
         path = self._own_ways.get((source, target))
         if path is None:
-            ends = (source, target) if self.inside is not None else (source[0], target[0])
+            ends = self.node(source), self.node(target)
             path = guarded(lambda: f"topology {self._name}: route", lambda: self.route(*ends))
             self._own_ways[source, target] = path
         return path
 
-    def alike_routes(self, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Return a number for each two cards; two with the same have the same links between switches on their route."""
-        import numpy as np
+    def own_ways(self, sources: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the links between switches on the own routes between cards, a row each and -1 behind, and latencies.
 
-        numbers: np.ndarray = sources * self.first_ports[0] + targets
-        alike = getattr(self._topology, "alike_routes", None)
-        if alike is not None and self.inside is not None:
-            ends = np.divmod(sources, self.cards), np.divmod(targets, self.cards)
-            numbers = np.asarray(guarded(f"topology {self._name}: alike_routes", lambda: alike(*ends)), np.int64)
-        return numbers
+        Cards are given by number. It is None where the topology answers routes one by one.
+        """
+        answer = getattr(self._topology, "switches", None)
+        if answer is None:
+            return None
+        ends = [(cards // self.cards, cards % self.cards) for cards in (sources, targets)]
+        switches = guarded(f"topology {self._name}: switches", lambda: answer(*ends))
+        links, latency_s, wrong = self._wires.along(switches, sources, targets)
+        for row in wrong[:1].tolist():
+            route = self._wires.route(switches[row], sources[row], targets[row])
+            self._path(route, route[0], route[-1])  # says what is wrong
+        links[links >= 0] += self.ports.stop
+        return links, latency_s
 
 
 def neighbours(num_servers: int, size: int) -> list[int]:

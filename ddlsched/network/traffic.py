@@ -190,9 +190,11 @@ class Pattern(NamedTuple):
     ends: np.ndarray
     found: dict[bytes, tuple[Traffic, np.ndarray, np.ndarray]]
 
-    def learn(self, form: bytes, domains: Sequence[int], network: Network, way: Way) -> None:
-        """Find the traffic for a form of paths, which is that between these domains."""
-        traffic = _totals([_crossed(each, domains, network, way) for each in self.moved], network, has_bytes=True)
+    def learn(self, form: bytes, domains: Sequence[int], network: Network, paths: Sequence[Path]) -> None:
+        """Find the traffic for a form of paths, which is that between these domains, along ``paths``, one a hop."""
+        hops = iter(paths)
+        crossed = [_crossed(each, domains, network, lambda *_: next(hops)) for each in self.moved]
+        traffic = _totals(crossed, network, has_bytes=True)
         cards, servers = network.cards, 1 if network.inside is None else network.inside.servers
         first = [domain * servers * cards for domain in domains]
         own = {first[a] + card: (a, card) for a, card in (*self.ends[:, :2].tolist(), *self.ends[:, 2:].tolist())}

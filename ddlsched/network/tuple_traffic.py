@@ -87,11 +87,16 @@ class _Lying(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """Some of the tuples that lie alike, joined by paths of one form, and the links between switches of each."""
+    """Some of the tuples that lie alike, joined by paths of one form.
+
+    ``between`` are the links between switches of each, ``links`` and ``latency_s`` the paths of the first, hop by hop.
+    """
 
     key: bytes
     rows: np.ndarray
     between: np.ndarray
+    links: np.ndarray
+    latency_s: np.ndarray
 
 
 class TupleTraffic:
@@ -120,6 +125,7 @@ class TupleTraffic:
         self._ways = _Ways(network, way)
         inside = network.inside
         self._width = network.cards * (1 if inside is None else inside.servers)
+        self._ranks_of: dict[bytes, tuple[Rank, ...]] = {}
         self._lying: dict[int, tuple[Tuples, list[_Lying]]] = {}
         self._forms: dict[tuple[int, int, bytes], list[_Form]] = {}
 
@@ -153,7 +159,7 @@ class TupleTraffic:
 
     def _alike(self, tuples: Tuples) -> list[_Lying]:
         if id(tuples) not in self._lying:
-            self._lying[id(tuples)] = tuples, [*_lying(self._ranks, tuples)]
+            self._lying[id(tuples)] = tuples, [*_lying(self._ranks, tuples, self._ranks_of)]
         return self._lying[id(tuples)][1]
 
     def _ends(self, each: _Lying, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
@@ -174,7 +180,9 @@ class TupleTraffic:
             self._forms[key] = self._forms_of(each, pattern)
         for form in self._forms[key]:
             if form.key not in pattern.found:
-                pattern.learn(form.key, each.domains[form.rows[0]].tolist(), self._network, self._ways.way)
+                hops = zip(form.links, form.latency_s.tolist(), strict=True)
+                paths = [Path(tuple(own[own >= 0].tolist()), latency_s) for own, latency_s in hops]
+                pattern.learn(form.key, each.domains[form.rows[0]].tolist(), self._network, paths)
             traffic, cards, ports = pattern.found[form.key]
             domains = each.domains[form.rows]
             at_cards = domains[:, cards[:, 0]] * self._width + cards[:, 1]
@@ -185,14 +193,23 @@ class TupleTraffic:
     def _forms_of(self, each: _Lying, pattern: Pattern) -> list[_Form]:
         count = len(each.tuples)
         sources, targets = self._ends(each, pattern)
-        numbers = self._ways.numbers(sources.ravel(), targets.ravel())
-        crossed = self._ways.links[numbers].reshape(count, -1)
-        ordered, new, places = _places(crossed)
+        links, latency_s = self._ways.between(sources.ravel(), targets.ravel())
+        width = links.shape[1]
+        links, latency_s = links.reshape(count, -1), latency_s.reshape(count, -1)
+        ordered, new, places = _places(links)
         new &= ordered >= 0
-        places = np.where(crossed >= 0, places - (ordered[:, :1] < 0), -1)
-        latency = self._ways.latency_s[numbers].view(np.int64).reshape(count, -1)
-        forms = np.concatenate([latency, places], axis=1)
-        return [_Form(forms[rows[0]].tobytes(), rows, _kept(ordered[rows], new[rows])) for rows in _alike_rows(forms)]
+        places = np.where(links >= 0, places - (ordered[:, :1] < 0), -1)
+        forms, hops = np.concatenate([latency_s.view(np.int64), places], axis=1), latency_s.shape[1]
+        return [
+            _Form(
+                forms[rows[0]].tobytes(),
+                rows,
+                _kept(ordered[rows], new[rows]),
+                links[rows[0]].reshape(hops, width),
+                latency_s[rows[0]],
+            )
+            for rows in _alike_rows(forms)
+        ]
 
 
 class _Ways:
@@ -206,10 +223,17 @@ class _Ways:
         """Of each path the links between switches, and behind them -1."""
         self.latency_s = np.zeros(0)
 
+    def between(self, sources: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the links between switches on the path from each card to another, -1 behind, and its latency."""
+        found = None if self.asks else self._network.own_ways(sources, targets)
+        if found is None:
+            numbers = self.numbers(sources, targets)
+            found = self.links[numbers], self.latency_s[numbers]
+        return found
+
     def numbers(self, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Return the number of the path from each card to another; cards by number."""
-        pairs, cards = sources * self._network.first_ports[0] + targets, self._network.cards
-        keys = pairs if self.asks else self._network.alike_routes(sources, targets)
+        keys, cards = sources * self._network.first_ports[0] + targets, self._network.cards
         different, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         paths = list[Path]()
         for place in np.sort(first).tolist():
@@ -230,7 +254,7 @@ class _Ways:
         self.latency_s = np.concatenate([self.latency_s, [path.latency_s for path in paths]])
 
 
-def _lying(ranks: np.ndarray, tuples: Tuples) -> Iterator[_Lying]:
+def _lying(ranks: np.ndarray, tuples: Tuples, known: dict[bytes, tuple[Rank, ...]]) -> Iterator[_Lying]:
     sizes = np.diff(tuples.first)
     for size in np.unique(sizes).tolist():
         numbers = np.flatnonzero(sizes == size)
@@ -238,8 +262,9 @@ def _lying(ranks: np.ndarray, tuples: Tuples) -> Iterator[_Lying]:
         ordered, new, places = _places(own[:, :, 0])
         lies = np.stack([places, own[:, :, 1], own[:, :, 2]], axis=2)
         for rows in _alike_rows(lies.reshape(len(numbers), -1)):
-            alike = tuple(Rank(*rank) for rank in lies[rows[0]].tolist())
-            yield _Lying(numbers[rows], _kept(ordered[rows], new[rows]), alike)
+            if (key := (lie := lies[rows[0]]).tobytes()) not in known:
+                known[key] = tuple(map(Rank._make, lie.tolist()))
+            yield _Lying(numbers[rows], _kept(ordered[rows], new[rows]), known[key])
 
 
 def _places(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -261,7 +286,11 @@ def _kept(rows: np.ndarray, where: np.ndarray) -> np.ndarray:
 
 def _alike_rows(rows: np.ndarray) -> list[np.ndarray]:
     """Return the numbers of equal rows, in the order of the first of each."""
-    known: dict[bytes, int] = {}
-    classes = [known.setdefault(row.tobytes(), len(known)) for row in rows]
-    order = np.argsort(classes, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(classes))[:-1])
+    weights = np.random.default_rng(0).integers(1 << 62, size=rows.shape[1])
+    sums = rows @ weights  # equal for equal rows; for others seldom
+    _, first, classes = np.unique(sums, return_index=True, return_inverse=True)
+    if (rows[first[classes]] != rows).any():
+        _, first, classes = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))
+    order = np.argsort(rank[classes.reshape(-1)], kind="stable")
+    return np.split(order, np.cumsum(np.bincount(rank[classes.reshape(-1)]))[:-1])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,7 +27,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
 from ddlsched.plugins.user_files import class_in_file
 
-__all__ = ["KINDS", "Kind", "Maker", "made_by", "made_of_text", "maker", "names", "resolve", "resolve_bundle"]
+__all__ = ["KINDS", "Charts", "Kind", "Maker", "made_by", "made_of_text", "maker", "names", "resolve", "resolve_bundle"]
+
 
 Made = TypeVar("Made")
 Kind: TypeAlias = Literal[
@@ -267,13 +268,15 @@ def made_of_text(where: str, maker: Callable[..., Made], text: str) -> Made:
 
 def _parameters(where: str, maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     try:
-        found = _signature(maker).parameters
+        read = _signature if isinstance(maker, Hashable) else _signature.__wrapped__
+        found = read(maker).parameters
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: its parameters are unknown ({error}); expected a class") from None
     rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: parameter for name, parameter in found.items() if parameter.kind not in rest}
 
 
+@lru_cache
 def _signature(maker: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(maker, eval_str=True)
@@ -315,3 +318,26 @@ def _parse_value(where: str, kind: Any, text: str) -> Any:
     if numbers and str not in accepted:
         raise InputError(f"{where}: {text!r} is not {'a number' if float in numbers else 'a whole number'}")
     return text
+
+
+class Charts:
+    """An attribute that a registered class makes of its owner when it is asked for, such as ``result.plot``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.__doc__ = f"Charts, by the entry point ``{name}`` of the group ``ddlsched.charts``."
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        """Return what is made of the owner.
+
+        Raises
+        ------
+        PluginError
+            Nobody has registered a class that draws it.
+        """
+        if owner is None:
+            return self
+        points = _all_entry_points().select(group="ddlsched.charts", name=self._name)
+        if not points:
+            raise PluginError(f"nobody draws a {self._name}; expected ddlsched installed anew (pip install -e .)")
+        return next(iter(points)).load()(owner)

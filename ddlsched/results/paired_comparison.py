@@ -172,14 +172,15 @@ def _compared(values: pd.Series, baseline: pd.Series, metric: str) -> dict[str, 
         return unknown | {"verdict": "undecided" if metric in _JUDGED else NOT_JUDGED}
     deciding = paired_difference(values, baseline)
     row = _fields("difference", deciding) | dict.fromkeys(_names("change"), np.nan)
-    p = p_value(values - baseline)
+    compared = np.asarray(values - baseline)
     if metric not in BY_DIFFERENCE and (values > 0.0).all() and (baseline > 0.0).all():
         deciding = paired_change(values, baseline)
         row |= _fields("change", deciding)
-        p = p_value(log_ratios(values, baseline))
+        compared = log_ratios(values, baseline)
     if metric not in _JUDGED:
         return row | {"verdict": NOT_JUDGED, "p_value": np.nan}
-    return row | {"verdict": verdict(deciding, smaller_is_better=metric not in _LARGER_IS_BETTER), "p_value": p}
+    found = verdict(deciding, smaller_is_better=metric not in _LARGER_IS_BETTER)
+    return row | {"verdict": found, "p_value": p_value(compared)}
 
 
 def _names(name: str) -> tuple[str, str, str]:

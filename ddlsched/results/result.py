@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.engine.records.field_values import JobState
-from ddlsched.plugins.charts import Charts
+from ddlsched.errors import PluginError, label
+from ddlsched.plugins.names import Charts
 from ddlsched.results.slices import RunRecords, timeline_table
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.rescale import Rescale
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from ddlsched.network.contention import ContentionModel
     from ddlsched.workload.job import Workload
 
-__all__ = ["PHASES", "PHASE_FIELDS", "Result"]
+__all__ = ["COUNTS", "PHASES", "PHASE_FIELDS", "Result", "door_counts", "refuse_faster_than_links"]
+
 
 PHASE_FIELDS = {
     "queueing_s": "queueing_ns",
@@ -145,10 +147,10 @@ class Result(RunRecords):
             "counted": self._counted,
         }
         frame = pd.DataFrame(columns)
-        for label in ("model", "user"):
-            values = [getattr(job, label) for job in self.workload]
+        for name in ("model", "user"):
+            values = [getattr(job, name) for job in self.workload]
             if any(value is not None for value in values):
-                frame[label] = values
+                frame[name] = values
         return frame
 
     @cached_property
@@ -314,3 +316,59 @@ class Result(RunRecords):
 
 def _seconds(times_ns: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.where(known, times_ns / NS_PER_S, np.nan)
+
+
+COUNTS = {
+    "stops": "Stops by the order",
+    "moves": "Moves by the placement",
+    "state_bytes": "State over the network (GB)",
+    "inside_bytes": "Over ports of GPUs (GB)",
+}
+"""What is counted, and what tables call it; bytes in units of 1e9."""
+
+
+def door_counts(result: Result) -> dict[str, float]:
+    """Return the counts of a run, by the keys of :data:`COUNTS`.
+
+    ``stops`` and ``moves`` are of running jobs, by policies; ``state_bytes`` what these jobs were to take along to
+    other servers, each byte once; ``inside_bytes`` what went over the ports of GPUs towards others of their server,
+    where the topology states the inside of servers, added up over the ports.
+    """
+    finished = result.finished
+    moves = sum(departure.moved for departure in finished.departures)
+    port_bytes = finished.state.links.bytes[finished.network.ports]
+    return {
+        "stops": len(finished.departures) - moves,
+        "moves": moves,
+        "state_bytes": sum(stay.state_bytes for stay in finished.stays),
+        "inside_bytes": float(np.sum(port_bytes)),
+    }
+
+
+_ROUNDING = 1.01
+
+
+def refuse_faster_than_links(result: Result) -> None:
+    """Refuse the run of a contention model whose transfers were faster than the links that they crossed.
+
+    A model that is meant to be, such as one of a network without contention, says ``exceeds_links = True``.
+
+    Raises
+    ------
+    PluginError
+        A link carried more bytes than its bandwidth allows in the time in which a transfer was on it.
+    """
+    meant = getattr(result.contention, "exceeds_links", False)
+    if meant or not getattr(result.contention, "conserves_bytes", True):
+        return
+    links, records = result.finished.network.links, result.finished.state.links
+    # A transfer lasts whole nanoseconds, so that many of few bytes seem faster than they were.
+    rounded_s = int(result.finished.state.run[0].events) / NS_PER_S
+    most_bytes = links.bytes_per_s * (records.busy_ns / NS_PER_S * _ROUNDING + rounded_s)
+    for number in np.flatnonzero(records.bytes > most_bytes)[:1].tolist():
+        link, carried_bytes, busy_s = links[number], records.bytes.item(number), records.busy_ns.item(number) / NS_PER_S
+        raise PluginError(
+            f"contention {label(result.contention)}: link {link.name} carried {carried_bytes:.4g} bytes in the "
+            f"{busy_s:.4g} s in which it was busy; expected at most its {link.bandwidth_bytes_per_s:.4g} B/s "
+            "(a faster card: --topology star:nic_gbps=...)"
+        )

@@ -240,13 +240,12 @@ def by_seed(runs: pd.DataFrame, metric: str, *, by: str = "policy") -> pd.DataFr
         raise InputError(f"{metric}: there are no runs; expected at least one")
     if runs.duplicated([by, "seed"]).any():
         raise InputError(f"{metric}: a {by} has two runs of one seed; expected one run a seed")
-    seeds = set(runs["seed"])
-    for label, own in runs.groupby(by, sort=False)["seed"]:
-        if missing := sorted(seeds - set(own)):
-            raise InputError(
-                f"{metric}: {label!r} has no run of seeds {missing[:5]}; expected every {by} on every seed"
-            )
-    return runs.pivot(index="seed", columns=by, values=metric)[list(dict.fromkeys(runs[by]))]
+    labels, seeds = list(dict.fromkeys(runs[by])), set(runs["seed"])
+    if len(runs) < len(labels) * len(seeds):
+        lacking = {label: sorted(seeds - set(runs.loc[runs[by] == label, "seed"])) for label in labels}
+        label, missing = next(each for each in lacking.items() if each[1])
+        raise InputError(f"{metric}: {label!r} has no run of seeds {missing[:5]}; expected every {by} on every seed")
+    return runs.pivot(index="seed", columns=by, values=metric)[labels]
 
 
 def _checked(values: Numbers) -> np.ndarray:

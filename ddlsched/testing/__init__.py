@@ -12,7 +12,6 @@ pytest then runs every check of the door on the policy.
 from __future__ import annotations
 
 from ddlsched.testing.admission_conformance import AdmissionConformance
-from ddlsched.testing.collective_conformance import CollectiveConformance
 from ddlsched.testing.examples import example_network, example_workload, python_form
 from ddlsched.testing.handmade import (
     capacity_view,
@@ -26,6 +25,7 @@ from ddlsched.testing.handmade import (
     transfer_view,
 )
 from ddlsched.testing.network_conformance import (
+    CollectiveConformance,
     CommunicationConformance,
     ContentionConformance,
     PathConformance,

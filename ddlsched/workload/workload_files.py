@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +29,111 @@ from ddlsched.io.tables import (
     readable,
 )
 from ddlsched.network.traffic import collective_for
-from ddlsched.workload import elastic_job_files
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.groups import checked_groups
 from ddlsched.workload.job import MAX_PRIORITY, TEXTS, Job, Workload
+from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["read_workload", "refuse_suffix", "workload_table", "write_workload"]
+__all__ = ["read_curve", "read_workload", "refuse_suffix", "workload_table", "write_workload"]
+
+
+ELASTIC_REQUIRED = ("job_id", "arrival_s", "samples", "curve", "gpu_batch", "max_gpus")
+_COUNTS = ("min_gpus", "min_batch", "max_batch")
+_AMOUNTS = ("message_bytes", "gpu_memory_mb")
+ELASTIC_OPTIONAL = (*_COUNTS, *_AMOUNTS, "model", "user")
+
+_CURVES = {"throughput": ThroughputCurve, "batch": BatchCurve, "linear": LinearCurve}
+_POINTS = {"throughput": ("num_gpus", "samples_per_s"), "batch": ("gpu_batch", "seconds")}
+_TABLES = {"gpus": ("throughput", "samples_per_s"), "gpu_batch": ("batch", "seconds")}
+
+
+def elastic_job_of(where: str, row: Mapping[str, Any]) -> ElasticJob:
+    """Return the elastic job that an object of a JSON workload describes; its field names are known.
+
+    Raises
+    ------
+    InputError
+        With the place, the field, its value and what is expected.
+    """
+    job_id = cell_text(where, "job_id", row["job_id"])
+    if job_id is None:
+        raise InputError(f"{where}, column job_id: is empty; expected a unique id")
+    fields: dict[str, Any] = {"job_id": job_id, "arrival_s": cell_time_s(where, "arrival_s", row["arrival_s"])}
+    fields |= {name: cell_whole(where, name, row[name]) for name in ("samples", "gpu_batch", "max_gpus")}
+    fields |= {name: cell_whole(where, name, row[name]) for name in _COUNTS if row.get(name) is not None}
+    fields |= {name: cell_number(where, name, row[name]) for name in _AMOUNTS if row.get(name) is not None}
+    fields |= {name: cell_text(where, name, row.get(name)) for name in ("model", "user")}
+    fields["curve"] = _curve_of(f"{where}, field curve", row["curve"])
+    return located(where, lambda: ElasticJob(**fields))
+
+
+def _curve_of(where: str, given: Any) -> ScalingCurve:
+    kind = given.get("kind") if isinstance(given, dict) else None
+    if not isinstance(given, dict) or not isinstance(kind, str) or kind not in _CURVES:
+        shown = abbreviated(kind if isinstance(given, dict) else given)
+        raise InputError(f"{where}: its kind is {shown}; expected an object with the kind throughput, batch or linear")
+    needed = _POINTS.get(kind, ("fixed_s", "sample_s"))
+    for name in given:
+        if name not in (*needed, "kind"):
+            raise InputError(f"{where}: unknown field {name!r}.{did_you_mean(name, needed)}")
+    for name in needed:
+        if name not in given:
+            raise InputError(f"{where}: field {name!r} is missing; expected {', '.join(needed)}")
+    if kind == "linear":
+        linear = {name: cell_time_s(where, name, given[name]) for name in needed}
+        return located(where, lambda: LinearCurve(**linear))
+    for name in needed:
+        if not isinstance(given[name], list):
+            raise InputError(f"{where}, field {name}: is {abbreviated(given[name])}; expected a list of numbers")
+    first = tuple(cell_whole(where, needed[0], value) for value in given[needed[0]])
+    second = tuple(cell_number(where, needed[1], value) for value in given[needed[1]])
+    curve: ScalingCurve = located(where, lambda: _CURVES[kind](**{needed[0]: first, needed[1]: second}))
+    return curve
+
+
+def json_of(job: ElasticJob) -> dict[str, Any]:
+    """Return the object of a JSON workload that describes a job.
+
+    Raises
+    ------
+    InputError
+        Its curve is none of this package's, or it has a cost of changes of its own, which files do not hold.
+    """
+    kinds = {curve: kind for kind, curve in _CURVES.items()}
+    if type(job.curve) not in kinds or job.rescale_cost is not None:
+        raise InputError(f"job {job.job_id!r} has a curve or a rescale cost of its own, which a file cannot hold")
+    row = {name: getattr(job, name) for name in (*ELASTIC_REQUIRED, *ELASTIC_OPTIONAL) if name != "curve"}
+    curve = {"kind": kinds[type(job.curve)], **asdict(job.curve)}  # type: ignore[call-overload]
+    return {name: value for name, value in row.items() if value is not None} | {"curve": curve}
+
+
+def read_curve(path: str | Path) -> ScalingCurve:
+    """Read a measured curve from CSV: columns gpus, samples_per_s, or gpu_batch, seconds (of one GPU).
+
+    Raises
+    ------
+    InputError
+        With file, row, column, value and what is expected.
+    """
+    return readable(Path(path), "a measured scaling curve (CSV)", _read_curve)
+
+
+def _read_curve(path: Path) -> ScalingCurve:
+    first = "gpu_batch" if "gpu_batch" in read_text(path).partition("\n")[0] else "gpus"
+    kind, second = _TABLES[first]
+    rows = [
+        (cell_whole(where, first, row[first]), cell_number(where, second, row[second]))
+        for where, row in csv_rows(path, (first, second), ())
+    ]
+    names = _POINTS[kind]
+    columns = zip(names, zip(*rows, strict=True), strict=True) if rows else ((name, ()) for name in names)
+    curve: ScalingCurve = located(str(path), lambda: _CURVES[kind](**dict(columns)))
+    return curve
+
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
 _FOR_ALL = (*TEXTS, "time_limit_s", "priority")
@@ -156,7 +252,7 @@ def _job_of_json(where: str, row: Any) -> Job:
         )
     kinds = {
         "tasks": (_JSON_FIELDS, ("tasks", "groups", *_FOR_ALL)),
-        "samples": (elastic_job_files.REQUIRED, elastic_job_files.OPTIONAL),
+        "samples": (ELASTIC_REQUIRED, ELASTIC_OPTIONAL),
     }
     needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
     for name in row:
@@ -167,7 +263,7 @@ def _job_of_json(where: str, row: Any) -> Job:
             raise InputError(f"{where}: field {name!r} is missing; expected {', '.join(needed)}")
     if "tasks" in row:
         return _dag_job(where, row)
-    return elastic_job_files.elastic_job_of(where, row) if "samples" in row else _job_of_row(where, row)
+    return elastic_job_of(where, row) if "samples" in row else _job_of_row(where, row)
 
 
 def _is_task(task: Any) -> bool:
@@ -256,5 +352,5 @@ def _row_of_job(job: Job) -> dict[str, Any]:
 
 def _json_of_job(job: Job) -> dict[str, Any]:
     if isinstance(job, ElasticJob):
-        return elastic_job_files.json_of(job)
+        return json_of(job)
     return {name: value for name, value in _row_of_job(job).items() if value is not None}

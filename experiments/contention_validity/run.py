@@ -18,7 +18,7 @@ import pairs
 import pandas as pd
 import placements
 
-from ddlsched.cli.output import status
+from ddlsched.cli.reporting import status
 from experiments.commands import PUBLIC_DATA, new_parser, write_tables
 
 HALVES = 50

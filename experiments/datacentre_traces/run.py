@@ -18,8 +18,7 @@ from parts import table as part_table
 from regimes import REGIMES, grid
 from tables import placement_table, regime_table, values
 
-from ddlsched.cli.output import status
-from ddlsched.cli.reporting import reported
+from ddlsched.cli.reporting import reported, status
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
 from experiments.commands import PUBLIC_DATA, new_parser, sweep_command, write_tables
 

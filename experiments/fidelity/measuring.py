@@ -12,7 +12,7 @@ import alone
 import mixes
 import pandas as pd
 
-from ddlsched.cli.output import notice
+from ddlsched.cli.reporting import notice
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.io.files import replacing
 from ddlsched.real.calibration.measurements import read_measurements

@@ -21,8 +21,7 @@ import measuring
 import mixes
 import pandas as pd
 
-from ddlsched.cli.output import notice
-from ddlsched.cli.reporting import interrupted, reported
+from ddlsched.cli.reporting import interrupted, notice, reported
 from ddlsched.errors import InputError
 from ddlsched.real.calibration.measurements import Reach, read_measurements
 from ddlsched.real.calibration.shares import read_alone, read_shares, wait_text

@@ -15,8 +15,7 @@ from lublin import nodes_and_run_s
 from parallel import Workers
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.cluster.idle_logs import Busy, idle_between
-from ddlsched.cluster.idle_trace import IdleTrace
+from ddlsched.cluster.idle_trace import Busy, IdleTrace, idle_between
 from ddlsched.errors import InputError
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from published_plan import first_replica_plan
 
-from ddlsched.checkpoints.change_cost import Site, reconfiguration_s
+from ddlsched.checkpoints.change_cost import Site, reconfiguration_s, staying
 from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.plan import ReshardPlan, plan
-from ddlsched.checkpoints.rank_placement import staying
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 
 __all__ = ["Moved", "central_s", "collection", "lost_with", "moved", "stored_bytes"]

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from counting import STEP_S, step_s
 
-from ddlsched.cluster.idle_logs import expand_hosts
+from ddlsched.cluster.idle_trace import expand_hosts
 from ddlsched.errors import SimulationError
 from ddlsched.real.live.programs import BATCH
 from ddlsched.real.slurm.local_cluster import LocalSlurm

@@ -18,8 +18,7 @@ import pandas as pd
 from main_queue import FILLERS, TRAINING, run_beside
 from nodes_chart import nodes_chart
 
-from ddlsched.cli.output import emit, notice
-from ddlsched.cli.reporting import reported
+from ddlsched.cli.reporting import emit, notice, reported
 from ddlsched.comparisons.charts.style import save
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing

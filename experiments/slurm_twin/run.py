@@ -19,8 +19,7 @@ from predictions import USUAL, Taken, taken
 from real import run_for_real
 from scenarios import SCENARIOS, Scenario
 
-from ddlsched.cli.output import emit, notice
-from ddlsched.cli.reporting import reported
+from ddlsched.cli.reporting import emit, notice, reported
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from jobs_by_hand import data_parallel_job
 
 import ddlsched
-from algorithms.optimal.bound import average_jct_bound_s, jct_bound
+from algorithms.optimal.bound import Phases, Prices, average_jct_bound_s, dual_value_s, jct_bound, least_mean_busy_s
 from algorithms.optimal.exact import optimum
-from algorithms.optimal.interval_programme import Phases, Prices, dual_value_s, least_mean_busy_s
 from ddlsched import Cluster, DataParallelIteration, Workload
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError

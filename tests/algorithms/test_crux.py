@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 
 import ddlsched
-from algorithms.contention.compression import compressed, cut_of
-from algorithms.contention.crux import MOST, Crux, Load, correction_factor, priorities, sent_s, start_share
+from algorithms.contention.crux import (
+    MOST,
+    Crux,
+    Load,
+    compressed,
+    correction_factor,
+    cut_of,
+    priorities,
+    sent_s,
+    start_share,
+)
 from algorithms.path.crux import CruxPaths
 from ddlsched.errors import InputError
 from ddlsched.testing import flow_view, job_view, link_loads

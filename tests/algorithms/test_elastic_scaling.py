@@ -13,15 +13,13 @@ from ortools.sat.python import cp_model
 from strategies import examples
 
 import ddlsched
-from algorithms.allocation.elastic_scaling import ElasticScaling, packed
-from algorithms.allocation.programme import best_counts
+from algorithms.allocation.elastic_scaling import ElasticScaling, analyse, best_counts, packed
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.testing import capacity_view, elastic_job_view
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.generators.elastic_mix import CATEGORIES, elastic_mix
 from ddlsched.workload.rescale import ConstantRescaleCost
-from ddlsched.workload.scalability import analyse
 from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ThroughputCurve
 
 # ---- the programme

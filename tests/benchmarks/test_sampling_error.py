@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import sampling_error
 
-from ddlsched.results.sampled import STATED
+from ddlsched.results.draws import STATED
 
 
 def test_what_is_stated_of_a_class_is_what_the_table_has_rounded_up() -> None:

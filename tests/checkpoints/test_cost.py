@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddlsched.checkpoints.change_cost import PlannedRescaleCost, ReplicaRule, Site, link_bytes, reconfiguration_s
+from ddlsched.checkpoints.change_cost import (
+    PlannedRescaleCost,
+    ReplicaRule,
+    Site,
+    link_bytes,
+    reconfiguration_s,
+    staying,
+)
 from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.plan import plan
-from ddlsched.checkpoints.rank_placement import staying
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.cluster.cluster import Cluster

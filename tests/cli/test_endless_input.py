@@ -9,11 +9,11 @@ import pytest
 from command_line import refused, run
 from golden_cases import FOLDER
 
-from ddlsched.cluster.idle_logs import from_sacct, from_swf
+from ddlsched.cluster.idle_trace import from_sacct, from_swf
 from ddlsched.errors import InputError
 from ddlsched.io import reading
-from ddlsched.workload.elastic_job_files import read_curve
 from ddlsched.workload.traces.trace_formats import FORMATS
+from ddlsched.workload.workload_files import read_curve
 
 JOBS = str(FOLDER / "case1.csv")
 MEASURED = str(Path(__file__).parents[2] / "experiments" / "fidelity" / "measured" / "calibration.csv")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddlsched.cluster.cloud_instances import CloudInstances, capacity_of
+from ddlsched.cluster.capacity import CloudInstances, capacity_of
 from ddlsched.errors import InputError
 
 DAY_S = 86_400.0

@@ -14,8 +14,7 @@ from algorithms.placement.first_fit import FirstFit
 from ddlsched.comparisons import fields
 from ddlsched.comparisons.compare import planned
 from ddlsched.comparisons.run_plan import ComparisonPlan
-from ddlsched.comparisons.settings import Settings, checked_settings
-from ddlsched.comparisons.yaml_file import read_yaml
+from ddlsched.comparisons.settings import Settings, checked_settings, read_yaml
 from ddlsched.errors import FaultyInputError, InputError, PluginError
 
 SMALL = "microsoft-160:scale=0.002"

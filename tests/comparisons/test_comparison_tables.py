@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddlsched.comparisons.comparison_tables import compare_everywhere
-from ddlsched.results.classes import compare_classes
+from ddlsched.comparisons.comparison_tables import compare_classes, compare_everywhere
 from ddlsched.results.paired_comparison import compare_runs, with_holm
 
 SEEDS = range(1, 9)

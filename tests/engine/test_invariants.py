@@ -142,6 +142,18 @@ def samples_hold_all_that_was_computed(setting: Setting, result: Result) -> None
         assert samples["time_s"].iloc[-1] == pytest.approx(result.finished.end_ns / 1e9)
 
 
+def samples_are_evenly_spaced_and_count_what_is_recorded(setting: Setting, result: Result) -> None:
+    times_ns = np.rint(result.samples["time_s"].to_numpy() * 1e9).astype(np.int64)
+    spans_ns = np.diff(times_ns, prepend=0)
+    assert (spans_ns[:-1] == spans_ns[:1]).all()
+    computing, sending, stays = compute_slices(result), transfer_slices(result), result.finished.stays
+    for row, span_ns, now_ns in list(zip(result.samples.itertuples(), spans_ns, times_ns, strict=True))[:-1:9]:
+        assert row.allocated_gpus == len({gpu for s in stays if s.from_ns <= now_ns < s.to_ns for gpu in s.gpus})
+        assert row.active_transfers == ((sending["start_ns"] <= now_ns) & (sending["end_ns"] > now_ns)).sum()
+        busy_ns = computing["end_ns"].clip(upper=now_ns) - computing["start_ns"].clip(lower=now_ns - span_ns)
+        assert row.busy_gpus * span_ns == pytest.approx(busy_ns.clip(lower=0).sum(), abs=1.0)
+
+
 DEMANDS = (
     a_gpu_computes_one_task_at_a_time_and_all_that_is_counted,
     a_gpu_computes_only_for_jobs_placed_on_it_and_only_while_its_server_is_up,
@@ -150,6 +162,7 @@ DEMANDS = (
     no_link_carries_more_than_it_can,
     a_jobs_time_is_at_least_its_compute_and_all_told,
     samples_hold_all_that_was_computed,
+    samples_are_evenly_spaced_and_count_what_is_recorded,
 )
 
 

@@ -169,7 +169,7 @@ def test_all_is_as_in_single_environments(case: str) -> None:
             assert infos["now_s"][number] == pytest.approx(info["now_s"], rel=1e-12)
             if not ended[number]:
                 for name in observation:
-                    assert seen[name][number] == pytest.approx(observation[name], rel=1e-6, abs=1e-7), name
+                    np.testing.assert_allclose(seen[name][number], observation[name], 5e-7, 5e-8, err_msg=name)
         actions = rng.integers(0, vector.single_action_space.n, NUM_ENVS)
         seen, rewards, terminated, truncated, infos = vector.step(actions)
         for number, env in enumerate(singles):

@@ -12,8 +12,7 @@ from experiment_scripts import scripts_of
 from measurements import DATA, needs_data
 
 from ddlsched.errors import InputError
-from ddlsched.training.recorded.rank_steps import RankCommunication, RankTrace
-from ddlsched.training.recorded.wall_time import WallTime
+from ddlsched.training.recorded.rank_steps import RankCommunication, RankTrace, WallTime
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
 run, astra_sim, rebucketing, measured, phases, together, processors = scripts_of(

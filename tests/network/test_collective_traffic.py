@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from ddlsched.network.contention import EqualShare, Linear, ring_bytes
 from ddlsched.network.inside import Inside
 from ddlsched.network.topology import Network, Topology
 from ddlsched.network.traffic import Traffic, traffic_of
+from ddlsched.network.tuple_traffic import _alike_rows
 from topologies.leaf_spine import LeafSpine
 from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
@@ -319,3 +321,9 @@ def test_what_is_no_inside_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=fault):
             make()
+
+
+def test_rows_whose_sums_are_equal_are_told_apart() -> None:
+    first, second = np.random.default_rng(0).integers(1 << 62, size=2).tolist()  # the weights
+    rows = np.array([[0, first], [second, 0], [0, first]])
+    assert [each.tolist() for each in _alike_rows(rows)] == [[0, 2], [1]]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
-import mutants
 import pytest
-from mutants import Mutant, Notices, covering, drawn, mutants_of, told
+from mutants import ROOT, drawn, mutants_of, told
 
 SOURCE = b'''"""Text 1 + 2."""
 from typing import TYPE_CHECKING
@@ -45,42 +47,85 @@ def test_item_27_every_kind_of_fault_is_put_in_and_nothing_that_is_only_said() -
 
 
 def test_item_27_the_same_seed_draws_the_same_faults_and_all_of_them_are_programs() -> None:
-    first = drawn(["ddlsched/network", "topologies"], 3, 60)
-    assert first == drawn(["ddlsched/network", "topologies"], 3, 60)
-    assert first != drawn(["ddlsched/network", "topologies"], 4, 60)
+    first = drawn(ROOT, ["ddlsched/network", "topologies"], 3, 60)
+    assert first == drawn(ROOT, ["ddlsched/network", "topologies"], 3, 60)
+    assert first != drawn(ROOT, ["ddlsched/network", "topologies"], 4, 60)
     assert len({mutant.path for mutant in first}) > 5
     for mutant in first:
-        ast.parse(mutant.put_into((mutants.ROOT / mutant.path).read_bytes()))
+        ast.parse(mutant.put_into((ROOT / mutant.path).read_bytes()))
+    line = first[0].line
+    assert {mutant.line for mutant in drawn(ROOT, [f"{first[0].path}:{line}"], 1, 9)} == {line}
 
 
-def test_item_27_what_imports_a_module_runs_first_and_then_its_room() -> None:
-    tests = covering("ddlsched/network/packet_rings.py")
-    assert tests[0][0].startswith("tests/network/")
-    assert tests[-1] == ("tests/network",)
-    assert covering("algorithms/ordering/las.py")[-1] == ("tests/algorithms",)
+MODULE = b"""\
+STEP = 1
+WAITED = 2
 
 
-def a_tree(folder: Path, test: str) -> Mutant:
-    """Write a module and its test; return a fault of the module."""
-    (folder / "ddlsched" / "units").mkdir(parents=True)
-    (folder / "tests" / "units").mkdir(parents=True)
-    source = b"def one_more(a):\n    return a + 1\n"
-    (folder / "ddlsched" / "units" / "more.py").write_bytes(source)
-    (folder / "tests" / "units" / "test_more.py").write_text(test)
-    return mutants_of("ddlsched/units/more.py", source)[0]
+def more(a):
+    if a > 9:
+        return a
+    return (
+        a
+        + STEP
+    )
+"""
+TESTS = """\
+from topologies.more import WAITED, more
 
 
-@pytest.mark.parametrize(("test", "noticed"), [("one_more(1) == 2", True), ("one_more(1) is not None", False)])
-def test_item_27_a_fault_is_noticed_by_a_test_that_looks_and_by_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: str, noticed: bool
-) -> None:
-    imports = "import sys\nsys.path.insert(0, 'ddlsched/units')\nfrom more import one_more\n"
-    program = f"{imports}\n\ndef test_it():\n    assert {test}\n"
-    mutant = a_tree(tmp_path, program)
-    before = (tmp_path / mutant.path).read_bytes()
-    monkeypatch.setattr(mutants, "covering", lambda path: [("tests/units",)])
-    assert Notices(tmp_path, 60.0).of(mutant) == noticed
-    assert (tmp_path / mutant.path).read_bytes() == before
+def test_one_more():
+    assert more(1) == 2
+
+
+def test_more_is_a_number():
+    assert more(1) is not None and WAITED
+
+
+def test_that_fails():
+    assert more(10) == 11
+"""
+
+
+PROGRAM = """\
+import json, sys
+from pathlib import Path
+import mutants
+data = Path(sys.argv[1])
+mutants.cover(data, False, ["test_more.py"], 60.0)
+covered, source = mutants.Covered(data), (data / "tree/topologies/more.py").read_bytes()
+for mutant in mutants.mutants_of("topologies/more.py", source):
+    tests = [test.partition("::")[2] for test in covered.by(mutant, False)]
+    noticed = mutants.is_noticed(mutant, covered, data / "tree", 60.0)
+    print("FOUND", mutant.said(source).split(": ", 1)[1], sorted(tests), noticed, sep="; ")
+"""
+
+
+def test_item_27_the_tests_that_run_a_line_run_and_one_that_looks_notices_a_fault(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "topologies").mkdir(parents=True)
+    (tree / "topologies" / "__init__.py").write_bytes(b"")
+    (tree / "topologies" / "more.py").write_bytes(MODULE)
+    (tree / "test_more.py").write_text(TESTS)
+    (tree / "setup.cfg").write_text("[tool:pytest]\npythonpath = .\n")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, tmp_path],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    both = "['test_more_is_a_number', 'test_one_more']"
+    found = [line.removeprefix("FOUND; ") for line in done.stdout.splitlines() if line.startswith("FOUND")]
+    assert sorted(found) == [
+        f"1 -> 2; {both}; True",
+        f"2 -> 3; {both}; False",
+        f"9 -> 10; {both}; False",
+        f"a + STEP -> (a - STEP); {both}; True",
+        f"a > 9 -> (a >= 9); {both}; False",
+        f"a > 9 -> False; {both}; False",
+    ]
+    assert (tree / "topologies" / "more.py").read_bytes() == MODULE
 
 
 def test_item_27_too_few_that_are_noticed_end_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,8 +133,3 @@ def test_item_27_too_few_that_are_noticed_end_with_status_1(capsys: pytest.Captu
     assert told({True: [True] * 98 + [False] * 2, False: [True]}) == 1
     assert told({True: [], False: [True] * 96 + [False] * 4}) == 1
     assert "98 of 100 noticed (98.0%" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_item_27_faults_of_the_contention_models_are_noticed() -> None:
-    assert mutants.main(["--seed", "1", "--number", "20", "ddlsched/network/contention.py"]) == 0

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.comparisons.alone import job_metrics
+from ddlsched.comparisons.comparison_tables import CLASS_METRICS, class_metrics, compare_classes
 from ddlsched.errors import InputError
-from ddlsched.results.classes import CLASS_METRICS, class_metrics, compare_classes
 from ddlsched.results.metrics import run_metrics, size_class
 from ddlsched.results.paired_comparison import ALL_METRICS, METRICS, readable
 from ddlsched.results.result import PHASES

@@ -132,16 +132,18 @@ def test_networks_that_cannot_be():
 @pytest.mark.parametrize(
     "given", [{}, {"planes": 2}, {"rails_apart": True}, {"hosts_per_domain": 2, "latency_s": 1e-6}]
 )
-def test_routes_said_to_be_alike_have_the_same_links(given: dict[str, Any]) -> None:
+def test_routes_answered_at_once_are_those_answered_one_by_one(given: dict[str, Any]) -> None:
     network = Network(RailOptimised(hosts_per_unit=2, rails=2, spines=3, nvlink_gbps=3600.0, **given), 8)
     count = 8 * network.cards
     sources, targets = np.divmod(np.arange(count**2), count)
     if {"rails_apart", "planes"} & {*given}:  # which nothing joins
+        with pytest.raises(InputError, match="expected a cable of the graph"):
+            network.own_ways(np.array([0]), np.array([1]))
         ports = sources % network.cards == targets % network.cards
         sources, targets = sources[ports], targets[ports]
     sources, targets = sources[sources != targets], targets[sources != targets]
-    known, numbers = dict[int, Any](), network.alike_routes(sources, targets).tolist()
-    for number, *ends in zip(numbers, sources.tolist(), targets.tolist(), strict=True):
-        path = network.own_way(divmod(ends[0], network.cards), divmod(ends[1], network.cards))
-        assert known.setdefault(number, path) == path
-    assert len(known) < len(sources)
+    found = network.own_ways(sources, targets)
+    assert found is not None
+    for source, target, links, latency_s in zip(*(each.tolist() for each in (sources, targets, *found)), strict=True):
+        path = network.own_way(divmod(source, network.cards), divmod(target, network.cards))
+        assert (tuple(link for link in links if link >= 0), latency_s) == (path.links, path.latency_s)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
-from ddlsched.cli.output import emit
+from ddlsched.cli.reporting import emit
 
 if TYPE_CHECKING:
     from ddlsched.checkpoints.collection import TensorCollection

@@ -13,7 +13,7 @@ import typer
 
 from ddlsched.checkpoints.format_names import Format
 from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
-from ddlsched.cli.output import emit, notice
+from ddlsched.cli.reporting import emit, notice
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:

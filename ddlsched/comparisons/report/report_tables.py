@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from ddlsched.comparisons.report.reported import ComparedSetting, Reported, class_name, interval
-from ddlsched.results.door_counts import COUNTS
 from ddlsched.results.metrics import SIZE_CLASSES
 from ddlsched.results.paired_comparison import ALL_METRICS, BY_DIFFERENCE, METRICS, SHARES, SLOWDOWN_AND_FAIRNESS
+from ddlsched.results.result import COUNTS
 from ddlsched.results.statistics import LEAST_SEEDS, Interval, mean_interval
 
 __all__ = [

@@ -21,17 +21,15 @@ from ddlsched.workload.workload_specs import workload_of
 
 __all__ = ["ProgressFile", "Run", "RunOutcome", "describe", "execute", "fingerprint", "sources_digest", "under_way"]
 
-_AFTERWARDS = ("classes", "paired_comparison", "explanation", "statistics")
+_AFTERWARDS = ("paired_comparison", "explanation", "statistics")
 _ASKING = (
     "compare",
     "comparison",
     "comparison_tables",
-    "conditions",
     "fields",
     "folder",
     "run_plan",
     "settings",
-    "yaml_file",
 )
 _PRESENTATION = (
     "cli",

@@ -80,8 +80,8 @@ def run_bytes(
     ``further`` metrics join those of its summary, and the file ``workload`` its inputs.
     """
     from ddlsched.comparisons.alone import job_metrics
-    from ddlsched.results.door_counts import door_counts
     from ddlsched.results.metrics import run_metrics
+    from ddlsched.results.result import door_counts
 
     jobs = job_metrics(result)
     summary = {**result.summary(), **run_metrics(jobs), **further}

@@ -165,7 +165,7 @@ def _carried_out(tasks: Sequence[Task], processes: int, dask: str | None, source
     if not tasks:
         return iter(())
     if dask is not None:
-        from ddlsched.comparisons.sweeps.dask_workers import on_dask
+        from ddlsched.comparisons.sweeps.workers import on_dask
 
         return on_dask(tasks, dask, sources)
     from ddlsched.comparisons.sweeps.workers import on_this_machine

@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 _WHOLE = (int, np.integer)
+_MANY = 64
 
 
 def what_is_wrong_with_gpus(
@@ -34,6 +35,23 @@ def what_is_wrong_with_gpus(
         gpus = list(chosen)
     except TypeError:
         return f"answered {chosen!r}; expected {job.num_gpus} GPU numbers or None"
+    if not _are_free(gpus, job, cluster):
+        wrong = _what_is_wrong_with_each(gpus, job, cluster, own)
+        if wrong:
+            return wrong
+    return _what_is_torn(gpus, job, cluster) if job.required_levels else None
+
+
+def _are_free(gpus: Sequence[Any], job: JobView, cluster: ClusterView) -> bool:
+    """Return whether many GPUs are different eligible ones, as many as a job needs."""
+    if len(gpus) < _MANY or len(gpus) != job.num_gpus or {*map(type, gpus)} != {int}:
+        return False
+    return len(np.intersect1d(gpus, cluster.eligible(job))) == len(gpus)
+
+
+def _what_is_wrong_with_each(
+    gpus: Sequence[Any], job: JobView, cluster: ClusterView, own: frozenset[int]
+) -> str | None:
     num_gpus, exclusive = cluster.num_gpus, cluster.exclusive
     for gpu in gpus:
         if isinstance(gpu, bool) or not isinstance(gpu, _WHOLE) or not 0 <= gpu < num_gpus:
@@ -52,7 +70,7 @@ def what_is_wrong_with_gpus(
         if not cluster.fits(job, gpu):
             free = f"{cluster.free_memory_mb(gpu):g} MB free"
             return f"answered GPU {gpu}, which has {free}; expected at least {job.gpu_memory_mb:g} MB"
-    return _what_is_torn(gpus, job, cluster) if job.required_levels else None
+    return None
 
 
 def _what_is_torn(gpus: Sequence[int], job: JobView, cluster: ClusterView) -> str | None:

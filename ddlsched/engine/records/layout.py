@@ -168,7 +168,8 @@ _INTEGERS = {
     # what a server of a job sends to the next in its ring, the paths that it may take, and the one that it takes now
     "hop": "job place source target first_path num_paths route chosen",
     "path": "first_link num_links",
-    # a link's step in the filling of a level: whether it has one, when in the filling, and the next of its batch
+    # a link's step in the filling of a level: whether it has one, then which, when in the filling, and the next of its
+    # batch
     "step": "level chosen lead index next_follower",
     "filling": "level lead index open num_levels num_due num_stale num_rated stamp",
     "slice": "kind owner stay task iteration start_ns end_ns sharing",

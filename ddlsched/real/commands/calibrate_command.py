@@ -12,7 +12,7 @@ import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.option_values import real, whole
-from ddlsched.cli.output import emit, notice, status, without_nan
+from ddlsched.cli.reporting import emit, notice, status, without_nan
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, like, option, with_options
-from ddlsched.cli.output import emit, notice
+from ddlsched.cli.reporting import emit, notice
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
 
-from ddlsched.cluster.idle_logs import expand_hosts
-from ddlsched.cluster.idle_trace import IdleTrace
+from ddlsched.cluster.idle_trace import IdleTrace, expand_hosts
 from ddlsched.errors import DdlschedError, InputError
 from ddlsched.io.tables import abbreviated, located
 from ddlsched.real.slurm.commands import Run, runner

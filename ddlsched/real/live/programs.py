@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ddlsched.real.live.commit_times import CommitTimes
-from ddlsched.real.live.seat import Seat
+from ddlsched.real.live.seat import CommitTimes, Seat
 
 __all__ = ["BATCH", "PROGRAMS", "count"]
 

@@ -14,9 +14,8 @@ import torch
 from torch import distributed
 
 from ddlsched.errors import InputError
-from ddlsched.real.live.commit_times import CommitTimes
 from ddlsched.real.live.groups import group, meeting
-from ddlsched.real.live.seat import Orders, Seat
+from ddlsched.real.live.seat import CommitTimes, Orders, Seat
 
 __all__ = ["Stateful", "train"]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
+from ddlsched.real.slurm.board import Demand
 from ddlsched.real.slurm.commands import SlurmJob
-from ddlsched.real.slurm.demands import Demand
 from ddlsched.real.slurm.journal import KnownJob, Seats
 
 __all__ = [

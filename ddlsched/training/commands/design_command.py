@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
-from ddlsched.cli.output import emit, notice, status
+from ddlsched.cli.reporting import emit, notice, status
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.io.files import refuse_unwritable, replacing
-from ddlsched.training.commands.machine_options import MachineOptions
+from ddlsched.training.commands.estimate_command import MachineOptions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,7 +1,8 @@
-"""``ddlsched estimate``: the time, memory, energy and cost of a training step."""
+"""``ddlsched estimate``: time, memory and cost of a training step; ``calibrate-gpu`` measures kernels for it."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
-from ddlsched.cli.output import emit, notice
+from ddlsched.cli.option_values import whole
+from ddlsched.cli.reporting import emit, notice
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
-from ddlsched.training.commands.machine_options import MachineOptions
 
 if TYPE_CHECKING:
     from ddlsched.training.estimate.hardware import Machine
@@ -22,7 +23,29 @@ if TYPE_CHECKING:
     from ddlsched.training.estimate.step_estimate import Estimate
     from ddlsched.workload.job import Job
 
-__all__ = ["estimate"]
+__all__ = ["MachineOptions", "calibrate_gpu", "estimate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions:
+    """GPUs, their servers and networks, as :func:`~ddlsched.training.estimate.clusters.parse_cluster` reads them."""
+
+    cluster: str = option(
+        "a100-80",
+        "GPU and what differs from its usual server, e.g. h100:nodes=64,nic_gbps=1600 or "
+        "a100-80:expansion_gb=256,expansion_gb_per_s=100.",
+    )
+    topology: str | None = option(
+        None,
+        "Network between the servers, e.g. leaf-spine:servers_per_leaf=4,nic_gbps=1600,oversubscription=2.",
+        shown="one switch",
+    )
+    efficiency: str = option(
+        "",
+        "How far GPUs and networks stay below their data sheets: as a program's published steps show it (megatron, "
+        "eager, fsdp, torchtitan, megatron-bridge) or ideal (they do not).",
+        shown="megatron-bridge on Hopper and Blackwell, else megatron",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,3 +306,34 @@ def _table(title: str, samples: str, plan: Parallelism, found: Estimate) -> str:
     items = {part: float(getattr(found.memory, f"{part}_bytes")) / 1e9 for part in _MEMORY}
     lines += [f"    {part:30}{size_gb:12.2f} GB" for part, size_gb in items.items()]
     return "".join(f"{line}\n" for line in lines)
+
+
+_LEAST = 128
+
+
+def calibrate_gpu(
+    out: Annotated[Path, typer.Option(help="Where to write the kernels and their times.", metavar="FILE.csv")],
+    device: Annotated[str, typer.Option(help="Where they run: cuda or cpu.")] = "cuda",
+    shapes: Annotated[int, typer.Option(help="Sizes of products.", metavar="N", parser=whole)] = 200,
+    largest: Annotated[int, typer.Option(help="Side of the largest product.", metavar="N", parser=whole)] = 16384,
+) -> None:
+    """Measure kernels on the GPU of this machine, in less than ten minutes.
+
+    Matrix products of many sizes in two precisions, and attention forward and backward over growing sequences.
+    'estimate --gpu FILE.csv' takes them in place of a program's published steps.
+    """
+    from ddlsched.training.kernels.measuring import measured_kernels
+    from ddlsched.training.kernels.speeds import write_kernels
+
+    if device not in ("cuda", "cpu"):
+        raise InputError(f"--device {device}: expected cuda or cpu")
+    for name, value, least in (("--shapes", shapes, 1), ("--largest", largest, _LEAST)):
+        if value < least:
+            raise InputError(f"{name} {value}: expected a whole number from {least}")
+    refuse_unwritable(out, "--out")
+    measured = measured_kernels(device, shapes=shapes, largest=largest)
+    first = next(measured)
+    kernels = list(itertools.chain([first], measured))
+    with replacing(out, "--out") as file:
+        write_kernels(kernels, file)
+    notice(f"wrote {len(kernels)} kernels of {first.gpu} to {out}")

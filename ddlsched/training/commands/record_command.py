@@ -1,30 +1,157 @@
-"""``ddlsched record``: a training script runs, and its steps become a job."""
+"""``ddlsched record`` and ``import-training``: a training script that runs, or traces of one, become a job."""
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ddlsched.cli.option_values import real, whole
-from ddlsched.cli.output import notice
+from ddlsched.cli.reporting import emit, notice, one_line
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError
-from ddlsched.training.commands.import_training_command import refuse_no_json, report
-from ddlsched.training.commands.recorded_job_options import (
-    AsJson,
-    CardGbps,
-    CardLatencyUs,
-    ChartStem,
-    JobId,
-    JobIterations,
-)
+from ddlsched.io.files import refuse_unwritable, replacing
 
-__all__ = ["SETTINGS", "record"]
+if TYPE_CHECKING:
+    from ddlsched.training.recorded.alone import Card
+    from ddlsched.training.recorded.merging import RecordedIteration
 
-SETTINGS = {"allow_interspersed_args": False}
+__all__ = ["import_training", "record"]
+
+
+JobIterations = Annotated[int, typer.Option(help="Of the job.", metavar="N", parser=whole)]
+JobId = Annotated[str, typer.Option(help="Of the job.", metavar="TEXT")]
+CardGbps = Annotated[
+    float, typer.Option(help="Network card of each rank, for the summary.", metavar="GBIT/S", parser=real)
+]
+CardLatencyUs = Annotated[
+    float, typer.Option(help="Of a step from rank to rank, for the summary.", metavar="US", parser=real)
+]
+ChartStem = Annotated[Path | None, typer.Option(metavar="STEM", help="Draw the iteration into STEM.png and STEM.svg.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
+
+
+_SHOWN = 12
+"""Of the collectives of a step."""
+
+
+def import_training(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Chakra (.et) or Kineto (.json) traces, also .gz: a file a rank, or one that stands for all.",
+            readable=False,
+        ),
+    ],
+    *,
+    out: Annotated[Path, typer.Option(help="Workload file of the job to write.", metavar="FILE.json")],
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            help="Ranks of the job, one a GPU, if a single trace does not tell.",
+            metavar="N",
+            parser=whole,
+            show_default="what the traces tell",
+        ),
+    ] = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(help="Ranks of process groups, as ASTRA-sim reads them.", metavar="FILE.json"),
+    ] = None,
+    iterations: JobIterations = 1000,
+    job_id: JobId = "recorded",
+    gpu_memory_mb: Annotated[
+        float, typer.Option(help="The job's on each GPU, MB; no trace tells it.", metavar="MB", parser=real)
+    ] = Server.gpu_memory_mb,
+    gbps: CardGbps = 10.0,
+    latency_us: CardLatencyUs = 0.0,
+    chart: ChartStem = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a job of the traces of a training run.
+
+    Sizes, order and compute times are the traces'; the time of a collective is left to the network of the simulation.
+    How ranks are merged and what is refused: docs/recorded_jobs.md.
+    """
+    from ddlsched.training.recorded.alone import checked_card
+    from ddlsched.training.recorded.reading import read_iteration
+
+    refuse_no_json(out)
+    card = checked_card(gbps=gbps, latency_us=latency_us)
+    recorded = read_iteration(files, num_ranks=gpus, groups=groups)
+    made = {"job_id": job_id, "iterations": iterations, "gpu_memory_mb": gpu_memory_mb}
+    report(recorded, made, out, card, chart, as_json=as_json)
+
+
+def refuse_no_json(out: Path) -> None:
+    """Raise InputError if a job cannot be written there."""
+    if out.suffix.lower() != ".json":
+        raise InputError(f"--out {out}: the suffix is {out.suffix!r}; expected .json, which holds any graph of tasks")
+    refuse_unwritable(out, "--out")
+
+
+def report(
+    recorded: RecordedIteration, made: dict[str, Any], out: Path, card: Card, chart: Path | None, *, as_json: bool
+) -> None:
+    """Write the job that is made of what was recorded, and its picture, and say what is in it."""
+    from ddlsched.training.recorded.alone import summary, timed_alone
+    from ddlsched.workload.job import Job, Workload
+    from ddlsched.workload.workload_files import write_workload
+
+    job = Job(arrival_s=0.0, num_gpus=recorded.num_ranks, iteration=recorded.dag, **made)
+    with replacing(out, "--out") as file:
+        write_workload(Workload.of([job]), file)
+    notice(f"wrote a job of {job.num_gpus} GPUs and {job.iterations:,} iterations to {out}")
+    if chart is not None:
+        from ddlsched.comparisons.charts.style import save
+        from ddlsched.training.recorded.recorded_chart import recorded_chart
+
+        paths = save(recorded_chart(timed_alone(recorded.dag, recorded.num_ranks, card), recorded.last), chart)
+        notice(f"drew {', '.join(map(str, paths))}")
+    found = summary(recorded, card)
+    for what, count in recorded.notes.items():
+        notice(f"{count:,} {one_line(what)}")
+    emit(json.dumps(found, indent=2) + "\n" if as_json else _text(found, card))
+
+
+def _spread(times: dict[str, float]) -> str:
+    return f"{times['mean']:>12.6f} s on average, 5 to 95 %: {times['p5']:.6f} to {times['p95']:.6f} s"
+
+
+def _text(found: dict[str, Any], card: Card) -> str:
+    """Return the summary for a reader."""
+    classes = f"in {len(found['classes'])} classes" if len(found["classes"]) > 1 else "all alike"
+    lines = [
+        f"{found['ranks']} ranks, {classes}; {found['steps']} steps of {found['nodes']:,} nodes in all",
+        f"  tasks of an iteration         {found['tasks']:>12,}   {found['compute_tasks']:,} of them compute",
+    ]
+    for each in found["collectives"]:
+        name = f"{each['kind']}, {each['group']}"
+        lines.append(f"  {name:<30}{each['count']:>12,}   {each['bytes'] / 1e6:,.3f} MB")
+    lines.append(f"  {'computation':<30}{found['compute_s']:>12.6f} s")
+    if step_s := found["variation"]["step_s"]:
+        lines.append(f"  {'recorded step':<30}{_spread(step_s)}")
+        lines.append(f"  {'its computation':<30}{_spread(found['variation']['compute_s'])}")
+        lines += [
+            f"  {each['name'] + ' ready at':<30}{_spread(each['ready_s'])}, {each['input_bytes']:,} B"
+            for each in found["variation"]["collectives"][:_SHOWN]
+        ]
+    lines += [
+        f"alone, on cards of {card.gbps:g} Gbit/s, {card.latency_us:g} us a step:",
+        f"  {'communication':<30}{found['communication_alone_s']:>12.6f} s",
+        f"  {'iteration (critical path)':<30}{found['iteration_alone_s']:>12.6f} s   "
+        f"{found['critical_path_tasks']} tasks, {found['critical_path_communication_s']:.6f} s of communication",
+        f"  {'exposed communication':<30}{100 * found['exposed_share_of_iteration']:>12.1f} % of the iteration, "
+        f"{100 * found['exposed_share_of_communication']:.1f} % of the communication",
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+SETTINGS = {"record": {"allow_interspersed_args": False}}
 """What follows the script is the script's."""
 
 
@@ -62,7 +189,6 @@ def record(
     from ddlsched.training.recorded.alone import checked_card
     from ddlsched.training.recorded.reading import read_iteration
     from ddlsched.training.recording.launching import run_recorded
-    from ddlsched.workload.job import Job
 
     refuse_no_json(out)
     card = checked_card(gbps=gbps, latency_us=latency_us)
@@ -75,12 +201,5 @@ def record(
         recorded = read_iteration(files)
     if keep is not None:
         notice(f"kept {len(files)} recordings in {keep}")
-    job = Job(
-        job_id=job_id,
-        arrival_s=0.0,
-        num_gpus=recorded.num_ranks,
-        iterations=iterations,
-        iteration=recorded.dag,
-        gpu_memory_mb=gpu_memory_mb,
-    )
-    report(recorded, job, out, card, chart, as_json=as_json)
+    made = {"job_id": job_id, "iterations": iterations, "gpu_memory_mb": gpu_memory_mb}
+    report(recorded, made, out, card, chart, as_json=as_json)

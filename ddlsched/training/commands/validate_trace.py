@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ddlsched.training.recorded.chakra_json import beginning, is_chakra_json
+from ddlsched.training.recorded.chakra_records import beginning, is_chakra_json
 
 __all__ = ["KIND", "found", "recognises"]
 

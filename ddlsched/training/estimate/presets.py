@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from ddlsched.errors import UnknownNameError, did_you_mean
 from ddlsched.training.estimate.hardware import Efficiency, Gpu, Tier
 from ddlsched.training.estimate.models import LatentAttention, Model, StateSpace, Transformer
-from ddlsched.training.estimate.recommendation import Dlrm
-from ddlsched.training.estimate.small_models import INCEPTION_V3, LSTM_PTB, RESNET_50, VGG_16
+from ddlsched.training.estimate.small_models import INCEPTION_V3, LSTM_PTB, RESNET_50, VGG_16, Dlrm
 
 __all__ = ["A100_NODE_TIERS", "EFFICIENCIES", "GPUS", "MODELS", "preset"]
 

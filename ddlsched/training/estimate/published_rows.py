@@ -7,6 +7,7 @@ the reason.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -77,8 +78,15 @@ class PublishedRun:
 
     def estimated(self, machine: Machine | None = None) -> Estimate:
         """Return the estimate, on another machine if one is given."""
+        return self._estimated(machine) if machine else self._own_estimate
+
+    @functools.cached_property
+    def _own_estimate(self) -> Estimate:
+        return self._estimated(self.machine)
+
+    def _estimated(self, machine: Machine) -> Estimate:
         assert self.model is not None, self.reason
-        return estimate(self.model, self.plan, machine or self.machine, precision=self.precision)
+        return estimate(self.model, self.plan, machine, precision=self.precision)
 
     def step_s(self, machine: Machine | None = None, gain: Amount = RELEASE_GAIN) -> Amount:
         """Return the seconds of a step, each earlier release slower by ``gain``."""
@@ -117,7 +125,7 @@ def _kept(read: Callable[[Row], PublishedRun], cells: TableRow) -> PublishedRun:
     own = {name.strip().lower(): value.strip() for name, value in row.items()}
     try:
         refuse_longer(cells)
-        run = dataclasses.replace(read(own), row=row)
+        run = read(own)
         rules = run.plan.rules(_whole(own, "gpus"))
         refuse_broken([*rules, Rule(run.plan.micro_batches >= 1, "has less than one micro-batch a pipeline")])
         if not np.isfinite(run.estimated().step_s):
@@ -126,7 +134,7 @@ def _kept(read: Callable[[Row], PublishedRun], cells: TableRow) -> PublishedRun:
         return PublishedRun(row=row, reason=f"has no value for {error}")
     except (InputError, ValueError, OverflowError, ZeroDivisionError) as error:
         return PublishedRun(row=row, reason=str(error))
-    return run
+    return dataclasses.replace(run, row=row)
 
 
 _NOTHING = ("", "-", "n/a", "na", "none", "no", "nan")
@@ -295,14 +303,10 @@ def _held(run: PublishedRun) -> PublishedRun:
             for kind in ("none", "elementwise", "full")
             for share in _OFFLOADED
         ]
-        fitting = [(float(found.step_s), place) for place, found in enumerate(map(_estimated, tried)) if found.fits]
+        fitting = [one for one in tried if one.estimated().fits]
         if fitting:
-            return tried[min(fitting)[1]]
+            return min(fitting, key=lambda one: float(one.estimated().step_s))
     return run
-
-
-def _estimated(run: PublishedRun) -> Estimate:
-    return run.estimated()
 
 
 def _titan(row: Row) -> PublishedRun:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.chakra import read_chakra
-from ddlsched.training.recorded.chakra_json import beginning, is_chakra_json
+from ddlsched.training.recorded.chakra_records import beginning, is_chakra_json
+from ddlsched.training.recorded.collective_names import read_groups
 from ddlsched.training.recorded.kineto import read_kineto
 from ddlsched.training.recorded.merging import RecordedIteration, merged
-from ddlsched.training.recorded.process_groups import read_groups
 from ddlsched.training.recorded.rank_steps import RankTrace
 from ddlsched.training.recorded.recordings import SUFFIX, read_recording
 

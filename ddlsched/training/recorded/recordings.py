@@ -15,7 +15,7 @@ import msgspec
 from ddlsched.errors import InputError
 from ddlsched.io.reading import bounded, opened
 from ddlsched.io.tables import abbreviated, first_line
-from ddlsched.training.recorded.process_groups import ranks_of
+from ddlsched.training.recorded.collective_names import ranks_of
 from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankCommunication, RankStep, RankTrace
 from ddlsched.units import MAX_NS, is_whole
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import distributed
@@ -19,15 +20,70 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
-from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep
+from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, WallTime
 from ddlsched.training.recorded.recordings import SUFFIX, recording_text
-from ddlsched.training.recorded.wall_time import WallTime
-from ddlsched.training.recording.collective_calls import NO_TASK, CallWatcher, CollectiveCall, watched
-from ddlsched.training.recording.completeness import ProfiledStep, refuse_unseen
-from ddlsched.training.recording.moments import RecordingClock, clock_of_this_process
+from ddlsched.training.recording.collective_calls import (
+    NO_TASK,
+    CallWatcher,
+    CollectiveCall,
+    ProfiledStep,
+    refuse_unseen,
+    watched,
+)
 from ddlsched.units import is_whole
 
-__all__ = ["Recorder", "record"]
+__all__ = ["CudaClock", "Recorder", "record"]
+
+
+class RecordingClock(Protocol):
+    """Takes moments, which are told in nanoseconds once the step is over."""
+
+    def moment(self) -> Any:
+        """Return the moment that computation has reached."""
+        ...
+
+    def ns(self, moment: Any) -> int:
+        """Return a moment, nanoseconds of a clock that the ranks on one host share."""
+        ...
+
+
+class HostClock:
+    """The monotonic clock of the host."""
+
+    def moment(self) -> int:
+        """Return now."""
+        return time.perf_counter_ns()
+
+    def ns(self, moment: int) -> int:
+        """Return the same."""
+        return moment
+
+
+class CudaClock:
+    """Events on the current stream: a moment is when the GPU has done what was launched there before."""
+
+    def __init__(self) -> None:
+        torch.cuda.synchronize()
+        self._begin = self.moment()
+        self._begin.synchronize()
+        self._begin_ns = time.perf_counter_ns()
+
+    def moment(self) -> Any:
+        """Return an event, recorded now."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def ns(self, moment: Any) -> int:
+        """Wait for an event, and return when it took place."""
+        moment.synchronize()
+        return self._begin_ns + round(float(self._begin.elapsed_time(moment)) * 1e6)
+
+
+def clock_of_this_process() -> RecordingClock:
+    """Return the clock of the device on which this process trains."""
+    return CudaClock() if torch.cuda.is_available() and torch.cuda.is_initialized() else HostClock()
+
 
 _TINY_CALLS = 31
 """All-reduces of one number whose median is a call's cost; the first, which waits for all ranks, does not count."""

@@ -19,7 +19,7 @@ import pytest
 
 import ddlsched
 from ddlsched.comparisons.comparison import Comparison
-from ddlsched.comparisons.sweeps import dask_workers
+from ddlsched.comparisons.sweeps import workers
 from ddlsched.errors import DdlschedError, InputError
 
 SMALL = "microsoft-160:scale=0.002"
@@ -160,19 +160,12 @@ def test_a_worker_with_other_sources_is_refused(cluster, monkeypatch):
         ddlsched.compare(SMALL, "srsf-1", seeds=2, folder="out", dask=cluster.address)
 
 
-def test_a_cluster_without_workers(tmp_path, monkeypatch):
-    monkeypatch.setattr(dask_workers, "_NO_WORKER_S", 0.5)
-    scheduler, alone = started(tmp_path)
-    try:
-        with pytest.raises(DdlschedError, match=r"has no workers; finished runs are kept"):
-            ddlsched.compare(SMALL, "srsf-1", seeds=1, folder="out", dask=alone.address)
-    finally:
-        scheduler.kill()
-        scheduler.wait()
-
-
-def test_a_scheduler_that_goes_away(tmp_path):
+def test_a_cluster_without_workers_and_a_scheduler_that_goes_away(tmp_path, monkeypatch):
     scheduler, lonely = started(tmp_path)
+    with monkeypatch.context() as soon:
+        soon.setattr(workers, "_NO_WORKER_S", 0.5)
+        with pytest.raises(DdlschedError, match=r"has no workers; finished runs are kept"):
+            ddlsched.compare(SMALL, "srsf-1", seeds=1, folder="out", dask=lonely.address)
     worker = lonely.worker("worker", "--no-nanny")
     log = tmp_path / "log"
 
@@ -195,7 +188,7 @@ def test_a_scheduler_that_goes_away(tmp_path):
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "127.0.0.1", "ftp://127.0.0.1:9", "tcp://"])
 def test_nobody_answers(address, monkeypatch):
-    monkeypatch.setattr(dask_workers, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(workers, "_ANSWER_S", 0.5)
     with pytest.raises(InputError, match=rf"dask {address}: .* expected an address such as tcp://127.0.0.1:8786"):
         ddlsched.compare(SMALL, "srsf-1", seeds=1, folder="out", dask=address)
 

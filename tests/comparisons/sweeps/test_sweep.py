@@ -265,14 +265,14 @@ class Dies:
 
 def test_a_run_that_kills_its_process_fails_alone(tmp_path):
     (tmp_path / "mine.py").write_text(DIES)
-    deadly = [run("deadly", seed, placement=f"{tmp_path}/mine.py:Dies") for seed in range(3, 6)]
+    deadly = [run("deadly", seed, placement=f"{tmp_path}/mine.py:Dies") for seed in (3, 4)]
     harmless = [run("harmless", seed) for seed in range(1, 3)]
     done = sweep([*deadly, *harmless], tmp_path / "runs", processes=2)
     dead = {failure.run.seed for failure in done.failures}
-    assert 0 < len(dead) < 3
+    assert len(dead) == 1
     assert {failure.run.labels["policy"] for failure in done.failures} == {"deadly"}
     assert all("its process died twice" in failure.message for failure in done.failures)
-    assert len(done.finished) == 5 - len(dead)
+    assert len(done.finished) == 3
 
 
 # ---- Files

@@ -14,11 +14,10 @@ from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.cluster.reliability_doors import CheckpointedJob
 from ddlsched.errors import InputError
-from ddlsched.real.live import commit_times
-from ddlsched.real.live.commit_times import CommitTimes
+from ddlsched.real.live import seat
 from ddlsched.real.live.commits import committed_steps
 from ddlsched.real.live.failing import FailingNodes
-from ddlsched.real.live.seat import Orders
+from ddlsched.real.live.seat import CommitTimes, Orders
 
 NODE = FailureCause(cause="node", per="server", mtbf_s=100.0, repair_s=20.0)
 
@@ -83,7 +82,7 @@ def test_speed_and_options_are_checked(tmp_path) -> None:
 def test_the_policy_says_when_to_commit(monkeypatch) -> None:
     """Young, at 2 s a commit and 100 s to failure: 20 s; before the first commit, after the first step."""
     clock = SimpleNamespace(now_s=1000.0)
-    monkeypatch.setattr(commit_times, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(seat, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     times = CommitTimes("a")
     times.begin(Orders(1, 0, 2, "", 0, "young", 100.0))
     clock.now_s += 0.1

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddlsched.cluster.idle_logs import Busy, expand_hosts, from_sacct, from_swf, idle_between
-from ddlsched.cluster.idle_trace import IdleChange, IdleTrace, read_fragments
+from ddlsched.cluster.idle_trace import (
+    Busy,
+    IdleChange,
+    IdleTrace,
+    expand_hosts,
+    from_sacct,
+    from_swf,
+    idle_between,
+    read_fragments,
+)
 from ddlsched.errors import InputError, SimulationError
 from ddlsched.real.live.nodes import SeldomAsked, SlurmScavenger, TraceScavenger, idle_of_sinfo
 from ddlsched.real.slurm.commands import SlurmBusyError

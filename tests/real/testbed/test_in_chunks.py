@@ -14,8 +14,8 @@ import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.views import NetworkView, TransferView
-from ddlsched.real.testbed.in_chunks import InChunks
 from ddlsched.real.testbed.measuring import Pinned
+from ddlsched.real.testbed.run_models import InChunks
 
 SHORTEST = resolve("communication", "preemptive:by=time")
 

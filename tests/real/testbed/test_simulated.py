@@ -11,8 +11,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.plugins.names import resolve
 from ddlsched.real.testbed.fidelity import Mix
-from ddlsched.real.testbed.in_chunks import InChunks
-from ddlsched.real.testbed.run_models import RunModel, simulated_runs
+from ddlsched.real.testbed.run_models import InChunks, RunModel, simulated_runs
 from ddlsched.simulation import simulate
 from ddlsched.workload.job import Workload
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from ddlsched.training.estimate.measured import PROGRAMS, RELEASE_GAIN, remark
 from ddlsched.training.estimate.models import forward_flops_per_sample, parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import GPUS, MODELS
-from ddlsched.training.estimate.published_rows import read_published
+from ddlsched.training.estimate.published_rows import PublishedRun, read_published
 from ddlsched.training.estimate.row_predictions import predicted_rows
 from ddlsched.training.estimate.step_estimate import Estimate, estimate, estimate_checked
 
@@ -388,9 +389,21 @@ def test_a_power_limit_lowers_the_clock() -> None:
     assert carried.attention == pytest.approx(own.attention * (700 / 500) ** (1 / 3))
 
 
-@pytest.mark.parametrize("name", ["mpt", "torchtitan", "megatron_bridge"])
+@functools.cache
+def published(name: str) -> list[PublishedRun]:
+    """Return the rows of a shared table that can be said, read once."""
+    path = DATA / "training_times" / name
+    if not path.is_file():
+        pytest.skip("needs the published step times")
+    return [one for one in read_published(path) if not one.reason]
+
+
+LIMITS = {"mpt.csv": 0.06, "torchtitan.csv": 0.08, "megatron_bridge.csv": 0.06}
+
+
+@pytest.mark.parametrize("name", LIMITS)
 def test_models_with_measured_steps_are_those_of_the_tables(name: str) -> None:
-    runs = [run for run in read_published(DATA / "training_times" / f"{name}.csv") if run.model is not None]
+    runs = published(name)
     shapes = {(run.model.num_layers, run.model.hidden, run.model.experts) for run in runs if run.model}
     assert shapes == {*PROGRAMS[runs[0].program].models}
 
@@ -451,15 +464,9 @@ def test_a_bad_configuration_is_one_line(tmp_path: Path, text: str) -> None:
     refused(run("estimate", "--hf-config", path), BAD[text])
 
 
-LIMITS = {"mpt.csv": 0.06, "torchtitan.csv": 0.08, "megatron_bridge.csv": 0.06}
-
-
 @pytest.mark.parametrize("name", LIMITS)
 def test_published_tables_are_met_with_the_shipped_constants(name: str) -> None:
-    path = DATA / "training_times" / name
-    if not path.is_file():
-        pytest.skip("needs the published step times")
-    runs = [one for one in read_published(path) if not one.reason]
+    runs = published(name)
     found = [one.estimated() for one in runs]
     errors = [abs(float(one.step_s()) / one.measured_step_s - 1) for one in runs]
     assert np.mean(errors) < LIMITS[name]

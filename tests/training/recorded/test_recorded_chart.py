@@ -6,9 +6,8 @@ from matplotlib.colors import to_hex
 
 from ddlsched.comparisons.charts.style import PALETTE
 from ddlsched.training.recorded.alone import Card, timed_alone
-from ddlsched.training.recorded.rank_steps import RankCommunication
+from ddlsched.training.recorded.rank_steps import RankCommunication, WallTime
 from ddlsched.training.recorded.recorded_chart import recorded_chart
-from ddlsched.training.recorded.wall_time import WallTime
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
 MS = 1_000_000

@@ -12,10 +12,9 @@ import pytest
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.alone import variation
-from ddlsched.training.recorded.rank_steps import RankCommunication, RankStep
+from ddlsched.training.recorded.rank_steps import RankCommunication, RankStep, WallTime
 from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.training.recorded.recordings import read_recording, recording_text
-from ddlsched.training.recorded.wall_time import WallTime
 
 
 def step(length_ns: int, *, begin_ns: int = 5000) -> RankStep:

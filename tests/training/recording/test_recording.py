@@ -344,7 +344,7 @@ def test_moments_of_a_gpu_are_told_by_its_events(monkeypatch: pytest.MonkeyPatch
     """No GPU here: events that answer as those of one would."""
     import torch
 
-    from ddlsched.training.recording.moments import CudaClock
+    from ddlsched.training.recording.recorder import CudaClock
 
     class Event:
         count = 0

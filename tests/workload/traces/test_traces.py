@@ -32,9 +32,8 @@ from ddlsched.workload.generators.microsoft import MODELS
 from ddlsched.workload.traces import trace_import
 from ddlsched.workload.traces.gavel import STEPS_PER_S
 from ddlsched.workload.traces.pollux import APPLICATIONS
-from ddlsched.workload.traces.trace_failures import failure_rows
 from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
-from ddlsched.workload.traces.trace_import import ImportedTrace, Selection, import_trace, write_jobs
+from ddlsched.workload.traces.trace_import import ImportedTrace, Selection, failure_rows, import_trace, write_jobs
 from ddlsched.workload.traces.trace_models import PARAMETERS, JobRule, model_of
 
 SAMPLES = Path(__file__).parent / "samples"

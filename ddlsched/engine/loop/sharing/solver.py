@@ -97,7 +97,7 @@ def take_step(s: State, number: int) -> None:
             now.open = 0
             return
         withdraw(s, own)
-    step.chosen, step.share, step.next_follower = 1, link.own_share, -1
+    step.chosen, step.level, step.share, step.next_follower = 1, now.level, link.own_share, -1
     step.lead_share, step.lead, step.index = now.lead_share, now.lead, now.index
     if now.index > 0:
         first = s.steps[now.level * len(s.links) + now.lead]

@@ -1,0 +1,235 @@
+"""Environments of decisions about jobs: who of the queue starts, on which servers, and with how many GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.envs.scheduling_env import Ask, AskedPolicy, Decision, JobSeconds, SchedulingEnv
+from ddlsched.errors import InputError
+from ddlsched.policies.choosing import JOB_FEATURES, Choosing, begun_placement, log_share, log_shares, queue_features
+from ddlsched.policies.doors import Allocation, PlacementPolicy
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.units import NS_PER_S, is_whole
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Workload
+
+__all__ = ["SERVER_FEATURES", "AllocationEnv", "OrderEnv", "PlacementEnv"]
+
+
+SERVER_FEATURES = ("eligible", "taken", "load")
+
+
+class PlacementEnv(SchedulingEnv):
+    """On which servers the job runs that is first in the queue, server by server.
+
+    Action s takes as many of the job's GPUs on server s as are eligible and still needed, the least-loaded first; it is
+    asked again until the job has all. The last action lets the job wait; it is allowed before the first server, and not
+    on an idle cluster.
+
+    ``job`` has the columns :data:`~ddlsched.policies.choosing.JOB_FEATURES`; ``servers`` has a row a server: the
+    GPUs eligible, and taken by this job so far, as shares of the most that a server has; the load of the least-loaded
+    eligible GPU, seconds, by :func:`~ddlsched.policies.choosing.log_share`.
+    """
+
+    doors: ClassVar[frozenset[str]] = frozenset({"placement"})
+
+    def _spaces(self) -> tuple[dict[str, tuple[int, ...]], int]:
+        servers = self.cluster.num_servers
+        return {"job": (len(JOB_FEATURES),), "servers": (servers, len(SERVER_FEATURES))}, servers + 1
+
+    def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
+        """Return a placement policy that asks where."""
+        most = int(np.diff(self.cluster.first_gpus).max())
+        return {"placement": _AskedPlacement(ask, seconds, most)}
+
+
+@dataclass(frozen=True)
+class _AskedPlacement(AskedPolicy):
+    ask: Ask
+    seconds: JobSeconds
+    most_on_a_server: int
+
+    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
+        """Return GPUs of the servers that were chosen one after the other."""
+        by_server, servers = self._servers(cluster.eligible(job), cluster)
+        (features,), _ = queue_features([job], cluster, 1)
+        taken: list[GpuId] = []
+        while len(taken) < job.num_gpus:
+            server = self._chosen({"job": features, "servers": servers}, by_server, bool(taken), cluster)
+            if server == cluster.num_servers:
+                return None
+            chosen = by_server.pop(server)[: job.num_gpus - len(taken)]
+            servers[server] = 0, len(chosen) / self.most_on_a_server, 0
+            taken += chosen
+        self.seconds.started(job)
+        return taken
+
+    def _chosen(
+        self, seen: dict[str, np.ndarray], by_server: Mapping[int, list[GpuId]], has_some: bool, cluster: ClusterView
+    ) -> int:
+        """Return the next server, or one more than there are: the job waits."""
+        may_wait = not has_some and not cluster.is_idle
+        if len(by_server) + may_wait == 1:
+            return next(iter(by_server), cluster.num_servers)
+        mask = np.zeros(cluster.num_servers + 1, bool)
+        mask[list(by_server)] = True
+        mask[-1] = may_wait
+        return self.ask(Decision(cluster.now_s, seen | {"servers": seen["servers"].copy()}, mask))
+
+    def _servers(self, eligible: np.ndarray, cluster: ClusterView) -> tuple[dict[int, list[GpuId]], np.ndarray]:
+        """Return the eligible GPUs of each server that has some, the least-loaded first, and the servers' features."""
+        loads_ns = cluster.loads_of(eligible)
+        order = np.argsort(loads_ns, kind="stable")
+        servers = cluster.servers_of(eligible)[order]
+        found: dict[int, list[GpuId]] = {}
+        for server, gpu in zip(servers.tolist(), eligible[order].tolist(), strict=True):
+            found.setdefault(server, []).append(gpu)
+        features = np.zeros((cluster.num_servers, len(SERVER_FEATURES)), np.float32)
+        present, first = np.unique(servers, return_index=True)
+        features[present, 0] = np.bincount(servers)[present] / self.most_on_a_server
+        features[present, 2] = log_shares(loads_ns[order][first] / NS_PER_S)
+        return found, features
+
+
+class OrderEnv(SchedulingEnv):
+    """Who of the queue starts next, or nobody until something has changed.
+
+    Asked while a job has room. Action i starts the i-th job of the queue, where ``placement`` puts it; the last action
+    waits. Waiting is not allowed on an idle cluster. Decisions without a choice are not asked for.
+
+    ``queue`` has a row a job, columns :data:`~ddlsched.policies.choosing.JOB_FEATURES`, in the order of
+    ``order``.
+
+    Parameters
+    ----------
+    workload, cluster, settings, unit_s
+        As of :class:`~ddlsched.envs.scheduling_env.SchedulingEnv`.
+    placement
+        Where jobs run: a policy with ``place``, or its name.
+    slots
+        Jobs of the queue that are seen.
+    """
+
+    doors: ClassVar[frozenset[str]] = frozenset({"placement"})
+
+    def __init__(
+        self,
+        workload: Workload | str | Path,
+        *,
+        placement: PlacementPolicy | str = "lwf",
+        slots: int = 16,
+        **given: Any,
+    ) -> None:
+        if not is_whole(slots, 1):
+            raise InputError(f"slots is {slots!r}; expected a whole number from 1")
+        self.slots, self.placement = slots, placement
+        super().__init__(workload, **given)
+
+    def _spaces(self) -> tuple[dict[str, tuple[int, ...]], int]:
+        return {"queue": (self.slots, len(JOB_FEATURES))}, self.slots + 1
+
+    def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
+        """Return a placement policy that asks who starts."""
+        return {"placement": _AskedOrder(ask, seconds, self.placement, self.slots)}
+
+
+@dataclass(frozen=True)
+class _AskedOrder:
+    ask: Ask
+    seconds: JobSeconds
+    placement: PlacementPolicy | str
+    slots: int
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> Choosing:
+        """Return the policy with its placement."""
+        return Choosing(begun_placement(self.placement, cluster, rng), self.slots, self._choose, self.seconds.started)
+
+    def _choose(self, features: np.ndarray, allowed: np.ndarray, now_s: float) -> int:
+        return self.ask(Decision(now_s, {"queue": features}, allowed))
+
+
+ELASTIC_JOB_FEATURES = ("gpus", "least", "most", "samples_left", "waited", "rescaling_left")
+SUMS = ("gpus_left", "jobs_left", "jobs")
+
+
+class AllocationEnv(SchedulingEnv):
+    """How many GPUs each elastic job has from now on, job by job in the order of arrival: action n gives n GPUs.
+
+    Asked whenever a job came or left; the batch is the largest. 0 is not allowed to the last job while the cluster
+    would be idle. All jobs must be elastic.
+
+    ``job`` has the GPUs that it has, at least needs and at most uses, as shares of the cluster's; samples left, time
+    since its arrival and time for which it is still being resized, s, by
+    :func:`~ddlsched.policies.choosing.log_share`. ``cluster`` has the GPUs not given yet as a share; the jobs to
+    be asked after this one, and all, by the same function.
+    """
+
+    doors: ClassVar[frozenset[str]] = frozenset({"allocation"})
+
+    def _spaces(self) -> tuple[dict[str, tuple[int, ...]], int]:
+        return {"job": (len(ELASTIC_JOB_FEATURES),), "cluster": (len(SUMS),)}, self.cluster.num_gpus + 1
+
+    def _check(self, jobs: Workload) -> None:
+        other = next((job.job_id for job in jobs if not isinstance(job, ElasticJob)), None)
+        if other is not None:
+            raise InputError(f"job {other!r} is not elastic; expected elastic jobs only")
+
+    def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
+        """Return an allocation policy that asks how many."""
+        return {"allocation": _AskedAllocation(ask, seconds)}
+
+
+@dataclass(frozen=True)
+class _AskedAllocation(AskedPolicy):
+    ask: Ask
+    seconds: JobSeconds
+
+    def allocate(
+        self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
+    ) -> Mapping[str, Allocation]:
+        """Return what is decided for each job."""
+        self.seconds.there(len(jobs))
+        left, given = capacity.num_gpus, {}
+        for place, job in enumerate(jobs):
+            last_chance = left == capacity.num_gpus and place + 1 == len(jobs)
+            num_gpus = self._chosen(job, (left, len(jobs) - 1 - place, len(jobs)), capacity, now_s, last_chance)
+            if num_gpus:
+                given[job.job_id] = Allocation(num_gpus)
+            left -= num_gpus
+        return given
+
+    def _chosen(
+        self, job: ElasticJobView, sums: tuple[int, int, int], capacity: CapacityView, now_s: float, last_chance: bool
+    ) -> int:
+        num_gpus, left = capacity.cluster.num_gpus, sums[0]
+        least, most = job.job.min_gpus, min(job.job.max_gpus, left)
+        if most < least:
+            return 0
+        if last_chance and most == least:
+            return least
+        mask = np.zeros(num_gpus + 1, bool)
+        mask[least : most + 1] = True
+        mask[0] = not last_chance
+        observed = {
+            "job": np.array(_features(job, num_gpus, now_s), np.float32),
+            "cluster": np.array([left / num_gpus, log_share(sums[1]), log_share(sums[2])], np.float32),
+        }
+        return self.ask(Decision(now_s, observed, mask))
+
+
+def _features(job: ElasticJobView, num_gpus: int, now_s: float) -> tuple[float, ...]:
+    return (
+        job.num_gpus / num_gpus,
+        job.job.min_gpus / num_gpus,
+        min(job.job.max_gpus, num_gpus) / num_gpus,
+        log_share(job.samples_left),
+        log_share(now_s - job.job.arrival_s),
+        log_share(job.rescaling_left_s),
+    )

@@ -18,9 +18,9 @@ from kueue_topology_cases import chosen_case, not_read, spread_case, topology_ca
 from scheduler_tables import NotModelledError, State, Table, run_tables
 
 from algorithms.admission.kueue import Kueue, KueueRun
-from algorithms.admission.kueue_classic import classic_victims
+from algorithms.admission.kueue_classic import ClassicSearch
 from algorithms.admission.kueue_fair import FairRules, fair_victims
-from algorithms.admission.victims import Need
+from algorithms.admission.victims import Need, QuotaArrays
 from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
 from ddlsched.policies.quota_tree import QuotaNode, QuotaTree
 from ddlsched.policies.tenants_view import Admission, Victim
@@ -228,7 +228,9 @@ def _need(state: State, queue: str, kind: str) -> Need:
 def preemption_case(case: dict[str, Any]) -> tuple[set[str], set[str]]:
     """Return who gives way to the case's workload by rules, and who is wanted to."""
     state, incoming = _waiting(case)
-    victims = classic_victims(_need(state, str(incoming.queue), _kind(case)), state.view)
+    arrays = QuotaArrays(state.quotas)
+    arrays.note(state.view)
+    victims, _ = ClassicSearch(arrays).victims(_need(state, str(incoming.queue), _kind(case)), state.view)
     after = [workload_of(made, {}) for made in case["wantWorkloads"]]
     return state.named(victims), {each.name for each in after if each.preempted}
 

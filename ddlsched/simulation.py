@@ -20,7 +20,6 @@ from ddlsched.engine.run_options import RunOptions
 from ddlsched.engine.settings import RunSettings
 from ddlsched.errors import InputError, guarded, label, says_unknown_arguments
 from ddlsched.network.contention import MAX_CONSTANT_S
-from ddlsched.network.topology import Network
 from ddlsched.options import filled, keywords_of
 from ddlsched.plugins.defaults import DEFAULT_ADMISSION, DEFAULT_BUNDLE
 from ddlsched.plugins.names import Kind, made_by, resolve, resolve_bundle
@@ -150,7 +149,7 @@ def _settings(cluster: Cluster, given: RunOptions, span: CountedSpan) -> RunSett
     if given["replay"] is not None:
         doors["placement"] = made_by("placement", "replay")[0](run=str(given["replay"]))
     topology = resolve("topology", cluster.topology)
-    network = Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)
+    network = cluster.network(topology)
     model = resolve("contention", given["contention"])
     cost, capacity = given["rescale_cost"], given["capacity"]
     tenants, admission = tenants_of(given["queues"]), given["admission"]

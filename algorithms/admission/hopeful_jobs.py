@@ -1,98 +1,64 @@
 """Which jobs might start, whoever gives way: a bound, reckoned for the first jobs of all queues at once.
 
-It is that of :func:`~algorithms.admission.kueue_classic.classic_victims`: of queues of which a job may take GPUs all
+It is that of :func:`~algorithms.admission.kueue_classic.ClassicSearch`: of queues of which a job may take GPUs all
 that they use counts. For who does not fit even so nobody is searched for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from bisect import bisect_right
+from itertools import accumulate
+from operator import is_
 
 import numba
 import numpy as np
 
-from algorithms.admission.victims import most_of_own
-from ddlsched.policies.quota_tree import QuotaNode, QuotaTree
-from ddlsched.policies.tenants_view import TenantsView
-from ddlsched.policies.views import JobView
+from algorithms.admission.victims import QuotaArrays
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import Heads, TenantsView
 
 __all__ = ["HopefulJobs"]
 
-_UNLIMITED = 2**62
-
-
-class _Heads(NamedTuple):
-    """The jobs of a queue of which one is next, from which list, and at which change of its running jobs."""
-
-    source: list[JobView]
-    changes: int
-    jobs: list[tuple[int, QuotaNode]]
-    needs: np.ndarray
-    """Of each the place of its queue, its GPUs, and how many the jobs of its queue have that it might preempt."""
-
 
 class HopefulJobs:
-    """Reckons the bound, in a tree of queues that all have quotas of the same kind.
+    """Reckons the bound, in a tree of queues that all have quotas of the same kind."""
 
-    Arrays have an entry a node; that of the last belongs to no node and stands above the roots.
-    """
-
-    def __init__(self, quotas: QuotaTree, kind: str) -> None:
-        self._kind, self._nodes = kind, list(quotas.nodes.values())
-        places = {node: place for place, node in enumerate(self._nodes)}
-        none = len(self._nodes)
-        self._parents = np.array([places[node.parent] if node.parent else none for node in self._nodes] + [none])
-        depths = [sum(1 for _ in node.above()) for node in self._nodes]
-        self._downwards = np.argsort(depths, kind="stable")
-        self._leaves = {leaf: places[leaf] for leaf in quotas.leaves}
-        rules = [node.queue.preemption for node in self._nodes]
-        self._rules = np.array(
-            [
-                (rule.reclaim != "never", rule.borrow != "never", not node.is_leaf)
-                for rule, node in zip(rules, self._nodes, strict=True)
-            ]
-        )
-        limits = [node.own(kind).borrowing_limit for node in self._nodes]
-        self._amounts = np.array(
-            [
-                self._of_all(node.quota for node in self._nodes),
-                self._of_all(node.kept for node in self._nodes),
-                [_UNLIMITED if limit is None else limit for limit in limits] + [0],
-            ]
-        )
-        self._heads: dict[QuotaNode, _Heads] = {}
-        self._jobs: list[tuple[int, QuotaNode]] = []
+    def __init__(self, arrays: QuotaArrays, kind: str) -> None:
+        self._arrays, self._kind = arrays, kind
+        self._rules = arrays.rules()
+        self._leaves, self._places = list(arrays.leaves), list(arrays.leaves.values())
+        self._names = [leaf.name for leaf in arrays.leaves]
+        self._heads: list[Heads] = []
+        self._begins: list[int] = []
         self._needs = np.zeros((0, 3), np.int64)
-
-    def _of_all(self, amounts: Iterable[dict[str, int]]) -> list[int]:
-        return [of.get(self._kind, 0) for of in amounts] + [0]
+        """Of each job its GPUs, its priority, and the place of its queue."""
 
     def among(self, tenants: TenantsView) -> dict[int, QuotaNode]:
-        """Return the numbers of the first jobs of queues that might start, and their queues."""
-        changed = [self._note_heads(leaf, tenants) for leaf in self._leaves]  # of all, whichever is first
-        if any(changed):
-            all_heads = self._heads.values()
-            self._jobs = [job for heads in all_heads for job in heads.jobs]
-            self._needs = np.concatenate([heads.needs for heads in all_heads])
-        used = np.array(self._of_all([node.used for node in self._nodes]))
-        hopeful = _hopeful(used, self._amounts, self._parents, self._downwards, self._rules, self._needs)
-        return dict(self._jobs[place] for place in hopeful.tolist())
+        """Return the numbers of the first jobs of queues that might start, and their queues, by what was noted last."""
+        arrays = self._arrays
+        self._note_heads([*map(tenants.pending.first, self._names)])
+        amounts = arrays.used(self._kind), arrays.amounts(self._kind)
+        running = arrays.rows, arrays.counts
+        hopeful = _hopeful(*amounts, arrays.parents, arrays.downwards, self._rules, self._needs, *running)
+        return dict(map(self._of_row, hopeful.tolist()))
 
-    def _note_heads(self, leaf: QuotaNode, tenants: TenantsView) -> bool:
-        """Note the first jobs of a queue; return whether these, or its running ones, are others than before."""
-        source, changes, known = tenants.pending.heads(leaf.name), tenants.changes(leaf.name), self._heads.get(leaf)
-        if known is not None and known.source is source and known.changes == changes:
-            return False
-        jobs = source[:1] if leaf.queue.order == "strict" else source
-        needs = [(self._leaves[leaf], job.num_gpus, most_of_own(leaf, job.priority, tenants)) for job in jobs]
-        numbers = [(job.number, leaf) for job in jobs]
-        self._heads[leaf] = _Heads(source, changes, numbers, np.array(needs, np.int64).reshape(-1, 3))
-        return True
+    def _of_row(self, row: int) -> tuple[int, QuotaNode]:
+        queue = bisect_right(self._begins, row) - 1
+        return self._heads[queue].jobs[row - self._begins[queue]].number, self._leaves[queue]
+
+    def _note_heads(self, heads: list[Heads]) -> None:
+        """Note the first jobs of all queues, unless they are the same as before."""
+        if len(heads) == len(self._heads) and all(map(is_, heads, self._heads)):
+            return
+        strict = [leaf.queue.order == "strict" for leaf in self._leaves]
+        asked = [first.asked[:1] if only else first.asked for only, first in zip(strict, heads, strict=True)]
+        counts = [*map(len, asked)]
+        self._heads, self._begins = heads, [0, *accumulate(counts[:-1])]
+        self._needs = np.concatenate([np.concatenate(asked), np.repeat(self._places, counts)[:, None]], axis=1)
 
 
 @numba.njit(cache=True)
-def _hopeful(used, amounts, parents, downwards, rules, needs):  # type: ignore[no-untyped-def]
+def _hopeful(used, amounts, parents, downwards, rules, needs, rows, counts):  # type: ignore[no-untyped-def]
     """Return the rows of ``needs`` that might start, when nodes use so much; ``amounts``: quotas, kept, limits."""
     quota, kept, limits = amounts[0], amounts[1], amounts[2]
     none = len(parents) - 1
@@ -112,7 +78,8 @@ def _hopeful(used, amounts, parents, downwards, rules, needs):  # type: ignore[n
     hopeful = np.empty(len(needs), np.int64)
     count = 0
     for row in range(len(needs)):
-        place, gpus, own = needs[row]
+        gpus, priority, place = needs[row]
+        own = _most_of_own(rows[place], counts[place], priority - rules[place, 3]) if rules[place, 4] else 0
         lacking = gpus - own - available[place]
         nearer, rest = used[place] + gpus <= quota[place], max(0, gpus - free_here[place])
         borrowing = staying = 0
@@ -130,3 +97,16 @@ def _hopeful(used, amounts, parents, downwards, rules, needs):  # type: ignore[n
             hopeful[count] = row
             count += 1
     return hopeful[:count]
+
+
+@numba.njit(cache=True)
+def _most_of_own(rows, count, priority):  # type: ignore[no-untyped-def]
+    """Return how many GPUs the jobs have of at most a priority."""
+    first, end = 0, count
+    while first < end:
+        middle = (first + end) // 2
+        if rows[middle, 0] > priority:
+            end = middle
+        else:
+            first = middle + 1
+    return rows[first, 6]

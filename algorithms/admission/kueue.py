@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import cache
+from itertools import islice
 
 import numpy as np
 
 from algorithms.admission.hopeful_jobs import HopefulJobs
-from algorithms.admission.kueue_classic import classic_victims
+from algorithms.admission.kueue_classic import ClassicSearch
 from algorithms.admission.kueue_fair import FairRules, fair_victims
 from algorithms.admission.usage_history import UsageHistory
-from algorithms.admission.victims import Need, borrowers_of, lacking_of, names_of
+from algorithms.admission.victims import WITHIN, Need, QuotaArrays, borrowers_of, lacking_of, names_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
@@ -71,14 +71,12 @@ class Kueue:
         return KueueRun(self)
 
 
-class _Mode(IntEnum):
-    """How a job may start on GPUs of a kind; a higher one is better."""
-
-    NO_FIT = 0
-    NOBODY = 1  # others would have to give way, and none may be made to
-    PREEMPT = 2
-    RECLAIM = 3  # nobody of its own queue gives way
-    FIT = 4
+# How a job may start on GPUs of a kind; a higher one is better. (As plain numbers, which are read much faster.)
+_NO_FIT = 0
+_NO_VICTIMS = 1  # others would have to give way, and none may be made to
+_PREEMPT = 2
+_RECLAIM = 3  # nobody of its own queue gives way
+_FIT = 4
 
 
 @dataclass
@@ -86,7 +84,7 @@ class _Entry:
     """The first job of a queue, and how it may start."""
 
     need: Need
-    mode: _Mode
+    mode: int
     borrowing: int
     """How high the smallest group is that has what the job needs, once the victims are gone; 0 for the own quota."""
     victims: list[Victim] = field(default_factory=list)
@@ -94,7 +92,26 @@ class _Entry:
 
     @property
     def may_start(self) -> bool:
-        return self.mode >= _Mode.PREEMPT
+        return self.mode >= _PREEMPT
+
+
+class _Turn:
+    """The jobs of a queue in the order of their turns, and who has been refused; nobody is refused no more."""
+
+    __slots__ = ("_next", "jobs", "refused")
+
+    def __init__(self, jobs: list[JobView], refused: set[int]) -> None:
+        self.jobs, self.refused, self._next = jobs, refused, 0
+
+    def first(self) -> JobView | None:
+        """Return the first that has not been refused."""
+        while self._next < len(self.jobs) and self.jobs[self._next].number in self.refused:
+            self._next += 1
+        return self.jobs[self._next] if self._next < len(self.jobs) else None
+
+    def next(self, count: int) -> list[JobView]:
+        """Return the first so many that have not been refused."""
+        return [*islice((job for job in self.jobs if job.number not in self.refused), count)]
 
 
 @cache
@@ -143,11 +160,16 @@ class KueueRun:
         self._preempting: dict[str, int] = {}
         """The job of a queue for which others gave way last; it goes first in its queue until it starts."""
         self._freed = -1
+        self._arrays: QuotaArrays | None = None
+        self._search: ClassicSearch | None = None
         self._bounds: dict[str, HopefulJobs] = {}
         self._hopeful: dict[str, dict[int, QuotaNode]] = {}
         """By kind the first jobs that might start on it as things are, and their queues."""
         self._has_changed = True
         """Whether somebody may have started since that was found."""
+        self._turns: dict[QuotaNode, _Turn] = {}
+        self._kind, self._lacking = ANY_KIND, dict[QuotaNode, list[QuotaNode]]()
+        """If there is one kind: which, and in each tree the first queues that used more than their quota then."""
         self._told: dict[int, str] = {}
         self._told_of: dict[QuotaNode, tuple[list[JobView], list[QuotaNode], list[int]]] = {}
         self._most: dict[tuple[QuotaNode, str], int] = {}
@@ -158,71 +180,116 @@ class KueueRun:
             self._refused.clear()
         if self._history is not None:
             self._history.update(tenants)
-        leaves, self._has_changed = tenants.quotas.leaves, True
-        while firsts := self._firsts(leaves, tenants):
-            leaves = list(firsts)  # nobody comes meanwhile
-            self._find_hopeful(tenants)
-            if len(self._hopeful) == 1:
-                yield from self._without_hope(firsts, tenants)
+        leaves, cycles, self._has_changed = tenants.quotas.leaves, 0, True
+        while True:
+            if self._has_changed:
+                leaves, cycles = self._with_turns(leaves, tenants), 0
+                self._note(tenants)
+                later = self._without_any_hope(leaves, tenants)
+            if len(self._hopeful) == 1 and self._is_settled():
+                for leaf in leaves:
+                    yield from self._all_refused(leaf, tenants)
+                break
+            firsts = self._firsts(leaf for leaf in leaves if leaf not in later)
+            if not firsts:
+                break
+            cycles += 1
+            yield from self._without_hope(firsts)
             yield from self._processed(self._nominations(firsts, tenants), tenants)
+            if self._has_changed:
+                for leaf in later:
+                    yield from self._refused_now(self._turns[leaf].next(cycles), leaf)
         self._freed = tenants.freed
 
-    def _find_hopeful(self, tenants: TenantsView) -> None:
-        if self._sharing or self._history is not None or not self._has_changed:
-            return
-        self._has_changed = False
-        for kind in tenants.quotas.kinds or (ANY_KIND,):
-            if kind not in self._bounds:
-                self._bounds[kind] = HopefulJobs(tenants.quotas, kind)
-            self._hopeful[kind] = self._bounds[kind].among(tenants)
+    def _with_turns(self, leaves: Iterable[QuotaNode], tenants: TenantsView) -> list[QuotaNode]:
+        """Note whose turn it is; return the queues of which not all have been refused. Nobody comes meanwhile."""
+        known, self._turns = self._turns, {}
+        for leaf in leaves:
+            jobs, refused, turn = self._in_order(leaf, tenants), self._refused[leaf.name], known.get(leaf)
+            same = turn is not None and turn.jobs is jobs and turn.refused is refused
+            self._turns[leaf] = turn if turn is not None and same else _Turn(jobs, refused)
+        return list(self._firsts(leaves))
 
-    def _without_hope(self, firsts: dict[QuotaNode, JobView], tenants: TenantsView) -> Iterator[NotAdmitted]:
-        """Refuse first jobs that cannot start, for which nothing is kept; all of them if nothing changes any more."""
-        ((kind, hopeful),) = self._hopeful.items()
-        lacking = {root: lacking_of(root.leaves(), kind) for root in tenants.quotas.roots}
-        settled = all(number in self._refused[leaf.name] for number, leaf in hopeful.items())
-        for leaf, job in list(firsts.items()):
-            if settled:
-                del firsts[leaf]
-                yield from self._all_refused(leaf, kind, lacking[leaf.root], tenants)
-            elif job.number not in hopeful and leaf.queue.preemption.reclaim == "any":
-                del firsts[leaf]
-                yield from self._refused_now(Need(job, leaf, kind), lacking[leaf.root])
+    def _note(self, tenants: TenantsView) -> None:
+        """Note how things are now, for the search for victims, and who might start."""
+        self._has_changed = False
+        if self._sharing:
+            return
+        if self._arrays is None:
+            self._arrays = QuotaArrays(tenants.quotas)
+            self._search = ClassicSearch(self._arrays)
+        self._arrays.note(tenants)
+        if self._history is None:
+            for kind in tenants.quotas.kinds or (ANY_KIND,):
+                if kind not in self._bounds:
+                    self._bounds[kind] = HopefulJobs(self._arrays, kind)
+                self._hopeful[kind] = self._bounds[kind].among(tenants)
+
+    def _is_settled(self) -> bool:
+        """Return whether all that might start have been refused, so that nothing changes any more."""
+        return all(
+            number in self._refused[leaf.name] for of_kind in self._hopeful.values() for number, leaf in of_kind.items()
+        )
+
+    def _without_any_hope(self, leaves: Iterable[QuotaNode], tenants: TenantsView) -> set[QuotaNode]:
+        """Return queues of which each cycle refuses the first job, as long as nothing changes: that is done later."""
+        if len(self._hopeful) != 1:
+            return set()
+        ((self._kind, hopeful),) = self._hopeful.items()
+        self._lacking = {root: lacking_of(root.leaves(), self._kind) for root in tenants.quotas.roots}
+        with_hope = {leaf for number, leaf in hopeful.items() if number not in self._refused[leaf.name]}
+        return {
+            leaf
+            for leaf in leaves
+            if leaf not in with_hope
+            and leaf.queue.preemption.reclaim == "any"
+            and any(other is not leaf for other in self._lacking[leaf.root])
+        }
+
+    def _without_hope(self, firsts: dict[QuotaNode, JobView]) -> Iterator[NotAdmitted]:
+        """Refuse first jobs that cannot start, for which nothing is kept."""
+        if len(self._hopeful) == 1:
+            hopeful = self._hopeful[self._kind]
+            for leaf, job in list(firsts.items()):
+                if job.number not in hopeful and leaf.queue.preemption.reclaim == "any":
+                    del firsts[leaf]
+                    yield from self._refused_now([job], leaf)
 
     def cycle(self, tenants: TenantsView) -> dict[str, _Entry]:
         """Return the first job of each queue, and how it may start."""
-        return self._nominations(self._firsts(tenants.quotas.leaves, tenants), tenants)
+        leaves = self._with_turns(tenants.quotas.leaves, tenants)
+        self._note(tenants)
+        return self._nominations(self._firsts(leaves), tenants)
 
-    def _firsts(self, leaves: Iterable[QuotaNode], tenants: TenantsView) -> dict[QuotaNode, JobView]:
+    def _firsts(self, leaves: Iterable[QuotaNode]) -> dict[QuotaNode, JobView]:
         """Return the first job of each of these queues that has not been refused."""
-        firsts = {leaf: self._first(leaf, tenants) for leaf in leaves}
-        return {leaf: job for leaf, job in firsts.items() if job is not None}
+        return {leaf: job for leaf in leaves if (job := self._turns[leaf].first()) is not None}
 
     def _nominations(self, firsts: dict[QuotaNode, JobView], tenants: TenantsView) -> dict[str, _Entry]:
         return {leaf.name: self._nominated(job, leaf, tenants) for leaf, job in firsts.items()}
 
-    def _all_refused(
-        self, leaf: QuotaNode, kind: str, lacking: list[QuotaNode], tenants: TenantsView
-    ) -> Iterator[NotAdmitted]:
+    def _all_refused(self, leaf: QuotaNode, tenants: TenantsView) -> Iterator[NotAdmitted]:
         """Refuse the first jobs of a queue; what was told of the same ones, for the same reasons, is not told again."""
-        heads, refused = tenants.pending.heads(leaf.name), self._refused[leaf.name]
+        heads, refused, lacking = tenants.pending.heads(leaf.name), self._refused[leaf.name], self._lacking[leaf.root]
         heads_told, lacking_told, numbers_told = self._told_of.get(leaf, (None, None, ()))
         if heads_told is heads and lacking_told == lacking:
             refused.update(numbers_told)
             return
         jobs = heads[:1] if leaf.queue.order == "strict" else heads
         new = [job for job in jobs if job.number not in refused]
-        others = names_of(lacking, leaf)
-        for job in new:
-            if not others or self._told.get(job.number) != others or job.num_gpus > self._most_of(leaf, kind):
-                yield from self._refused_now(Need(job, leaf, kind), lacking)
-            refused.add(job.number)
-        if len(new) == len(jobs) and others:
+        yield from self._refused_now(new, leaf)
+        if len(new) == len(jobs) and names_of(lacking, leaf):
             self._told_of[leaf] = heads, lacking, [job.number for job in jobs]
 
-    def _refused_now(self, need: Need, lacking: list[QuotaNode]) -> Iterator[NotAdmitted]:
-        never = need.gpus > self._most_of(need.node, need.kind)
-        yield from self._refusal(need, _NEVER if never else borrowers_of(need, lacking))
+    def _refused_now(self, jobs: Iterable[JobView], leaf: QuotaNode) -> Iterator[NotAdmitted]:
+        lacking = self._lacking[leaf.root]
+        others, most = names_of(lacking, leaf), self._most_of(leaf, self._kind)
+        for job in jobs:
+            if not others or self._told.get(job.number) != others or job.num_gpus > most:
+                need = Need(job, leaf, self._kind)
+                yield from self._refusal(need, _NEVER if need.gpus > most else others or borrowers_of(need, lacking))
+            else:
+                self._refused[leaf.name].add(job.number)
 
     def _most_of(self, leaf: QuotaNode, kind: str) -> int:
         """Return how many GPUs a queue may ever use."""
@@ -238,28 +305,24 @@ class KueueRun:
             self._told_of.pop(need.node, None)
             yield NotAdmitted(need.job, reason)
 
-    def _first(self, leaf: QuotaNode, tenants: TenantsView) -> JobView | None:
-        """Return whose turn it is in a queue: the first job; of a best-effort queue the first not refused yet."""
-        heads = tenants.pending.heads(leaf.name)
+    def _in_order(self, leaf: QuotaNode, tenants: TenantsView) -> list[JobView]:
+        """Return whose turn it is in a queue, one after the other: the first job, of a best-effort queue others."""
+        heads = tenants.pending.first(leaf.name).jobs
         if (history := self._history) is not None:
             heads = sorted(tenants.pending.jobs(leaf.name), key=lambda job: history.used(leaf.name, job.user))
-        refused = self._refused[leaf.name]
         if leaf.queue.order == "strict":
             heads = heads[:1]
         preempting = self._preempting.get(leaf.name)
         if preempting is not None and preempting in tenants.pending:
             heads = sorted(heads, key=lambda job: job.number != preempting)
-        for job in heads:
-            if job.number not in refused:
-                return job
-        return None
+        return heads
 
     def _nominated(self, job: JobView, leaf: QuotaNode, tenants: TenantsView) -> _Entry:
         """Return how a job may start: on the first kind that has room, else where the fewest rules are stretched."""
         found = []
         for kind in self.kinds(job, leaf):
             found.append(self._tried(Need(job, leaf, kind), tenants))
-            if found[-1].mode == _Mode.FIT:
+            if found[-1].mode == _FIT:
                 return found[-1]
         return max(found, key=lambda entry: (entry.mode, -entry.borrowing))
 
@@ -271,34 +334,37 @@ class KueueRun:
         node = need.node
         height, more_above = _group_that_fits(need)
         if need.fits():
-            return _Entry(need, _Mode.FIT, height)
+            return _Entry(need, _FIT, height)
         if need.gpus > self._most_of(node, need.kind):
-            return _Entry(need, _Mode.NO_FIT, 0, reason=_NEVER)
+            return _Entry(need, _NO_FIT, 0, reason=_NEVER)
         rules = node.queue.preemption
         borrows = rules.borrow != "never" or (self._sharing and rules.reclaim != "never")
         may_preempt = need.gpus <= node.own(need.kind).gpus or more_above or borrows
-        victims = self._victims(need, tenants) if may_preempt and self._is_hopeful(need) else []
+        victims, above = self._victims(need, tenants) if may_preempt and self._is_hopeful(need) else ([], 0)
         if not victims:
-            mode = _Mode.NOBODY if may_preempt else _Mode.NO_FIT
+            mode = _NO_VICTIMS if may_preempt else _NO_FIT
             return _Entry(need, mode, height, reason=borrowers_of(need, lacking_of(node.root.leaves(), need.kind)))
-        with _gone(victims, need.kind, tenants):
-            height, _ = _group_that_fits(need)
-        within = any(victim.job.queue == node.name for victim in victims)
-        return _Entry(need, _Mode.PREEMPT if within else _Mode.RECLAIM, height, victims)
+        within = any(victim.reason == WITHIN for victim in victims)
+        return _Entry(need, _PREEMPT if within else _RECLAIM, above, victims)
 
     def _is_hopeful(self, need: Need) -> bool:
         return need.job.number in self._hopeful.get(need.kind, (need.job.number,))
 
-    def _victims(self, need: Need, tenants: TenantsView) -> list[Victim]:
-        return fair_victims(need, tenants, self._fair) if self._sharing else classic_victims(need, tenants)
+    def _victims(self, need: Need, tenants: TenantsView) -> tuple[list[Victim], int]:
+        """Return who gives way to a job, and how high the smallest group is then that has what it needs."""
+        if self._search is not None:
+            return self._search.victims(need, tenants)
+        victims = fair_victims(need, tenants, self._fair)
+        with _gone(victims, need.kind, tenants):
+            return victims, _group_that_fits(need)[0]
 
     def _processed(self, entries: dict[str, _Entry], tenants: TenantsView) -> Iterator[Admission | NotAdmitted]:
         """Yield what comes of a cycle's entries, each reckoned with those before it."""
         reserved: list[tuple[QuotaNode, str, int]] = []
-        gone: set[int] = set()
+        gone, is_as_noted = set[int](), True
         for entry in self._in_turn(entries, tenants):
             need = entry.need
-            if entry.may_start and not self._still(entry, gone, tenants):
+            if entry.may_start and not self._still(entry, gone, tenants, is_as_noted):
                 continue  # its turn comes again in the next cycle
             if entry.may_start:
                 if entry.victims:
@@ -308,14 +374,17 @@ class KueueRun:
                 for number in (need.job.number, *(victim.job.number for victim in entry.victims)):
                     self._told.pop(number, None)
                 yield Admission(need.job, need.kind, tuple(entry.victims))
-                self._has_changed = True
-                if tenants.holding(need.job.number) is None:
+                started = tenants.holding(need.job.number) is not None
+                if started or (entry.victims and tenants.holding(entry.victims[0].job.number) is None):
+                    self._has_changed, is_as_noted = True, False
+                if not started:
                     self._refuse(need)
                 elif self._history is not None:
                     self._history.admitted(need.node.name, need.job)
                 continue
-            if entry.mode == _Mode.NOBODY and need.node.queue.preemption.reclaim != "any":
+            if entry.mode == _NO_VICTIMS and need.node.queue.preemption.reclaim != "any":
                 reserved.append(self._reserve(entry))
+                is_as_noted = False
             yield from self._refusal(need, entry.reason)
         for node, kind, gpus in reserved:
             node.remove(kind, gpus)
@@ -338,10 +407,12 @@ class KueueRun:
         return need.node, need.kind, gpus
 
     @staticmethod
-    def _still(entry: _Entry, gone: set[int], tenants: TenantsView) -> bool:
+    def _still(entry: _Entry, gone: set[int], tenants: TenantsView, is_as_noted: bool) -> bool:
         """Return whether an entry may start as it was nominated, after those before it in the cycle."""
-        if gone.intersection(victim.job.number for victim in entry.victims):
+        if gone and gone.intersection(victim.job.number for victim in entry.victims):
             return False
+        if is_as_noted:
+            return True
         with _gone(entry.victims, entry.need.kind, tenants):
             return entry.need.fits()
 

@@ -1,176 +1,231 @@
 """Kueue's preemption by rules: within the queue, reclaiming what is lent, and borrowing by priority.
 
-Candidates are merged from the sorted lists of their queues, no further than until the job fits; a queue that no longer
+Candidates are merged from the sorted rows of their queues, no further than until the job fits; a queue that no longer
 uses more than its quota is left.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
-from functools import cached_property
-from typing import NamedTuple
+import numba
+import numpy as np
 
-from algorithms.admission.victims import Need, without_needless
-from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import HeldQuota, Rank, TenantsView, Victim
+from algorithms.admission.victims import UNLIMITED, WITHIN, Need, QuotaArrays
+from ddlsched.cluster.tenants import Preemption
+from ddlsched.policies.tenants_view import TenantsView, Victim, kind_code
 
-__all__ = ["classic_victims"]
+__all__ = ["ClassicSearch"]
 
-_WITHIN = "priority within the queue"
-_RECLAIM = "reclaimed quota that it had borrowed"
-_BORROW = "lower priority, for a queue that borrows"
-
-
-class _Level(NamedTuple):
-    """A group above the job's queue."""
-
-    group: QuotaNode
-    before: QuotaNode
-    """The one below it on the way, or the queue."""
-    advantage: bool
+_REASONS = (
+    WITHIN,
+    "reclaimed quota that it had borrowed",
+    "lower priority, for a queue that borrows",
+)
+_RULES = {"never": 0, "lower-priority": 1, "lower-or-newer": 2, "any": 3}
 
 
-class _Source(NamedTuple):
-    """Another queue that uses more than its quota, and its lowest common group with the job's."""
-
-    leaf: QuotaNode
-    between: tuple[QuotaNode, ...]
-    """The queue, and the groups between it and the common one."""
-    advantage: bool
-    """Whether its GPUs are nearer to the job's queue, which takes them back."""
-
-    def lacks(self, kind: str) -> bool:
-        """Return whether the queue still uses more than its quota, and so do the groups below the common one."""
-        return all(node.lacks(kind) for node in self.between)
-
-
-class _Candidate(NamedTuple):
-    rank: Rank
-    holding: HeldQuota
-    source: _Source | None
-    """None within the queue."""
-
-
-def classic_victims(need: Need, tenants: TenantsView) -> list[Victim]:
-    """Return who gives way to a job, as few as the order of candidates allows; none if it would not fit even so.
-
-    Quotas are as before when this returns.
+class ClassicSearch:
+    """Searches for who gives way to a job.
 
     References
     ----------
     Kueue, concepts/preemption ("classic preemption"), and keps/79-hierarchical-cohorts.
     """
-    search = _Search(need, tenants)
-    for borrowing in search.attempts():
-        if victims := search.attempt(borrowing=borrowing):
-            return victims
-    return []
+
+    def __init__(self, arrays: QuotaArrays) -> None:
+        self._arrays = arrays
+        self._rules = {leaf: self._rules_of(leaf.queue.preemption) for leaf in arrays.leaves}
+
+    @staticmethod
+    def _rules_of(rules: Preemption) -> np.ndarray:
+        most = UNLIMITED if rules.borrow_max_priority is None else rules.borrow_max_priority
+        return np.array([_RULES[rules.within_queue], _RULES[rules.reclaim], _RULES[rules.borrow], most])
+
+    def victims(self, need: Need, tenants: TenantsView) -> tuple[list[Victim], int]:
+        """Return who gives way to a job, as few as the order of candidates allows; none if it would not fit even so.
+
+        With them, how high the smallest group is that has what the job needs then. Who runs, and what is used, is what
+        the arrays have noted.
+        """
+        arrays, job, kind = self._arrays, need.job, need.kind
+        asked = np.array([need.gpus, job.priority, job.arrival_ns, job.number, kind_code(kind), tenants.now_ns])
+        used = arrays.used(kind).copy()
+        tree = arrays.parents, used, arrays.amounts(kind)
+        found = _search(arrays.rows, arrays.counts, *tree, arrays.leaves[need.node], asked, self._rules[need.node])
+        height = _height(arrays.leaves[need.node], need.gpus, *tree, arrays.heights) if len(found) else 0
+        holdings = ((tenants.holding(number), reason) for number, reason in found.tolist())
+        return [Victim(holding.job, _REASONS[reason]) for holding, reason in holdings if holding is not None], height
 
 
-class _Search:
-    def __init__(self, need: Need, tenants: TenantsView) -> None:
-        self._need, self._tenants = need, tenants
-        self._rules, self._node = need.node.queue.preemption, need.node
-        self._levels = list(_levels(need))
+@numba.njit(cache=True)
+def _free_here(place, used, amounts):  # type: ignore[no-untyped-def]
+    return max(0, amounts[1, place] - used[place])
 
-    @cached_property
-    def _sources(self) -> list[_Source]:
-        return [
-            _Source(between[0], between, level.advantage)
-            for level in self._levels
-            for between in _borrowing_below(level.group, level.before, self._need.kind)
-        ]
 
-    def attempts(self) -> tuple[bool, ...]:
-        """Return whether the queue may borrow with the job, in the order in which that is tried."""
-        forbidden, need = self._rules.borrow == "never", self._need
-        below_quota = self._node.used[need.kind] < self._node.quota.get(need.kind, 0)
-        if (forbidden and not below_quota) or not any(map(self._has_some, self._sources)):
-            return (True,)
-        any_nearer = any(source.advantage and self._has_some(source) for source in self._sources)
-        return (False, True) if forbidden and not any_nearer else (True, False)
+@numba.njit(cache=True)
+def _fits(place, gpus, borrowing, used, amounts, parents):  # type: ignore[no-untyped-def]
+    """Return whether a queue may use so many GPUs more, as QuotaNode.available says; if told without borrowing."""
+    if not borrowing and used[place] + gpus > amounts[0, place]:
+        return False
+    free, least, none = 0, UNLIMITED, len(parents) - 1
+    while parents[place] != none:
+        lent = amounts[0, place] - amounts[1, place]
+        free += _free_here(place, used, amounts)
+        least = min(least, free + lent - max(0, used[place] - amounts[1, place]) + amounts[2, place])
+        place = parents[place]
+    return gpus <= min(least, free + amounts[0, place] - used[place])
 
-    def _has_some(self, source: _Source) -> bool:
-        return next(self._need.ordered(self._tenants, source.leaf.name, self._rules.reclaim), None) is not None
 
-    def _is_usable(self, advantage: bool, borrowing: bool) -> bool:
-        return advantage or not borrowing or self._rules.borrow != "never"
+@numba.njit(cache=True)
+def _height(place, gpus, parents, used, amounts, heights):  # type: ignore[no-untyped-def]
+    """Return how high the smallest group is that has so many GPUs more for a queue; 0 for the queue itself."""
+    none = len(parents) - 1
+    if used[place] + gpus <= amounts[0, place] or parents[place] == none:
+        return 0
+    while True:
+        gpus -= _free_here(place, used, amounts)
+        place = parents[place]
+        if used[place] + gpus <= amounts[0, place] or parents[place] == none:
+            return heights[place]
 
-    def attempt(self, *, borrowing: bool) -> list[Victim]:
-        """Take candidates' GPUs until the job fits; then let those stay that need not go."""
-        victims: list[_Candidate] = []
-        need, fits = self._need, False
-        for candidate in self._candidates(borrowing):
-            victims.append(candidate)
-            self._take(candidate)
-            if fits := need.fits(borrowing=borrowing):
+
+@numba.njit(cache=True)
+def _count(place, gpus, sign, used, amounts, parents):  # type: ignore[no-untyped-def]
+    """Count a job's GPUs, or no more, as QuotaNode.add and remove do."""
+    while place != len(parents) - 1 and gpus > 0:
+        kept = amounts[1, place]
+        above = gpus - max(0, kept - used[place]) if sign > 0 else min(gpus, used[place] - kept)
+        used[place] += sign * gpus
+        place, gpus = parents[place], above
+
+
+@numba.njit(cache=True)
+def _may_preempt(row, rule, asked):  # type: ignore[no-untyped-def]
+    if rule == 0 or row[5] != asked[4] or -row[1] >= asked[5]:
+        return False
+    if rule == 3 or row[0] < asked[1]:
+        return True
+    newer = row[4] > asked[2] or (row[4] == asked[2] and row[2] > asked[3])
+    return rule == 2 and row[0] == asked[1] and newer
+
+
+@numba.njit(cache=True)
+def _lacks(place, end, used, amounts, parents):  # type: ignore[no-untyped-def]
+    """Return whether a queue uses more than its quota, and so do the groups below one."""
+    while place != end and used[place] > amounts[0, place]:
+        place = parents[place]
+    return place == end
+
+
+@numba.njit(cache=True)
+def _sources(place, gpus, counts, used, amounts, parents):  # type: ignore[no-untyped-def]
+    """Return of each queue that has GPUs for the job the lowest common group, and whether they are nearer to it."""
+    none = len(parents) - 1
+    commons, nearer = np.full(none + 1, none), np.zeros(none + 1, np.bool_)
+    on_way, is_near = np.zeros(none + 1, np.bool_), np.zeros(none + 1, np.bool_)
+    near, rest = used[place] + gpus <= amounts[0, place], max(0, gpus - _free_here(place, used, amounts))
+    group = parents[place]
+    while group != none:
+        on_way[group], is_near[group] = True, near
+        near = near or used[group] + rest <= amounts[0, group]
+        rest, group = max(0, rest - _free_here(group, used, amounts)), parents[group]
+    for leaf in range(none):
+        group = leaf
+        while group != none and not on_way[group]:
+            group = parents[group]
+        if leaf != place and counts[leaf] and group != none and _lacks(leaf, group, used, amounts, parents):
+            commons[leaf], nearer[leaf] = group, is_near[group]
+    return commons, nearer
+
+
+@numba.njit(cache=True)
+def _search(rows, counts, parents, used, amounts, place, asked, rules):  # type: ignore[no-untyped-def]
+    """Return the victims' numbers and reasons; ``used`` is what is left once they are gone."""
+    none = len(parents) - 1
+    commons, nearer = np.full(none + 1, none), np.zeros(none + 1, np.bool_)
+    if rules[1]:
+        commons, nearer = _sources(place, asked[0], counts, used, amounts, parents)
+    queues = rows, counts, parents, amounts, commons, nearer
+    any_other = any_nearer = False
+    for leaf in range(none):
+        if commons[leaf] != none and _next(rows[leaf], 0, counts[leaf], rules[1], True, rules, asked) < counts[leaf]:
+            any_other, any_nearer = True, any_nearer or nearer[leaf]
+    forbidden = rules[2] == 0
+    only_borrowing = not any_other or (forbidden and used[place] >= amounts[0, place])
+    first = only_borrowing or not forbidden or any_nearer
+    for borrowing in (first, not first):
+        if borrowing or not only_borrowing:
+            left = used.copy()
+            found = _attempt(queues, left, place, asked, rules, borrowing)
+            if len(found):
+                used[:] = left
+                return found
+    return np.zeros((0, 2), np.int64)
+
+
+@numba.njit(cache=True)
+def _next(rows, begin, end, rule, anyone, rules, asked):  # type: ignore[no-untyped-def]
+    """Return the place of the first candidate from a place on; if not of anyone, whom a queue that borrows may take."""
+    for at in range(begin, end):
+        if rule != 3 and rows[at, 0] > asked[1]:
+            return end
+        if _may_preempt(rows[at], rule, asked) and (anyone or _may_borrow_from(rows[at], rules, asked)):
+            return at
+    return end
+
+
+@numba.njit(cache=True)
+def _may_borrow_from(row, rules, asked):  # type: ignore[no-untyped-def]
+    """Return whether a job is of so low a priority that it gives way to a queue that borrows."""
+    return rules[2] != 0 and row[0] < asked[1] and row[0] <= rules[3]
+
+
+@numba.njit(cache=True)
+def _attempt(queues, used, place, asked, rules, borrowing):  # type: ignore[no-untyped-def]
+    """Take candidates' GPUs until the job fits; then let those stay that need not go."""
+    rows, counts, parents, amounts, commons, nearer = queues
+    none, gpus, fits = len(parents) - 1, asked[0], False
+    taken = np.empty((counts.sum(), 3), np.int64)  # queue, row, reason
+    count = 0
+    for stage in range(3):  # what is nearer, what is not, the own
+        at = np.zeros(none, np.int64)
+        while not fits:
+            best = -1
+            for leaf in range(none):
+                if (leaf != place) if stage == 2 else (commons[leaf] == none or nearer[leaf] != (stage == 0)):
+                    continue
+                rule, anyone = rules[0] if stage == 2 else rules[1], stage != 1 or not borrowing
+                at[leaf] = _next(rows[leaf], at[leaf], counts[leaf], rule, anyone, rules, asked)
+                if at[leaf] == counts[leaf]:
+                    continue
+                if stage < 2 and not _lacks(leaf, commons[leaf], used, amounts, parents):
+                    at[leaf] = counts[leaf]  # for good: what is used only falls
+                elif best < 0 or _is_before(rows[leaf, at[leaf]], rows[best, at[best]]):
+                    best = leaf
+            if best < 0:
                 break
-        if fits:
-            fit = lambda: need.fits(borrowing=borrowing)  # noqa: E731
-            victims = without_needless(victims, self._let_stay, self._take, fit)
-        for candidate in victims:
-            self._let_stay(candidate)
-        return [Victim(each.holding.job, self._reason(each)) for each in victims] if fits else []
-
-    def _take(self, candidate: _Candidate) -> None:
-        self._tenants.quotas[candidate.holding.queue].remove(self._need.kind, candidate.holding.num_gpus)
-
-    def _let_stay(self, candidate: _Candidate) -> None:
-        self._tenants.quotas[candidate.holding.queue].add(self._need.kind, candidate.holding.num_gpus)
-
-    def _candidates(self, borrowing: bool) -> Iterator[_Candidate]:
-        """Yield those that may give way now, each after the one before was taken: nearer ones first, the own last."""
-        need = self._need
-        for advantage in (True, False):
-            lists = [self._of(source, borrowing) for source in self._sources if source.advantage == advantage]
-            for candidate in heapq.merge(*lists):
-                if candidate.source is not None and candidate.source.lacks(need.kind):
-                    yield candidate
-        for rank, holding in need.ordered(self._tenants, self._node.name, self._rules.within_queue):
-            yield _Candidate(rank, holding, None)
-
-    def _of(self, source: _Source, borrowing: bool) -> Iterator[_Candidate]:
-        need = self._need
-        if self._is_usable(source.advantage, borrowing):
-            for rank, holding in need.ordered(self._tenants, source.leaf.name, self._rules.reclaim):
-                if not source.lacks(need.kind):
-                    return  # for good: what is used only falls
-                if source.advantage or not borrowing or self._may_borrow_from(holding):
-                    yield _Candidate(rank, holding, source)
-
-    def _may_borrow_from(self, holding: HeldQuota) -> bool:
-        """Return whether a job is of so low a priority that it gives way to a queue that borrows."""
-        most = self._rules.borrow_max_priority
-        below = holding.priority < self._need.job.priority and (most is None or holding.priority <= most)
-        return self._rules.borrow != "never" and below
-
-    def _reason(self, candidate: _Candidate) -> str:
-        if candidate.source is None:
-            return _WITHIN
-        nearer = candidate.source.advantage or not self._may_borrow_from(candidate.holding)
-        return _RECLAIM if nearer else _BORROW
+            row = rows[best, at[best]]
+            reason = 0 if stage == 2 else 2 if stage == 1 and _may_borrow_from(row, rules, asked) else 1
+            taken[count] = best, at[best], reason
+            count, at[best] = count + 1, at[best] + 1
+            _count(best, row[3], -1, used, amounts, parents)
+            fits = _fits(place, gpus, borrowing, used, amounts, parents)
+    victims = np.empty((count if fits else 0, 2), np.int64)
+    kept = 0
+    for number in range(count - 1 if fits else -1, -1, -1):
+        leaf, row = taken[number, 0], rows[taken[number, 0], taken[number, 1]]
+        if number < count - 1:
+            _count(leaf, row[3], 1, used, amounts, parents)
+            if _fits(place, gpus, borrowing, used, amounts, parents):
+                continue
+            _count(leaf, row[3], -1, used, amounts, parents)
+        victims[kept] = row[2], taken[number, 2]
+        kept += 1
+    return victims[:kept]
 
 
-def _levels(need: Need) -> Iterator[_Level]:
-    """Yield the groups above the job's queue, and whether the GPUs that they lend are nearer to it than to others."""
-    node, kind = need.node, need.kind
-    if node.parent is None or node.queue.preemption.reclaim == "never":
-        return
-    advantage, rest = not node.lacks(kind, need.gpus), max(0, need.gpus - node.free_here(kind))
-    before: QuotaNode = node
-    for group in node.above():
-        yield _Level(group, before, advantage)
-        advantage = advantage or not group.lacks(kind, rest)
-        rest, before = max(0, rest - group.free_here(kind)), group
-
-
-def _borrowing_below(group: QuotaNode, skipped: QuotaNode, kind: str) -> Iterator[tuple[QuotaNode, ...]]:
-    """Yield the queues of a group that use more than their quota with the groups between, if so do these."""
-    for child in group.children:
-        if child is skipped or not child.lacks(kind):
-            continue
-        if child.is_leaf:
-            yield (child,)
-        else:
-            yield from ((*path, child) for path in _borrowing_below(child, skipped, kind))
+@numba.njit(cache=True)
+def _is_before(row, other):  # type: ignore[no-untyped-def]
+    for column in range(3):
+        if row[column] != other[column]:
+            return row[column] < other[column]
+    return False

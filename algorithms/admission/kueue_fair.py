@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from algorithms.admission.victims import Need, order_of, without_needless
+from algorithms.admission.victims import WITHIN, Need, order_of, without_needless
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 
 __all__ = ["FairRules", "fair_victims"]
 
-_WITHIN = "priority within the queue"
 _RECLAIM = "reclaimed quota that it had borrowed"
 _FAIR = "fair share"
 _LOWER = "lower priority, for a queue that borrows"
@@ -92,7 +91,7 @@ class _Search:
         entitled = not self.need.node.lacks(self.need.kind)
         while (leaf := targets.next()) is not None:
             if leaf is self.need.node or entitled:
-                reason = _WITHIN if leaf is self.need.node else _RECLAIM
+                reason = WITHIN if leaf is self.need.node else _RECLAIM
                 if self._takes(targets.pop(leaf), reason):
                     return True
             elif self._from_other(targets, leaf):

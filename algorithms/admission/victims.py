@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TypeVar
 
+import numpy as np
+
 from ddlsched.cluster.tenants import Rule
-from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import HeldQuota, Rank, TenantsView
+from ddlsched.policies.quota_tree import QuotaNode, QuotaTree
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
 
-__all__ = ["Need", "borrowers_of", "lacking_of", "most_of_own", "names_of", "order_of", "without_needless"]
+__all__ = [
+    "UNLIMITED",
+    "WITHIN",
+    "Need",
+    "QuotaArrays",
+    "borrowers_of",
+    "lacking_of",
+    "names_of",
+    "order_of",
+    "without_needless",
+]
 
 _T = TypeVar("_T")
 _TOLD = 3
 
+UNLIMITED = 2**62
+"""A limit for compiled code where there is none."""
 
-@dataclass(frozen=True)
+WITHIN = "priority within the queue"
+"""Why a job gives way to another of its queue."""
+
+
 class Need:
-    """A job that waits, its queue, and the kind of GPU that it is tried with."""
+    """A job that waits, its queue, the kind of GPU that it is tried with, and how many it needs."""
 
-    job: JobView
-    node: QuotaNode
-    kind: str
+    __slots__ = ("gpus", "job", "kind", "node")
 
-    @cached_property
-    def gpus(self) -> int:
-        """How many GPUs it needs."""
-        return self.job.num_gpus
+    def __init__(self, job: JobView, node: QuotaNode, kind: str) -> None:
+        self.job, self.node, self.kind, self.gpus = job, node, kind, job.num_gpus
 
     def fits(self, *, borrowing: bool = True) -> bool:
         """Return whether the quotas do, without borrowing if need be."""
@@ -40,7 +51,10 @@ class Need:
 
     def candidates(self, tenants: TenantsView, queue: str, rule: Rule) -> list[HeldQuota]:
         """Return the running jobs of a queue, on GPUs of the kind, that a rule lets the job preempt."""
-        return [holding for _, holding in self.ordered(tenants, queue, rule)]
+        if rule == "never":
+            return []
+        now_ns = tenants.now_ns
+        return [each for _, each in tenants.ordered(queue) if each.since_ns < now_ns and self._may_preempt(each, rule)]
 
     def _may_preempt(self, holding: HeldQuota, rule: Rule) -> bool:
         if holding.kind != self.kind:
@@ -49,23 +63,6 @@ class Need:
             return True
         newer = holding.came > (self.job.arrival_ns, self.job.number)
         return rule == "lower-or-newer" and holding.priority == self.job.priority and newer
-
-    def ordered(self, tenants: TenantsView, queue: str, rule: Rule) -> Iterator[tuple[Rank, HeldQuota]]:
-        """Yield :meth:`candidates` in the order in which they give way, as they are asked for."""
-        if rule == "never":
-            return
-        now_ns, most = tenants.now_ns, self.job.priority
-        for rank, holding in tenants.ordered(queue):
-            if rule != "any" and rank[0] > most:
-                return
-            if holding.since_ns < now_ns and self._may_preempt(holding, rule):
-                yield rank, holding
-
-
-def most_of_own(node: QuotaNode, priority: int, tenants: TenantsView) -> int:
-    """Return how many GPUs the jobs of a queue have that one of this priority may preempt, or more."""
-    rule = node.queue.preemption.within_queue
-    return 0 if rule == "never" else tenants.gpus_up_to(node.name, priority - (rule == "lower-priority"))
 
 
 def order_of(queue: str) -> Callable[[HeldQuota], tuple[bool, int, int, int]]:
@@ -112,3 +109,81 @@ def borrowers_of(need: Need, lacking: list[QuotaNode]) -> str:
     if need.node.lacks(need.kind, need.gpus):
         return f"quota: {need.node.name} has used its own"
     return "quota: used up"
+
+
+class QuotaArrays:
+    """A tree of queues for compiled searches: arrays with an entry a node; the last belongs to none, above the roots.
+
+    Attributes
+    ----------
+    leaves
+        The queues and their places.
+    parents, downwards, heights
+        The place of the node above each; all places with each after the one above it; how many groups lie on the
+        longest way from each down to a queue, with it.
+    rows, counts
+        Of each queue its running jobs when they were last noted, as ``RunningJobs.rows`` has them, and the GPUs of all
+        before; and how many these are.
+    """
+
+    def __init__(self, quotas: QuotaTree) -> None:
+        self._nodes = list(quotas.nodes.values())
+        places = {node: place for place, node in enumerate(self._nodes)}
+        none = len(self._nodes)
+        self.parents = np.array([places[node.parent] if node.parent else none for node in self._nodes] + [none])
+        self.downwards = np.argsort([sum(1 for _ in node.above()) for node in self._nodes], kind="stable")
+        self.heights = np.zeros(len(self.parents), np.int64)
+        for place in self.downwards[::-1].tolist():
+            if self._nodes[place].children:
+                below = [self.heights.item(places[child]) for child in self._nodes[place].children]
+                self.heights[place] = 1 + max(below)
+        self.leaves = {leaf: places[leaf] for leaf in quotas.leaves}
+        self._amounts: dict[str, np.ndarray] = {}
+        self._used: dict[str, np.ndarray] = {}
+        self.rows = np.zeros((len(self.parents), 16, 7), np.int64)
+        self.counts = np.zeros(len(self.parents), np.int64)
+        self._changes = [-1] * len(self.leaves)
+
+    def note(self, tenants: TenantsView) -> None:
+        """Note who runs now, and what is used."""
+        self._used.clear()
+        if (changes := tenants.changes()) == self._changes:
+            return
+        for (leaf, place), before, now in zip(self.leaves.items(), self._changes, changes, strict=True):
+            if now != before:
+                rows = tenants.rows(leaf.name)
+                self.counts[place] = count = len(rows)
+                while count >= self.rows.shape[1]:
+                    self.rows = np.concatenate([self.rows, np.zeros_like(self.rows)], axis=1)
+                self.rows[place, :count, :6] = rows
+                np.cumsum(rows[:, 3], out=self.rows[place, 1 : count + 1, 6])
+        self._changes = changes
+
+    def rules(self) -> np.ndarray:
+        """Return of each node whether it reclaims, borrows so, is a group, preempts lower priorities only, or any."""
+        return np.array([_rules_of(node) for node in self._nodes])
+
+    def amounts(self, kind: str) -> np.ndarray:
+        """Return rows of what nodes have of a kind: quotas, what of them is kept, and limits of borrowing."""
+        if kind not in self._amounts:
+            limits = [node.own(kind).borrowing_limit for node in self._nodes]
+            self._amounts[kind] = np.array(
+                [
+                    [node.quota.get(kind, 0) for node in self._nodes] + [0],
+                    [node.kept.get(kind, 0) for node in self._nodes] + [0],
+                    [UNLIMITED if limit is None else limit for limit in limits] + [0],
+                ]
+            )
+        return self._amounts[kind]
+
+    def used(self, kind: str) -> np.ndarray:
+        """Return what nodes used of a kind when that was last noted."""
+        if kind not in self._used:
+            self._used[kind] = np.array([node.used[kind] for node in self._nodes] + [0])
+        return self._used[kind]
+
+
+def _rules_of(node: QuotaNode) -> tuple[bool, ...]:
+    rules = node.queue.preemption
+    within = rules.within_queue == "lower-priority", rules.within_queue != "never"
+    return rules.reclaim != "never", rules.borrow != "never", not node.is_leaf, *within

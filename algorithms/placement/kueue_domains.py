@@ -81,6 +81,12 @@ class DomainTree:
         """Of each level, ascending."""
         self.firsts = [self._firsts(level) for level in range(len(self.paths) - 1)]
         """Of each level but the lowest: the first domain of the next one in each domain, and the number of those."""
+        numbers = [{path: number for number, path in enumerate(of_level)} for of_level in self.paths]
+        self._of = [np.array([of[path[: level + 1]] for path in paths]) for level, of in enumerate(numbers)]
+
+    def most_in_one(self, level: int, places: np.ndarray) -> int:
+        """Return how many of these places of domains of the lowest level are in one domain of a level, at most."""
+        return int(np.bincount(self._of[level][places]).max(initial=0))
 
     def _firsts(self, level: int) -> np.ndarray:
         parents = [path[:-1] for path in self.paths[level + 1]]

@@ -49,30 +49,36 @@ class KueueTopology:
         if len(gpus) < job.num_gpus:
             return None
         servers = cluster.servers_of(gpus)
-        counts = np.bincount(servers, minlength=cluster.num_servers)
-        request = self._request(job, list(cluster.network.levels)[::-1])
-        rooms = Rooms(_tree_of(cluster.network), counts, request)
+        tree, levels = _tree_of(cluster.network), tuple(reversed(cluster.network.levels))
+        request = _request(job.num_gpus, job.required_levels, job.preferred_levels, levels)
+        if request.level is not None and request.required and tree.most_in_one(request.level, servers) < request.pods:
+            return None
+        rooms = Rooms(tree, np.bincount(servers, minlength=cluster.num_servers), request)
         found = assigned(rooms, request, least_free=self.least_free, even=self.balanced)
         if found is None:
             return None
-        chosen: list[GpuId] = []
-        for path, count in sorted(found.items()):
-            first = int(np.searchsorted(servers, path[-1]))
-            chosen += gpus[first : first + count].tolist()
-        return chosen
+        counts = sorted(found.items())
+        firsts = np.searchsorted(servers, [path[-1] for path, _ in counts]).tolist()
+        return [
+            gpu
+            for first, (_, count) in zip(firsts, counts, strict=True)
+            for gpu in gpus[first : first + count].tolist()
+        ]
 
-    def _request(self, job: JobView, levels: Sequence[str]) -> Request:
-        required, preferred = demands_of(job.required_levels), demands_of(job.preferred_levels)
-        wholes = [levels.index(demand.level) for demand in required if not demand.part]
-        wishes = [levels.index(demand.level) for demand in preferred if not demand.part]
-        slices = [(int(each.part), levels.index(each.level)) for each in required if each.part.isdecimal()]
-        if len(wholes) + len(wishes) + len(slices) < len(required) + len(preferred) or len(wholes) + len(wishes) > 1:
-            raise InputError(
-                f"kueue-topology, job {job.job_id!r}: has required levels {job.required_levels!r} and preferred ones "
-                f"{job.preferred_levels!r}; expected one level of the whole job, and required slices by a number"
-            )
-        level = (*wholes, *wishes, None)[0]
-        return Request(job.num_gpus, level, bool(wholes), tuple(sorted(slices, reverse=True)))
+
+@lru_cache(maxsize=1024)
+def _request(pods: int, required_levels: str | None, preferred_levels: str | None, levels: tuple[str, ...]) -> Request:
+    required, preferred = demands_of(required_levels), demands_of(preferred_levels)
+    wholes = [levels.index(demand.level) for demand in required if not demand.part]
+    wishes = [levels.index(demand.level) for demand in preferred if not demand.part]
+    slices = [(int(each.part), levels.index(each.level)) for each in required if each.part.isdecimal()]
+    if len(wholes) + len(wishes) + len(slices) < len(required) + len(preferred) or len(wholes) + len(wishes) > 1:
+        raise InputError(
+            f"has required levels {required_levels!r} and preferred ones {preferred_levels!r}; expected one level of "
+            "the whole job, and required slices by a number"
+        )
+    level = (*wholes, *wishes, None)[0]
+    return Request(pods, level, bool(wholes), tuple(sorted(slices, reverse=True)))
 
 
 @lru_cache(maxsize=8)

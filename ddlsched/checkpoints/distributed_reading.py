@@ -18,8 +18,7 @@ import numpy as np
 from ddlsched.checkpoints.arrays import local_array
 from ddlsched.checkpoints.checkpoint import Checkpoint, described_in
 from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.division import Box
-from ddlsched.checkpoints.division_rules import found_division, place_by_name
+from ddlsched.checkpoints.division import Box, found_division, place_by_name
 from ddlsched.checkpoints.file_forms import HUGGING_FACE_FILES, MEGATRON_FILES, files_beside, has_file, is_file_name
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.plain_pickles import Record, number_of, shape_of, text_of, unpickled
@@ -180,7 +179,7 @@ def read_distributed(directory: Path | str, like: Path | str | None = None) -> R
         A checkpoint of this package whose tensors have the same names, shapes and dtypes: how each is to be divided is
         taken from it, and the model. None: as the directory's ``ddlsched.json`` says, which also holds iteration, data
         set and random numbers; without one, as the chunks are cut
-        (:func:`~ddlsched.checkpoints.division_rules.found_division`).
+        (:func:`~ddlsched.checkpoints.division.found_division`).
 
     Raises
     ------

@@ -14,9 +14,9 @@ from ddlsched.checkpoints.content import Written
 from ddlsched.checkpoints.copying import Chunk, Copy, chunks, is_contiguous, span
 from ddlsched.checkpoints.division import within
 from ddlsched.checkpoints.gathering import GATHERED_BYTES, Buffers, NewArray, filled
+from ddlsched.checkpoints.locations import read_soon
 from ddlsched.checkpoints.partial_folder import BatchJournal, OpenFiles, Target, explained
 from ddlsched.checkpoints.plan import TensorPlan
-from ddlsched.checkpoints.read_ahead import read_soon
 from ddlsched.checkpoints.reading import Source, Watch
 from ddlsched.checkpoints.tensors import DTYPE_BYTES
 

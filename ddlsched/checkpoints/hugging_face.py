@@ -12,7 +12,7 @@ import msgspec
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import Shard, TensorCollection
-from ddlsched.checkpoints.division_rules import named_tensor
+from ddlsched.checkpoints.division import named_tensor
 from ddlsched.checkpoints.file_forms import (
     HUGGING_FACE_FILES,
     FileForm,
@@ -52,7 +52,7 @@ def read_hugging_face(directory: Path | str) -> PartsReading:
     """Return a Hugging Face directory as what :func:`~ddlsched.checkpoints.resharding.reshard` reads.
 
     Tensors keep their names; how ranks are to divide them follows from these
-    (:func:`~ddlsched.checkpoints.division_rules.cuts_by_name`). Configuration and tokenizer are carried along.
+    (:func:`~ddlsched.checkpoints.division.cuts_by_name`). Configuration and tokenizer are carried along.
 
     Raises
     ------

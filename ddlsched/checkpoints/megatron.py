@@ -21,8 +21,7 @@ from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.distributed_reading import METADATA, OWN_DESCRIPTION, read_distributed
 from ddlsched.checkpoints.distributed_writing import TorchFiles
-from ddlsched.checkpoints.division import Box
-from ddlsched.checkpoints.division_rules import found_division
+from ddlsched.checkpoints.division import Box, found_division
 from ddlsched.checkpoints.file_forms import MEGATRON_FILES, FileForm, has_file
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.name_families import megatron_name

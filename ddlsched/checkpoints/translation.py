@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from ddlsched.checkpoints.division_rules import named_tensor
+from ddlsched.checkpoints.division import named_tensor
 from ddlsched.checkpoints.name_families import FAMILIES, Rows, Weight
 from ddlsched.checkpoints.reading import Reading, Replicas
 from ddlsched.checkpoints.stored_parts import PartsReading

@@ -18,7 +18,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from ddlsched.cli.command_class import Command, TakesPlainly
-from ddlsched.cli.option_values import make_values_plainly
+from ddlsched.cli.dataclass_options import make_values_plainly
 from ddlsched.cli.reporting import emit, interrupted, reported
 
 __all__ = ["LazyCommands", "ReportingGroup", "app"]

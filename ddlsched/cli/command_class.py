@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from typer.core import TyperCommand
 
-from ddlsched.cli.option_values import make_values_plainly
+from ddlsched.cli.dataclass_options import make_values_plainly
 from ddlsched.errors import InputError
 
 __all__ = ["DROPPED", "Command", "TakesPlainly"]

@@ -7,7 +7,8 @@ A command has a parameter for each group of options, such as::
 
 which on the command line is an option for each field of a dataclass, or key of a ``TypedDict``
 (:mod:`ddlsched.options`). Its help is what a field says (:func:`option`) or else what the class's docstring says of it,
-up to "; in Python", from where on it is not for the command line.
+up to "; in Python", from where on it is not for the command line. Values are made without pydantic, by which typer
+makes them and whose import takes as long as a short run.
 """
 
 from __future__ import annotations
@@ -17,17 +18,83 @@ import functools
 import inspect
 import math
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
 import typer
+from typer import BadParameter
 
-from ddlsched.cli.option_values import real, whole
 from ddlsched.options import Option, declared, described, hints_of
 
-__all__ = ["Given", "Panel", "like", "option", "option_names", "with_options"]
+__all__ = ["Given", "Panel", "like", "make_values_plainly", "option", "option_names", "real", "whole", "with_options"]
+
+
+def whole(value: Any) -> int:
+    """Return a whole number from an option's text (or its default)."""
+    try:
+        return int(_read_plainly(value))
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is not a whole number.") from None
+
+
+def real(value: Any) -> float:
+    """Return a finite number from an option's text (or its default)."""
+    try:
+        number = float(_read_plainly(value))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise typer.BadParameter(f"{value!r} is not a finite number.")
+    return number
+
+
+def _read_plainly(value: Any) -> str:
+    return str(value).replace("_", "?")  # Python reads 1_000 as a number, nobody else does.
+
+
+def make_values_plainly(parameters: Iterable[Any]) -> None:
+    """Let a command's parameters make texts, paths, choices and parsed values themselves; all else is typer's."""
+    for parameter in parameters:
+        if hasattr(parameter, "type_descriptor"):
+            parameter._runtime_param = _WithoutPydantic(parameter.type_descriptor)
+
+
+class _WithoutPydantic:
+    """What typer asks for the value of an option's text; plain ones are made here."""
+
+    def __init__(self, described: Any) -> None:
+        self._described = described
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return an option's value; what is not plain, or wrong, is left to typer."""
+        several = param.multiple or param.nargs == -1
+        if value is None:
+            return () if several else None
+        info = self._described.parameter_info
+        make = _plain_maker(self._described.annotation, info, several=several)
+        if make is not None and (not several or isinstance(value, list | tuple)):
+            try:
+                return [make(each) for each in value] if several else make(value)
+            except (ValueError, BadParameter):
+                pass  # typer's message names the option.
+        from typer._coercion import build_runtime_param
+
+        return build_runtime_param(self._described).coerce(value, param=param, ctx=ctx)
+
+
+def _plain_maker(annotation: Any, info: Any, *, several: bool) -> Callable[[Any], Any] | None:
+    """Return what makes a value of a text; None: only typer knows."""
+    kind = get_args(annotation)[0] if several and get_origin(annotation) is list else annotation
+    if info.parser is not None:
+        parser: Callable[[Any], Any] = info.parser
+        return parser
+    if kind is str or (isinstance(kind, type) and issubclass(kind, Enum)):
+        return kind
+    is_unchecked = not (info.exists or info.readable or info.writable or info.resolve_path)
+    return Path if kind is Path and is_unchecked and info.file_okay and info.dir_okay else None
+
 
 T = TypeVar("T")
 _PARSERS: dict[type, Callable[[Any], Any]] = {int: whole, float: real}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.option_values import real
+from ddlsched.cli.dataclass_options import real
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.errors import UnknownNameError, did_you_mean
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.errors import InputError, says_unknown_arguments
-from ddlsched.network.topology import Topology, bytes_per_s_from_gbps
+from ddlsched.network.topology import Network, Topology, bytes_per_s_from_gbps
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import MAX_NS, bytes_from_mb
 
@@ -42,6 +42,9 @@ class Server:
         Bandwidth of its network card, Gbit/s; by default the topology's.
     gpu_kind
         What its GPUs are called in a table of throughputs, if the cluster has one.
+    levels
+        Pairs of a level and the server's unit of it, from the narrowest level, in place of the topology's. All servers
+        of a cluster have the same levels.
     """
 
     gpus: int = ranged(4, 1, MAX_GPUS)
@@ -49,6 +52,7 @@ class Server:
     relative_speed: float = ranged(1.0, 1 / MAX_SPEED, MAX_SPEED)
     nic_gbps: float | None = ranged(None, 0.0, above=True)
     gpu_kind: str | None = None
+    levels: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self, "server")
@@ -119,6 +123,8 @@ class Cluster:
         for server in self.servers:
             if not isinstance(server, Server):
                 raise InputError(f"cluster: servers holds {server!r}; expected objects of the class Server")
+        if len(known := {tuple(level for level, _ in server.levels) for server in self.servers}) > 1:
+            raise InputError(f"cluster: servers have the levels {sorted(known)}; expected the same of each")
         object.__setattr__(self, "num_servers", len(self.servers))
         object.__setattr__(self, "gpus_per_server", max(server.gpus for server in self.servers))
         object.__setattr__(self, "gpu_memory_mb", max(float(server.gpu_memory_mb) for server in self.servers))
@@ -166,6 +172,19 @@ class Cluster:
         """Bandwidth, bytes per second, of those servers' network cards that differ from the topology's."""
         given = {number: server.nic_gbps for number, server in enumerate(self.servers)}
         return {number: bytes_per_s_from_gbps(gbps) for number, gbps in given.items() if gbps is not None}
+
+    @property
+    def levels(self) -> dict[str, tuple[int, ...]]:
+        """Of each level that servers have in place of the topology's, the unit that each server is in."""
+        found = {}
+        for column in zip(*(server.levels for server in self.servers), strict=True):
+            numbers = {unit: number for number, unit in enumerate(dict.fromkeys(column))}
+            found[column[0][0]] = tuple(numbers[unit] for unit in column)
+        return found
+
+    def network(self, topology: Topology) -> Network:
+        """Return the network between the servers, of an instance of the topology."""
+        return Network(topology, self.num_servers, self.network_cards, self.gpus_of_servers, self.levels)
 
     @cached_property
     def relative_speed(self) -> np.ndarray:

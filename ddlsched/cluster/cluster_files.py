@@ -2,8 +2,9 @@
 
 A table of servers is CSV: a row a server, or a row a kind with a count. Columns: ``gpus, gpu_memory_mb`` and
 optionally ``servers`` (how many like this, 1 if left out), ``relative_speed`` (1 if left out), ``nic_gbps`` (the
-topology's if left out), ``gpu_kind`` (for a table of throughputs) and ``exclusive`` (1 where a GPU has one job at a
-time, the same in every row; 0 if left out).
+topology's if left out), ``gpu_kind`` (for a table of throughputs), ``exclusive`` (1 where a GPU has one job at a time,
+the same in every row; 0 if left out) and ``level NAME`` (the server's unit of a level, from the narrowest level on, in
+place of the topology's levels).
 
 A matrix of throughputs is CSV with a row a model (column ``model``) and a column a kind of GPU, or JSON with an object
 a model, in it a number a kind.
@@ -39,6 +40,7 @@ __all__ = ["read_cluster", "read_throughputs", "throughputs_of"]
 REQUIRED = ("gpus", "gpu_memory_mb")
 NUMBERS = ("gpu_memory_mb", "relative_speed", "nic_gbps")
 OPTIONAL = ("servers", *NUMBERS[1:], "gpu_kind", "exclusive")
+_LEVEL = "level "
 
 
 @says_unknown_arguments
@@ -59,7 +61,8 @@ def read_cluster(path: str | Path, *, topology: Topology | str = "star", exclusi
 def _read(path: Path) -> tuple[tuple[Server, ...], bool]:
     servers: list[Server] = []
     told: bool | None = None
-    for where, row in csv_rows(path, REQUIRED, OPTIONAL):
+    levels = [name for name in _header(path) if name.startswith(_LEVEL)]
+    for where, row in csv_rows(path, REQUIRED, (*OPTIONAL, *levels)):
         told = _exclusive(where, row, told)
         count = cell_whole(where, "servers", row["servers"], MAX_GPUS) if row.get("servers") else 1
         servers += [_server(where, row)] * count
@@ -84,7 +87,16 @@ def _server(where: str, row: dict[str, Any]) -> Server:
         raise InputError(f"{where}, column gpu_memory_mb: is empty; expected a number of MB > 0")
     gpus = cell_whole(where, "gpus", row["gpus"], MAX_GPUS)
     kind = row.get("gpu_kind") or None
-    return located(where, lambda: Server(gpus=gpus, gpu_kind=kind, **numbers))
+    levels = tuple((name.removeprefix(_LEVEL), unit) for name, unit in row.items() if name.startswith(_LEVEL))
+    for level, unit in levels:
+        if not unit or not level or " " in level or ":" in level:
+            what = f"column {_LEVEL}{level}: is {unit!r}; expected a unit of a level without spaces and colons"
+            raise InputError(f"{where}, {what}")
+    return located(where, lambda: Server(gpus=gpus, gpu_kind=kind, levels=levels, **numbers))
+
+
+def _header(path: Path) -> list[str]:
+    return [name.strip() for name in next(csv.reader(io.StringIO(read_text(path), newline="")), [])]
 
 
 def read_throughputs(path: str | Path, reference_kind: str | None = None) -> Throughputs:

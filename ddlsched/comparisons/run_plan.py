@@ -294,7 +294,7 @@ def _network_of(cluster: Cluster) -> Network | None:
     """Return the network between the servers, or None: a plug-in's own fault is for the runs to show."""
     with suppress(DdlschedError):
         topology = resolve("topology", cluster.topology)
-        return Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)
+        return cluster.network(topology)
     return None
 
 

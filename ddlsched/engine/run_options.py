@@ -48,7 +48,8 @@ class RunOptions(TypedDict, total=False):
         Memory of each GPU, MB (1e6 B).
     server_table
         Servers that differ, in place of the three above: CSV with the columns gpus, gpu_memory_mb and optionally
-        servers (how many like this), relative_speed, nic_gbps, gpu_kind, exclusive (0 or 1, the same in every row).
+        servers (how many like this), relative_speed, nic_gbps, gpu_kind, exclusive (0 or 1, the same in every row),
+        and ``level NAME`` for its unit of a level of the topology.
     topology
         Network between the servers, e.g. ``leaf-spine:servers_per_leaf=4,spines=2``; in Python also an instance, and in
         place of the cluster's own.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -21,12 +22,13 @@ from ddlsched.policies.tenants_view import (
     RunningJobs,
     Size,
     TenantsView,
-    size_of,
 )
-from ddlsched.policies.views import ClusterView
+from ddlsched.policies.views import ClusterView, JobView
+from ddlsched.workload.levels import whole_levels
 
 __all__ = ["TenantRounds"]
 
+_RUNNING, _QUEUED = JobState.RUNNING.value, JobState.QUEUED.value
 _NO_PLACE = "the placement found no place, though the quota would do"
 
 
@@ -67,10 +69,13 @@ class TenantRounds:
         self._pending = PendingJobs(tenants.leaves)
         self._holdings: dict[int, HeldQuota] = {}
         self._by_queue = {queue: RunningJobs() for queue in tenants.leaves}
-        self._known = np.zeros(len(state.workload), bool)
+        self._known, self._holds = np.zeros(len(state.workload), bool), np.zeros(len(state.workload), bool)
         self._gpus_of_kind: dict[str, np.ndarray] = {}
         self._reasons: dict[int, str] = {}
         self._freed, self._num_there, self._started = 0, 0, False
+        self._unit_of: dict[str, np.ndarray] = {}
+        self._room: dict[tuple[str, int], np.ndarray] = {}
+        """How many eligible GPUs each unit of a level has, by it and the memory that they must have free."""
         self._next_capacity_ns = -1  # not looked at yet
         self._no_place: set[tuple[Size, str]] = set()
         self.refused: list[Refused] = []
@@ -82,7 +87,7 @@ class TenantRounds:
         self._note_left()
         self._note_come(queue)
         stopped = self._carry_out() if len(self._pending) else []
-        left = queue[state.jobs.state[queue] == JobState.QUEUED]
+        left = queue[state.jobs.state[queue] == _QUEUED]
         state.arrays.queue[: len(left)] = left
         state.arrays.queue[len(left) : len(left) + len(stopped)] = stopped
         now.num_sorted[0], now.num_queued[0] = len(left), len(left) + len(stopped)
@@ -92,17 +97,16 @@ class TenantRounds:
         self._note_servers()
         if not self._aside and self._state.now.num_running.item(0) == len(self._holdings):
             return
-        numbers = np.fromiter(self._holdings, np.int64, len(self._holdings))
-        for number in numbers[self._state.jobs.state[numbers] != JobState.RUNNING].tolist():
+        state, left = self._state, self._holds.copy()
+        left[state.arrays.running[: state.now.num_running.item(0)]] = False
+        for number in np.flatnonzero(left).tolist():
             if number in self._waiting:
-                self._aside[number] = self._holdings.pop(number)
-                del self._by_queue[self._aside[number].queue][number]
+                self._aside[number] = self._taken_back(number)
             else:
                 self._release(number)
         for number in [number for number in self._aside if number not in self._waiting]:
-            holding = self._aside.pop(number)
-            self._holdings[number] = self._by_queue[holding.queue][number] = holding
-            if self._state.jobs.state.item(number) != JobState.RUNNING:  # it has given way
+            self._give(number, self._aside.pop(number))
+            if self._state.jobs.state.item(number) != _RUNNING:  # it has given way
                 self._release(number)
 
     def _note_servers(self) -> None:
@@ -124,9 +128,18 @@ class TenantRounds:
             self._known[number] = True
             self._pending.add(self._state.views[number])
 
-    def _release(self, number: int) -> None:
+    def _give(self, number: int, holding: HeldQuota) -> None:
+        self._holdings[number] = self._by_queue[holding.queue][number] = holding
+        self._holds[number] = True
+
+    def _taken_back(self, number: int) -> HeldQuota:
         holding = self._holdings.pop(number)
         del self._by_queue[holding.queue][number]
+        self._holds[number] = False
+        return holding
+
+    def _release(self, number: int) -> None:
+        holding = self._taken_back(number)
         self._quotas[holding.queue].remove(holding.kind, holding.num_gpus)
         self._known[number] = False
         self._make_room()
@@ -138,6 +151,7 @@ class TenantRounds:
     def _carry_out(self) -> list[int]:
         """Carry out the policy's answers; return who stopped, by number."""
         stopped: list[int] = []
+        self._room.clear()
         new, cluster = set[int](), self._placing.view()
         for answer in self._policies.admit_jobs(self._view(), cluster, new):
             if isinstance(answer, NotAdmitted):
@@ -153,18 +167,39 @@ class TenantRounds:
         """Return where a job goes, as if its victims had left."""
         if answer.gpus is not None:
             return list(answer.gpus)
-        size = size_of(answer.job), answer.kind
-        if answer.victims:
-            cluster = cluster.without([victim.job for victim in answer.victims])
-        elif size in self._no_place:
+        size, victims = self._pending.size(answer.job.number), [victim.job for victim in answer.victims]
+        if not victims and (size, answer.kind) in self._no_place:
             return None
-        if answer.kind != ANY_KIND:
+        enough = self._have_room(answer.job, size, victims, cluster)
+        if enough and victims:
+            cluster = cluster.without(victims)
+        if enough and answer.kind != ANY_KIND:
             cluster = cluster.restricted_to(self._of_kind(answer.kind))
-        enough = len(cluster.eligible(answer.job)) >= answer.job.num_gpus
+        enough = enough and len(cluster.eligible(answer.job)) >= answer.job.num_gpus
         gpus = self._policies.place(answer.job, cluster) if enough else None
-        if gpus is None and not answer.victims:
-            self._no_place.add(size)
+        if gpus is None and not victims:
+            self._no_place.add((size, answer.kind))
         return gpus
+
+    def _have_room(self, job: JobView, size: Size, victims: Sequence[JobView], cluster: ClusterView) -> bool:
+        """Return whether some unit of each level that a job requires has enough GPUs, with those of victims.
+
+        Otherwise no placement has a place for it, which need not be asked.
+        """
+        num_gpus, memory_bytes, required_levels = size[:3]
+        for level in whole_levels(required_levels):
+            if level not in self._unit_of:
+                self._unit_of[level] = cluster.units(level)
+            units = self._unit_of[level]
+            if (level, memory_bytes) not in self._room:
+                there = units[cluster.eligible(job)]
+                self._room[level, memory_bytes] = np.bincount(there, minlength=int(units.max()) + 1)
+            room = self._room[level, memory_bytes]
+            if room.max() < num_gpus:
+                freed = Counter(units[[gpu for job in victims for gpu in job.gpus]].tolist()) if victims else {}
+                if max((room.item(unit) + more for unit, more in freed.items()), default=0) < num_gpus:
+                    return False
+        return True
 
     def _of_kind(self, kind: str) -> np.ndarray:
         """Return the GPUs of a kind."""
@@ -185,10 +220,11 @@ class TenantRounds:
         self._pending.remove(answer.job)
         self._reasons.pop(number, None)
         holding = HeldQuota.of(answer.job, answer.kind, self._state.now_ns)
-        self._holdings[number] = self._by_queue[queue][number] = holding
+        self._give(number, holding)
         self._quotas[queue].add(answer.kind, holding.num_gpus)
         self._policies.check_quotas(self._quotas[queue], answer, self._state.now_s)
         self._placing.put(number, gpus)
+        self._room.clear()
         self._started = True
         return [victim.job.number for victim in answer.victims]
 

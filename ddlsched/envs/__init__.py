@@ -14,9 +14,8 @@ try:
 except ImportError:
     raise InputError("environments need Gymnasium and greenlet; expected pip install 'ddlsched[envs]'") from None
 
-from ddlsched.envs.communication_env import CommunicationEnv
-from ddlsched.envs.job_envs import AllocationEnv, OrderEnv, PlacementEnv
 from ddlsched.envs.scheduling_env import SchedulingEnv
+from ddlsched.envs.single_envs import AllocationEnv, CommunicationEnv, OrderEnv, PlacementEnv
 from ddlsched.envs.vector_env import SchedulingVectorEnv
 from ddlsched.envs.vector_envs import (
     AllocationVectorEnv,

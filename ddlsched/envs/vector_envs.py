@@ -16,8 +16,7 @@ from ddlsched.engine.loop.batch.places import PLACE_STEPS, PlaceArrays
 from ddlsched.engine.loop.batch.sizes import SIZE_STEPS, SizeArrays
 from ddlsched.engine.loop.batch.transfers import TRANSFER_STEPS, TransferArrays
 from ddlsched.engine.records.field_values import Question
-from ddlsched.envs.communication_env import CommunicationEnv
-from ddlsched.envs.job_envs import AllocationEnv, OrderEnv, PlacementEnv
+from ddlsched.envs.single_envs import AllocationEnv, CommunicationEnv, OrderEnv, PlacementEnv
 from ddlsched.envs.vector_env import SchedulingVectorEnv, Wait
 from ddlsched.errors import InputError, label
 from ddlsched.plugins.names import resolve
@@ -68,7 +67,7 @@ class _StartVectorEnv(SchedulingVectorEnv):
 
 
 class OrderVectorEnv(_StartVectorEnv):
-    """Many runs of :class:`~ddlsched.envs.job_envs.OrderEnv`, stepped by compiled code.
+    """Many runs of :class:`~ddlsched.envs.single_envs.OrderEnv`, stepped by compiled code.
 
     So is ``placement`` if it is an order of GPUs (:class:`~ddlsched.policies.cluster_view.TakesGpusInOrder`), such as
     ``lwf`` and ``first-fit``. Jobs must not be stopped, moved or elastic, servers not fail, ``order`` must be one that
@@ -146,7 +145,7 @@ def _orders(placement: Any, num_gpus: int) -> np.ndarray:
 
 
 class PlacementVectorEnv(_StartVectorEnv):
-    """Many runs of :class:`~ddlsched.envs.job_envs.PlacementEnv`, stepped by compiled code.
+    """Many runs of :class:`~ddlsched.envs.single_envs.PlacementEnv`, stepped by compiled code.
 
     Jobs must not be stopped, moved or elastic, servers not fail, and the order must be one that is compiled.
     Parameters are the number of runs, and those of ``PlacementEnv``.
@@ -180,7 +179,7 @@ class PlacementVectorEnv(_StartVectorEnv):
 
 
 class CommunicationVectorEnv(SchedulingVectorEnv):
-    """Many runs of :class:`~ddlsched.envs.communication_env.CommunicationEnv`, stepped by compiled code.
+    """Many runs of :class:`~ddlsched.envs.single_envs.CommunicationEnv`, stepped by compiled code.
 
     Parameters are the number of runs, and those of ``CommunicationEnv``.
     """
@@ -195,7 +194,7 @@ class CommunicationVectorEnv(SchedulingVectorEnv):
 
 
 class AllocationVectorEnv(SchedulingVectorEnv):
-    """Many runs of :class:`~ddlsched.envs.job_envs.AllocationEnv`, whose decisions are stepped by compiled code.
+    """Many runs of :class:`~ddlsched.envs.single_envs.AllocationEnv`, whose decisions are stepped by compiled code.
 
     What a round decides is carried out in Python. The order must be one that is compiled. Parameters are the number of
     runs, and those of ``AllocationEnv``.

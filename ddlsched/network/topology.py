@@ -193,12 +193,13 @@ class Network:
         num_servers: int,
         nic_bytes_per_s: Mapping[int, float] | None = None,
         gpus_of_servers: Sequence[int] | None = None,
+        levels: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         """Enumerate the links; ``nic_bytes_per_s`` replaces the bandwidth of some servers' network cards.
 
         What a relative bandwidth relates to stays the topology's card: the constants of a contention model are
         measured with that. ``gpus_of_servers`` matters where the topology states the inside of servers; by default a
-        server has a GPU a card.
+        server has a GPU a card. ``levels`` are in place of the topology's.
         """
         import numpy as np
 
@@ -226,7 +227,7 @@ class Network:
         self._first_ports = tuple(accumulate(self._gpus, initial=self._num_cards))
         self.first_ports = np.array(self._first_ports)
         """Where the ports of each server's GPUs begin among the links, if ``inside`` is known; the first: the cards."""
-        self.levels: dict[str, tuple[int, ...]] = self._levels()
+        self.levels: dict[str, tuple[int, ...]] = self._levels(levels)
         """Of each level, the narrowest first, the unit that each server is in; the first is ``server``."""
         if self.inside is not None and self.inside.by_rail and len({*self._gpus}) > 1:
             raise InputError(f"topology {self._name}: rails are apart, but servers differ in their GPUs")
@@ -280,11 +281,13 @@ class Network:
             racks.setdefault(switch, []).append(server)
         return list(racks.values())
 
-    def _levels(self) -> dict[str, tuple[int, ...]]:
+    def _levels(self, given: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
         servers = range(len(self._gpus))
         levels = {"server": tuple(servers)}
         of = getattr(self._topology, "levels", None)
-        if of is not None:
+        if given:
+            levels |= {name: tuple(units) for name, units in given.items()}
+        elif of is not None:
             told = guarded(f"topology {self._name}: levels", lambda: of(len(servers)))
             levels |= {name: tuple(units) for name, units in told.items()}
         for (below, inner), (name, outer) in pairwise(levels.items()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from types import SimpleNamespace
 from typing import Literal, TypeAlias
 
@@ -21,20 +20,30 @@ __all__ = ["ClusterView", "GpuKey", "TakesGpusInOrder", "is_gpu_order"]
 
 
 class _Changed:
-    """A column of numbers of which some are changed; the whole is copied only for who needs it."""
+    """A column of numbers to some of which amounts are added; what asks for none of them costs nothing."""
 
-    def __init__(self, column: np.ndarray | _Changed, changes: dict[int, int]) -> None:
-        self._column, self._changes = column, changes
+    def __init__(self, column: np.ndarray | _Changed, places: np.ndarray, amounts: np.ndarray) -> None:
+        self._column, self._places, self._amounts = column, places, amounts
+        self._sums: dict[int, int] | None = None
+
+    def _added(self, place: int) -> int:
+        if self._sums is None:
+            self._sums = {}
+            for each, amount in zip(self._places.tolist(), self._amounts.tolist(), strict=True):
+                self._sums[each] = self._sums.get(each, 0) + amount
+        return self._sums.get(place, 0)
 
     def item(self, place: int) -> int:
         """Return one of the numbers."""
-        return int(self._column.item(place)) + self._changes.get(place, 0)
+        return int(self._column.item(place)) + self._added(place)
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
         whole = np.array(self._column)
-        for place, change in self._changes.items():
-            whole[place] += change
+        np.add.at(whole, self._places, self._amounts)
         return whole
+
+    def __getitem__(self, places: np.ndarray) -> np.ndarray:
+        return np.array([self.item(place) for place in places.tolist()], np.int64)
 
     def __ge__(self, other: np.ndarray) -> np.ndarray:
         return np.asarray(np.asarray(self) >= other)
@@ -137,21 +146,28 @@ class ClusterView(View):
 
     def without(self, jobs: Iterable[JobView]) -> ClusterView:
         """Return the cluster as if some running jobs had left; loads and residents stay those of now."""
-        freed, gone = dict[int, int](), dict[int, int]()
-        for job in jobs:
-            for gpu in job.gpus:
-                taken_bytes = int(self._cluster.gpu_memory_bytes.item(gpu)) + 1 if self.exclusive else job.memory_bytes
-                freed[gpu] = freed.get(gpu, 0) + taken_bytes
-                gone[gpu] = gone.get(gpu, 0) - 1
-        free_bytes = _Changed(self._gpus.free_bytes, freed)
+        leaving = [job for job in jobs if job.gpus]
+        freed = np.array([gpu for job in leaving for gpu in job.gpus], np.int64)
+        if self.exclusive:
+            taken_bytes = self._cluster.gpu_memory_bytes[freed] + 1
+        else:
+            taken_bytes = np.array([job.memory_bytes for job in leaving for _ in job.gpus], np.int64)
+        free_bytes = _Changed(self._gpus.free_bytes, freed, taken_bytes)
+        num_residents = _Changed(self._gpus.num_residents, freed, np.full_like(freed, -1))
+        known: dict[int, np.ndarray] = {}
 
-        @cache
         def eligible(memory_bytes: int) -> np.ndarray:
-            more = np.array([gpu for gpu in freed if free_bytes.item(gpu) >= memory_bytes], np.int64)
-            there = self._eligible(memory_bytes)
-            return np.sort(np.concatenate([there, more])) if self.exclusive else np.union1d(there, more)
+            if memory_bytes not in known:
+                there = self._eligible(memory_bytes)
+                if self.exclusive:  # one job a GPU
+                    large_enough = freed[self._gpus.free_bytes[freed] + taken_bytes >= memory_bytes]
+                    known[memory_bytes] = np.concatenate([there, large_enough])
+                    known[memory_bytes].sort()
+                else:
+                    known[memory_bytes] = np.union1d(there, freed[free_bytes[freed] >= memory_bytes])
+            return known[memory_bytes]
 
-        gpus = SimpleNamespace(free_bytes=free_bytes, num_residents=_Changed(self._gpus.num_residents, gone))
+        gpus = SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents)
         return replace(self, _gpus=gpus, _eligible=eligible)
 
     def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
 
 from ddlsched.cluster.tenants import ANY_KIND, Tenants
 from ddlsched.policies.cluster_view import ClusterView
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.view_parts import GpuId, View, view
+from ddlsched.policies.view_parts import GpuId, View, text_code, view
 from ddlsched.units import s_from_ns
 
 __all__ = [
     "Admission",
     "AdmissionPolicy",
+    "Heads",
     "HeldQuota",
     "NotAdmitted",
     "PendingJobs",
@@ -24,6 +27,7 @@ __all__ = [
     "RunningJobs",
     "TenantsView",
     "Victim",
+    "kind_code",
     "size_of",
 ]
 
@@ -102,8 +106,6 @@ class RunningJobs(dict[int, HeldQuota]):
     ----------
     ordered
         The same, first who gives way first.
-    gpus_of
-        How many GPUs those of each priority have.
     changes
         Goes up whenever one starts or leaves.
     """
@@ -111,21 +113,38 @@ class RunningJobs(dict[int, HeldQuota]):
     def __init__(self) -> None:
         super().__init__()
         self.ordered: list[tuple[Rank, HeldQuota]] = []
-        self.gpus_of: dict[int, int] = defaultdict(int)
+        self._rows = np.zeros((16, 6), np.int64)
         self.changes = 0
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The same for compiled code: a rank's three numbers, GPUs, arrival in nanoseconds, :func:`kind_code`."""
+        return self._rows[: len(self.ordered)]
 
     def __setitem__(self, number: int, holding: HeldQuota) -> None:
         super().__setitem__(number, holding)
-        insort(self.ordered, (_rank_of(holding), holding))
-        self.gpus_of[holding.priority] += holding.num_gpus
+        rank, count = _rank_of(holding), len(self.ordered)
+        place = bisect_left(self.ordered, (rank,))
+        self.ordered.insert(place, (rank, holding))
+        if count == len(self._rows):
+            self._rows = np.concatenate([self._rows, self._rows])
+        self._rows[place + 1 : count + 1] = self._rows[place:count]
+        self._rows[place] = *rank, holding.num_gpus, holding.came[0], kind_code(holding.kind)
         self.changes += 1
 
     def __delitem__(self, number: int) -> None:
         holding = self[number]
         super().__delitem__(number)
-        del self.ordered[bisect_left(self.ordered, (_rank_of(holding),))]
-        self.gpus_of[holding.priority] -= holding.num_gpus
+        place, count = bisect_left(self.ordered, (_rank_of(holding),)), len(self.ordered)
+        del self.ordered[place]
+        self._rows[place : count - 1] = self._rows[place + 1 : count]
         self.changes += 1
+
+
+@cache
+def kind_code(kind: str) -> int:
+    """Return 64 bits by which compiled code tells kinds of GPU apart."""
+    return text_code(kind)
 
 
 def _rank_of(holding: HeldQuota) -> Rank:
@@ -138,7 +157,8 @@ class PendingJobs:
     def __init__(self, queues: Iterable[str]) -> None:
         self._of: dict[str, dict[Size, list[tuple[int, int, int]]]] = {queue: {} for queue in queues}
         self._views: dict[int, JobView] = {}
-        self._heads: dict[str, list[JobView]] = {}
+        self._sizes: dict[int, Size] = {}
+        self._heads: dict[str, Heads] = {}
 
     def __len__(self) -> int:
         return len(self._views)
@@ -150,42 +170,59 @@ class PendingJobs:
         """Return the numbers of all."""
         return self._views.keys()
 
+    def size(self, number: int) -> Size:
+        """Return the :data:`Size` of a job that waits."""
+        return self._sizes[number]
+
     def add(self, job: JobView) -> None:
         """Let a job wait."""
         self._views[job.number] = job
+        self._sizes[job.number] = size = size_of(job)
         self._heads.pop(str(job.queue), None)
-        insort(self._of[str(job.queue)].setdefault(size_of(job), []), _rank(job))
+        insort(self._of[str(job.queue)].setdefault(size, []), _rank(job))
 
     def remove(self, job: JobView) -> None:
         """Let a job wait no more."""
+        size = self._sizes.pop(job.number)
         del self._views[job.number]
         self._heads.pop(str(job.queue), None)
         sizes = self._of[str(job.queue)]
-        ranks = sizes[size_of(job)]
+        ranks = sizes[size]
         del ranks[bisect_left(ranks, _rank(job))]
         if not ranks:
-            del sizes[size_of(job)]
+            del sizes[size]
 
     def heads(self, queue: str, below_priority: int | None = None) -> list[JobView]:
         """Return the first job of each size of a queue, the first of all first; of lower priority than one, if told.
 
         What lets another of the same size start lets the first start.
         """
+        if below_priority is None:
+            return self.first(queue).jobs
         lists = self._of[queue].values()
-        if below_priority is not None:
-            places = [(ranks, bisect_left(ranks, (1 - below_priority, -1, -1))) for ranks in lists]
-            return self._sorted(ranks[place] for ranks, place in places if place < len(ranks))
-        if queue not in self._heads:
-            self._heads[queue] = self._sorted(ranks[0] for ranks in lists)
-        return self._heads[queue]
+        places = [(ranks, bisect_left(ranks, (1 - below_priority, -1, -1))) for ranks in lists]
+        return [self._views[rank[2]] for rank in sorted(ranks[at] for ranks, at in places if at < len(ranks))]
 
-    def _sorted(self, ranks: Iterable[tuple[int, int, int]]) -> list[JobView]:
-        return [self._views[rank[2]] for rank in sorted(ranks)]
+    def first(self, queue: str) -> Heads:
+        """Return :meth:`heads`, and what each asks for; the same object until they are others."""
+        if (heads := self._heads.get(queue)) is None:
+            firsts = sorted((ranks[0], size[0]) for size, ranks in self._of[queue].items())
+            jobs = [self._views[rank[2]] for rank, _ in firsts]
+            asked = np.array([(gpus, -rank[0]) for rank, gpus in firsts], np.int64).reshape(-1, 2)
+            self._heads[queue] = heads = Heads(jobs, asked)
+        return heads
 
     def jobs(self, queue: str) -> Iterator[JobView]:
         """Yield all jobs of a queue, the first first."""
         for rank in sorted(rank for ranks in self._of[queue].values() for rank in ranks):
             yield self._views[rank[2]]
+
+
+class Heads(NamedTuple):
+    """The first job of each size of a queue, and the GPUs and the priority of each."""
+
+    jobs: list[JobView]
+    asked: np.ndarray
 
 
 def size_of(job: JobView) -> Size:
@@ -233,13 +270,13 @@ class TenantsView(View):
         """Return the running jobs of a queue, first who gives way first: of low priority, started last."""
         return self._by_queue[queue].ordered
 
-    def changes(self, queue: str) -> int:
-        """Return a number that goes up whenever a job of a queue starts or leaves."""
-        return self._by_queue[queue].changes
+    def changes(self) -> list[int]:
+        """Return of each queue a number that goes up whenever one of its jobs starts or leaves."""
+        return [running.changes for running in self._by_queue.values()]
 
-    def gpus_up_to(self, queue: str, priority: int) -> int:
-        """Return how many GPUs the running jobs of a queue have whose priority is at most this."""
-        return sum(gpus for own, gpus in self._by_queue[queue].gpus_of.items() if own <= priority)
+    def rows(self, queue: str) -> np.ndarray:
+        """Return :attr:`RunningJobs.rows` of a queue."""
+        return self._by_queue[queue].rows
 
     def used(self, queue: str) -> int:
         """Return how many GPUs of all kinds the jobs of a queue, or of those below it, use."""

@@ -12,7 +12,7 @@ pytest then runs every check of the door on the policy.
 from __future__ import annotations
 
 from ddlsched.testing.admission_conformance import AdmissionConformance
-from ddlsched.testing.examples import example_network, example_workload, python_form
+from ddlsched.testing.conformance_runs import example_network, example_workload, python_form
 from ddlsched.testing.handmade import (
     capacity_view,
     cluster_view,

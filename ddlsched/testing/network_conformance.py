@@ -27,12 +27,10 @@ from ddlsched.testing.conformance_runs import (
     assert_promises_change_nothing,
     assert_runs_alike,
     begun,
-    finishes_of,
-)
-from ddlsched.testing.examples import (
     example_flows,
     example_network,
     example_workload,
+    finishes_of,
     python_form,
 )
 from ddlsched.testing.handmade import (
@@ -249,7 +247,7 @@ class TopologyConformance(Conformance):
 
 
 def _flow(network: Network, servers: list[int]) -> Any:
-    from ddlsched.testing.examples import ExampleFlow
+    from ddlsched.testing.conformance_runs import ExampleFlow
 
     return ExampleFlow(servers=tuple(servers), links=network.ring(servers).links)
 

@@ -28,11 +28,9 @@ from ddlsched.testing.conformance_runs import (
     assert_runs_alike,
     assert_stops_and_moves_alike,
     begun,
+    example_elastic_workload,
     finishes_of,
     run_example,
-)
-from ddlsched.testing.examples import (
-    example_elastic_workload,
 )
 from ddlsched.testing.handmade import (
     capacity_view,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from ddlsched.errors import InputError, did_you_mean
 
-__all__ = ["LevelDemand", "demands_of", "slices_of"]
+__all__ = ["LevelDemand", "demands_of", "slices_of", "whole_levels"]
 
 
 class LevelDemand(NamedTuple):
@@ -40,6 +41,12 @@ def demands_of(text: str | None) -> tuple[LevelDemand, ...]:
             expected = "expected levels between spaces, for a slice with it before a colon, such as 'pod 8:server'"
             raise InputError(f"is {text!r}; {expected}")
     return tuple(demands)
+
+
+@cache
+def whole_levels(text: str | None) -> tuple[str, ...]:
+    """Return the levels that demands want of the whole job."""
+    return tuple(demand.level for demand in demands_of(text) if not demand.part)
 
 
 def slices_of(part: str, groups: Mapping[str, Sequence[Sequence[int]]], num_gpus: int) -> list[tuple[int, ...]]:

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from small_jobs import GPT, stored
 
-from ddlsched.checkpoints import execution, gathering, read_ahead, verification
+from ddlsched.checkpoints import execution, gathering, locations, verification
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.content import content_hash
 from ddlsched.checkpoints.gathering import GATHERED_BYTES, ThreadBuffers
+from ddlsched.checkpoints.locations import begin_reading
 from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.partial_folder import OpenFiles
-from ddlsched.checkpoints.read_ahead import begin_reading
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
@@ -271,6 +271,6 @@ def test_what_is_read_soon_is_joined_and_only_what_is_not_in_memory(
 ) -> None:
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _file, low, length, _what: asked.append((low, low + length)))
-    monkeypatch.setattr(read_ahead, "_is_there", lambda _file, at: at < 1000)
-    read_ahead.read_soon([(3, 0, 900), (3, 5_000_000, 6_000_000), (3, 6_000_000, 6_000_010), (3, 800, 850)])
+    monkeypatch.setattr(locations, "_is_there", lambda _file, at: at < 1000)
+    locations.read_soon([(3, 0, 900), (3, 5_000_000, 6_000_000), (3, 6_000_000, 6_000_010), (3, 800, 850)])
     assert asked == [(5_000_000, 6_000_010)]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from command_line import refused, run
 
-from ddlsched import Quota, read_cluster, read_tenants, read_workload
+from ddlsched import Quota, read_cluster, read_tenants, read_workload, simulate
 from ddlsched.errors import InputError
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "kueue_cluster"
@@ -86,6 +86,78 @@ def test_several_flavors_are_kinds_of_gpu() -> None:
     assert pd.read_csv("o/servers.csv")["gpu_kind"].tolist() == ["new", "old"]
     (job,) = read_workload("o/jobs.csv")
     assert job.num_gpus == 8
+
+
+TOPOLOGY = """
+kind: Topology
+apiVersion: kueue.x-k8s.io/v1beta1
+metadata: {name: t}
+spec: {levels: [{nodeLabel: cloud/block}, {nodeLabel: cloud/rack}, {nodeLabel: kubernetes.io/hostname}]}
+---
+kind: ClusterQueue
+apiVersion: kueue.x-k8s.io/v1beta1
+metadata: {name: q}
+spec: {resourceGroups: [{flavors: [{name: f, resources: [{name: nvidia.com/gpu, nominalQuota: 40}]}]}]}
+"""
+NODE = """
+---
+kind: Node
+metadata: {{name: n{number}, labels: {labels}}}
+status: {{allocatable: {{nvidia.com/gpu: "8"}}}}
+"""
+WORKLOAD = """
+---
+kind: Workload
+apiVersion: kueue.x-k8s.io/v1beta1
+metadata: {{name: w{number}, annotations: {{ddlsched.io/duration-s: "100"}}}}
+spec:
+  podSets:
+  - count: 4
+    {request}
+    template:
+      metadata: {{annotations: {annotations}}}
+      spec: {{containers: [{{resources: {{limits: {{nvidia.com/gpu: 4}}}}}}]}}
+status: {{admission: {{clusterQueue: q}}}}
+"""
+
+
+def test_topologies_of_kueue_are_levels_and_pods_ask_for_them() -> None:
+    labels = [
+        "{cloud/block: b1, cloud/rack: r1}",
+        "{cloud/block: b2, cloud/rack: r1}",
+        "{cloud/block: b1, cloud/rack: r1}",
+        "{cloud/block: b1, cloud/rack: r2}",
+        "{}",
+    ]
+    kueue = "kueue.x-k8s.io/podset-"
+    asked = [
+        ("topologyRequest: {required: cloud/rack}", "{}"),
+        (
+            "",
+            f"{{{kueue}preferred-topology: cloud/block, {kueue}slice-required-topology: kubernetes.io/hostname, "
+            f"{kueue}slice-size: '2'}}",
+        ),
+        ("topologyRequest: {unconstrained: true}", "{}"),
+    ]
+    nodes = "".join(NODE.format(number=number, labels=of) for number, of in enumerate(labels))
+    workloads = "".join(
+        WORKLOAD.format(number=number, request=request, annotations=notes)
+        for number, (request, notes) in enumerate(asked)
+    )
+    Path("all.yaml").write_text(TOPOLOGY + nodes + workloads)
+    assert "--placement kueue-topology" in imported("kueue", Path("all.yaml"))
+    cluster, jobs = read_cluster("o/servers.csv"), read_workload("o/jobs.csv")
+    assert cluster.levels == {"cloud/rack": (0, 1, 1, 2, 3), "cloud/block": (0, 1, 1, 1, 2)}, "n4, n0, n2, n3, n1"
+    assert [(job.required_levels, job.preferred_levels) for job in jobs] == [
+        ("cloud/rack", None),
+        ("8:server", "cloud/block"),
+        (None, None),
+    ]
+    result = simulate(jobs, cluster, placement="kueue-topology", queues="o/queues.yaml", admission="kueue")
+    assert {gpu // 8 for gpu in result.gpus_of("w0")} == {1, 2}, "the only rack with 16 GPUs"
+    workloads = WORKLOAD.format(number=0, request="topologyRequest: {required: cloud/zone}", annotations="{}")
+    Path("all.yaml").write_text(TOPOLOGY + nodes + workloads)
+    refused(run("import-cluster", "kueue", "all.yaml"), "level 'cloud/zone'; expected one of cloud/block, cloud/rack")
 
 
 VOLCANO = """

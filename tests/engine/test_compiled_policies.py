@@ -14,7 +14,7 @@ import pytest
 import ddlsched
 from ddlsched.errors import PluginError
 from ddlsched.testing import python_form
-from ddlsched.testing.examples import long_workload
+from ddlsched.testing.conformance_runs import long_workload
 
 CLUSTER = ddlsched.Cluster(num_servers=4, gpus_per_server=3)
 

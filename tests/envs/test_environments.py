@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload, simulate
 from ddlsched.engine.decisions import fields_before
-from ddlsched.envs import AllocationEnv, CommunicationEnv, OrderEnv, PlacementEnv, SchedulingEnv, communication_env
+from ddlsched.envs import AllocationEnv, CommunicationEnv, OrderEnv, PlacementEnv, SchedulingEnv, single_envs
 from ddlsched.errors import InputError
 
 STREAM = "stream:load=0.9,num_jobs=30,scale=0.01"
@@ -163,7 +163,7 @@ def test_what_is_kept_of_a_transfer_for_an_instant_is_what_it_is(monkeypatch: py
         return [observation["transfers"].tobytes() for observation, _, _ in steps]
 
     kept = seen()
-    asked = communication_env._AskedAdmission
+    asked = single_envs._AskedAdmission
     admit = asked.admit
 
     def forgetful(self, transfer, network):

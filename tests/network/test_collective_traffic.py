@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from ddlsched.network.contention import EqualShare, Linear, ring_bytes
 from ddlsched.network.inside import Inside
 from ddlsched.network.topology import Network, Topology
 from ddlsched.network.traffic import Traffic, traffic_of
-from ddlsched.network.tuple_traffic import _alike_rows
+from ddlsched.network.tuple_traffic import Tuples, TupleTraffic, _alike_rows
 from topologies.leaf_spine import LeafSpine
 from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
@@ -288,6 +290,60 @@ def test_all_to_alls_message_by_message(data: st.DataObject) -> None:
     found = traffic("all-to-all", workers, network, algorithm="hierarchical" if by_rail else "ring")
     ends = {link: sent for link, sent in carried(found).items() if network.links[link].name.startswith("server")}
     assert ends == wires.most()
+
+
+TRAYS = RailOptimised(
+    hosts_per_unit=4,
+    rails=4,
+    spines=2,
+    rail_gbps=400.0,
+    nvlink_gbps=3600.0,
+    hosts_per_domain=2,
+    planes=2,
+    rails_apart=True,
+)
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [STAR, RAILS, TRAYS, Star(), LeafSpine(servers_per_leaf=2, spines=2)],
+    ids=["star", "rails", "trays", "star without inside", "leaves"],
+)
+@given(data=st.data())
+def test_item_27_tuples_that_lie_alike_put_on_links_what_each_does_alone(
+    topology: Topology, data: st.DataObject
+) -> None:
+    network = network_of(topology, 8, 4)
+    at = data.draw(st.permutations([(server, place) for server in range(8) for place in range(4)]))
+    at = sorted(at) if data.draw(st.booleans()) else at
+    cuts = sorted({0, 32, *(2 * n for n in data.draw(st.lists(st.integers(1, 15), max_size=6)))})
+    tuples = [range(*cut) for cut in pairwise(cuts)]
+    kind = data.draw(st.sampled_from(["all-reduce", "all-gather", "all-to-all", "broadcast", "reduce-scatter"]))
+    asked: list[tuple[Any, Any]] = []
+    in_turn: list[tuple[Any, Any]] = []
+
+    def way_noted_in(noted: list[tuple[Any, Any]]) -> Any:
+        def way(source: Any, target: Any) -> Any:
+            noted.append((source, target))
+            return network.own_way(source, target)
+
+        return way
+
+    ranks = network.ranks(*np.array(at).T)
+    finder = TupleTraffic(network, ranks, bytes_by_hand, {}, way_noted_in(asked))
+    found = finder.of(kind, "ring", MESSAGE, Tuples.of(tuples))
+    first = np.concatenate([[0], np.cumsum(found.counts)])
+    for number, own in enumerate(tuples):
+        its = [network.rank(*at[worker]) for worker in own]
+        alone = traffic_of(network, kind, "ring", its, MESSAGE, bytes_by_hand, way_noted_in(in_turn))
+        crossed = slice(first[number], first[number + 1])
+        sent = dict(zip(found.links[crossed].tolist(), found.shares[crossed].tolist(), strict=True))
+        assert sent == dict(zip(alone.links, alone.shares, strict=True))
+        assert found.wire_bytes[number] == alone.wire_bytes
+        assert found.latency_s[number] == alone.latency_s
+    if network.inside is not None:
+        in_turn = list(dict.fromkeys(in_turn))
+    assert asked == in_turn
 
 
 @given(st.data())

@@ -154,7 +154,7 @@ TestTiresias = conformance(OrderingConformance, Tiresias())
 TestSrtfCommunication = conformance(OrderingConformance, ShortestRemainingTimeFirst(communication=True))
 TestStoppingSrtf = conformance(OrderingConformance, StoppingShortestRemainingTimeFirst())
 TestStoppingTiresias = conformance(OrderingConformance, StoppingTiresias(threshold_gpu_s=2.0, interval_s=1.0))
-TestMonkeyTreeOrder = conformance(OrderingConformance, MonkeyTreeOrder(gpus_per_rack=4, block_gpus=1, spines=1))
+TestMonkeyTreeOrder = conformance(OrderingConformance, MonkeyTreeOrder(gpus_per_rack=4, block_gpus=2, spines=1))
 TestSrtf = conformance(OrderingConformance, ShortestRemainingTimeFirst())
 
 TestAdaDual = conformance(CommunicationConformance, AdaDual())

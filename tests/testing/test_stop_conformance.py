@@ -13,7 +13,7 @@ from algorithms.placement.first_fit import FirstFit
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.testing import OrderingConformance, PathConformance, PlacementConformance
 from ddlsched.testing import conformance_runs as runs
-from ddlsched.testing.examples import example_workload, long_workload
+from ddlsched.testing.conformance_runs import example_workload, long_workload
 
 
 def failed(conformance: type, policy: Any) -> dict[str, str]:

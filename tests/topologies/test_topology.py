@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import networkx as nx
 import pytest
 
@@ -105,16 +107,50 @@ def test_a_server_with_two_cables_is_refused():
         Network(TwoCables(), 2)
 
 
-class NoBandwidth(TwoCables):
-    """Edges without attributes."""
+class Wheel:
+    """Servers on one switch, all cables alike."""
+
+    def __init__(self, **cable: float) -> None:
+        self.cable = cable
 
     def graph(self, num_servers):
-        return nx.star_graph(["switch", *range(num_servers)])
+        return nx.Graph([(server, "switch", self.cable) for server in range(num_servers)])
+
+    def route(self, graph, source, target):
+        return source, "switch", target
 
 
-def test_a_cable_without_bandwidth_is_refused():
-    with pytest.raises(InputError, match="bandwidth_bytes_per_s"):
-        Network(NoBandwidth(), 3)
+@pytest.mark.parametrize(
+    "cable",
+    [
+        {},
+        {"latency_s": 0.0},
+        {"bandwidth_bytes_per_s": 1.0},
+        *({"bandwidth_bytes_per_s": wrong, "latency_s": 0.0} for wrong in (0.0, -1.0, float("inf"), float("nan"))),
+        *({"bandwidth_bytes_per_s": 1.0, "latency_s": wrong} for wrong in (-1e-9, float("inf"), float("nan"))),
+    ],
+    ids=str,
+)
+def test_a_cable_of_no_finite_bandwidth_and_latency_is_refused(cable: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="expected a finite bandwidth_bytes_per_s > 0 and latency_s >= 0"):
+        Network(Wheel(**cable), 3)
+
+
+@pytest.mark.parametrize("wrong", [(0, "switch", 1), (2, "switch", 0), (2, "switch", "switch", 1)])
+def test_a_route_from_or_to_elsewhere_is_refused_beside_those_that_are_known(wrong: tuple[Any, ...]) -> None:
+    class Astray(Wheel):
+        def route(self, graph, source, target):
+            return wrong if (source, target) == (2, 1) else super().route(graph, source, target)
+
+    network = Network(Astray(bandwidth_bytes_per_s=1.0, latency_s=0.0), 3)
+    assert network.route(0, 1) == network.route(1, 0)
+    with pytest.raises(InputError, match="route from server 2 to 1"):
+        network.route(2, 1)
+
+
+def test_a_cable_may_be_slow() -> None:
+    network = Network(Wheel(bandwidth_bytes_per_s=0.5, latency_s=0.25), 3)
+    assert network.route(0, 1).latency_s == 0.5
 
 
 @pytest.mark.parametrize("inside", [None, 300.0])

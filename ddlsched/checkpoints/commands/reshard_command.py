@@ -80,7 +80,7 @@ def reshard(
     of torch.save.
     A run that was stopped goes on where it was when it is started again. docs/reconfiguration.md has the formats.
     """
-    from ddlsched.checkpoints.read_ahead import begin_reading
+    from ddlsched.checkpoints.locations import begin_reading
 
     begin_reading(source)  # The disk is at work while the rest is imported.
     from ddlsched.checkpoints import resharding

@@ -34,6 +34,8 @@ class LoggedJob:
     user: str | None = None
     model: str | None = None
     time_limit_s: float | None = None
+    required_levels: str | None = None
+    preferred_levels: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,7 @@ def write_imported(imported: ImportedCluster, folder: Path, default_s: float | N
     if imported.servers:
         _write_servers(imported.servers, folder / "servers.csv")
         flags.append(f"--server-table {folder / 'servers.csv'}")
+        flags += ["--placement kueue-topology"] if imported.servers[0].levels else []
     else:
         imported.notes.append("no servers with GPUs are told; give --servers and --gpus-per-server")
     table = _jobs_table(imported, default_s)
@@ -88,13 +91,14 @@ def write_imported(imported: ImportedCluster, folder: Path, default_s: float | N
 
 
 def _write_servers(servers: tuple[Server, ...], path: Path) -> None:
-    kinds = any(server.gpu_kind for server in servers)
+    kinds, levels = any(server.gpu_kind for server in servers), [f"level {name}" for name, _ in servers[0].levels]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["gpus", "gpu_memory_mb", "exclusive", *(["gpu_kind"] if kinds else [])])
+        writer.writerow(["gpus", "gpu_memory_mb", "exclusive", *(["gpu_kind"] if kinds else []), *levels])
         for server in servers:
             kind = [server.gpu_kind or ""] if kinds else []
-            writer.writerow([server.gpus, f"{server.gpu_memory_mb:g}", 1, *kind])
+            units = [unit for _, unit in server.levels]
+            writer.writerow([server.gpus, f"{server.gpu_memory_mb:g}", 1, *kind, *units])
 
 
 def _jobs_table(imported: ImportedCluster, default_s: float | None) -> pd.DataFrame:
@@ -107,10 +111,14 @@ def _jobs_table(imported: ImportedCluster, default_s: float | None) -> pd.DataFr
     if not known:
         raise InputError("the files hold no job whose duration is known; expected finished ones, or --default-s")
     first_s = min(job.arrival_s for job in known)
-    rows = [_row(job, first_s, default_s) for job in sorted(known, key=lambda job: job.arrival_s)]
+    known.sort(key=lambda job: job.arrival_s)
+    rows = [_row(job, first_s, default_s) for job in known]
     traced = pd.DataFrame(rows).astype({"model": object, "user": object, "queue": object})
     made = JobRule(contention=resolve("contention", IMPORT_CONTENTION), gpus_per_server=8, seed=1).apply(traced)
-    unused = [name for name in ("user", "time_limit_s") if made[name].isna().all()]
+    for name in ("required_levels", "preferred_levels"):
+        made[name] = [getattr(job, name) for job in known]
+    optional = ("user", "time_limit_s", "required_levels", "preferred_levels")
+    unused = [name for name in optional if made[name].isna().all()]
     return made.drop(columns=["drawn", "alone_s", "refused", *unused])
 
 

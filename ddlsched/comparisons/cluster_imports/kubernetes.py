@@ -11,13 +11,24 @@ from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError
 from ddlsched.io.reading import read_bytes
 
-__all__ = ["gpus_of_pods", "gpus_of_resources", "name_of", "objects_of", "of_kind", "priorities_of", "seconds_of"]
+__all__ = [
+    "HOSTNAME",
+    "gpus_of_pods",
+    "gpus_of_resources",
+    "name_of",
+    "objects_of",
+    "of_kind",
+    "priorities_of",
+    "seconds_of",
+]
 __all__ += ["servers_of", "spec_of", "told_number"]
 
 _MOST_BYTES = 256 << 20
 _DEFAULT_MEMORY_MB = 80_000.0
 _MIB_MB = 1.048576
 _ANNOTATION = "ddlsched.io/"
+HOSTNAME = "kubernetes.io/hostname"
+"""The label of a node's name: as a level, that of servers."""
 
 
 def objects_of(path: Path) -> list[dict[str, Any]]:
@@ -120,7 +131,7 @@ def priorities_of(objects: Sequence[dict[str, Any]]) -> dict[str, int]:
 def servers_of(
     objects: Sequence[dict[str, Any]], kinds: Mapping[str, Mapping[str, Any]], levels: Sequence[str] = ()
 ) -> tuple[Server, ...]:
-    """Return the nodes that have GPUs, those of a block and rack side by side.
+    """Return the nodes that have GPUs, with their units of the levels, those of a block and rack side by side.
 
     Parameters
     ----------
@@ -140,5 +151,13 @@ def servers_of(
         memory_mb = _DEFAULT_MEMORY_MB if mib is None else float(mib) * _MIB_MB
         fitting = [kind for kind, wanted in kinds.items() if all(labels.get(k) == v for k, v in wanted.items())]
         if gpus and (fitting or not kinds):
-            servers.append(Server(gpus=gpus, gpu_memory_mb=memory_mb, gpu_kind=fitting[0] if fitting else None))
+            kind, units = fitting[0] if fitting else None, _units(name_of(node), labels, levels)
+            servers.append(Server(gpus=gpus, gpu_memory_mb=memory_mb, gpu_kind=kind, levels=units))
     return tuple(servers)
+
+
+def _units(name: str, labels: Mapping[str, Any], levels: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return a node's units, from the narrowest level; it is one by itself of a level of which it has no label."""
+    parts = [str(labels.get(level) or name) for level in levels]
+    units = [(level, "/".join(parts[: place + 1])) for place, level in enumerate(levels)]
+    return tuple(unit for unit in reversed(units) if unit[0] != HOSTNAME)

@@ -9,6 +9,7 @@ from typing import Any
 from ddlsched.cluster.tenants import ANY_KIND, Preemption, Queue, Quota, Rule
 from ddlsched.comparisons.cluster_imports.imported import ImportedCluster, LoggedJob
 from ddlsched.comparisons.cluster_imports.kubernetes import (
+    HOSTNAME,
     gpus_of_pods,
     gpus_of_resources,
     name_of,
@@ -34,7 +35,7 @@ _RULES: dict[Any, Rule] = {
 
 
 def read_kueue(path: Path) -> ImportedCluster:
-    """Read the objects of a folder or file; quotas of what is no GPU are left out.
+    """Read the objects of a folder or file; quotas of what is no GPU are left out, labels of topologies are levels.
 
     A workload's duration is from its admission to its end, or what its annotation ``ddlsched.io/duration-s`` says.
     """
@@ -45,12 +46,13 @@ def read_kueue(path: Path) -> ImportedCluster:
     }
     used = list(dict.fromkeys(flavor for each in queues for flavor in _flavors(spec_of(each))))
     kinds = {flavor: flavors.get(flavor, {}) for flavor in used} if len(used) > 1 else {}
-    levels = [str(level["nodeLabel"]) for each in of_kind(objects, "Topology", _GROUP) for level in _levels(each)]
+    labels = (str(level["nodeLabel"]) for each in of_kind(objects, "Topology", _GROUP) for level in _levels(each))
+    levels = list(dict.fromkeys(labels))
     notes: list[str] = []
     return ImportedCluster(
         queues=_queues(objects, queues, single=len(used) <= 1),
         servers=servers_of(objects, kinds, levels),
-        jobs=_jobs(objects, notes),
+        jobs=_jobs(objects, levels, notes),
         admission=f"kueue:fair_sharing={'true' if any(_weight(each) != 1 for each in queues) else 'false'}",
         notes=notes,
     )
@@ -131,7 +133,7 @@ def _preemption(name: str, told: Mapping[str, Any]) -> Preemption:
         raise InputError(f"ClusterQueue {name}: preemption {error} is no rule; expected {list(_RULES)[1:]}") from None
 
 
-def _jobs(objects: Sequence[dict[str, Any]], notes: list[str]) -> tuple[LoggedJob, ...]:
+def _jobs(objects: Sequence[dict[str, Any]], levels: Sequence[str], notes: list[str]) -> tuple[LoggedJob, ...]:
     """Return the workloads that need GPUs; of others, and those of unknown queues, how many there are is noted."""
     local = {
         (each["metadata"].get("namespace", ""), name_of(each)): str(spec_of(each).get("clusterQueue"))
@@ -147,17 +149,18 @@ def _jobs(objects: Sequence[dict[str, Any]], notes: list[str]) -> tuple[LoggedJo
         without += not gpus
         lost += queue not in known
         if gpus and queue in known:
-            jobs.append(_job(each, f"{space}/{name_of(each)}".lstrip("/"), str(queue), gpus))
+            jobs.append(_job(each, f"{space}/{name_of(each)}".lstrip("/"), str(queue), gpus, levels))
     for count, what in ((lost, "of queues that are not told"), (without, "without GPUs")):
         if count:
             notes.append(f"{count} workloads left out, {what}")
     return tuple(jobs)
 
 
-def _job(found: Mapping[str, Any], job_id: str, queue: str, gpus: int) -> LoggedJob:
+def _job(found: Mapping[str, Any], job_id: str, queue: str, gpus: int, levels: Sequence[str]) -> LoggedJob:
     begin_s, end_s = _since(found, "Admitted") or _since(found, "QuotaReserved"), _since(found, "Finished")
     lasted_s = end_s - begin_s if begin_s is not None and end_s is not None and end_s > begin_s else None
     told_s = told_number(found, "duration-s")
+    required, preferred = _demand(spec_of(found)["podSets"], levels)
     return LoggedJob(
         job_id=job_id,
         queue=queue,
@@ -166,7 +169,29 @@ def _job(found: Mapping[str, Any], job_id: str, queue: str, gpus: int) -> Logged
         duration_s=lasted_s if told_s is None else told_s,
         priority=int(spec_of(found).get("priority") or 0),
         user=str(spec_of(found).get("queueName") or "") or None,
+        required_levels=required,
+        preferred_levels=preferred,
     )
+
+
+def _demand(pod_sets: Sequence[Mapping[str, Any]], levels: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return the levels that a workload's first pods with GPUs require, and their slices, and that they prefer."""
+    pods = next(each for each in pod_sets if gpus_of_pods(1, each.get("template") or {}))
+    template, told = pods.get("template") or {}, pods.get("topologyRequest") or {}
+    notes = (template.get("metadata") or {}).get("annotations") or {}
+
+    def asked(field: str, annotation: str) -> str | None:
+        value = told.get(field) or notes.get(f"{_GROUP}/podset-{annotation}")
+        if value is not None and field.endswith("Size") and not str(value).isdecimal():
+            raise InputError(f"a workload's {annotation} is {value!r}; expected a whole number of pods")
+        if not field.endswith("Size") and value not in (None, HOSTNAME, *levels):
+            raise InputError(f"a workload asks for the topology level {value!r}; expected one of {', '.join(levels)}")
+        return "server" if value == HOSTNAME else None if value is None else str(value)
+
+    size = int(asked("podSetSliceSize", "slice-size") or 0) * gpus_of_pods(1, template)
+    slices = asked("podSetSliceRequiredTopology", "slice-required-topology")
+    required = [asked("required", "required-topology"), f"{size}:{slices}" if slices and size else None]
+    return " ".join(level for level in required if level) or None, asked("preferred", "preferred-topology")
 
 
 def _since(found: Mapping[str, Any], condition: str) -> float | None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
-from ddlsched.cli.option_values import real, whole
+from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole, with_options
 from ddlsched.cli.reporting import emit, notice, status, without_nan
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
@@ -165,7 +164,7 @@ def _measured(asked: MeasureOptions) -> Measurements:
     from rich.progress import track
 
     from ddlsched.real.calibration.fit import refuse_untold
-    from ddlsched.real.calibration.measure import MeasurePlan, measure, write_measurements
+    from ddlsched.real.calibration.measurements import MeasurePlan, measure, write_measurements
     from ddlsched.real.wire.channel import parse_address, read_token
 
     if asked.token_file is None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
-from ddlsched.cli.option_values import whole
+from ddlsched.cli.dataclass_options import Given, Panel, option, whole, with_options
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError

@@ -10,7 +10,6 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.errors import TestbedError, guarded, label
-from ddlsched.network.topology import Network
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
 from ddlsched.real.gate.live_jobs import LiveJob, LiveRank, SentRow
 from ddlsched.real.gate.placements import Placements, ProcessorSlots
@@ -93,7 +92,7 @@ class GateSettings:
         kinds: tuple[Kind, ...] = ("placement", "order", "communication")
         resolved = {kind: resolve(kind, chosen[kind]) for kind in kinds}
         topology = resolve("topology", cluster.topology)
-        network = Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)
+        network = cluster.network(topology)
         model = resolve("contention", contention)
         bound = guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network))
         return cls(cluster=cluster, costs=CommunicationCosts(cluster, network, bound), **resolved, **given)

@@ -16,8 +16,7 @@ from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.real.calibration.fit import FORMS, fit_constants, presets
-from ddlsched.real.calibration.measure import Measured, write_measurements
-from ddlsched.real.calibration.measurements import Measurements, read_measurements
+from ddlsched.real.calibration.measurements import Measured, Measurements, read_measurements, write_measurements
 from ddlsched.real.gate.gate import GateSettings
 from ddlsched.real.gate.transfer_gate import CHUNK_BYTES
 from ddlsched.real.testbed.crews import WorkerCrew

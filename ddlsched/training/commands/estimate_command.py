@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
-from ddlsched.cli.option_values import whole
+from ddlsched.cli.dataclass_options import Given, Panel, option, whole, with_options
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
@@ -322,8 +321,7 @@ def calibrate_gpu(
     Matrix products of many sizes in two precisions, and attention forward and backward over growing sequences.
     'estimate --gpu FILE.csv' takes them in place of a program's published steps.
     """
-    from ddlsched.training.kernels.measuring import measured_kernels
-    from ddlsched.training.kernels.speeds import write_kernels
+    from ddlsched.training.kernels.speeds import measured_kernels, write_kernels
 
     if device not in ("cuda", "cpu"):
         raise InputError(f"--device {device}: expected cuda or cpu")

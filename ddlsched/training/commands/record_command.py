@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.option_values import real, whole
+from ddlsched.cli.dataclass_options import real, whole
 from ddlsched.cli.reporting import emit, notice, one_line
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError

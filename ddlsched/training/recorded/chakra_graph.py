@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ddlsched.errors import InputError
-from ddlsched.training.recorded.chakra_messages import Node
-from ddlsched.training.recorded.chakra_records import read_nodes
+from ddlsched.training.recorded.chakra_records import Node, read_nodes
 from ddlsched.training.recorded.collective_names import groups_of_text
 from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication
 from ddlsched.units import MAX_NS

@@ -1,10 +1,11 @@
-"""Files of recorded training, told apart by their suffix."""
+"""Files of recorded training, told apart by their suffix; what ``ddlsched validate`` says of one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.chakra import read_chakra
@@ -15,7 +16,7 @@ from ddlsched.training.recorded.merging import RecordedIteration, merged
 from ddlsched.training.recorded.rank_steps import RankTrace
 from ddlsched.training.recorded.recordings import SUFFIX, read_recording
 
-__all__ = ["read_iteration", "reader_of"]
+__all__ = ["KIND", "found", "read_iteration", "reader_of", "recognises"]
 
 
 def read_iteration(
@@ -66,3 +67,43 @@ def reader_of(path: Path) -> Callable[[Path], RankTrace]:
         return read_chakra if is_chakra_json(beginning(path)) else read_kineto
     expected = f"expected .et or .json (Chakra), .json (Kineto) or {SUFFIX} (ddlsched record), also with .gz"
     raise InputError(f"{path}: the suffix is of no format; {expected}")
+
+
+KIND = "training trace"
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a file is a training trace, by its name and, of a JSON text, its first words."""
+    name = path.name.lower()
+    if name.removesuffix(".gz").endswith((".et", ".recording.json")) or name.endswith(".json.gz"):
+        return True
+    if not name.endswith(".json"):
+        return False
+    begin = beginning(path)
+    return b'"schemaVersion"' in begin or b'"traceEvents"' in begin or is_chakra_json(begin)
+
+
+def found(path: Path) -> dict[str, Any]:
+    """Return what is in a trace, by name.
+
+    Raises
+    ------
+    InputError
+        It is none, or damaged.
+    """
+    import numpy as np
+
+    trace = reader_of(path)(path)
+    communications = [each for step in trace.steps.values() for each in step.communications]
+    computing_s = [step.compute_ns / 1e9 for step in trace.steps.values()]
+    return {
+        "rank": "not told" if trace.rank is None else trace.rank,
+        "ranks": trace.num_ranks or "not told",
+        "nodes": trace.nodes,
+        "steps": len(trace.steps),
+        "collectives": len(communications),
+        "bytes_of_them": sum(each.input_bytes for each in communications),
+        "groups": len({each.group for each in communications}),
+        "computing_s": [float(value) for value in np.quantile(computing_s, [0.0, 0.5, 1.0])],
+        **trace.notes,
+    }

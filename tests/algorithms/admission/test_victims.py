@@ -10,7 +10,7 @@ import pytest
 from reference_victims import classic_victims as plain_victims
 
 from algorithms.admission import kueue
-from algorithms.admission.kueue_classic import classic_victims
+from algorithms.admission.kueue_classic import ClassicSearch
 from algorithms.admission.victims import Need
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
 from ddlsched.policies.quota_tree import QuotaNode
@@ -37,18 +37,20 @@ def _with_more_rules(case: Case, rng: np.random.Generator) -> Case:
 
 
 def test_victims_are_those_of_a_plain_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
+    victims, sizes = ClassicSearch.victims, list[int]()
 
-    def both(need: Need, tenants: TenantsView) -> list[Victim]:
+    def both(search: ClassicSearch, need: Need, tenants: TenantsView) -> tuple[list[Victim], int]:
         expected = plain_victims(need, tenants)
-        found = classic_victims(need, tenants)
+        found, height = victims(search, need, tenants)
+        with kueue._gone(found, need.kind, tenants):
+            assert not found or height == kueue._group_that_fits(need)[0]
         assert [(each.job.number, each.reason) for each in found] == [
             (each.job.number, each.reason) for each in expected
         ]
         sizes.append(len(found))
-        return found
+        return found, height
 
-    monkeypatch.setattr(kueue, "classic_victims", both)
+    monkeypatch.setattr(ClassicSearch, "victims", both)
     for seed in range(300):
         rng = np.random.default_rng(seed)
         play(_with_more_rules(random_case(rng), rng), kueue.Kueue())

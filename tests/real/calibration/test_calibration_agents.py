@@ -20,8 +20,13 @@ from ddlsched.errors import InputError, MeasurementError
 from ddlsched.real.calibration import agent as agent_module
 from ddlsched.real.calibration.agent import RingAgent, RingRequest, all_reduce
 from ddlsched.real.calibration.fit import FORMS, fit_constants
-from ddlsched.real.calibration.measure import MeasurePlan, measure, write_measurements
-from ddlsched.real.calibration.measurements import Measurements, read_measurements
+from ddlsched.real.calibration.measurements import (
+    Measurements,
+    MeasurePlan,
+    measure,
+    read_measurements,
+    write_measurements,
+)
 from ddlsched.real.wire import channel
 from ddlsched.real.wire.channel import Address, Channel, connect, parse_address, proof, read_token
 from ddlsched.real.wire.listener import MOST_OF_A_PEER, LineListener

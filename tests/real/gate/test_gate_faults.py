@@ -114,7 +114,7 @@ class Hanging(LocalReducer):
 
     def start(self, task: int, message_bytes: float, chunk: int, chunks: int, ended: Ended) -> None:
         if self.rank == 1:
-            time.sleep(5)
+            time.sleep(3)
 
 
 @pytest.mark.usefixtures("hasty")

@@ -11,8 +11,7 @@ from in_process_ranks import Exchange, ThreadCrew, quick_job
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.real.calibration.measure import Measured, write_measurements
-from ddlsched.real.calibration.measurements import read_measurements
+from ddlsched.real.calibration.measurements import Measured, read_measurements, write_measurements
 from ddlsched.real.calibration.shares import read_alone, read_shares
 from ddlsched.real.testbed.cabling import cabling
 from ddlsched.real.testbed.fidelity import Mix, Runs, note_settings, plan, run_planned

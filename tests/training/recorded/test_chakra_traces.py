@@ -20,7 +20,7 @@ import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin
 from ddlsched.training.recorded.alone import Card, summary, timed_alone
-from ddlsched.training.recorded.chakra_messages import NODE
+from ddlsched.training.recorded.chakra_records import NODE
 from ddlsched.training.recorded.merging import RecordedIteration
 from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag

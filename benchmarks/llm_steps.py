@@ -30,6 +30,7 @@ from ddlsched.training.estimate.presets import MODELS
 from ddlsched.training.estimate.step_estimate import estimate_checked
 from ddlsched.workload.dag import CollectiveTask, IterationDag
 
+RAILS = "rail-optimised:nvlink_gbps=3600"
 PLAIN = {"tensor": 8, "pipeline": 16}
 VARIANTS = {
     "Llama-3-405B, DP 128": ("llama-3-405b", {**PLAIN, "data": 128, "global_batch": 2048}),
@@ -87,7 +88,7 @@ def made(model: str, given: dict[str, Any]) -> tuple[ddlsched.Job, float, Machin
     return job, float(estimate_checked(MODELS[model], plan, machine).step_s), machine
 
 
-def simulate(job: ddlsched.Job, machine: Machine, topology: str = "rail-optimised:nvlink_gbps=3600") -> ddlsched.Result:
+def simulate(job: ddlsched.Job, machine: Machine, topology: str = RAILS) -> ddlsched.Result:
     """Return a run alone on servers with a card of 400 Gbit/s a GPU, or on another topology."""
     gpus, servers = (int(tier.size) for tier in machine.tiers)
     cluster = ddlsched.Cluster(num_servers=servers, gpus_per_server=gpus, gpu_memory_mb=142_000, topology=topology)
@@ -154,12 +155,13 @@ def scale() -> Table:
     return Table(title="Steps simulated alone, by cost", columns=columns, rows=rows, notes=("", lines))
 
 
-def many(count: int, placement: str, path: str | None, iterations: int = 100_000, load: float = 0.9) -> Table:
+def many(count: int, placement: str, path: str | None, topology: str = RAILS, iterations: int = 100_000) -> Table:
     """Return what a run of so many jobs takes."""
     simulate(*made("llama-3-8b", {"data": 64, "global_batch": 64})[::2])  # compiles
     rng, begin_s, arrival_s, jobs = np.random.default_rng(0), time.process_time(), 0.0, []
     steps = {gpus: made(*kind) for gpus, kind in MANY.items()}
     picked = rng.choice([*MANY], count, p=(0.35, 0.3, 0.2, 0.1, 0.05)).tolist()
+    load = 0.9
     busy_s = float(np.mean([gpus * steps[gpus][1] for gpus in picked])) * iterations
     for number, gpus in enumerate(picked):
         given: dict[str, Any] = {"job_id": f"j{number}", "arrival_s": arrival_s}
@@ -167,7 +169,6 @@ def many(count: int, placement: str, path: str | None, iterations: int = 100_000
         jobs.append(replace(steps[gpus][0], iterations=iterations, **given))
         arrival_s += rng.exponential(busy_s / (16_384 * load))
     ready_s = time.process_time()
-    topology = "rail-optimised:nvlink_gbps=3600"
     cluster = ddlsched.Cluster(
         num_servers=2_048, gpus_per_server=8, gpu_memory_mb=142_000, topology=topology, exclusive=True
     )
@@ -192,12 +193,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--placement", default="levels")
     parser.add_argument("--path")
+    parser.add_argument("--topology", default=RAILS)
     given = parser.parse_args()
     rows = AGREEING.strip().splitlines()
     print(
         {
             "scale": scale,
-            "many": lambda: many(given.jobs, given.placement, given.path),
+            "many": lambda: many(given.jobs, given.placement, given.path, given.topology),
             "agreement": lambda: agreement(rows),
         }[given.part]()
     )

@@ -1,4 +1,4 @@
-"""Networks of rails: card i of every host of a unit on leaf i; rails, or planes of them, may be apart."""
+"""Networks of rails: card i of every host of a unit on leaf i; rails, or planes of them, may be apart; pods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours, r
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["RailOptimised", "nvl72", "rail_only"]
+__all__ = ["RailOptimised", "nvl72", "rail_clos", "rail_only"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,10 @@ class RailOptimised:
     only their cards, that traffic between rails goes over a spine, nor a rail busier than another.
 
     A transfer to server d of another unit, or to another rail, takes spine d mod ``spines`` (destination-based
-    routing).
+    routing); to another pod both pods' spines of that number and their core (d / ``spines``) mod ``cores``.
 
-    Levels: a unit is a ``block``; where hosts are trays of NVLink domains these are ``tray`` and ``rack``.
+    Levels: a unit is a ``block``, some may be a ``pod``; where hosts are trays of NVLink domains these are ``tray`` and
+    ``rack``.
 
     Parameters
     ----------
@@ -61,6 +62,13 @@ class RailOptimised:
     rails_apart
         Whether each rail has spines of its own, so that what is for another rail changes over inside the host
         (rail-only). Needs ``nvlink_gbps``.
+    units_per_pod
+        With it ``spines`` are those of a pod, and each is on ``cores`` switches, which join the same spine of all pods:
+        a Clos network of three tiers.
+    cores
+        Core switches above each spine of a pod, from 1 to 1024.
+    pod_oversubscription
+        Bandwidth of a spine's cables to leaves over that of its cables to cores.
 
     References
     ----------
@@ -80,10 +88,16 @@ class RailOptimised:
     hosts_per_domain: int = 1
     planes: int = 1
     rails_apart: bool = False
+    units_per_pod: int | None = None
+    cores: int = 4
+    pod_oversubscription: float = 1.0
 
     def __post_init__(self) -> None:
         refuse_bad_counts("rail-optimised", hosts_per_unit=self.hosts_per_unit, rails=self.rails, spines=self.spines)
         refuse_bad_counts("rail-optimised", hosts_per_domain=self.hosts_per_domain, planes=self.planes)
+        refuse_bad_counts(
+            "rail-optimised", units_per_pod=1 if self.units_per_pod is None else self.units_per_pod, cores=self.cores
+        )
         if self.hosts_per_unit % self.hosts_per_domain:
             raise InputError(
                 f"rail-optimised: hosts_per_unit is {self.hosts_per_unit}; "
@@ -93,7 +107,8 @@ class RailOptimised:
             raise InputError(
                 "rail-optimised: nvlink_gbps is not given; expected it beside hosts_per_domain, planes and rails_apart"
             )
-        bandwidths = {"rail_gbps": self.rail_gbps, "oversubscription": self.oversubscription}
+        ratios = {"oversubscription": self.oversubscription, "pod_oversubscription": self.pod_oversubscription}
+        bandwidths = {"rail_gbps": self.rail_gbps, **ratios}
         refuse_bad_cables("rail-optimised", latency_s=self.latency_s, **bandwidths)
         refuse_bad_port("rail-optimised", self.nvlink_gbps, self.nvlink_latency_s)
 
@@ -114,7 +129,8 @@ class RailOptimised:
     def levels(self, num_servers: int) -> dict[str, list[int]]:
         """Return the unit of each level that each host is in."""
         domains = {"tray": 1, "rack": self.hosts_per_domain} if self.hosts_per_domain > 1 else {}
-        sizes = {**domains, "block": self.hosts_per_unit}
+        pods = {} if self.units_per_pod is None else {"pod": self.hosts_per_unit * self._units}
+        sizes = {**domains, "block": self.hosts_per_unit, **pods}
         return {name: neighbours(num_servers, size) for name, size in sizes.items()}
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
@@ -128,26 +144,34 @@ class RailOptimised:
     def cables(self, num_servers: int) -> Cables:
         """Return the cables; a unit's leaves are one node ``"rails u"``, or ``"leaf u.rail"``; spines ``"spine i"``.
 
-        Where planes, or rails, are apart, their numbers come before the spine's, and the plane's behind the rail's.
+        Where planes, or rails, are apart, their numbers come before the spine's, and the plane's behind the rail's; the
+        pod's comes before all. Core c above a spine is ``"core"``, the spine's number without its pod, and c.
         """
-        ports, units = self._ports, -(-num_servers // self.hosts_per_unit)
-        rail, server = np.divmod(np.arange(ports * num_servers), num_servers)
+        ports, units, cards = self._ports, -(-num_servers // self.hosts_per_unit), num_servers * self._ports
+        rail, server = np.divmod(np.arange(cards), num_servers)
         port, unit, number = (each.ravel() for each in np.indices((ports, units, self.spines)))
-        down = np.stack([server * ports + rail, num_servers * ports + self._leaves(server, rail)], axis=1)
-        up = num_servers * ports + np.stack([self._leaves(unit * self.hosts_per_unit, port), self._spine(port, number)])
-        by_rail = np.argsort(np.concatenate([rail, port]), kind="stable")
+        pods = 0 if self.units_per_pod is None else -(-units // self._units)
+        pod, spine, core = (each.ravel() for each in np.indices((pods, self._num_spines, self.cores)))
+        down = np.stack([server * ports + rail, cards + self._leaves(server, rail)])
+        host = unit * self.hosts_per_unit
+        up = cards + np.stack([self._leaves(host, port), self._spine(host, port, number)])
+        far = cards + np.stack([self._num_cores + pod * self._pod_size + spine, spine * self.cores + core])
+        by_rail = np.argsort(np.concatenate([rail, port, np.full(len(pod), ports)]), kind="stable")
         card = (self.rails if self.inside is None else 1) * bytes_per_s_from_gbps(self.rail_gbps / self.planes)
         uplink = card * self.hosts_per_unit / (self.spines * self.oversubscription)
-        bytes_per_s = np.repeat([card, uplink], [len(rail), len(port)])
+        under = self._units * self.spines * ports / self._num_spines  # leaves under a spine
+        to_core = uplink * under / (self.cores * self.pod_oversubscription)
+        bytes_per_s = np.repeat([card, uplink, to_core], [len(rail), len(port), len(pod)])
         latency_s = np.full(len(by_rail), self.latency_s)
 
         def node_of(node: int) -> Node:
             server, port = divmod(node, ports)
             if server < num_servers:
                 return server if self.inside is None else (server, port)
-            return self._name(node - num_servers * ports)
+            return self._name(node - cards)
 
-        return Cables(np.concatenate([down, up.T])[by_rail], bytes_per_s[by_rail], latency_s, node_of).as_in_graph()
+        ends = np.concatenate([down, up, far], axis=1).T
+        return Cables(ends[by_rail], bytes_per_s[by_rail], latency_s, node_of).as_in_graph()
 
     @property
     def _ports(self) -> int:
@@ -155,53 +179,92 @@ class RailOptimised:
         return 1 if self.inside is None else self.rails * self.planes
 
     @property
+    def _units(self) -> int:
+        """How many units a pod has; one more than there can be where all are one pod."""
+        return (1 << 20) if self.units_per_pod is None else self.units_per_pod
+
+    @property
     def _num_spines(self) -> int:
+        """How many spines a pod has."""
         return self.spines * self.planes * (self.rails if self.rails_apart else 1)
 
-    def _spine(self, port: Any, number: Any) -> Any:
+    @property
+    def _num_cores(self) -> int:
+        return 0 if self.units_per_pod is None else self._num_spines * self.cores
+
+    @property
+    def _pod_size(self) -> int:
+        return self._num_spines + self._units * self._ports
+
+    def _first_of(self, server: Any) -> Any:
+        """Return the number of the first spine of a host's pod; pods are numbered behind the cores."""
+        return self._num_cores + server // self.hosts_per_unit // self._units * self._pod_size
+
+    def _spine(self, server: Any, port: Any, number: Any) -> Any:
         """Return the number of a spine above a port's leaf; planes, and rails if they are apart, have their own."""
         rail, plane = port // self.planes, port % self.planes
-        return (self.rails_apart * rail * self.planes + plane) * self.spines + number
+        return self._first_of(server) + (self.rails_apart * rail * self.planes + plane) * self.spines + number
 
     def _leaves(self, server: Any, port: Any) -> Any:
-        """Return the number of the leaf of a host's port; leaves are numbered behind all spines."""
-        return self._num_spines + server // self.hosts_per_unit * self._ports + port
+        """Return the number of the leaf of a host's port; leaves are numbered behind the spines of their pod."""
+        unit = server // self.hosts_per_unit % self._units
+        return self._first_of(server) + self._num_spines + unit * self._ports + port
 
     def _name(self, switch: int) -> str:
+        if switch < self._num_cores:
+            spine, core = divmod(switch, self.cores)
+            return f"core {self._above(spine)}.{core}"
+        pod, switch = divmod(switch - self._num_cores, self._pod_size)
         if switch < self._num_spines:
-            above, number = divmod(switch, self.spines)
-            rail, plane = divmod(above, self.planes)
-            return "spine " + f"{rail}." * self.rails_apart + f"{plane}." * (self.planes > 1) + f"{number}"
+            return "spine " + f"{pod}." * (self.units_per_pod is not None) + self._above(switch)
         unit, port = divmod(switch - self._num_spines, self._ports)
+        unit += pod * self._units
         if self.inside is None:
             return f"rails {unit}"
         rail, plane = divmod(port, self.planes)
         return f"leaf {unit}.{rail}" + f".{plane}" * (self.planes > 1)
 
+    def _above(self, spine: int) -> str:
+        """Return what tells a spine from others of its pod."""
+        above, number = divmod(spine, self.spines)
+        rail, plane = divmod(above, self.planes)
+        return f"{rail}." * self.rails_apart + f"{plane}." * (self.planes > 1) + f"{number}"
+
     def switches(self, sources: tuple[np.ndarray, np.ndarray], targets: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """Return the leaves and the spine of each route by number; inside a unit, and on one rail, its leaf alone."""
-        first, last = self._leaves(*sources), self._leaves(*targets)
-        spine = self._spine(sources[1], targets[0] % self.spines)
-        return np.stack([first, np.where(first == last, -1, spine), np.where(first == last, -1, last)], axis=1)
+        """Return the switches of each route by number; inside a unit, and on one rail, its leaf alone."""
+        number, core = targets[0] % self.spines, targets[0] // self.spines % self.cores
+        return self._between(sources, targets, number, core)
+
+    def _between(self, source: Any, target: Any, number: Any, core: Any) -> np.ndarray:
+        """Return the switches of routes by number, over spines and cores of these numbers where they need such."""
+        first, last = self._leaves(*source), self._leaves(*target)
+        up, inside = self._spine(source[0], source[1], number), first == last
+        if self.units_per_pod is None:
+            return np.stack([first, np.where(inside, -1, up), np.where(inside, -1, last)], axis=1)
+        down = self._spine(target[0], source[1], number)
+        near, far = inside | (up == down), (up - self._num_cores) % self._pod_size * self.cores + core
+        third, end = np.where(inside, -1, np.where(near, last, far)), np.where(near, -1, last)
+        return np.stack([first, np.where(inside, -1, up), third, np.where(near, -1, down), end], axis=1)
 
     def _ends(self, source: Any, target: Any) -> Any:
         """Return servers and ports of two nodes."""
-        return ((source, 0), (target, 0)) if self.inside is None else (source, target)
+        ends = ((source, 0), (target, 0)) if self.inside is None else (source, target)
+        return [[np.array([each]) for each in end] for end in ends]
 
     def route(self, graph: nx.Graph[Any], source: Any, target: Any) -> Sequence[Node]:
         """Return the route: inside a unit, and on one rail, over its leaf alone."""
-        (host, port), (other, far) = (np.array([end]).T for end in self._ends(source, target))
-        switches = self.switches((host, port), (other, far))[0]
+        (host, port), (other, far) = self._ends(source, target)
+        return self._along(source, self.switches((host, port), (other, far))[0], target)
+
+    def _along(self, source: Any, switches: np.ndarray, target: Any) -> tuple[Node, ...]:
         return source, *map(self._name, switches[switches >= 0].tolist()), target
 
     def paths(self, graph: nx.Graph[Any], source: Any, target: Any) -> Sequence[Sequence[Node]]:
-        """Return the path over each spine; inside a unit, and on one rail, the only one."""
-        (host, port), (other, far) = self._ends(source, target)
-        first, last = self._leaves(host, port), self._leaves(other, far)
-        if first == last:
-            return [(source, self._name(first), target)]
-        above = [self._name(self._spine(port, number)) for number in range(self.spines)]
-        return [(source, self._name(first), spine, self._name(last), target) for spine in above]
+        """Return the path over each spine, between pods each core; inside a unit, and on one rail, the only one."""
+        number, core = (each.ravel() for each in np.indices((self.spines, self.cores)))
+        start, end = ([np.repeat(each, len(core)) for each in ends] for ends in self._ends(source, target))
+        found = self._between(start, end, number, core)
+        return [*dict.fromkeys(self._along(source, switches, target) for switches in found)]
 
 
 def rail_only(
@@ -224,6 +287,46 @@ def rail_only(
     """
     sizes = {"hosts_per_unit": hosts_per_unit, "rails": rails, "spines": spines}
     return RailOptimised(**sizes, rail_gbps=rail_gbps, nvlink_gbps=nvlink_gbps, rails_apart=True)
+
+
+def rail_clos(
+    *,
+    units_per_pod: int = 8,
+    cores: int = 4,
+    spines: int = 4,
+    rail_gbps: float = 400.0,
+    nvlink_gbps: float = 3600.0,
+    oversubscription: float = 1.0,
+    pod_oversubscription: float = 1.0,
+) -> RailOptimised:
+    """Return a Clos network of three tiers: units of 32 hosts on eight rails, pods of units, core switches.
+
+    Parameters
+    ----------
+    units_per_pod
+        Units of a pod, from 1 to 1024.
+    cores
+        Core switches above each spine of a pod.
+    spines
+        Spine switches of a pod.
+    rail_gbps
+        Bandwidth of a card, Gbit/s.
+    nvlink_gbps
+        Bandwidth of a GPU's port inside its host, one direction, Gbit/s.
+    oversubscription
+        Bandwidth of a leaf's cables to hosts over that of its cables to spines.
+    pod_oversubscription
+        Bandwidth of a spine's cables to leaves over that of its cables to cores.
+    """
+    return RailOptimised(
+        units_per_pod=units_per_pod,
+        cores=cores,
+        spines=spines,
+        rail_gbps=rail_gbps,
+        nvlink_gbps=nvlink_gbps,
+        oversubscription=oversubscription,
+        pod_oversubscription=pod_oversubscription,
+    )
 
 
 def nvl72(

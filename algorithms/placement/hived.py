@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -123,16 +123,23 @@ class Cells:
             firsts.append(first)
         return tuple(firsts)
 
-    def take(self, level: int) -> int | None:
-        """Take a free cell, the first, splitting the lowest larger one if there is none; None without any."""
+    def take(self, level: int, cost: Callable[[range], int] | None = None) -> int | None:
+        """Take a free cell, the first of least cost, splitting the lowest larger one if there is none; None without."""
         source = next((above for above in range(level, len(self.sizes)) if self.free[above]), None)
         if source is None:
             return None
-        first = min(self.free[source])
-        self.free[source].remove(first)
+        size, wide = self.sizes[level], self.sizes[source]
+        chosen = min(self.free[source])
+        if cost is not None:
+            firsts = [first for parent in self.free[source] for first in range(parent, parent + wide, size)]
+            chosen = min(firsts, key=lambda first: (cost(range(first, first + size)), first))
+        parent = next(parent for parent in self.free[source] if parent <= chosen < parent + wide)
+        self.free[source].remove(parent)
         for below in range(source - 1, level - 1, -1):
-            self.free[below].update(range(first + self.sizes[below], first + self.sizes[below + 1], self.sizes[below]))
-        return first
+            cells = range(parent, parent + self.sizes[below + 1], self.sizes[below])
+            parent = next(first for first in cells if first <= chosen < first + self.sizes[below])
+            self.free[below].update(set(cells) - {parent})
+        return chosen
 
     def give_back(self, level: int, first: int) -> None:
         """Give a cell back; it merges with its buddies as long as all of them are free."""

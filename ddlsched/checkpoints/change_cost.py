@@ -254,7 +254,7 @@ class PlannedRescaleCost:
 
     A model of this kind is called with a :class:`~ddlsched.workload.rescale.Rescale`. A job's devices are taken to be
     packed on as few hosts as can be, before and after, the first ones to stay when it shrinks, and its ranks to be put
-    where most of their state is (:func:`~.rank_placement.staying`). A job that was stopped, or whose
+    where most of their state is (:func:`staying`). A job that was stopped, or whose
     lost GPUs held the only replica of something, reads its checkpoint from storage.
 
     Parameters

@@ -55,7 +55,7 @@ def refined(first: Colours, members: tuple[np.ndarray, np.ndarray], crossings: C
         What tuples send on which links.
     """
     now = Colours(*map(_numbered, first))
-    label = mixed(_numbered(crossings.label)) | np.uint64(1)
+    label = mixed(crossings.label) | np.uint64(1)
     while True:
         own = _sums(members[0], now.tuples[members[1]], len(now.workers))
         members_of = _sums(members[1], now.workers[members[0]], len(now.tuples))
@@ -93,8 +93,7 @@ def mixed(*columns: np.ndarray) -> np.ndarray:
 
 def _numbered(values: np.ndarray) -> np.ndarray:
     """Return which different value each is."""
-    numbered: np.ndarray = np.unique(values, return_inverse=True)[1].reshape(-1)
-    return numbered
+    return np.searchsorted(np.unique(values), values)  # quicker than the inverse, as few are different
 
 
 def in_order(values: np.ndarray) -> np.ndarray:

@@ -170,7 +170,7 @@ def alike(jobs: Sequence[tuple[SentInGroups, Colours]]) -> list[Colours]:
 
     Links that several jobs cross begin with the colours that they have in each.
     """
-    links = np.unique(np.concatenate([sent.links for sent, _ in jobs]))
+    links = np.flatnonzero(np.bincount(np.concatenate([sent.links for sent, _ in jobs])))
     places = [np.searchsorted(links, sent.links) for sent, _ in jobs]
     of_links = np.zeros(len(links), np.uint64)
     for (_, first), own in zip(jobs, places, strict=True):

@@ -241,7 +241,7 @@ def readable(comparison: pd.DataFrame, *, baseline: str, by: str = "policy", ove
     Parameters
     ----------
     comparison
-        From :func:`compare_runs` or :func:`ddlsched.results.metrics.compare_classes`.
+        From :func:`compare_runs` or :func:`ddlsched.comparisons.comparison_tables.compare_classes`.
     baseline
         The policy that the others were compared with.
     by

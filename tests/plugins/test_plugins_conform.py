@@ -66,6 +66,7 @@ from algorithms.placement.muri import Muri
 from algorithms.placement.near_enough import NearEnough
 from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
+from algorithms.placement.volcano_hypernodes import VolcanoHyperNodes
 from algorithms.placement.whole_racks import WholeRacks
 from algorithms.placement.whole_servers import WholeServers
 from ddlsched.cluster.interference import UniformInterference
@@ -111,6 +112,7 @@ TestInNetwork = conformance(CollectiveConformance, InNetwork())
 TestFirstFit = conformance(PlacementConformance, FirstFit())
 TestListScheduling = conformance(PlacementConformance, ListScheduling())
 TestKueueTopology = conformance(PlacementConformance, KueueTopology())
+TestVolcanoHyperNodes = conformance(PlacementConformance, VolcanoHyperNodes())
 TestLwf1 = conformance(PlacementConformance, LeastWorkloadFirst(kappa=1))
 TestLwf4 = conformance(PlacementConformance, LeastWorkloadFirst(kappa=4))
 TestBlocks = conformance(PlacementConformance, AlignedBlocks())
@@ -208,6 +210,7 @@ TestOversubscribedClos = conformance(
     TopologyConformance, Clos(servers_per_rack=3, racks_per_pod=2, rack_oversubscription=2, pod_oversubscription=4)
 )
 TestRailOptimised = conformance(TopologyConformance, RailOptimised(hosts_per_unit=4, oversubscription=2))
+TestRailClos = conformance(TopologyConformance, RailOptimised(hosts_per_unit=2, units_per_pod=2, cores=3))
 TestDoubleSided = conformance(TopologyConformance, DoubleSided())
 TestMonkeyTree = conformance(TopologyConformance, MonkeyTree(servers_per_rack=4))
 TestLingjun = conformance(TopologyConformance, Lingjun(group_oversubscription=3))

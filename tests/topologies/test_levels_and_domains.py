@@ -40,6 +40,7 @@ def traffic(network: Network, kind: str, algorithm: str, *workers: tuple[int, in
         ("fat-tree:k=4", 5, {"rack": (0, 0, 1, 1, 2), "pod": (0, 0, 0, 0, 1)}),
         ("double-sided:pairs=2", 4, {"block": (0, 0, 1, 1)}),
         ("rail-optimised:hosts_per_unit=2", 3, {"block": (0, 0, 1)}),
+        ("rail-clos:units_per_pod=2", 65, {"block": (0,) * 32 + (1,) * 32 + (2,), "pod": (0,) * 64 + (1,)}),
         ("nvl72", 19, {"tray": tuple(range(19)), "rack": (0,) * 18 + (1,), "block": (0,) * 19}),
         ("star", 2, {}),
     ],
@@ -124,13 +125,16 @@ def test_networks_that_cannot_be():
         ({"planes": 2}, "nvlink_gbps is not given"),
         ({"hosts_per_domain": 3, "nvlink_gbps": 1.0}, "expected whole domains of hosts_per_domain=3"),
         ({"planes": 0, "nvlink_gbps": 1.0}, "planes is 0"),
+        ({"units_per_pod": 0}, "units_per_pod is 0"),
+        ({"pod_oversubscription": 0.0}, "pod_oversubscription is 0"),
     ):
         with pytest.raises(InputError, match=why):
             RailOptimised(**wrong)
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"planes": 2}, {"rails_apart": True}, {"hosts_per_domain": 2, "latency_s": 1e-6}]
+    "given",
+    [{}, {"planes": 2}, {"rails_apart": True}, {"hosts_per_domain": 2, "latency_s": 1e-6}, {"units_per_pod": 3}],
 )
 def test_routes_answered_at_once_are_those_answered_one_by_one(given: dict[str, Any]) -> None:
     network = Network(RailOptimised(hosts_per_unit=2, rails=2, spines=3, nvlink_gbps=3600.0, **given), 8)
@@ -147,3 +151,20 @@ def test_routes_answered_at_once_are_those_answered_one_by_one(given: dict[str, 
     for source, target, links, latency_s in zip(*(each.tolist() for each in (sources, targets, *found)), strict=True):
         path = network.own_way(divmod(source, network.cards), divmod(target, network.cards))
         assert (tuple(link for link in links if link >= 0), latency_s) == (path.links, path.latency_s)
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+def test_item_27_where_rails_are_apart_the_gpu_of_the_targets_rail_sends(planes: int) -> None:
+    """Domains of two trays of eight GPUs on four cards: by hand, the GPU of the sender's own tray whose card it is."""
+    topology = RailOptimised(
+        hosts_per_unit=4, rails=4, nvlink_gbps=100.0, hosts_per_domain=2, rails_apart=True, planes=planes
+    )
+    network = Network(topology, 8, None, [8] * 8)
+    for server, place, target, other, sender in (
+        (0, 0, 2, 6, (0, 6)),  # GPUs 6 and 7 have card 3
+        (1, 0, 6, 4, (1, 4)),  # of the second tray
+        (1, 5, 4, 0, (1, 0)),
+        (5, 1, 0, 7, (5, 6)),  # of the third domain
+        (7, 3, 0, 2, (7, 3)),  # GPUs 2 and 3 share card 1
+    ):
+        assert network.relay(network.rank(server, place), network.rank(target, other)) == network.rank(*sender)

@@ -86,6 +86,19 @@ leaf 0.1: 0.1 1.1 | spine 0, spine 1 @ 10 5
 leaf 1.0: 2.0 | spine 0, spine 1 @ 10 5
 leaf 1.1: 2.1 | spine 0, spine 1 @ 10 5
 """
+PODS = """
+leaf 0.0: 0.0 | spine 0.0, spine 0.1 @ 10 2.5
+leaf 0.1: 0.1 | spine 0.0, spine 0.1 @ 10 2.5
+leaf 1.0: 1.0 | spine 0.0, spine 0.1 @ 10 2.5
+leaf 1.1: 1.1 | spine 0.0, spine 0.1 @ 10 2.5
+leaf 2.0: 2.0 | spine 1.0, spine 1.1 @ 10 2.5
+leaf 2.1: 2.1 | spine 1.0, spine 1.1 @ 10 2.5
+spine 0.0:  | core 0.0, core 0.1, core 0.2 @ 0 1.25
+spine 0.1:  | core 1.0, core 1.1, core 1.2 @ 0 1.25
+spine 1.0:  | core 0.0, core 0.1, core 0.2 @ 0 1.25
+spine 1.1:  | core 1.0, core 1.1, core 1.2 @ 0 1.25
+"""
+RAIL_CLOS = {"hosts_per_unit": 1, "rails": 2, "spines": 2, "units_per_pod": 2, "cores": 3, "nvlink_gbps": 80.0}
 SIDES = """
 pair 0.0: 0.0 0.2 1.0 1.2 | aggregation 0.0, aggregation 0.1 @ 10 10
 pair 0.1: 0.1 1.1 | aggregation 0.0, aggregation 0.1 @ 10 5
@@ -144,6 +157,14 @@ NETWORKS: list[tuple[Topology, int, str]] = [
         ),
         3,
         RAILS,
+    ),
+    # A card of 10 down, 2 : 1, over 2 spines: 2.5. Of a pod's 4 leaves 10 at each spine, 8 / 3 : 1, over 3 cores: 1.25.
+    (
+        RailOptimised(
+            **RAIL_CLOS, rail_gbps=10.0, oversubscription=2.0, pod_oversubscription=8 / 3, latency_s=LATENCY_S
+        ),
+        3,
+        PODS,
     ),
     # 4 hosts in 2 pairs. 3 links of 10 a host; 2 hosts, 2 : 1, over 2 aggregation switches: 15; over 2 cores 7.5.
     (
@@ -240,12 +261,22 @@ def rails_route(source: tuple[int, int], target: tuple[int, int]) -> list[Any]:
     return [source, first, target] if first == last else [source, first, f"spine {target[0] % 2}", last, target]
 
 
+def pods_route(source: tuple[int, int], target: tuple[int, int]) -> list[Any]:
+    """Pods of 2 hosts, each a unit; the spine of the target's number, its core of half of that."""
+    first, last = f"leaf {source[0]}.{source[1]}", f"leaf {target[0]}.{target[1]}"
+    number, core = target[0] % 2, target[0] // 2 % 3
+    up, down = f"spine {source[0] // 2}.{number}", f"spine {target[0] // 2}.{number}"
+    between = [up] if up == down else [up, f"core {number}.{core}", down]
+    return [source, first, target] if first == last else [source, first, *between, last, target]
+
+
 @pytest.mark.parametrize(
     ("topology", "servers", "cards", "by_hand"),
     [
         (FatTree(k=4), 16, 0, fat_tree_route),
         (DoubleSided(**SMALL, nvlink_gbps=80.0), 4, 3, sides_route),
         (RailOptimised(hosts_per_unit=2, rails=2, spines=2, nvlink_gbps=80.0), 4, 2, rails_route),
+        (RailOptimised(**RAIL_CLOS), 7, 2, pods_route),
     ],
 )
 def test_every_route(topology: Any, servers: int, cards: int, by_hand: Any) -> None:
@@ -307,6 +338,14 @@ def test_every_route(topology: Any, servers: int, cards: int, by_hand: Any) -> N
             ["leaf 0.0 > spine 0 > leaf 0.1", "leaf 0.0 > spine 1 > leaf 0.1"],
         ),
         (RailOptimised(hosts_per_unit=2, rails=2, spines=2, nvlink_gbps=80.0), 4, (0, 0), (1, 0), ["leaf 0.0"]),
+        (RailOptimised(**RAIL_CLOS), 4, (0, 0), (1, 0), [f"leaf 0.0 > spine 0.{n} > leaf 1.0" for n in range(2)]),
+        (
+            RailOptimised(**RAIL_CLOS),
+            4,
+            (0, 0),
+            (3, 1),
+            [f"leaf 0.0 > spine 0.{n} > core {n}.{c} > spine 1.{n} > leaf 3.1" for n in range(2) for c in range(3)],
+        ),
     ],
 )
 def test_all_paths(topology: Any, servers: int, source: Any, target: Any, ways: list[str]) -> None:

@@ -46,7 +46,10 @@ def _are_free(gpus: Sequence[Any], job: JobView, cluster: ClusterView) -> bool:
     """Return whether many GPUs are different eligible ones, as many as a job needs."""
     if len(gpus) < _MANY or len(gpus) != job.num_gpus or {*map(type, gpus)} != {int}:
         return False
-    return len(np.intersect1d(gpus, cluster.eligible(job))) == len(gpus)
+    chosen, eligible = np.array(gpus), np.zeros(cluster.num_gpus, bool)
+    eligible[cluster.eligible(job)] = True
+    inside = chosen.min() >= 0 and chosen.max() < len(eligible)
+    return bool(inside and eligible[chosen].all() and np.bincount(chosen).max() == 1)
 
 
 def _what_is_wrong_with_each(

@@ -15,7 +15,7 @@ from ddlsched.plugins.names import names, resolve
 from ddlsched.real.testbed.cabling import MOST_SERVERS, Cabling, cabling
 from ddlsched.real.testbed.settings import scaled
 
-WITH_AN_INSIDE = {"nvl72", "rail-only"}
+WITH_AN_INSIDE = {"nvl72", "rail-clos", "rail-only"}
 
 
 def made(topology: Any, num_servers: int = 8, factor: float = 0.01) -> Cabling:

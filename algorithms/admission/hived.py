@@ -1,0 +1,187 @@
+"""HiveD's guarantees: the cells that a queue owns are there for its jobs; opportunistic jobs give way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from algorithms.admission.victims import Need
+from algorithms.placement.hived import Cells, tenants_of
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.tenants import ANY_KIND
+from ddlsched.errors import InputError
+from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView, Victim
+from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import check_fields, ranged
+
+__all__ = ["HiveDGuarantees"]
+
+_NO_CELL = "cells: those that its queue owns, and that hold it, are in use"
+_NO_ROOM = "opportunistic: too few GPUs are free"
+_BACK = "a cell that its GPUs are of went back to who owns it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiveDGuarantees:
+    """HiveD: queues own cells, bound to GPUs while jobs of theirs are in them; GPUs of others go to who asks.
+
+    A job of priority 0 or more that a cell of its queue holds is guaranteed. It goes to the queue's bound cell with the
+    most GPUs in use that has room, else to the smallest that holds it, bound where the fewest GPUs have opportunistic
+    jobs. These, all others, start on any free GPUs, and stop for guaranteed ones. Servers must be alike, and jobs have
+    GPUs for themselves. It chooses GPUs itself.
+
+    Parameters
+    ----------
+    cells
+        What queues own, as of the placement ``hived``; by default as large ones as their quotas of GPUs hold.
+    top_servers
+        Servers of the largest cells, a power of two; 0 for as many as there are.
+
+    References
+    ----------
+    Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020.
+    """
+
+    cells: str = ""
+    top_servers: int = ranged(0, 0, 1_000_000)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "hived")
+        tenants_of(self.cells)
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Guarantees:
+        """Return what remembers which cells are bound, and who is where."""
+        return _Guarantees(self)
+
+
+@dataclass(eq=False)
+class _Cell:
+    queue: str
+    level: int
+    gpus: range
+    used: dict[int, tuple[GpuId, ...]] = field(default_factory=dict)
+    """Where its guaranteed jobs are."""
+
+    @property
+    def num_used(self) -> int:
+        return sum(map(len, self.used.values()))
+
+
+class _Guarantees:
+    def __init__(self, policy: HiveDGuarantees) -> None:
+        self._policy = policy
+        self._cells: Cells | None = None
+        self._unbound: dict[str, dict[int, int]] = {}
+        self._largest: dict[str, int] = {}
+        self._bound: list[_Cell] = []
+        self._lent: dict[int, tuple[GpuId, ...]] = {}
+        """Where opportunistic jobs are."""
+
+    def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
+        """Yield who may start: guaranteed jobs first, each sort by priority and age."""
+        cells, refused = self._divided(tenants, cluster), set[int]()
+        self._forget(tenants, cells)
+        while (job := self._next(tenants, refused)) is not None:
+            need = Need(job, tenants.quotas[str(job.queue)], ANY_KIND)
+            guaranteed = self._is_guaranteed(job)
+            yield self._guaranteed(need, cells, tenants, cluster) if guaranteed else self._opportunistic(need, cluster)
+            if tenants.holding(job.number) is None:
+                refused.add(job.number)
+                self._forget(tenants, cells)
+
+    def _divided(self, tenants: TenantsView, cluster: ClusterView) -> Cells:
+        """Return the cells that are free; at first all, of which queues own as many as is told, or quotas hold."""
+        if self._cells is not None:
+            return self._cells
+        each = len(cluster.gpus_of(0))
+        if not cluster.exclusive:
+            raise InputError("hived: jobs share GPUs; expected an exclusive cluster")
+        if any(len(cluster.gpus_of(server)) != each for server in range(cluster.num_servers)):
+            raise InputError("hived: servers differ in their GPUs; expected as many in each")
+        self._cells = cells = Cells(cluster.num_servers, each, self._policy.top_servers)
+        owned = tenants_of(self._policy.cells)
+        if not owned:
+            for leaf in tenants.quotas.leaves:
+                owned[leaf.name], left = {}, leaf.own(ANY_KIND).gpus
+                for size in reversed(cells.sizes):
+                    owned[leaf.name][size], left = divmod(left, size)
+        for queue, sizes in owned.items():
+            if unknown := [size for size in sizes if size not in cells.sizes]:
+                raise InputError(f"hived: cells has one of {unknown[0]} GPUs; expected one of {cells.sizes}")
+            self._unbound[queue] = {cells.sizes.index(size): count for size, count in sizes.items() if count}
+        owed = [level for levels in self._unbound.values() for level in levels]
+        counts = {level: sum(levels.get(level, 0) for levels in self._unbound.values()) for level in owed}
+        if not cells.could_take(counts):
+            raise InputError(f"hived: cells ask for more than the {cluster.num_gpus} GPUs hold; expected fewer")
+        self._largest = {queue: max(map(cells.sizes.__getitem__, of), default=0) for queue, of in self._unbound.items()}
+        return cells
+
+    def _is_guaranteed(self, job: JobView) -> bool:
+        return job.priority >= 0 and job.num_gpus <= self._largest.get(str(job.queue), 0)
+
+    def _next(self, tenants: TenantsView, refused: set[int]) -> JobView | None:
+        pending, names = tenants.pending, [leaf.name for leaf in tenants.quotas.leaves]
+        heads = (job for name in names for job in (*pending.heads(name), *pending.heads(name, 0)))
+        waiting = (job for job in heads if job.number not in refused)
+        key = lambda job: (not self._is_guaranteed(job), -job.priority, job.arrival_ns, job.number)  # noqa: E731
+        return min(waiting, key=key, default=None)
+
+    def _forget(self, tenants: TenantsView, cells: Cells) -> None:
+        """Forget jobs that have left, and give back the cells in which nobody is."""
+        self._lent = {number: gpus for number, gpus in self._lent.items() if tenants.holding(number) is not None}
+        for cell in list(self._bound):
+            cell.used = {number: gpus for number, gpus in cell.used.items() if tenants.holding(number) is not None}
+            if not cell.used:
+                self._bound.remove(cell)
+                cells.give_back(cell.level, cell.gpus[0])
+                self._unbound[cell.queue][cell.level] += 1
+
+    def _guaranteed(
+        self, need: Need, cells: Cells, tenants: TenantsView, cluster: ClusterView
+    ) -> Admission | NotAdmitted:
+        """Give a job GPUs of a cell of its queue, from opportunistic jobs if need be."""
+        queue = need.node.name
+        free = set(cluster.eligible(need.job).tolist())
+        on = {gpu: number for number, gpus in self._lent.items() for gpu in gpus if self._may_go(number, tenants)}
+        mine = sorted((cell for cell in self._bound if cell.queue == queue), key=lambda cell: -cell.num_used)
+        for cell in mine:
+            if (gpus := _room(cell, need.gpus, free, on)) is not None:
+                break
+        else:
+            left = self._unbound[queue]
+            fits = [level for level, count in left.items() if count and cells.sizes[level] >= need.gpus]
+            first = cells.take(min(fits), lambda cell: sum(gpu in on for gpu in cell)) if fits else None
+            if first is None:
+                return NotAdmitted(need.job, _NO_CELL)
+            left[min(fits)] -= 1
+            cell = _Cell(queue, min(fits), range(first, first + cells.sizes[min(fits)]))
+            self._bound.append(cell)
+            if (gpus := _room(cell, need.gpus, free, on)) is None:
+                return NotAdmitted(need.job, _NO_CELL)
+        numbers = dict.fromkeys(on[gpu] for gpu in gpus if gpu in on)
+        victims = [holding.job for number in numbers if (holding := tenants.holding(number)) is not None]
+        cell.used[need.job.number] = tuple(gpus)
+        return Admission(need.job, ANY_KIND, tuple(Victim(job, _BACK) for job in victims), tuple(gpus))
+
+    def _may_go(self, number: int, tenants: TenantsView) -> bool:
+        """Return whether a job ran when the round began."""
+        holding = tenants.holding(number)
+        return holding is not None and holding.since_ns < tenants.now_ns
+
+    def _opportunistic(self, need: Need, cluster: ClusterView) -> Admission | NotAdmitted:
+        """Give a job free GPUs, those of no bound cell first."""
+        in_cells = {gpu for cell in self._bound for gpu in cell.gpus}
+        gpus = sorted(cluster.eligible(need.job).tolist(), key=lambda gpu: (gpu in in_cells, gpu))[: need.gpus]
+        if len(gpus) < need.gpus or not need.fits():
+            return NotAdmitted(need.job, _NO_ROOM)
+        self._lent[need.job.number] = tuple(gpus)
+        return Admission(need.job, ANY_KIND, (), tuple(gpus))
+
+
+def _room(cell: _Cell, count: int, free: set[GpuId], on: dict[GpuId, int]) -> list[GpuId] | None:
+    """Return GPUs of a cell for a job, first those on which there is nobody; None if there are too few."""
+    gpus = [gpu for gpu in cell.gpus if gpu in free or gpu in on]
+    gpus.sort(key=lambda gpu: (gpu not in free, gpu))
+    return gpus[:count] if len(gpus) >= count else None

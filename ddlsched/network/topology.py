@@ -362,22 +362,12 @@ class Network:
         cards = places * inside.cards // np.diff(self.first_ports)[servers] * inside.planes
         return np.stack([domains, first + places, trays * self.cards + cards], axis=1)
 
-    def port_of(self, rank: Rank) -> int:
-        """Return the number of the link that is the port of a rank's GPU, if ``inside`` is known."""
-        assert self.inside is not None
-        return self.port(rank.server * self.inside.servers, rank.place)
-
-    def card_of(self, rank: Rank) -> int:
-        """Return the number of the link that is a rank's card, the first of it if it is on several planes."""
-        servers = 1 if self.inside is None else self.inside.servers
-        return rank.server * servers * self.cards + rank.card
-
     def relay(self, source: Rank, target: Rank) -> Rank:
         """Return the GPU from which what one sends leaves for another's card: its own, unless rails are apart."""
         inside, card = self.inside, target.card % self.cards
         if inside is None or not inside.by_rail or source.card % self.cards == card:
             return source
-        server = self.card_of(source) // self.cards
+        server = source.server * inside.servers + source.card // self.cards
         return self.rank(server, -(-card // inside.planes * self._gpus[server] // inside.cards))
 
     def _path(self, nodes: Sequence[Node], source: Node, target: Node) -> Path:

@@ -195,8 +195,9 @@ class Pattern(NamedTuple):
         hops = iter(paths)
         crossed = [_crossed(each, domains, network, lambda *_: next(hops)) for each in self.moved]
         traffic = _totals(crossed, network, has_bytes=True)
-        cards, servers = network.cards, 1 if network.inside is None else network.inside.servers
-        first = [domain * servers * cards for domain in domains]
+        assert network.inside is not None
+        servers = network.inside.servers
+        first = [domain * servers * network.cards for domain in domains]
         own = {first[a] + card: (a, card) for a, card in (*self.ends[:, :2].tolist(), *self.ends[:, 2:].tolist())}
         named = {port for each in self.moved for port in (*each.sent, *each.received)}
         ports = {network.port(domains[place] * servers, number): (place, number) for place, number in named}

@@ -23,7 +23,9 @@ from algorithms.contention.crux import (
 )
 from algorithms.path.crux import CruxPaths
 from ddlsched.errors import InputError
-from ddlsched.testing import flow_view, job_view, link_loads
+from ddlsched.network.topology import Network
+from ddlsched.testing import flow_view, job_view, link_loads, transfer_view
+from topologies.star import Star
 
 REFERENCE, OTHER = Load(compute_s=2, network_s=2), Load(compute_s=1, network_s=1)
 
@@ -236,3 +238,27 @@ def test_an_unknown_intensity_is_refused() -> None:
 def test_anew_is_true_or_false() -> None:
     with pytest.raises(InputError, match="crux: anew is 1; expected True or False"):
         CruxPaths(anew=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("left", "servers", "expected"), [(5, (0, 1), 1), (1, (0, 1), 1), (0, (0, 1), 0), (5, (), 0)])
+def test_item_27_a_job_counts_until_it_has_no_iterations_or_servers(
+    left: int, servers: tuple[int, ...], expected: int
+) -> None:
+    """The other has three times the compute over the same traffic, so it goes first while the job is there."""
+    network = Network(Star(nic_gbps=10.0), 2)
+    model = Crux().bound_to(network)
+    own, other = (
+        job_view(
+            number=number,
+            num_gpus=2,
+            servers=servers if number == 0 else (0, 1),
+            gpus=(2 * number, 2 * number + 1),
+            compute_s=compute_s,
+            iterations_left=left if number == 0 else 5,
+        )
+        for number, compute_s in enumerate((0.1, 0.3))
+    )
+    transfers = [transfer_view(job, message_bytes=1e8, links=(0, 1)) for job in (own, other)]
+    model.level(transfers[0])
+    assert model.level(transfers[1]) == 0
+    assert model._classes._classes.get(0, 0) == expected

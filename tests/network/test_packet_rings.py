@@ -195,10 +195,10 @@ KEPT = {
         [5.14883182243e-05, 0.0207049444894, 0.199397102078],
     ),
     "switches": (
-        [transfer(0, (0, 2), 1.0, LEAVES), transfer(1, (1, 3), 0.5, LEAVES)],
+        [transfer(0, (0, 2), 1.0, THIN_LEAVES), transfer(1, (1, 3), 0.5, THIN_LEAVES)],
         MODEL,
-        LEAVES,
-        [0.576565601456, 0.398535855188],
+        THIN_LEAVES,
+        [0.255234494737, 0.232445274597],
     ),
     "costs": ([transfer(0, (0, 1, 2), 3.0), transfer(1, (1, 2), 9.0)], COSTLY, STAR, [0.461497049738, 0.313118834967]),
 }

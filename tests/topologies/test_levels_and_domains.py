@@ -151,3 +151,20 @@ def test_routes_answered_at_once_are_those_answered_one_by_one(given: dict[str, 
     for source, target, links, latency_s in zip(*(each.tolist() for each in (sources, targets, *found)), strict=True):
         path = network.own_way(divmod(source, network.cards), divmod(target, network.cards))
         assert (tuple(link for link in links if link >= 0), latency_s) == (path.links, path.latency_s)
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+def test_item_27_where_rails_are_apart_the_gpu_of_the_targets_rail_sends(planes: int) -> None:
+    """Domains of two trays of eight GPUs on four cards: by hand, the GPU of the sender's own tray whose card it is."""
+    topology = RailOptimised(
+        hosts_per_unit=4, rails=4, nvlink_gbps=100.0, hosts_per_domain=2, rails_apart=True, planes=planes
+    )
+    network = Network(topology, 8, None, [8] * 8)
+    for server, place, target, other, sender in (
+        (0, 0, 2, 6, (0, 6)),  # GPUs 6 and 7 have card 3
+        (1, 0, 6, 4, (1, 4)),  # of the second tray
+        (1, 5, 4, 0, (1, 0)),
+        (5, 1, 0, 7, (5, 6)),  # of the third domain
+        (7, 3, 0, 2, (7, 3)),  # GPUs 2 and 3 share card 1
+    ):
+        assert network.relay(network.rank(server, place), network.rank(target, other)) == network.rank(*sender)

@@ -4,14 +4,15 @@ Each case is simulated exactly, then sampled as a replay of that run. ``python b
 all cases on seeds that chose nothing in the method and writes ``sampling_error.csv``; ``--seeds`` takes others.
 ``--hair`` measures exact runs whose lengths differ by a hair, in place of sampled ones: what chaos makes of them.
 ``--whole`` compares whole runs, in which placements differ, too: sampled ones with exact ones, beside exact ones whose
-lengths differ by a hair.
+lengths differ by a hair. ``--kept FILE`` keeps what is measured, and goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
@@ -84,20 +85,39 @@ def measured(exact: Result, sampled: Result) -> dict[str, Any]:
     return {
         "class": sampling_class(sampled),
         "average": sampled_s.mean() / jct_s.mean() - 1,
-        "jobs": errors,
+        "jobs": errors.tolist(),
         "contended": sampled.contended_iterations,
         "computed": sampled.computed_iterations,
         "leapt": sampled.leapt_iterations,
     }
 
 
-def cases(seeds: list[int], clusters: list[str], hair: bool = False) -> Iterator[dict[str, Any]]:
+class Kept:
+    """What was measured, a line each in a file, if there is one: what is there is not measured again."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        lines = file.read_text().splitlines() if file and file.exists() else []
+        self._known: dict[str, Any] = dict(map(json.loads, lines))
+
+    def of(self, what: str, measure: Callable[[], Any]) -> Any:
+        """Return what is kept, or is measured now."""
+        if what not in self._known:
+            self._known[what] = measure()
+            if self._file:
+                with self._file.open("a") as file:
+                    file.write(json.dumps([what, self._known[what]]) + "\n")
+        return self._known[what]
+
+
+def cases(seeds: list[int], clusters: list[str], kept: Kept, hair: bool = False) -> Iterator[dict[str, Any]]:
     """Yield the errors of each case on each seed, but for runs that leapt over nothing and are exact."""
     for cluster, sending, order, placement, seed in product(clusters, SENDING, ORDERS, PLACEMENTS, seeds):
         case = {"cluster": cluster, "sending": sending, "order": order, "placement": placement, "seed": seed}
-        exact, sampled = pair(sending, order, placement, cluster, seed, hair)
-        if hair or sampled.leapt_iterations:
-            yield case | measured(exact, sampled)
+        given = sending, order, placement, cluster, seed, hair
+        found = kept.of(f"{given}", lambda given=given: measured(*pair(*given)))  # type: ignore[misc]
+        if hair or found["leapt"]:
+            yield case | found
 
 
 def table_of(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -126,26 +146,29 @@ WHOLE = "microsoft-160:scale=2"
 WHOLE_SEEDS = "201-250"
 
 
-def whole_runs(seeds: list[int]) -> dict[str, pd.DataFrame]:
-    """Return average JCTs, s, a row a seed, a column a sending policy: exact, sampled, and of a draw of exact runs."""
-    found: dict[str, list[dict[str, float]]] = {"exact": [], "sampled": [], "draw": []}
-    for seed in seeds:
-        jobs = drawn(workload_of(WHOLE, seed), seed)
-        ways: dict[str, dict[str, Any]] = {
-            "exact": {"workload": jobs},
-            "sampled": {"workload": jobs, "sample": True},
-            "draw": {"workload": drawn(jobs, seed + 1)},
+def whole_averages(seed: int) -> dict[str, dict[str, float]]:
+    """Return average JCTs, s, by sending policy: of exact runs, of sampled ones, and of a draw of exact ones."""
+    jobs = drawn(workload_of(WHOLE, seed), seed)
+    ways: dict[str, dict[str, Any]] = {
+        "exact": {"workload": jobs},
+        "sampled": {"workload": jobs, "sample": True},
+        "draw": {"workload": drawn(jobs, seed + 1)},
+    }
+    where: dict[str, Any] = {"servers": 16, "exclusive": True, "placement": "first-fit"}
+    return {
+        way: {
+            sending: float(ddlsched.simulate(**where, **given, **SENDING[sending]).jobs["jct_s"].mean())
+            for sending in SENDING
+            if sending != "max-min"
         }
-        for way, given in ways.items():
-            runs = {
-                sending: ddlsched.simulate(
-                    servers=16, exclusive=True, placement="first-fit", **given, **SENDING[sending]
-                )
-                for sending in SENDING
-                if sending != "max-min"
-            }
-            found[way].append({sending: float(run.jobs["jct_s"].mean()) for sending, run in runs.items()})
-    return {way: pd.DataFrame(rows, index=seeds) for way, rows in found.items()}
+        for way, given in ways.items()
+    }
+
+
+def whole_runs(seeds: list[int], kept: Kept) -> dict[str, pd.DataFrame]:
+    """Return :func:`whole_averages`, a row a seed, a column a sending policy."""
+    found = [kept.of(f"{WHOLE} {seed}", lambda seed=seed: whole_averages(seed)) for seed in seeds]  # type: ignore[misc]
+    return {way: pd.DataFrame([row[way] for row in found], index=seeds) for way in found[0]}
 
 
 def whole_table(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -172,12 +195,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--hair", action="store_true", help="exact runs of other lengths; no table is written")
     parser.add_argument("--cluster", action="append", choices=list(CLUSTERS))
     parser.add_argument("--out", type=Path, default=TABLE)
+    parser.add_argument("--kept", type=Path, metavar="FILE", help="what is measured, a line each; it is gone on from")
     given = parser.parse_args(arguments)
+    kept = Kept(given.kept)
     seeds = seeds_of(given.seeds or (WHOLE_SEEDS if given.whole else "101-105"), "--seeds")
     if given.whole:
-        print(whole_table(whole_runs(seeds)).to_string(index=False, na_rep=""))
+        print(whole_table(whole_runs(seeds, kept)).to_string(index=False, na_rep=""))
         return
-    found = pd.DataFrame(cases(seeds, given.cluster or list(CLUSTERS)[:2], given.hair))
+    found = pd.DataFrame(cases(seeds, given.cluster or list(CLUSTERS)[:2], kept, given.hair))
     by_class = table_of(found, ["class"])
     print(by_class.to_string(index=False))
     print(table_of(found, ["cluster"]).to_string(index=False))

@@ -1,7 +1,8 @@
 """How seconds and memory grow with jobs, GPUs and iterations a job; a whole trace; 100 seeds of the 64-GPU experiment.
 
-``scale.py [--only jobs gpus iterations trace sampled experiment] [--philly FILE] [--json FILE]``; each run but the
-experiment's is a process of its own. Seconds are wall-clock; CPU seconds are beside them, since other work may run.
+``scale.py [--only jobs gpus iterations trace sampled experiment] [--draws N] [--philly FILE] [--json FILE]``; each run
+but the experiment's is a process of its own. Seconds are wall-clock; CPU seconds are beside them, since other work
+may run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from benchmark_tables import Table, say
 
 from ddlsched.comparisons.sweeps.sweep import Run, sweep
+from ddlsched.results.statistics import mean_interval
 
 HERE = Path(__file__).parent
 PHILLY = HERE.parents[1] / "shared/data/traces/pollux-osdi21/philly.csv.gz"
@@ -38,9 +40,7 @@ TRACE_RUNS: dict[str, dict[str, Any]] = {
     "3,000 jobs, 320 GPUs, SRSF(1)": {"gpus": 320, "jobs": 3_000} | SRSF_1,
     "3,000 jobs, 320 GPUs, Ada-SRSF": {"gpus": 320, "jobs": 3_000, "scheduler": "ada-srsf"},
 }
-SAMPLED_RUNS: dict[str, dict[str, Any]] = {
-    "SRSF(1), first-fit, sampled": {"gpus": 2_504, "placement": "first-fit", "sample": True} | SRSF_1,
-}
+SAMPLED: dict[str, Any] = {"gpus": 2_504, "placement": "first-fit", "sample": True} | SRSF_1
 EXPERIMENT: dict[str, dict[str, Any]] = {
     "Ada-SRSF": {"scheduler": "ada-srsf"},
     "SRSF(1)": {"scheduler": "srsf-1"},
@@ -98,16 +98,33 @@ def import_philly(philly: Path, workload: Path) -> None:
 
 
 def trace(philly: Path, runs: dict[str, dict[str, Any]]) -> Table:
+    found = []
     with tempfile.TemporaryDirectory() as folder:
         workload = Path(folder) / "philly.parquet"
         import_philly(philly, workload)
-        rows = [row(label, run(trace=str(workload), **spec)) for label, spec in runs.items()]
+        for spec in runs.values():
+            found.append(run(trace=str(workload), **spec))
+            say(json.dumps(found[-1]))
     return Table(
         title="Philly, 82,247 jobs, 313 servers of 8 GPUs used exclusively, star, 10 GbE; or the first 3,000 of them",
         columns=COLUMNS,
-        rows=rows,
-        notes=["To reach: 5 minutes and 4,000 MB, also with 1e8 contended iterations."],
+        rows=[row(label, each) for label, each in zip(runs, found, strict=True)],
+        notes=[
+            "To reach: 5 minutes and 4,000 MB, also with 1e8 contended iterations.",
+            *(sampled(found) if all(spec.get("sample") for spec in runs.values()) else ()),
+        ],
     )
+
+
+def sampled(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield what sampled runs of a trace computed, and how far draws of it are apart."""
+    computed, contended = (sum(each[name] for each in found) for name in ("computed", "contended"))
+    yield f"Computed: {100 * computed / contended:.2f} % of the contended iterations."
+    for name in ("average_jct_s", "makespan_s"):
+        values = [each[name] for each in found]
+        interval = mean_interval(values)
+        spread = f"{min(values):,.0f} to {max(values):,.0f}"
+        yield f"{name}: {interval.mean:,.0f} [{interval.low:,.0f}, {interval.high:,.0f}], draws from {spread}"
 
 
 def experiment() -> Table:
@@ -129,14 +146,15 @@ def experiment() -> Table:
     )
 
 
-def tables(only: Sequence[str], philly: Path) -> Iterator[Table]:
+def tables(only: Sequence[str], philly: Path, draws: int) -> Iterator[Table]:
     if "jobs" in only:
         yield growth("1,024 GPUs, about 10,000 iterations a job", "jobs", JOBS, **MIXED, iterations=10_000)
     if "gpus" in only:
         yield growth("100,000 jobs of one GPU", "gpus", GPUS, jobs=100_000, **SINGLE, iterations=10_000)
     if "iterations" in only:
         yield growth("10,000 jobs, 1,024 GPUs", "iterations", ITERATIONS, jobs=10_000, **MIXED)
-    for part, runs in {"trace": TRACE_RUNS, "sampled": SAMPLED_RUNS}.items():
+    drawn = {f"SRSF(1), first-fit, sampled, draw {draw}": SAMPLED | {"draw": draw} for draw in range(draws)}
+    for part, runs in {"trace": TRACE_RUNS, "sampled": drawn}.items():
         if part in only and philly.exists():
             yield trace(philly, runs)
         elif part in only:
@@ -149,11 +167,12 @@ def main() -> None:
     parts = ("jobs", "gpus", "iterations", "trace", "sampled", "experiment")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--draws", type=int, default=1, help="of the sampled trace, whose lengths differ by a hair")
     parser.add_argument("--philly", type=Path, default=PHILLY, metavar="FILE")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     printed = []
-    for table in tables(given.only, given.philly):
+    for table in tables(given.only, given.philly, given.draws):
         print(table, end="\n\n", flush=True)
         printed.append({"title": table.title, "columns": list(table.columns), "rows": [list(r) for r in table.rows]})
     if given.json:

@@ -54,6 +54,9 @@ def main(
         "contended": result.contended_iterations,
         "rounds": int(result.finished.state.run[0].rounds),
         "utilisation": result.summary()["gpu_utilisation"],
+        "average_jct_s": result.summary()["average_jct_s"],
+        "makespan_s": result.summary()["makespan_s"],
+        "computed": result.computed_iterations,
     }
 
 

@@ -33,3 +33,11 @@ def test_exact_runs_of_other_lengths_stay_near_and_are_not_sampled(monkeypatch: 
     error = sampling_error.measured(exact, other)
     assert other.leapt_iterations == 0
     assert 0 < abs(error["average"]) < 0.05
+
+
+def test_what_is_kept_is_not_measured_again(tmp_path: Path) -> None:
+    file = tmp_path / "kept.jsonl"
+    assert sampling_error.Kept(file).of("a", lambda: {"jobs": [0.1]}) == {"jobs": [0.1]}
+    assert sampling_error.Kept(file).of("a", lambda: pytest.fail("measured again")) == {"jobs": [0.1]}
+    assert sampling_error.Kept(file).of("b", lambda: 2) == 2
+    assert len(file.read_text().splitlines()) == 2

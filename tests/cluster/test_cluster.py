@@ -11,6 +11,7 @@ from jobs_by_hand import data_parallel_job
 import ddlsched
 from ddlsched.cluster.cluster import Server
 from ddlsched.testing import cluster_view
+from topologies.clos import Clos
 
 
 def mixed(**fields) -> ddlsched.Cluster:
@@ -160,3 +161,28 @@ def test_the_least_loaded_come_first_and_ties_go_to_the_lower_number() -> None:
     assert view.least_loaded(gpus, 4) == [1, 3, 2, 5]
     assert view.least_loaded(gpus, 2) == [1, 3]
     assert view.least_loaded(gpus, 1) == [1]
+
+
+def test_levels_of_servers_are_in_place_of_the_topologys(tmp_path) -> None:
+    (tmp_path / "s.csv").write_text("gpus,gpu_memory_mb,servers,level rack,level zone\n4,1,2,r0,z\n4,1,1,r1,z\n")
+    cluster = ddlsched.read_cluster(tmp_path / "s.csv", topology="clos")
+    assert cluster.levels == {"rack": (0, 0, 1), "zone": (0, 0, 0)}
+    assert list(cluster.network(Clos()).levels) == ["server", "rack", "zone"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("gpus,gpu_memory_mb,level rack\n4,1,\n", "column level rack: is ''; expected a unit"),
+        ("gpus,gpu_memory_mb,level a b\n4,1,r\n", "without spaces and colons"),
+    ],
+)
+def test_levels_that_cannot_be_are_refused(tmp_path, text: str, fault: str) -> None:
+    (tmp_path / "s.csv").write_text(text)
+    with pytest.raises(ddlsched.InputError, match=fault):
+        ddlsched.read_cluster(tmp_path / "s.csv")
+
+
+def test_servers_have_the_same_levels() -> None:
+    with pytest.raises(ddlsched.InputError, match="expected the same of each"):
+        ddlsched.Cluster(servers=(Server(levels=(("rack", "r"),)), Server()))

@@ -82,7 +82,7 @@ _INTEGERS = {
         "component component_stay component_size component_anchor counts found_root found_next "
         # of a sampled run's component, at its root: the stretch that was simulated, and the leap from there; for how
         # long each of its jobs was measured, and by how much it changed in that time
-        "stretch stretch_iterations stretch_left stretch_from_ns stretch_ns leap_left_ns leap_rest_ns "
+        "stretch stretch_iterations stretch_left stretch_from_ns stretch_ns stretches_ns leap_left_ns leap_rest_ns "
         "measuring measured_ns measured_since_ns first_stretch_ns "
         "stretch_gpu_wait_ns stretch_communicating_ns stretch_network_wait_ns stretch_key key_now "
         # of a component, at its root: what of a period is looked at for the samples within those that it jumps over
@@ -178,7 +178,7 @@ _INTEGERS = {
 }
 _FLOATS = {
     "run": "per_byte_s penalty_per_byte_s latency_s busy_ns answer",
-    "job": "busy_per_gpu_ns stretch_work stretch_rate stretch_reach leap_carry",
+    "job": "busy_per_gpu_ns stretch_work leap_carry",
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
     "foresight": "busy_ns",

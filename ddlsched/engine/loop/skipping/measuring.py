@@ -130,12 +130,12 @@ def forget_job(job: Records) -> None:
     job.measuring = job.measured_ns = 0
     job.stretch_gpu_wait_ns = job.stretch_communicating_ns = job.stretch_network_wait_ns = job.stretch_key = 0
     job.stretch_work = 0.0
-    job.stretch_rate = -1.0
 
 
 @njit
 def forget_stretch(s: State, root: int) -> None:
     """Begin to measure all jobs of a component, and their links, from nothing."""
+    s.jobs[root].stretches_ns = 0
     number = root
     while number >= 0:
         forget_job(s.jobs[number])
@@ -197,15 +197,9 @@ def inherit_rate(s: State, number: int) -> None:
 
 
 @njit
-def rates_moved(s: State, root: int, first_stretch_ns: int) -> float:
-    """By what part the rates of a component differ from those that were measured before; they are noted."""
-    moved, total = 0.0, 0.0
+def keep_at_most(s: State, root: int, stretch_ns: int) -> None:
+    """Note how long a first stretch of a component would be: of so many its jobs keep rates, :func:`inherit_rate`."""
     number = root
     while number >= 0:
-        job = s.jobs[number]
-        rate = -job.stretch_work / max(job.measured_ns, 1)
-        total += rate
-        moved += abs(rate - job.stretch_rate) if job.stretch_rate >= 0.0 else rate
-        job.stretch_rate, job.first_stretch_ns = rate, first_stretch_ns
-        number = job.next_member
-    return moved / total if total > 0.0 else 1.0
+        s.jobs[number].first_stretch_ns = stretch_ns
+        number = s.jobs[number].next_member

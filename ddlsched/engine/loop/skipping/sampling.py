@@ -10,9 +10,9 @@ from ddlsched.engine.loop.skipping.measuring import (
     forget_stretch,
     holds_back,
     inherit_rate,
+    keep_at_most,
     may_be_measured,
     measure,
-    rates_moved,
 )
 from ddlsched.engine.loop.skipping.quiet import quiet_until_ns
 from ddlsched.engine.native.jit import njit
@@ -20,13 +20,11 @@ from ddlsched.engine.records.field_values import Stretch
 from ddlsched.engine.records.layout import State
 
 FIRST, FIRST_HELD_BACK = 128, 512
-"""So many iterations, of all its jobs, the first stretch of a component has; more where transfers are held back."""
+"""So many iterations, of all its jobs, a stretch of a component has; more where transfers are held back."""
 STRETCH = 24
-"""While rates change, each stretch is twice as long as that before, up to so many iterations a job, on average."""
-STEADY = 0.05
-"""Rates that a further stretch moves by less than this part have settled."""
-REACH, MOST_REACH = 120.0, 2000.0
-"""So many times as long as a stretch was, the component goes on at its rates; twice as long each time they settle."""
+"""Of a small component a stretch has at most so many iterations a job, on average."""
+REACH = 120.0
+"""So many times as long as its stretches were together, the component goes on at its rates before the next one."""
 LEAST = 0.05
 """Shorter parts of a stretch are simulated rather than leapt over."""
 
@@ -52,10 +50,9 @@ def sample(s: State, root: int) -> None:
 def begin_sampling(s: State, root: int, anchor: int) -> None:
     """Have the iterations of a component counted; after a few its first stretch begins."""
     job = s.jobs[root]
-    job.leap_rest_ns = job.stretch_iterations = 0
-    job.stretch_reach = 0.0
+    job.leap_rest_ns = job.stretches_ns = 0
     job.component_anchor = anchor
-    job.stretch_left = min(job.component_size, first_iterations(s, root) // 4)
+    job.stretch_left = min(job.component_size, stretch_iterations(s, root) // 4)
     if holds_back(s, root):  # rates follow the order of the jobs: a change may reach all of them
         forget_stretch(s, root)
     number = root
@@ -66,7 +63,7 @@ def begin_sampling(s: State, root: int, anchor: int) -> None:
 
 
 @njit
-def first_iterations(s: State, root: int) -> int:
+def stretch_iterations(s: State, root: int) -> int:
     return np.int64(FIRST_HELD_BACK if holds_back(s, root) else FIRST)
 
 
@@ -74,26 +71,23 @@ def first_iterations(s: State, root: int) -> int:
 def begin_stretch(s: State, root: int) -> None:
     job = s.jobs[root]
     if may_be_measured(s, root):
-        if job.stretch_iterations == 0:
+        if job.stretches_ns == 0:
             forget_links(s, root)
-        longer = 1 if job.stretch_reach > REACH else 2
-        most = STRETCH * job.component_size
-        job.stretch_iterations = min(max(longer * job.stretch_iterations, first_iterations(s, root)), most)
+        job.stretch_iterations = min(stretch_iterations(s, root), STRETCH * job.component_size)
         job.stretch, job.stretch_left, job.stretch_from_ns = Stretch.EXACT, job.stretch_iterations, s.run[0].now_ns
         measure(s, root)
 
 
 @njit
 def end_stretch(s: State, root: int) -> None:
-    """Let the component leap twice as far as the last time if the stretch has told nothing new of the rates."""
+    """Let the component leap the farther the more has been measured of it."""
     job = s.jobs[root]
     job.stretch_ns = s.run[0].now_ns - job.stretch_from_ns
+    job.stretches_ns += job.stretch_ns
     measure(s, root)
-    moved = rates_moved(s, root, job.stretch_ns // job.stretch_iterations * first_iterations(s, root))
-    settled = moved < STEADY and job.stretch_reach > 0.0
-    job.stretch_reach = min(2.0 * job.stretch_reach, MOST_REACH) if settled else REACH
+    keep_at_most(s, root, job.stretch_ns // job.stretch_iterations * stretch_iterations(s, root))
     job.stretch = Stretch.MEASURED
-    job.leap_left_ns = np.int64(min(job.stretch_reach * np.float64(job.stretch_ns), 4e18))
+    job.leap_left_ns = np.int64(min(REACH * np.float64(job.stretches_ns), 4e18))
 
 
 @njit
@@ -119,7 +113,5 @@ def go_on_leaping(s: State, root: int) -> None:
     job.leap_left_ns -= leap_ns
     s.jobs[job.component_anchor].window = 0  # what recurs is looked for anew
     job.stretch_left = 1  # what a change from outside has cut short goes on at once
-    if crossed:
-        job.stretch_reach, job.stretch_iterations = REACH, 1
     if crossed or job.leap_left_ns < least_ns:
         job.stretch = Stretch.NONE

@@ -146,12 +146,15 @@ def samples_are_evenly_spaced_and_count_what_is_recorded(setting: Setting, resul
     times_ns = np.rint(result.samples["time_s"].to_numpy() * 1e9).astype(np.int64)
     spans_ns = np.diff(times_ns, prepend=0)
     assert (spans_ns[:-1] == spans_ns[:1]).all()
-    computing, sending, stays = compute_slices(result), transfer_slices(result), result.finished.stays
+    stays = result.finished.stays
+    (began, ended), (sends, sent) = (
+        slices[["start_ns", "end_ns"]].to_numpy().T for slices in (compute_slices(result), transfer_slices(result))
+    )
     for row, span_ns, now_ns in list(zip(result.samples.itertuples(), spans_ns, times_ns, strict=True))[:-1:9]:
         assert row.allocated_gpus == len({gpu for s in stays if s.from_ns <= now_ns < s.to_ns for gpu in s.gpus})
-        assert row.active_transfers == ((sending["start_ns"] <= now_ns) & (sending["end_ns"] > now_ns)).sum()
-        busy_ns = computing["end_ns"].clip(upper=now_ns) - computing["start_ns"].clip(lower=now_ns - span_ns)
-        assert row.busy_gpus * span_ns == pytest.approx(busy_ns.clip(lower=0).sum(), abs=1.0)
+        assert row.active_transfers == ((sends <= now_ns) & (sent > now_ns)).sum()
+        busy_ns = np.minimum(ended, now_ns) - np.maximum(began, now_ns - span_ns)
+        assert row.busy_gpus * span_ns == pytest.approx(np.maximum(busy_ns, 0).sum(), abs=1.0)
 
 
 DEMANDS = (

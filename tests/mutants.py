@@ -45,7 +45,6 @@ import numba
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("ddlsched", "algorithms", "topologies")
 LOOP = "ddlsched/engine/loop/"
 COMPILED = {"ddlsched/engine/loop/batch/": "tests/envs/", LOOP: "tests/engine/"}
 """Folders of what is only compiled, a minute for each fault, and of its tests."""
@@ -184,7 +183,6 @@ class Covered:
         else:
             found = self._that_run(source, mutant, plain)
         if not found and not plain:
-            # What is compiled, and processes that end by force, coverage does not see.
             lines = self._tests.get((plain, mutant.path), {}).values()
             folder = next((tests for loop, tests in COMPILED.items() if mutant.path.startswith(loop)), None)
             found = {test for test in self.seconds[plain] if test.startswith(folder)} if folder else set().union(*lines)
@@ -237,7 +235,8 @@ def _took(data: Path, plain: bool) -> dict[str, float]:
     return json.loads(file.read_text()) if file.exists() else {}
 
 
-_TooLong = type("_TooLong", (BaseException,), {})
+class _TooLong(BaseException):
+    pass
 
 
 class Covering:
@@ -361,7 +360,12 @@ def cover(data: Path, plain: bool, tests: list[str], most_s: float) -> None:
 def main(arguments: list[str]) -> int:
     """Put them in, one after the other."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("places", nargs="*", default=list(ROOMS), help="folders, files or FILE:LINE, from the root")
+    parser.add_argument(
+        "places",
+        nargs="*",
+        default=["ddlsched", "algorithms", "topologies"],
+        help="folders, files or FILE:LINE, from the root",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--number", type=int, default=500)
     parser.add_argument("--most-s", type=float, default=60.0, help="of the tests of a fault; with --plain, of a test")

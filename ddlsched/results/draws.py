@@ -77,9 +77,9 @@ class SampledError:
 
 
 STATED = {
-    "no transfer held back": SampledError(0.2, 1.5),
+    "no transfer held back": SampledError(0.3, 1.6),
     "transfers held back for up to a third of their time": SampledError(0.5, 5.3),
-    "transfers held back for more than a third of their time": SampledError(1.3, 12.9),
+    "transfers held back for more than a third of their time": SampledError(1.3, 12.7),
 }
 """By how much of their time transfers are held back: ``benchmarks/sampling_error.csv``, rounded up."""
 

@@ -120,7 +120,7 @@ def sampled(found: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield what sampled runs of a trace computed, and how far draws of it are apart."""
     computed, contended = (sum(each[name] for each in found) for name in ("computed", "contended"))
     yield f"Computed: {100 * computed / contended:.2f} % of the contended iterations."
-    for name in ("average_jct_s", "makespan_s"):
+    for name in ("average_jct_s", "makespan_s") if len(found) > 1 else ():
         values = [each[name] for each in found]
         interval = mean_interval(values)
         spread = f"{min(values):,.0f} to {max(values):,.0f}"

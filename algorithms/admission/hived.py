@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from algorithms.admission.victims import Need
-from algorithms.placement.hived import Cells, tenants_of
+from algorithms.placement.hived import Cells, check_cells, tenants_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
@@ -49,7 +49,7 @@ class HiveDGuarantees:
 
     def __post_init__(self) -> None:
         check_fields(self, "hived")
-        tenants_of(self.cells)
+        check_cells(self.cells, self.top_servers)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Guarantees:
         """Return what remembers which cells are bound, and who is where."""
@@ -107,14 +107,7 @@ class _Guarantees:
                 owned[leaf.name], left = {}, leaf.own(ANY_KIND).gpus
                 for size in reversed(cells.sizes):
                     owned[leaf.name][size], left = divmod(left, size)
-        for queue, sizes in owned.items():
-            if unknown := [size for size in sizes if size not in cells.sizes]:
-                raise InputError(f"hived: cells has one of {unknown[0]} GPUs; expected one of {cells.sizes}")
-            self._unbound[queue] = {cells.sizes.index(size): count for size, count in sizes.items() if count}
-        owed = [level for levels in self._unbound.values() for level in levels]
-        counts = {level: sum(levels.get(level, 0) for levels in self._unbound.values()) for level in owed}
-        if not cells.could_take(counts):
-            raise InputError(f"hived: cells ask for more than the {cluster.num_gpus} GPUs hold; expected fewer")
+        self._unbound = cells.owned(owned, cluster.num_gpus)
         self._largest = {queue: max(map(cells.sizes.__getitem__, of), default=0) for queue, of in self._unbound.items()}
         return cells
 

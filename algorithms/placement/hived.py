@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Cells", "HiveD", "tenants_of"]
+__all__ = ["Cells", "HiveD", "check_cells", "owed", "tenants_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +51,7 @@ class HiveD:
 
     def __post_init__(self) -> None:
         check_fields(self, "hived")
-        if self.top_servers & (self.top_servers - 1):
-            raise InputError(f"hived: top_servers is {self.top_servers}; expected a power of two, or 0")
-        tenants_of(self.cells)
+        check_cells(self.cells, self.top_servers)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Tenants:
         """Return the cells of a run.
@@ -63,6 +62,19 @@ class HiveD:
             The cluster cannot be divided into the cells that are owned, or its servers differ.
         """
         return _Tenants(self, cluster)
+
+
+def check_cells(cells: str, top_servers: int) -> None:
+    """Refuse what is told of cells, as far as that shows without a cluster.
+
+    Raises
+    ------
+    InputError
+        The largest cells have no power of two of servers, or the text does not say who owns what.
+    """
+    if top_servers & (top_servers - 1):
+        raise InputError(f"hived: top_servers is {top_servers}; expected a power of two, or 0")
+    tenants_of(cells)
 
 
 def tenants_of(text: str) -> dict[str, dict[int, int]]:
@@ -163,6 +175,29 @@ class Cells:
         wanted = sorted((level for level, count in counts.items() for _ in range(count)), reverse=True)
         return all(trial.take(level) is not None for level in wanted)
 
+    def owned(self, tenants: Mapping[str, Mapping[int, int]], num_gpus: int) -> dict[str, dict[int, int]]:
+        """Return how many cells of each level tenants own, who are told by cells' GPUs.
+
+        Raises
+        ------
+        InputError
+            There are no cells of a size, or not so many in the ``num_gpus`` of the cluster.
+        """
+        for size in (size for sizes in tenants.values() for size in sizes if size not in self.sizes):
+            raise InputError(f"hived: cells has one of {size} GPUs; expected one of {self.sizes}")
+        owned = {
+            tenant: {self.sizes.index(size): count for size, count in sizes.items() if count}
+            for tenant, sizes in tenants.items()
+        }
+        if not self.could_take(owed(owned)):
+            raise InputError(f"hived: cells ask for more than the {num_gpus} GPUs hold; expected fewer")
+        return owned
+
+
+def owed(unbound: Mapping[str, Mapping[int, int]]) -> Counter[int]:
+    """Return how many cells of each level tenants own together."""
+    return sum(map(Counter, unbound.values()), Counter[int]())
+
 
 @dataclass
 class _Bound:
@@ -186,31 +221,14 @@ class _Tenants:
         if (counts != counts[0]).any():
             raise InputError("hived: servers differ in their GPUs; expected as many in each")
         self._cells = Cells(cluster.num_servers, int(counts[0]), policy.top_servers)
-        self._unbound: dict[str, dict[int, int]] = {}
-        for tenant, sizes in owned.items():
-            self._unbound[tenant] = {self._level(size): count for size, count in sizes.items()}
+        self._unbound = self._cells.owned(owned, cluster.num_gpus)
         self._largest = {tenant: max(sizes) for tenant, sizes in owned.items()}
         self._bound: list[_Bound] = []
         self._seen: tuple[ClusterView | None, set[int]] = None, set()
         """What the cluster was last seen by, and the jobs that were found there: nobody leaves while a view lasts."""
-        if not self._cells.could_take(self._owed()):
-            raise InputError(f"hived: cells ask for more than the {cluster.num_gpus} GPUs hold; expected fewer")
 
     def __repr__(self) -> str:
         return repr(self._policy)
-
-    def _level(self, size: int) -> int:
-        if size not in self._cells.sizes:
-            raise InputError(f"hived: cells has one of {size} GPUs; expected one of {self._cells.sizes}")
-        return self._cells.sizes.index(size)
-
-    def _owed(self) -> dict[int, int]:
-        """Return how many cells of each level are owned and not bound."""
-        owed: dict[int, int] = {}
-        for levels in self._unbound.values():
-            for level, count in levels.items():
-                owed[level] = owed.get(level, 0) + count
-        return owed
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return GPUs of a cell of the job's tenant."""
@@ -242,7 +260,7 @@ class _Tenants:
             return None
         cell = _Bound(tenant, level, firsts)
         self._bound.append(cell)
-        if tenant is None and not self._cells.could_take(self._owed()):
+        if tenant is None and not self._cells.could_take(owed(self._unbound)):
             self._release(cell)
             return None
         return cell

@@ -65,3 +65,8 @@ def test_a_job_larger_than_its_cells_is_opportunistic_and_bound_cells_fill_first
 def test_cells_that_cannot_be_are_refused(cells: str, fault: str) -> None:
     with pytest.raises(InputError, match=fault):
         run(job("a1", "a", 1, 0), cells=cells)
+
+
+def test_the_largest_cells_have_a_power_of_two_of_servers() -> None:
+    with pytest.raises(InputError, match="top_servers is 3"):
+        HiveDGuarantees(top_servers=3)

@@ -141,6 +141,14 @@ def table_of(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows).round(3)
 
 
+def bias_by_noise(found: pd.DataFrame, by: list[str]) -> str:
+    """Return how biases of groups go with the mean squares of their jobs' errors."""
+    noise = found["jobs"].map(lambda jobs: np.square(jobs).mean())
+    means = found.assign(noise=noise).groupby(by)[["noise", "average"]].mean()
+    slope = np.polyfit(means["noise"], means["average"], 1)[0]
+    return f"bias by mean square of jobs' errors: correlation {means.corr().iloc[0, 1]:.2f}, slope {slope:.2f}"
+
+
 WHOLE = "microsoft-160:scale=2"
 """Twice full size, on 64 GPUs: exact runs take a second at most."""
 WHOLE_SEEDS = "201-250"
@@ -206,8 +214,10 @@ def main(arguments: list[str]) -> None:
     by_class = table_of(found, ["class"])
     print(by_class.to_string(index=False))
     print(table_of(found, ["cluster"]).to_string(index=False))
-    by_case = table_of(found, ["cluster", "sending", "order", "placement"])
+    case = ["cluster", "sending", "order", "placement"]
+    by_case = table_of(found, case)
     print(by_case.to_string(index=False))
+    print(bias_by_noise(found, case))
     if given.hair:
         return
     by_class.assign(cluster="all").merge(by_case, how="outer").to_csv(given.out, index=False, lineterminator="\n")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.records.layout import Records, make_records
+from ddlsched.engine.records.layout import Columns, Records, make_records
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job, Workload
 
@@ -73,17 +73,18 @@ def build_tasks(workload: Workload, jobs: Records, moving: bool) -> TaskArrays:
     first_sources: list[int] = []
     num_sources: list[int] = []
     alike: dict[int, _Alike] = {}
+    columns = Columns(jobs)
     for number, job in enumerate(workload):
-        dag, first_flow = job.dag, int(jobs.first_flow[number])
+        dag, first_flow = job.dag, columns.first_flow.item(number)
         arrays.owners += [(first_flow + place, number, -1 - place) for place in range(job.num_gpus * moving)]
-        if jobs.grouped[number]:
-            own = arrays.workers[jobs.first_worker[number] :][: job.num_gpus]
+        if columns.grouped.item(number):
+            own = arrays.workers[columns.first_worker.item(number) :][: job.num_gpus]
             own.spared_ns = dag.compute_ns - np.array(dag.worker_compute_ns(job.num_gpus), np.int64)
             first_sources.append(0)
             num_sources.append(0)
             continue
         known = alike.get(id(dag)) or alike.setdefault(id(dag), _Alike.of(dag))  # many jobs share one
-        known.add(arrays, number, jobs[number])
+        known.add(arrays, number, columns.first_transfer.item(number), columns.num_gpus.item(number))
         for following in known.followers:
             num_followers.append(len(following))
             first_followers.append(len(arrays.successors))
@@ -150,12 +151,12 @@ class _Alike:
             sources=[place for place, task in enumerate(dag.tasks) if not task.after],
         )
 
-    def add(self, arrays: TaskArrays, number: int, job: Records) -> None:
-        """Add those of a job."""
-        first, others = int(job.first_transfer), int(job.num_gpus) - 1
+    def add(self, arrays: TaskArrays, number: int, first: int, num_gpus: int) -> None:
+        """Add those of a job, the ``first`` transfer and those after it."""
+        others = num_gpus - 1
         arrays.owners += [(transfer, number, place) for transfer, place in enumerate(self.collectives, first)]
         arrays.rows += [
             Row(place, ns, first + reduce if reduce >= 0 else -1, computes, reduces, computes * others + pending, place)
             for place, ns, reduce, computes, reduces, pending, _ in self.rows
         ]
-        arrays.pending += self.before * int(job.num_gpus)
+        arrays.pending += self.before * num_gpus

@@ -166,7 +166,7 @@ class GroupedJobs:
 
     def split_meeting(self, gpus: Sequence[int], links: np.ndarray) -> None:
         """Tell apart the workers and links of a job that another comes to, and all that differ by that."""
-        if met := self._meeting(gpus, links):
+        if self._folded and (met := self._meeting(gpus, links)):
             self._tell_apart(met, gpus, links, [])
 
     def split_all(self) -> None:

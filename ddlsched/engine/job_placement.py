@@ -234,8 +234,8 @@ class JobPlacement:
     ) -> None:
         """Put a job on its GPUs and links; ``crossed`` are the links of all transfers, an entry a crossing."""
         state, costs, servers = self._state, self.costs, self.costs.servers_of(chosen)
-        job_links = [*dict.fromkeys([*crossed, *self._routes.candidates])]
-        self.groups.split_meeting(chosen, np.array(job_links, np.int64))
+        job_links = np.array([*dict.fromkeys([*crossed, *self._routes.candidates])], np.int64)
+        self.groups.split_meeting(chosen, job_links)
         gpus = np.array(chosen, np.int64)
         self._make_room_on(gpus)
         self._make_room(self._most_crossings(number, servers, planned, crossed), len(job_links))
@@ -246,7 +246,7 @@ class JobPlacement:
             len(state.stays),
             gpus,
             len(servers),
-            np.array(job_links, np.int64),
+            job_links,
             np.array([len(transfer.links) for transfer in planned], np.int64),
             np.array(crossed, np.int64),
             _shares(planned, len(crossed)),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
-from ddlsched.network.contention import Flow, Linear, count_per_link
-from ddlsched.network.rates import rates_of
+from ddlsched.network.contention import Flow, Linear
+from ddlsched.network.rates import crossings, shared_links
 from ddlsched.network.topology import Link
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.results.result import Result
@@ -47,11 +47,12 @@ class PublishedRates(Linear):
 
     def rates(self, active: Sequence[Flow], waiting: Sequence[Flow], links: Sequence[Link]) -> list[float]:
         """Return the linear model's rates times 1 + probes, bytes per second."""
-        count = count_per_link(active)
+        shared = shared_links(active, links)
+        count = Counter({number: link.num_transfers for number, link in shared.items()})
         probes = Counter(probed(flow.servers, count.__getitem__) for flow in waiting)
-        conserved = rates_of(Linear(**asdict(self)), active, waiting, links)
+        rates = [min(self.link_rate(flow, shared[link]) / part for link, part in crossings(flow)) for flow in active]
         factors = (1 + sum(probes[server] for server in flow.servers) for flow in active)
-        return [rate * factor for rate, factor in zip(conserved, factors, strict=True)]
+        return [rate * factor for rate, factor in zip(rates, factors, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

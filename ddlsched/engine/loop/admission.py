@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.order import sort_items, write_key
 from ddlsched.engine.loop.policy_calls import call_policy, refuses
-from ddlsched.engine.loop.transfers import pause_transfer, start_transfer, wait_on_fullest
+from ddlsched.engine.loop.transfers import pause_transfer, start_transfer, stays_refused, wait_on_fullest
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import ZERO, Communication, Door, TransferState
 from ddlsched.engine.records.layout import Records, State
@@ -76,6 +76,8 @@ def keep_admissible(s: State, count: int) -> int:
     kept = ZERO
     for place in range(count):
         number = s.items[place]
+        if stays_refused(s, s.transfers[number]):
+            continue
         if not refuses(s, number):
             s.items[kept] = number
             kept += 1
@@ -162,6 +164,8 @@ def admit_transfers(s: State) -> None:
         return
     for place in range(count):
         number = s.items[place]
+        if stays_refused(s, s.transfers[number]):
+            continue
         door, address, fields = Door.COMMUNICATION.value, run.communication_address, run.communication_fields
         admitted = call_policy(s, door, address, number, ZERO, fields)
         if run.failed_door >= 0:

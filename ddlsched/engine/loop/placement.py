@@ -11,6 +11,7 @@ from ddlsched.engine.loop.room import change_free_bytes
 from ddlsched.engine.loop.sharing.covers import join_placed, leave_placed
 from ddlsched.engine.loop.sharing.forecast import count_units
 from ddlsched.engine.loop.skipping.dormancy import wake
+from ddlsched.engine.loop.skipping.due import note_change
 from ddlsched.engine.loop.tasks import join_ready, mix, slowness, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import bytes_sent, cut_state, leave_waiting_lists, link_waiting
@@ -98,6 +99,7 @@ def place_job(
         transfer = s.transfers[job.first_transfer + i]
         transfer.bytes, transfer.latency_ns = wire_bytes[i], latency_ns[i]
         transfer.weight = 0.0  # not asked yet
+        transfer.refused_at = 0
         transfer.first_entry, transfer.num_entries = run.num_entries, num_links[i]
         if transfer.num_hops == 0:
             transfer.entry_room = num_links[i]
@@ -171,6 +173,7 @@ def join_gpu(s: State, job: Records, number: int, gpu: int) -> None:
     s.workers[number].memory_bytes = g.free_bytes + 1 if alone else job.memory_bytes
     change_free_bytes(s, gpu, -s.workers[number].memory_bytes)
     if g.num_residents > 0:
+        note_change(s, s.workers[s.residents[gpu, 0]].job)
         job.shared_gpus += 1
     else:
         s.run[0].allocated_gpus += 1
@@ -225,6 +228,7 @@ def join_links(s: State, number: int, job_links: np.ndarray) -> None:
         if link.num_jobs == 1:
             s.jobs[link.link_jobs].shared_links += 1
         if link.num_jobs > 0:
+            note_change(s, link.link_jobs if link.num_jobs == 1 else link.first_job)
             job.shared_links += 1
         link.moved_ns = run.now_ns
         link.num_jobs += 1
@@ -348,6 +352,7 @@ def leave_running(s: State, job: Records) -> None:
     last = s.running[run.num_running]
     s.running[job.running_place] = last
     s.jobs[last].running_place = job.running_place
+    note_change(s, s.workers[job.first_worker].job)
     job.anchor = job.due = 0
     run.components_changed = 1
 

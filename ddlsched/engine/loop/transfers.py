@@ -85,10 +85,28 @@ def wait_on_fullest(s: State, transfer: Records) -> None:
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         if s.links[s.entries[e].link].count > s.links[s.entries[fullest].link].count:
             fullest = e
-    if transfer.waits_on != fullest:
+    transfer.refused_at = s.links[s.entries[fullest].link].count
+    wait_on(s, transfer, fullest)
+
+
+@njit
+def wait_on(s: State, transfer: Records, e: int) -> None:
+    if transfer.waits_on != e:
         leave_waiting_lists(s, transfer)
-        link_waiting(s, fullest)
-        transfer.waits_on = fullest
+        link_waiting(s, e)
+        transfer.waits_on = e
+
+
+@njit
+def stays_refused(s: State, transfer: Records) -> bool:
+    """Whether a link is as full as the fullest was when a transfer was refused: then it is again, and waits there."""
+    if transfer.refused_at == 0:
+        return False
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        if s.links[s.entries[e].link].count >= transfer.refused_at:
+            wait_on(s, transfer, e)
+            return True
+    return False
 
 
 @njit

@@ -28,7 +28,7 @@ _INTEGERS = {
         "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns next_look_ns "
         "instant_ns late num_dormant num_open_gpus num_sorted skipped_iterations contended_iterations "
         "num_running first_due num_words jumps jumped_iterations events_to_recurrence "
-        "num_components first_component leaps leapt_iterations jumped_contended "
+        "num_components first_component num_finds leaps leapt_iterations jumped_contended "
         # what this instant must still do
         "must_place communicate rerate unweighed again clock_overflow num_elastic_queued components_changed "
         # jobs that are to move, or whose state is on its way
@@ -59,7 +59,6 @@ _INTEGERS = {
         "wake_address examine_address group_address shares_address choosing_address"
     ),
     "job": (
-        # what every event reads, together in the processor's cache
         "remaining_service_ns steps_left lockstep num_gpus first_task rank iterations_left shared_gpus "
         # fixed
         "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
@@ -70,7 +69,7 @@ _INTEGERS = {
         # and, of those, the workers that are simulated for all
         "folded first_leader num_leaders "
         # fixed at placement
-        "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left first_link num_links "
+        "num_servers communication_ns start_ns finish_ns uneven start_iterations_left first_link num_links "
         "num_linked "
         # of a job that is to move: 1 until its iteration ends, then 2
         "leaving "
@@ -78,12 +77,12 @@ _INTEGERS = {
         "shared_links profiled period_ns period_busy_ns period_load_ns period_events dormant dormant_since_ns "
         "dormant_since_round dormant_place "
         # its component, and what is known of that
-        "running_place root next_member snapshot ahead_ns anchor due next_due saved_ns tries window resting_until_ns "
-        "component component_stay component_size component_anchor counts found_root found_next "
+        "root next_member due next_due component component_stay stay found_root found_next changed component_size "
+        "running_place snapshot ahead_ns anchor saved_ns tries window resting_until_ns component_anchor counts "
         # of a sampled run's component, at its root: the stretch that was simulated, and the leap from there; for how
         # long each of its jobs was measured, and by how much it changed in that time
         "stretch stretch_iterations stretch_left stretch_from_ns stretch_ns stretches_ns leap_left_ns leap_rest_ns "
-        "measuring measured_ns measured_since_ns first_stretch_ns "
+        "measuring measured_ns measured_since_ns first_stretch_ns first_of_links "
         "stretch_gpu_wait_ns stretch_communicating_ns stretch_network_wait_ns stretch_key key_now "
         # of a component, at its root: what of a period is looked at for the samples within those that it jumps over
         "phases num_phases phases_from_ns phases_ns looks_ns samples_from_ns samples_step_ns computed_before_ns "
@@ -132,7 +131,8 @@ _INTEGERS = {
         # for how many others it stands, and where all their links are listed
         "others first_crossing num_crossings end_ns "
         # the entry by which alone it is in the list of a link while it waits, or -1 if it is in those of all its links
-        "waits_on "
+        # and how many were on the fullest of its links when it was refused last, or 0
+        "waits_on refused_at "
         # parts of its message that it has sent, and whether what is to come next is the end of one
         "parts_sent ends_part "
         # whether it has yet to get its paths, and the places that it has among the entries
@@ -144,7 +144,7 @@ _INTEGERS = {
         "num_open num_binding own_link"
     ),
     "link": (
-        "head waiting_head count touched stamp busy_since_ns busy_ns first_job num_jobs link_jobs "
+        "head waiting_head count touched stamp busy_since_ns busy_ns next_link first_job num_jobs link_jobs "
         # for how long it was busy in the stretch of a sampled run; when a job came to it or left it last
         "stretch_busy_ns moved_ns "
         # of the filling: entries in the order in which their transfers were filled; then, while the link takes part,
@@ -178,7 +178,7 @@ _INTEGERS = {
 }
 _FLOATS = {
     "run": "per_byte_s penalty_per_byte_s latency_s busy_ns answer",
-    "job": "busy_per_gpu_ns stretch_work leap_carry",
+    "job": "busy_per_gpu_ns stretch_work iteration_work leap_carry",
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
     "foresight": "busy_ns",
@@ -198,6 +198,28 @@ _FLOATS = {
     "path": "latency_s",
     "slice": "rate",
 }
+_TOGETHER = {
+    # what events read, then leaps
+    "job": (
+        "remaining_service_ns steps_left lockstep num_gpus first_task rank iterations_left shared_gpus "
+        "active_transfers waiting_transfers running_workers since_ns computing_ns gpu_wait_ns communicating_ns "
+        "network_wait_ns next_member ahead_ns measured_ns stretch_work iteration_work leap_carry first_transfer "
+        "num_transfers stretch_gpu_wait_ns stretch_communicating_ns stretch_network_wait_ns stretch_key iteration_ns "
+        "first_worker num_tasks num_linked"
+    ),
+    # what the filling reads
+    "transfer": (
+        "first_entry num_binding step level weight new_rate uneven state job task num_entries rate ns_per_byte "
+        "bytes_left latency_left_ns since_ns"
+    ),
+    "link": (
+        "head count touched fill_stamp cursor last_step num_unfilled free unfilled fill_level taken_share tied_share "
+        "first_taken folded first_filled stale due_place due_level due_share due_lead due_follower own_share asleep "
+        "covered"
+    ),
+    "entry": "link transfer next previous next_filled previous_filled share units",
+}
+"""What is read together lies together, in the processor's cache."""
 
 
 def make_records(kind: str, count: int) -> Records:
@@ -212,7 +234,8 @@ def _dtype(kind: str) -> np.dtype[Any]:
     if kind == "job":  # and what only policies see
         for field in fields_of(JobView).values():
             fields.setdefault(field.record, np.float64 if "float" in field.kind else np.int64)
-    return np.dtype([*fields.items()])
+    together = {name: fields[name] for name in _TOGETHER.get(kind, "").split()}
+    return np.dtype([*(together | fields).items()])
 
 
 class Columns:

@@ -53,6 +53,22 @@ def join_neighbours(s: State, number: int) -> None:
 
 
 @njit
+def list_changed(s: State) -> int:
+    """List in ``items`` the running jobs of components that may have changed; return how many."""
+    run, count = s.run[0], 0
+    for place in range(run.num_running):
+        number = s.running[place]
+        job = s.jobs[number]
+        known = job.component > run.first_component and job.component_stay == job.stay
+        if not known or s.jobs[job.root].changed == run.num_finds:
+            s.items[count] = number
+            job.found_root, job.found_next = number, -1
+            count += 1
+    run.num_finds += 1
+    return count
+
+
+@njit
 def find_components(s: State) -> None:
     """Group the running jobs by shared GPUs and links; a group that is as it was keeps what is known of it."""
     run = s.run[0]
@@ -60,14 +76,12 @@ def find_components(s: State) -> None:
     if 2 * run.num_words > len(s.snapshots):
         run.num_words = 0
         run.first_component = run.num_components
-    for place in range(run.num_running):
-        job = s.jobs[s.running[place]]
-        job.found_root, job.found_next = s.running[place], -1
+    count = list_changed(s)
     run.stamp += 1
-    for place in range(run.num_running):
-        join_neighbours(s, s.running[place])
-    for place in range(run.num_running):
-        number = s.running[place]
+    for place in range(count):
+        join_neighbours(s, s.items[place])
+    for place in range(count):
+        number = s.items[place]
         root = find_root(s, number)
         if root != number:
             s.jobs[number].found_next = s.jobs[root].found_next
@@ -113,7 +127,7 @@ def keep_or_begin(s: State, root: int) -> None:
             forget_job(job)
         job.component, job.component_stay = run.num_components, job.stay
         job.anchor = job.due = job.counts = job.num_phases = 0
-        job.stretch = Stretch.NONE
+        job.stretch, job.first_of_links = Stretch.NONE, -1
         count += 1
         number = job.next_member
     s.jobs[root].component_size = count

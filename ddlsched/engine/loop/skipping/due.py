@@ -22,3 +22,9 @@ def count_iteration(s: State, root: int) -> None:
     first.stretch_left -= 1
     if first.stretch_left <= 0 and first.due == 0:
         make_due(s, root, Due.GOES_ON.value)
+
+
+@njit
+def note_change(s: State, number: int) -> None:
+    """Have the component that a job was in found anew, as a job comes to it or leaves it."""
+    s.jobs[s.jobs[number].root].changed = s.run[0].num_finds

@@ -11,7 +11,7 @@ import numpy as np
 
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.order import sort_items
-from ddlsched.engine.loop.skipping.measuring import holds_back, order_key, work_of_iteration
+from ddlsched.engine.loop.skipping.measuring import holds_back, order_key
 from ddlsched.engine.loop.skipping.period_snapshots import shifted
 from ddlsched.engine.loop.tasks import compute_steps, uneven_ns
 from ddlsched.engine.native.jit import njit
@@ -31,7 +31,7 @@ def longest_leap_ns(s: State, root: int, most_ns: int) -> int:
     number = root
     while number >= 0:
         job = s.jobs[number]
-        rate = -job.stretch_work / work_of_iteration(s, job) / max(job.measured_ns, 1)
+        rate = -job.stretch_work / job.iteration_work / max(job.measured_ns, 1)
         left = max(job.iterations_left - 1, 1) - job.leap_carry
         if rate > 0.0 and left / rate < most_ns:
             most_ns = int(max(left, 0.0) / rate)
@@ -104,42 +104,31 @@ def leap(s: State, root: int, leap_ns: int, stretch_ns: int) -> None:
     while number >= 0:
         job = s.jobs[number]
         share = leap_ns / max(job.measured_ns, 1)
-        passed = job.leap_carry - job.stretch_work / work_of_iteration(s, job) * share
+        passed = job.leap_carry - job.stretch_work / job.iteration_work * share
         iterations = min(max(np.int64(passed), 0), job.iterations_left - 1)
         job.leap_carry = min(max(passed - iterations, 0.0), 1.0)
         leap_job(s, job, iterations, leap_ns, stretch_ns)
         number = job.next_member
     per_byte = sent_per_byte(s, root) if run.rerouting == 1 else -1.0
-    run.stamp += 1
-    number = root
-    while number >= 0:
-        job = s.jobs[number]
-        for place in range(job.first_link, job.first_link + job.num_links):
-            link = s.links[s.job_links[place]]
-            if link.stamp != run.stamp:
-                link.stamp = run.stamp
-                if run.rerouting == 1:
-                    spread_bytes(link, per_byte)
-                leap_link(link, leap_ns)
-        number = job.next_member
+    place = s.jobs[root].first_of_links
+    while place >= 0:
+        link = s.links[place]
+        if run.rerouting == 1:
+            spread_bytes(link, per_byte)
+        leap_link(link, leap_ns)
+        place = link.next_link
 
 
 @njit
 def sent_per_byte(s: State, root: int) -> float:
     """How many bytes a component sends in a leap for each of the stretch; -1 if it sent none there."""
-    run = s.run[0]
-    run.stamp += 1
     in_leap = in_stretch = 0.0
-    number = root
-    while number >= 0:
-        job = s.jobs[number]
-        for place in range(job.first_link, job.first_link + job.num_links):
-            link = s.links[s.job_links[place]]
-            if link.stamp != run.stamp:
-                link.stamp = run.stamp
-                in_leap += link.leap_bytes
-                in_stretch += link.stretch_bytes
-        number = job.next_member
+    place = s.jobs[root].first_of_links
+    while place >= 0:
+        link = s.links[place]
+        in_leap += link.leap_bytes
+        in_stretch += link.stretch_bytes
+        place = link.next_link
     return in_leap / in_stretch if in_stretch > 0.0 else -1.0
 
 
@@ -212,7 +201,7 @@ def leap_transfer(s: State, job: Records, number: int, iterations: int, leap_ns:
         return
     if run.rerouting == 0:
         transfer.times_sent += iterations
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+    for e in range(transfer.first_entry, transfer.first_entry + (transfer.num_entries if iterations > 0 else 0)):
         s.links[s.entries[e].link].leap_bytes += iterations * transfer.bytes * s.entries[e].share
     if transfer.state == TransferState.ACTIVE:
         transfer.since_ns += leap_ns
@@ -230,7 +219,7 @@ def leap_worker(s: State, job: Records, number: int, iterations: int, leap_ns: i
     worker = s.workers[number]
     g = s.gpus[worker.gpu]
     busy_ns = np.int64(0)
-    for task in range(job.num_tasks):
+    for task in range(job.num_tasks if iterations > 0 else 0):
         record = s.tasks[job.first_task + task]
         if record.transfer < 0 and (job.grouped == 0 or record.worker == number):
             worker.done_ns += iterations * record.duration_ns

@@ -42,9 +42,10 @@ def load_ns_of_iteration(s: State, job: Records) -> int:
 
 
 @njit
-def work_of_iteration(s: State, job: Records) -> float:
-    """The work of an iteration: compute of a worker, and transfers as they take alone, nanoseconds."""
-    return job.service_ns / job.iterations / job.num_gpus + (0.0 if job.grouped == 1 else load_ns_of_iteration(s, job))
+def note_work(s: State, job: Records) -> None:
+    """Note the work of an iteration: compute of a worker, and transfers as they take alone, nanoseconds."""
+    load_ns = 0.0 if job.grouped == 1 else load_ns_of_iteration(s, job)
+    job.iteration_work = job.service_ns / job.iterations / job.num_gpus + load_ns
 
 
 @njit
@@ -107,16 +108,15 @@ def measure(s: State, root: int) -> None:
     while number >= 0:
         measure_job(s, number)
         number = s.jobs[number].next_member
-    run.stamp += 1
+    place = s.jobs[root].first_of_links
+    while place >= 0:
+        link = s.links[place]
+        link.stretch_busy_ns = link_busy_ns(run, link) - link.stretch_busy_ns
+        link.stretch_bytes = link.bytes - link.stretch_bytes
+        place = link.next_link
     number = root
     while number >= 0:
         job = s.jobs[number]
-        for place in range(job.first_link, job.first_link + job.num_links):
-            link = s.links[s.job_links[place]]
-            if link.stamp != run.stamp:
-                link.stamp = run.stamp
-                link.stretch_busy_ns = link_busy_ns(run, link) - link.stretch_busy_ns
-                link.stretch_bytes = link.bytes - link.stretch_bytes
         for sender in range(job.first_transfer, job.first_transfer + job.num_transfers):
             transfer = s.transfers[sender]
             for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
@@ -144,14 +144,34 @@ def forget_stretch(s: State, root: int) -> None:
 
 
 @njit
-def forget_links(s: State, root: int) -> None:
+def list_links(s: State, root: int) -> None:
+    """Chain the links of a component, each once."""
+    run = s.run[0]
+    run.stamp += 1
+    first = last = -1
     number = root
     while number >= 0:
         job = s.jobs[number]
         for place in range(job.first_link, job.first_link + job.num_links):
-            s.links[s.job_links[place]].stretch_busy_ns = 0
-            s.links[s.job_links[place]].stretch_bytes = 0.0
+            link = s.links[s.job_links[place]]
+            if link.stamp != run.stamp:
+                link.stamp, link.next_link = run.stamp, -1
+                if first < 0:
+                    first = s.job_links[place]
+                else:
+                    s.links[last].next_link = s.job_links[place]
+                last = s.job_links[place]
         number = job.next_member
+    s.jobs[root].first_of_links = first
+
+
+@njit
+def forget_links(s: State, root: int) -> None:
+    place = s.jobs[root].first_of_links
+    while place >= 0:
+        s.links[place].stretch_busy_ns = 0
+        s.links[place].stretch_bytes = 0.0
+        place = s.links[place].next_link
 
 
 @njit

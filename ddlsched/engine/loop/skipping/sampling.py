@@ -11,8 +11,10 @@ from ddlsched.engine.loop.skipping.measuring import (
     holds_back,
     inherit_rate,
     keep_at_most,
+    list_links,
     may_be_measured,
     measure,
+    note_work,
 )
 from ddlsched.engine.loop.skipping.quiet import quiet_until_ns
 from ddlsched.engine.native.jit import njit
@@ -53,11 +55,13 @@ def begin_sampling(s: State, root: int, anchor: int) -> None:
     job.leap_rest_ns = job.stretches_ns = 0
     job.component_anchor = anchor
     job.stretch_left = min(job.component_size, stretch_iterations(s, root) // 4)
+    list_links(s, root)
     if holds_back(s, root):  # rates follow the order of the jobs: a change may reach all of them
         forget_stretch(s, root)
     number = root
     while number >= 0:
         s.jobs[number].counts = 1
+        note_work(s, s.jobs[number])
         inherit_rate(s, number)
         number = s.jobs[number].next_member
 

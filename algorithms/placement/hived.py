@@ -225,7 +225,7 @@ class BoundCell:
 
 class _Tenants:
     def __init__(self, policy: HiveD, cluster: Cluster) -> None:
-        self._policy, owned = policy, tenants_of(policy.cells)
+        owned = tenants_of(policy.cells)
         counts = np.diff(cluster.first_gpus)
         if (counts != counts[0]).any():
             raise InputError("hived: servers differ in their GPUs; expected as many in each")
@@ -235,9 +235,6 @@ class _Tenants:
         self._bound: list[BoundCell] = []
         self._seen: tuple[ClusterView | None, set[int]] = None, set()
         """What the cluster was last seen by, and the jobs that were found there: nobody leaves while a view lasts."""
-
-    def __repr__(self) -> str:
-        return repr(self._policy)
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return GPUs of a cell of the job's tenant."""

@@ -23,7 +23,7 @@ from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.measured import RELEASE_GAIN
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Rule, Widths, refuse_broken
-from ddlsched.training.estimate.presets import GPUS, MODELS
+from ddlsched.training.estimate.presets import GPUS, MODELS, unmodelled
 from ddlsched.training.estimate.rows import TableRow, refuse_longer, table_rows
 from ddlsched.training.estimate.step_estimate import Estimate, estimate
 
@@ -198,8 +198,8 @@ def _model(text: str, sequence: int) -> Transformer:
     for minor in ("llama31", "llama33"):
         plain = plain.replace(minor, "llama3")
     found: Any = next((model for name, model in MODELS.items() if _plain(name) == plain), None)
-    if plain.startswith("deepseekv4"):
-        raise InputError(f"model {text!r}: compressed sparse attention and hyper-connections are not modelled")
+    if reason := unmodelled(text):
+        raise InputError(f"model {text!r}: {reason}")
     if not isinstance(found, Transformer):
         raise InputError(f"model {text!r}: its configuration is not known; expected a name of a preset")
     return dataclasses.replace(found, sequence=sequence)
@@ -331,7 +331,7 @@ def _titan(row: Row) -> PublishedRun:
         shards=sharded,
         overlap=True,
         recompute={"selective": "alternate"}.get(recompute, recompute),  # type: ignore[arg-type]
-        widths=Widths(logit=14, gradient=4, gathered=1 if precision == "fp8" else 2, whole_inputs=True),
+        widths=Widths(logit=14, gradient=4, gathered=1 if precision == "fp8" else 2, whole_inputs=True, kept_logit=4),
     )
     compiled = "" if row["compiled"].lower() in ("yes", "true", "1") else "-eager"
     return PublishedRun(

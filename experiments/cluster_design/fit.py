@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -65,19 +66,14 @@ def smooth(frame: pd.DataFrame, wanted: np.ndarray, known: np.ndarray) -> np.nda
     """
     logs = np.log(frame[list(COLUMNS)].to_numpy(np.float64))
     logs = (logs - logs.mean(axis=0)) / np.maximum(logs.std(axis=0), 1e-9)
-    apart = ((logs[:, None] - logs) ** 2).sum(axis=2)
-
-    def foretold(width: float, noise: float, rows: np.ndarray) -> np.ndarray:
-        alike, centre = np.exp(-apart / (2 * width**2)), np.median(wanted[rows])
-        solved = np.linalg.solve(alike[np.ix_(rows, rows)] + noise * np.eye(len(rows)), wanted[rows] - centre)
-        return centre + alike[:, rows] @ solved
-
-    def missed(settings: tuple[float, float]) -> float:
-        rows = np.flatnonzero(known)
-        return sum(abs(foretold(*settings, rows[rows != row])[row] - wanted[row]) for row in rows)
-
-    widths_noises = [(width, noise) for width in (1.0, 2.0, 4.0) for noise in (0.1, 0.5, 2.0)]
-    return foretold(*min(widths_noises, key=missed), np.flatnonzero(known))
+    apart, centre = ((logs[:, None] - logs) ** 2).sum(axis=2), np.median(wanted[known])
+    tried = []
+    for width, noise in product((1.0, 2.0, 4.0), (0.1, 0.5, 2.0)):
+        alike = np.exp(-apart / (2 * width**2))
+        inverse = np.linalg.inv(alike[np.ix_(known, known)] + noise * np.eye(known.sum()))
+        solved = inverse @ (wanted[known] - centre)
+        tried.append((np.abs(solved / np.diag(inverse)).sum(), centre + alike[:, known] @ solved))
+    return min(tried, key=lambda one: one[0])[1]
 
 
 def all_reduces(data: Path, machine: str) -> tuple[np.ndarray, np.ndarray]:

@@ -16,10 +16,8 @@ from ddlsched.training.estimate.models import LatentAttention, Transformer
 __all__ = ["read_configuration"]
 
 _MOST = 100_000_000
-_UNMODELLED = {
-    "hybrid_override_pattern": "layers of state spaces; expected a preset such as nemotron-3-nano",
-    "layers_block_type": "layers of state spaces; expected a preset such as nemotron-3-nano",
-    "mamba_num_heads": "layers of state spaces; expected a preset such as nemotron-3-nano",
+_STATE_SPACES = ("hybrid_override_pattern", "layers_block_type", "mamba_num_heads")
+_UNMODELLED = dict.fromkeys(_STATE_SPACES, "layers of state spaces; expected a preset such as nemotron-3-nano") | {
     "index_topk": "sparse attention with an indexer, which is not modelled; expected full or windowed attention",
     "linear_num_value_heads": "gated delta nets, which are not modelled; expected full or windowed attention",
     "linear_attn_config": "linear attention, which is not modelled; expected full or windowed attention",
@@ -53,8 +51,8 @@ def read_configuration(path: Path, *, sequence: int = 4096) -> Transformer:
     # Llama 4 has a shared expert, and chunks of attention in three of four layers; half of a chunk is seen on average.
     shared = inner if step else read("n_shared_experts", default=0) * inner
     dense = layers - layers // step if step else read("first_k_dense_replace", default=0)
-    chunk = read("attention_chunk_size", default=0)
-    window = read("sliding_window", default=0) if config.get("use_sliding_window", True) else 0
+    half_chunk = read("attention_chunk_size", default=0) // 2
+    window = half_chunk or (read("sliding_window", default=0) if config.get("use_sliding_window", True) else 0)
     return Transformer(
         num_layers=layers,
         hidden=hidden,
@@ -71,8 +69,8 @@ def read_configuration(path: Path, *, sequence: int = 4096) -> Transformer:
         dropout=False,
         fused_attention=True,
         latent=_latent(read) if config.get("kv_lora_rank") else None,
-        window=chunk // 2 or window,
-        windowed_share=0.75 if chunk else _windowed(config.get("layer_types")) if window else 0.0,
+        window=window,
+        windowed_share=0.75 if half_chunk else _windowed(config.get("layer_types")) if window else 0.0,
         experts=experts,
         active_experts=read("num_experts_per_tok", "experts_per_token") if experts > 1 else 1,
         expert_inner=inner if experts > 1 else 0,

@@ -10,7 +10,7 @@ from ddlsched.training.estimate.hardware import Efficiency, Gpu, Tier
 from ddlsched.training.estimate.models import LatentAttention, Model, StateSpace, Transformer
 from ddlsched.training.estimate.small_models import INCEPTION_V3, LSTM_PTB, RESNET_50, VGG_16, Dlrm
 
-__all__ = ["A100_NODE_TIERS", "EFFICIENCIES", "GPUS", "MODELS", "preset", "unmodelled"]
+__all__ = ["A100_NODE_TIERS", "EFFICIENCIES", "GPUS", "MODELS", "plain_name", "preset", "unmodelled"]
 
 Item = TypeVar("Item")
 
@@ -111,11 +111,17 @@ def _latest(sizes: tuple[int, int, int, int, int], **more: Any) -> Transformer:
     )
 
 
-def _experts(number: int, active: int, inner: int, **more: Any) -> dict[str, Any]:
-    return {"experts": number, "active_experts": active, "expert_inner": inner, **more}
+def _experts(number: int, active: int, inner: int, shared: int = 0, dense: int = 0, **more: Any) -> dict[str, Any]:
+    """Return how many experts there are and a token visits, their inner size and a shared one's, and dense layers."""
+    sizes = {"experts": number, "active_experts": active, "expert_inner": inner}
+    return {**sizes, "shared_inner": shared, "dense_layers": dense, **more}
 
 
-_CHUNKED = {"window": 4096, "windowed_share": 0.75}
+def _looks_back(tokens: int, share: float) -> dict[str, Any]:
+    return {"window": tokens, "windowed_share": share}
+
+
+_CHUNKED = _looks_back(4096, 0.75)
 """Three of four layers look within chunks of 8,192 tokens: at half of them on average."""
 
 MODELS |= {
@@ -124,18 +130,15 @@ MODELS |= {
         latent=LatentAttention(),
         feed_forward=18432,
         next_tokens=1,
-        **_experts(256, 8, 2048, shared_inner=2048, dense_layers=3),
+        **_experts(256, 8, 2048, 2048, 3),
     ),
     "kimi-k2": _latest(
-        (61, 7168, 64, 0, 163840),
-        latent=LatentAttention(),
-        feed_forward=18432,
-        **_experts(384, 8, 2048, shared_inner=2048, dense_layers=1),
+        (61, 7168, 64, 0, 163840), latent=LatentAttention(), feed_forward=18432, **_experts(384, 8, 2048, 2048, 1)
     ),
     "qwen3-235b-a22b": _latest((94, 4096, 64, 4, 151936), head_width=128, **_experts(128, 8, 1536)),
     "qwen3-30b-a3b": _latest((48, 2048, 32, 4, 151936), head_width=128, **_experts(128, 8, 768)),
     "gpt-oss-120b": _latest(
-        (36, 2880, 64, 8, 201088), head_width=64, window=128, windowed_share=0.5, **_experts(128, 4, 2880)
+        (36, 2880, 64, 8, 201088), head_width=64, **_looks_back(128, 0.5), **_experts(128, 4, 2880)
     ),
     "nemotron-3-nano": _latest(
         (52, 2688, 32, 2, 131072),
@@ -144,7 +147,7 @@ MODELS |= {
         gated=False,
         attention_layers=6,
         scan=StateSpace(num_layers=23, heads=64, head_width=64, state=128, groups=8),
-        **_experts(128, 6, 1856, shared_inner=3712),
+        **_experts(128, 6, 1856, 3712),
     ),
     "nemotron-3-super": _latest(
         (88, 4096, 32, 2, 131072),
@@ -154,7 +157,7 @@ MODELS |= {
         attention_layers=8,
         next_tokens=1,
         scan=StateSpace(num_layers=40, heads=128, head_width=64, state=128, groups=8),
-        **_experts(512, 22, 2688, shared_inner=5376, expert_hidden=1024),
+        **_experts(512, 22, 2688, 5376, expert_hidden=1024),
     ),
     "nemotron-h-56b": _latest(
         (118, 8192, 64, 8, 131072),
@@ -164,35 +167,19 @@ MODELS |= {
         attention_layers=10,
         scan=StateSpace(num_layers=54, heads=256, head_width=64, state=256, groups=8),
     ),
-    "gpt-oss-20b": _latest(
-        (24, 2880, 64, 8, 201088), head_width=64, window=128, windowed_share=0.5, **_experts(32, 4, 2880)
-    ),
+    "gpt-oss-20b": _latest((24, 2880, 64, 8, 201088), head_width=64, **_looks_back(128, 0.5), **_experts(32, 4, 2880)),
     "deepseek-v2": _latest(
-        (60, 5120, 128, 0, 102400),
-        latent=LatentAttention(),
-        feed_forward=12288,
-        **_experts(160, 6, 1536, shared_inner=3072, dense_layers=1),
+        (60, 5120, 128, 0, 102400), latent=LatentAttention(), feed_forward=12288, **_experts(160, 6, 1536, 3072, 1)
     ),
     "glm-4.5": _latest(
-        (92, 5120, 96, 8, 151552),
-        head_width=128,
-        feed_forward=12288,
-        next_tokens=1,
-        **_experts(160, 8, 1536, shared_inner=1536, dense_layers=3),
+        (92, 5120, 96, 8, 151552), head_width=128, feed_forward=12288, next_tokens=1, **_experts(160, 8, 1536, 1536, 3)
     ),
     "glm-4.5-air": _latest(
-        (46, 4096, 96, 8, 151552),
-        head_width=128,
-        feed_forward=10944,
-        next_tokens=1,
-        **_experts(128, 8, 1408, shared_inner=1408, dense_layers=1),
+        (46, 4096, 96, 8, 151552), head_width=128, feed_forward=10944, next_tokens=1, **_experts(128, 8, 1408, 1408, 1)
     ),
-    "llama-4-scout": _latest((48, 5120, 40, 8, 202048), **_CHUNKED, **_experts(16, 1, 8192, shared_inner=8192)),
+    "llama-4-scout": _latest((48, 5120, 40, 8, 202048), **_CHUNKED, **_experts(16, 1, 8192, 8192)),
     "llama-4-maverick": _latest(
-        (48, 5120, 40, 8, 202048),
-        feed_forward=16384,
-        **_CHUNKED,
-        **_experts(128, 1, 8192, shared_inner=8192, dense_layers=24),
+        (48, 5120, 40, 8, 202048), feed_forward=16384, **_CHUNKED, **_experts(128, 1, 8192, 8192, 24)
     ),
     "minimax-m2": _latest((62, 3072, 48, 8, 200064), head_width=128, **_experts(256, 8, 1536)),
     "qwen3-coder-480b-a35b": _latest((62, 6144, 96, 8, 151936), head_width=128, **_experts(160, 8, 2560)),
@@ -205,25 +192,23 @@ MODELS |= {
     "qwen2.5-72b": _latest((80, 8192, 64, 8, 152064), feed_forward=29568),
     "llama-3.2-1b": _latest((16, 2048, 32, 8, 128256), sequence=8192, feed_forward=8192, tied=True),
     "llama-3.2-3b": _latest((28, 3072, 24, 8, 128256), sequence=8192, feed_forward=8192, tied=True),
-    "mistral-7b": _latest((32, 4096, 32, 8, 32000), feed_forward=14336, window=4096, windowed_share=1.0),
+    "mistral-7b": _latest((32, 4096, 32, 8, 32000), feed_forward=14336, **_looks_back(4096, 1.0)),
     "phi-4": _latest((40, 5120, 40, 10, 100352), feed_forward=17920),
     "gemma-2-27b": _latest(
         (46, 4608, 32, 16, 256000),
         sequence=8192,
         head_width=128,
         feed_forward=36864,
-        window=4096,
-        windowed_share=0.5,
         tied=True,
+        **_looks_back(4096, 0.5),
     ),
     "gemma-3-27b": _latest(
         (62, 5376, 32, 16, 262208),
         sequence=8192,
         head_width=128,
         feed_forward=21504,
-        window=1024,
-        windowed_share=52 / 62,
         tied=True,
+        **_looks_back(1024, 52 / 62),
     ),
     "nemotron-4-340b": _latest((96, 18432, 96, 8, 256000), feed_forward=73728, gated=False),
 }
@@ -317,20 +302,24 @@ MODELS |= {
 
 
 _UNMODELLED = {
-    "deepseekv4": "compressed sparse attention and hyper-connections",
-    "deepseekv32": "sparse attention with an indexer",
-    "glm5": "sparse attention with an indexer",
-    "qwen3next": "gated delta nets",
-    "qwen35": "gated delta nets",
-    "kimilinear": "gated delta nets",
+    "compressed sparse attention and hyper-connections": ("deepseekv4",),
+    "sparse attention with an indexer": ("deepseekv32", "glm5"),
+    "gated delta nets": ("qwen3next", "qwen35", "kimilinear"),
 }
-"""Layers of models that are known and have no preset, by the beginning of their names."""
+"""Layers of models that are known and have no preset, and how their names begin."""
+
+
+def plain_name(text: str) -> str:
+    """Return letters and digits of a name, in small letters."""
+    return "".join(filter(str.isalnum, text.lower()))
 
 
 def unmodelled(name: str) -> str:
     """Return which layers of a model of this name, however it is spelt, are not modelled; nothing of other models."""
-    plain = "".join(filter(str.isalnum, name.lower()))
-    return next((f"{layers} are not modelled" for start, layers in _UNMODELLED.items() if plain.startswith(start)), "")
+    plain = plain_name(name)
+    return next(
+        (f"{layers} are not modelled" for layers, starts in _UNMODELLED.items() if plain.startswith(starts)), ""
+    )
 
 
 def preset(items: Mapping[str, Item], name: str, what: str) -> Item:
@@ -343,7 +332,6 @@ def preset(items: Mapping[str, Item], name: str, what: str) -> Item:
     """
     if name not in items:
         reason = unmodelled(name) if what == "model" else ""
-        raise UnknownNameError(
-            f"no {what} is named {name!r}" + (f": {reason}" if reason else f".{did_you_mean(name, items)}")
-        )
+        hint = f": {reason}" if reason else f".{did_you_mean(name, items)}"
+        raise UnknownNameError(f"no {what} is named {name!r}{hint}")
     return items[name]

@@ -61,7 +61,7 @@ GPUS_PER_NODE = 8
 _MOST = 100_000_000
 """Of any number in a row: beyond it, products of two would leave what a float holds exactly."""
 _VOCABULARY = 50_257
-"""GPT-2's: the files do not say. On one node it is not padded: the settings of the measured rows' source name it so, and
+"""GPT-2's: the files do not say. On one node it is not padded: the settings of the measured rows' source name it, and
 output layers are the slower the worse their columns are aligned. On several, Megatron-LM pads it, to a multiple of 128
 times the tensor-parallel GPUs."""
 

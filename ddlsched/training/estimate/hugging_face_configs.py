@@ -40,9 +40,9 @@ def read_configuration(path: Path, *, sequence: int = 4096) -> Transformer:
     if not isinstance(given, dict):
         raise InputError(f"{path}: is no configuration; expected an object with hidden_size, num_hidden_layers, ...")
     config = given.get("text_config", given)
-    for key, layers in _UNMODELLED.items():
+    for key, unknown in _UNMODELLED.items():
         if config.get(key) is not None:
-            raise InputError(f"{path}: has {layers}")
+            raise InputError(f"{path}: has {unknown}")
     read = _Sizes(path, config)
     heads, hidden = read("num_attention_heads"), read("hidden_size")
     experts = read("n_routed_experts", "num_local_experts", "num_experts", default=1)

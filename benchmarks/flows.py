@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from statistics import median
@@ -18,7 +17,7 @@ from benchmark_tables import Table, say
 from flow_rivals import Flow, FlowTimes, heapq_loop, simpy_processes
 
 import ddlsched
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.real.testbed.measuring import Pinned
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
@@ -44,23 +43,12 @@ def draw_flows(*, num_jobs: int, num_servers: int, seed: int = 1) -> list[Flow]:
     return flows
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnItsServers:
-    """Each job on a free GPU of each of its servers."""
-
-    flows: Sequence[Flow]
-
-    def place(self, job: JobView, cluster: ClusterView) -> list[GpuId]:
-        """Return the job's GPUs."""
-        return [min(cluster.gpus_of(server), key=cluster.num_residents) for server in self.flows[job.number].servers]
-
-
 def simulate_flows(flows: Sequence[Flow], *, num_servers: int, iterations: int, contention: str) -> FlowTimes:
     """Run the scenario with ddlsched."""
     result = ddlsched.simulate(
         ddlsched.Workload.of([_job(number, flow, iterations) for number, flow in enumerate(flows)]),
         ddlsched.Cluster(num_servers=num_servers, gpus_per_server=GPUS_PER_SERVER),
-        placement=OnItsServers(flows=flows),
+        placement=Pinned(servers={str(number): flow.servers for number, flow in enumerate(flows)}),
         communication="bounded-overlap:limit=1000000",
         contention=contention,
     )

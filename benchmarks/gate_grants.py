@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import socket
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from ddlsched.policies.network_views import TransferState
 from ddlsched.real.gate.gate import Gate
 from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
 from ddlsched.real.gate.loop import ChannelRank
+from ddlsched.real.testbed.measuring import Pinned
 from ddlsched.real.testbed.settings import gate_settings
 from ddlsched.real.wire.channel import Channel
 
@@ -72,7 +72,8 @@ def measured(num_jobs: int, policies: dict[str, Any]) -> tuple[np.ndarray, np.nd
     crew, sizes = Sockets(), [RANKS // num_jobs] * num_jobs
     step = {"forward_s": 0.1, "backward_s": 0.1, "message_bytes": 1e6}
     jobs = workload_of(gpus=sizes, iterations=10**6, gpu_memory_mb=20_000, **step)
-    gate = Gate(jobs, gate_settings(cluster, placement=OneAServer(), **policies), crew, lambda _: None)
+    placement = Pinned(servers={job.job_id: range(job.num_gpus) for job in jobs})
+    gate = Gate(jobs, gate_settings(cluster, placement=placement, **policies), crew, lambda _: None)
     gate.decide(0)
     for rank in list(gate.seats):
         gate.hear(rank, {"say": "grouped"}, 0)
@@ -106,15 +107,6 @@ def settle(gate: Gate, job: LiveJob, task: int) -> None:
             for rank in other.job.ranks:
                 gate.hear(rank, message, 0)
         gate.decide(0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OneAServer:
-    """A GPU of each server, the least used."""
-
-    def place(self, job: Any, cluster: Any) -> list[int]:
-        """Return one GPU of each server."""
-        return [min(cluster.gpus_of(server), key=cluster.num_residents) for server in range(job.num_gpus)]
 
 
 def main() -> None:

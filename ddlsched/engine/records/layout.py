@@ -59,6 +59,7 @@ _INTEGERS = {
         "wake_address examine_address group_address shares_address choosing_address"
     ),
     "job": (
+        # what every event reads, together in the processor's cache
         "remaining_service_ns steps_left lockstep num_gpus first_task rank iterations_left shared_gpus "
         # fixed
         "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
@@ -198,28 +199,6 @@ _FLOATS = {
     "path": "latency_s",
     "slice": "rate",
 }
-_TOGETHER = {
-    # what events read, then leaps
-    "job": (
-        "remaining_service_ns steps_left lockstep num_gpus first_task rank iterations_left shared_gpus "
-        "active_transfers waiting_transfers running_workers since_ns computing_ns gpu_wait_ns communicating_ns "
-        "network_wait_ns next_member ahead_ns measured_ns stretch_work iteration_work leap_carry first_transfer "
-        "num_transfers stretch_gpu_wait_ns stretch_communicating_ns stretch_network_wait_ns stretch_key iteration_ns "
-        "first_worker num_tasks num_linked"
-    ),
-    # what the filling reads
-    "transfer": (
-        "first_entry num_binding step level weight new_rate uneven state job task num_entries rate ns_per_byte "
-        "bytes_left latency_left_ns since_ns"
-    ),
-    "link": (
-        "head count touched fill_stamp cursor last_step num_unfilled free unfilled fill_level taken_share tied_share "
-        "first_taken folded first_filled stale due_place due_level due_share due_lead due_follower own_share asleep "
-        "covered"
-    ),
-    "entry": "link transfer next previous next_filled previous_filled share units",
-}
-"""What is read together lies together, in the processor's cache."""
 
 
 def make_records(kind: str, count: int) -> Records:
@@ -234,8 +213,7 @@ def _dtype(kind: str) -> np.dtype[Any]:
     if kind == "job":  # and what only policies see
         for field in fields_of(JobView).values():
             fields.setdefault(field.record, np.float64 if "float" in field.kind else np.int64)
-    together = {name: fields[name] for name in _TOGETHER.get(kind, "").split()}
-    return np.dtype([*(together | fields).items()])
+    return np.dtype([*fields.items()])
 
 
 class Columns:

@@ -89,7 +89,7 @@ def build_state(
         filling=_filling(1),
         slices=make_records("slice", num_slices),
         samples=make_records("sample", _SAMPLES + 1),
-        foreseen=make_records("foresight", _SAMPLES),
+        foreseen=make_records("foresight", _SAMPLES + 2),
         successors=np.array(arrays.successors, np.int64),
         members=np.zeros(0, np.int64),
         pending=pending,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.loop.samples import settled
 from ddlsched.engine.loop.skipping.period_snapshots import num_simulated, simulated_worker
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import NEVER, TransferState
@@ -46,33 +47,24 @@ def component_now(s: State, root: int, time_ns: int) -> tuple[int, int, int, int
 
 
 @njit
-def sees(s: State, root: int, period_ns: int) -> bool:
-    """Whether the period that has just ended was looked at from its beginning."""
-    job = s.jobs[root]
-    return job.num_phases > 0 and job.phases_from_ns + period_ns == s.run[0].now_ns and job.phases_ns == period_ns
-
-
-@njit
-def farthest_ns(run: Records, count: int) -> int:
-    """The time of the sample after so many to come."""
-    return min(run.next_sample_ns, np.int64(2e18)) + count * min(run.sample_step_ns, np.int64(1e15))
-
-
-@njit
-def seen_until_ns(s: State, root: int) -> int:
-    """The time of the first sample that was not looked at the phase of, or for which there is no room."""
-    job = s.jobs[root]
-    return min(job.samples_from_ns + job.num_phases * job.samples_step_ns, farthest_ns(s.run[0], len(s.foreseen) - 2))
+def seen_periods(s: State, root: int, period_ns: int, periods: int) -> int:
+    """Over how many of some periods the samples are known: if the one that has just ended was looked at, over most."""
+    run, job = s.run[0], s.jobs[root]
+    if job.num_phases > 0 and job.phases_from_ns + period_ns == run.now_ns and job.phases_ns == period_ns:
+        seen_ns = job.samples_from_ns + job.num_phases * job.samples_step_ns - run.now_ns
+        seen = min(periods, seen_ns // period_ns)
+        if settled(s, run.now_ns + seen * period_ns)[0] >= job.samples_step_ns:
+            return seen
+    return min(periods, (run.next_sample_ns - run.now_ns) // period_ns)
 
 
 @njit
 def look(s: State, root: int, until_ns: int, period_ns: int) -> None:
-    """Have the period that begins now looked at, at the phases of the samples until a time."""
+    """Have the period that begins now looked at, at the phases of the samples until a time that are left then."""
     run, job = s.run[0], s.jobs[root]
-    until_ns = min(until_ns, farthest_ns(run, len(s.foreseen) - 2))
-    job.num_phases = max((until_ns - run.next_sample_ns) // run.sample_step_ns + 1, 0)
+    job.samples_step_ns, job.samples_from_ns = settled(s, until_ns)
+    job.num_phases = max((until_ns - 1 - job.samples_from_ns) // job.samples_step_ns + 1, 0)
     job.phases_from_ns, job.phases_ns, job.looks_ns = run.now_ns, period_ns, run.now_ns - 1
-    job.samples_from_ns, job.samples_step_ns = run.next_sample_ns, run.sample_step_ns
     job.computed_before_ns = component_now(s, root, run.now_ns)[0]
     next_look(s, job)
 
@@ -139,7 +131,7 @@ def foresee(s: State, root: int, periods: int) -> None:
         run.busy_ns -= added_ns
         if last:
             return
-        if ahead % run.sample_step_ns == 0:
+        if until_ns >= run.next_sample_ns and ahead % run.sample_step_ns == 0:
             record.running += s.snapshots[job.phases + WORDS * place + 1] - sending
             record.waiting += s.snapshots[job.phases + WORDS * place + 2] - waiting
         before_ns, handed_ns = until_ns, done_ns

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.loop.skipping.dormant_progress import dormant_busy_ns, dormant_sending
+from ddlsched.engine.loop.skipping.foreseen import forget_foreseen, merge_samples
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import NEVER
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records.layout import State
 
 
 @njit
@@ -55,55 +56,3 @@ def take_foreseen(s: State) -> None:
     for place in range(len(s.foreseen) - 1):
         s.foreseen[place] = s.foreseen[place + 1]
     forget_foreseen(s.foreseen[len(s.foreseen) - 1])
-
-
-@njit
-def forget_foreseen(record: Records) -> None:
-    record.busy_ns, record.running, record.waiting = 0.0, 0, 0
-
-
-@njit
-def settled(s: State, until_ns: int) -> tuple[int, int]:
-    """How far samples are apart once a time is reached, and when the next of those is that are left then."""
-    run = s.run[0]
-    taken, step_ns, next_ns = run.num_samples, run.sample_step_ns, run.next_sample_ns
-    while taken + max((until_ns - 1 - next_ns) // step_ns + 1, 0) > len(s.samples) - 1:
-        next_ns += step_ns if taken % 2 == 0 else 0
-        taken, step_ns = taken // 2, 2 * step_ns
-    return step_ns, next_ns
-
-
-@njit
-def settle_samples(s: State, until_ns: int) -> None:
-    """Take samples as seldom from now on as when a time is reached, which is sure to be."""
-    step_ns = settled(s, until_ns)[0]
-    while s.run[0].sample_step_ns < step_ns:
-        merge_samples(s)
-
-
-@njit
-def merge_samples(s: State) -> None:
-    """Make one of every two samples, and take half as many from now on; one left over joins the next."""
-    run = s.run[0]
-    odd = run.num_samples % 2
-    for place in range(run.num_samples // 2):
-        busy_ns = s.samples[2 * place].busy_ns
-        s.samples[place] = s.samples[2 * place + 1]
-        s.samples[place].busy_ns += busy_ns
-    if odd == 1:
-        run.busy_ns += s.samples[run.num_samples - 1].busy_ns
-    else:
-        run.next_sample_ns += run.sample_step_ns
-    for place in range(len(s.foreseen)):
-        last = 2 * place + 1 - odd
-        busy_ns = 0.0
-        for other in range(max(last - 1, 0), min(last + 1, len(s.foreseen))):
-            busy_ns += s.foreseen[other].busy_ns
-            s.foreseen[other].busy_ns = 0.0
-        if last < len(s.foreseen):
-            s.foreseen[place] = s.foreseen[last]
-        else:
-            forget_foreseen(s.foreseen[place])
-        s.foreseen[place].busy_ns = busy_ns
-    run.num_samples //= 2
-    run.sample_step_ns *= 2

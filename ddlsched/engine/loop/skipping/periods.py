@@ -6,9 +6,8 @@ import numpy as np
 
 from ddlsched.engine.loop.order import write_key
 from ddlsched.engine.loop.policy_calls import call_policy
-from ddlsched.engine.loop.samples import settle_samples
 from ddlsched.engine.loop.skipping.components import find_components
-from ddlsched.engine.loop.skipping.foreseen import foresee, look, seen_periods
+from ddlsched.engine.loop.skipping.foreseen import foresee, look, seen_periods, settle_samples
 from ddlsched.engine.loop.skipping.measuring import forget_stretch
 from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, walk
 from ddlsched.engine.loop.skipping.quiet import calm_until_ns, quiet_until_ns

@@ -133,7 +133,7 @@ class TupleTraffic:
         self._width = network.cards * (1 if inside is None else inside.servers)
         self._ranks_of: dict[bytes, tuple[Rank, ...]] = {}
         self._lying: dict[int, tuple[Tuples, list[_Lying]]] = {}
-        self._forms: dict[tuple[int | bytes, ...], list[list[_Form]]] = {}
+        self._forms: dict[tuple[object, ...], list[list[_Form]]] = {}
 
     def of(self, kind: str, algorithm: Any, message_bytes: float, tuples: Tuples) -> SentByTuples:
         """Return what each tuple puts on links."""

@@ -213,7 +213,7 @@ class KueueRun:
                     late[leaf] += 1
                     ahead[leaf] = [(turn + 1, each) for turn, each in ahead[leaf]]
         if self._has_changed:
-            return {leaf: cycle + 1 - late[leaf] for leaf in silent}
+            return {leaf: cycle + 1 - late[leaf] for leaf in left if leaf in silent}
         return {} if hopeful is None else dict.fromkeys(left)
 
     def _is_settled(self, hopeful: dict[int, QuotaNode] | None) -> bool:

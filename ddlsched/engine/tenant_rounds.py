@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -74,8 +74,10 @@ class TenantRounds:
         self._reasons: dict[int, str] = {}
         self._freed, self._num_there, self._started = 0, 0, False
         self._unit_of: dict[str, np.ndarray] = {}
-        self._room: dict[tuple[str, int], np.ndarray] = {}
-        """How many eligible GPUs each unit of a level has, by it and the memory that they must have free."""
+        self._eligible: dict[int, np.ndarray] = {}
+        """The eligible GPUs, by the memory that must be free, until somebody starts or stops."""
+        self._room: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
+        """How many eligible GPUs each unit of a level has, and the most; by it and the memory that must be free."""
         self._next_capacity_ns = -1  # not looked at yet
         self._no_place: set[tuple[Size, str]] = set()
         self.refused: list[Refused] = []
@@ -151,8 +153,8 @@ class TenantRounds:
     def _carry_out(self) -> list[int]:
         """Carry out the policy's answers; return who stopped, by number."""
         stopped: list[int] = []
-        self._room.clear()
-        new, cluster = set[int](), self._placing.view()
+        self._forget_room()
+        new, cluster = set[int](), self._placing.view().looked_up_once(self._eligible)
         for answer in self._policies.admit_jobs(self._view(), cluster, new):
             if isinstance(answer, NotAdmitted):
                 self._note_refusal(answer.job.number, answer.reason)
@@ -181,6 +183,10 @@ class TenantRounds:
             self._no_place.add((size, answer.kind))
         return gpus
 
+    def _forget_room(self) -> None:
+        self._eligible.clear()
+        self._room.clear()
+
     def _have_room(self, job: JobView, size: Size, victims: Sequence[JobView], cluster: ClusterView) -> bool:
         """Return whether some unit of each level that a job requires has enough GPUs, with those of victims.
 
@@ -193,11 +199,13 @@ class TenantRounds:
             units = self._unit_of[level]
             if (level, memory_bytes) not in self._room:
                 there = units[cluster.eligible(job)]
-                self._room[level, memory_bytes] = np.bincount(there, minlength=int(units.max()) + 1)
-            room = self._room[level, memory_bytes]
-            if room.max() < num_gpus:
-                freed = Counter(units[[gpu for job in victims for gpu in job.gpus]].tolist()) if victims else {}
-                if max((room.item(unit) + more for unit, more in freed.items()), default=0) < num_gpus:
+                room = np.bincount(there, minlength=int(units.max()) + 1)
+                self._room[level, memory_bytes] = room, room.max().item()
+            room, most = self._room[level, memory_bytes]
+            if most < num_gpus:
+                freed = np.fromiter(chain.from_iterable(victim.gpus for victim in victims), np.int64)
+                more = np.bincount(units[freed], minlength=len(room))
+                if (room + more).max() < num_gpus:
                     return False
         return True
 
@@ -224,7 +232,7 @@ class TenantRounds:
         self._quotas[queue].add(answer.kind, holding.num_gpus)
         self._policies.check_quotas(self._quotas[queue], answer, self._state.now_s)
         self._placing.put(number, gpus)
-        self._room.clear()
+        self._forget_room()
         self._started = True
         return [victim.job.number for victim in answer.victims]
 

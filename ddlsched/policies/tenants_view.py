@@ -246,7 +246,8 @@ class TenantsView(View):
     """What each may use and uses."""
     pending: PendingJobs
     """The jobs that wait."""
-    _holdings: Mapping[int, HeldQuota]
+    holdings: Mapping[int, HeldQuota]
+    """What running jobs hold, by their numbers."""
     _by_queue: Mapping[str, RunningJobs]
     now_ns: int
     """Simulated time, nanoseconds."""
@@ -260,7 +261,7 @@ class TenantsView(View):
 
     def holding(self, number: int) -> HeldQuota | None:
         """Return what a running job holds, by its number; None if it does not run."""
-        return self._holdings.get(number)
+        return self.holdings.get(number)
 
     def running(self, queue: str) -> list[HeldQuota]:
         """Return the running jobs of a queue, in the order in which they started."""

@@ -133,7 +133,7 @@ class Rooms:
     def _amounts(self, level: int) -> np.ndarray:
         """Return numbers by which the domains of a level are ordered: by slices, those of equal ones by pods."""
         pods, slices = self._pods[level], self._slices[level]
-        amounts = slices * (int(pods.max()) + 1) + pods
+        amounts: np.ndarray = slices * (int(pods.max()) + 1) + pods
         return amounts.astype(np.int16) if amounts.max() < 2**15 else amounts  # which are sorted by their digits
 
     def _domain(self, level: int, place: int) -> Domain:

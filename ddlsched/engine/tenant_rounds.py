@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -73,9 +74,7 @@ class TenantRounds:
         self._gpus_of_kind: dict[str, np.ndarray] = {}
         self._reasons: dict[int, str] = {}
         self._freed, self._num_there, self._started = 0, 0, False
-        self._unit_of: dict[str, np.ndarray] = {}
-        self._eligible: dict[int, np.ndarray] = {}
-        """The eligible GPUs, by the memory that must be free, until somebody starts or stops."""
+        self._unit_of = cache(placing.view().units)
         self._room: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
         """How many eligible GPUs each unit of a level has, and the most; by it and the memory that must be free."""
         self._next_capacity_ns = -1  # not looked at yet
@@ -153,15 +152,17 @@ class TenantRounds:
     def _carry_out(self) -> list[int]:
         """Carry out the policy's answers; return who stopped, by number."""
         stopped: list[int] = []
-        self._forget_room()
-        new, cluster = set[int](), self._placing.view().looked_up_once(self._eligible)
+        self._room.clear()
+        new, cluster = set[int](), self._placing.view()
+        now = cluster.looked_up_once()
         for answer in self._policies.admit_jobs(self._view(), cluster, new):
             if isinstance(answer, NotAdmitted):
                 self._note_refusal(answer.job.number, answer.reason)
-            elif (gpus := self._gpus_for(answer, cluster)) is None:
+            elif (gpus := self._gpus_for(answer, now)) is None:
                 self._note_refusal(answer.job.number, _NO_PLACE)
             else:
                 stopped += self._start(answer, gpus)
+                now = cluster.looked_up_once()
                 new.add(answer.job.number)
         return stopped
 
@@ -183,10 +184,6 @@ class TenantRounds:
             self._no_place.add((size, answer.kind))
         return gpus
 
-    def _forget_room(self) -> None:
-        self._eligible.clear()
-        self._room.clear()
-
     def _have_room(self, job: JobView, size: Size, victims: Sequence[JobView], cluster: ClusterView) -> bool:
         """Return whether some unit of each level that a job requires has enough GPUs, with those of victims.
 
@@ -194,9 +191,7 @@ class TenantRounds:
         """
         num_gpus, memory_bytes, required_levels = size[:3]
         for level in whole_levels(required_levels):
-            if level not in self._unit_of:
-                self._unit_of[level] = cluster.units(level)
-            units = self._unit_of[level]
+            units = self._unit_of(level)
             if (level, memory_bytes) not in self._room:
                 there = units[cluster.eligible(job)]
                 room = np.bincount(there, minlength=int(units.max()) + 1)
@@ -232,7 +227,7 @@ class TenantRounds:
         self._quotas[queue].add(answer.kind, holding.num_gpus)
         self._policies.check_quotas(self._quotas[queue], answer, self._state.now_s)
         self._placing.put(number, gpus)
-        self._forget_room()
+        self._room.clear()
         self._started = True
         return [victim.job.number for victim in answer.victims]
 

@@ -144,8 +144,9 @@ class ClusterView(View):
 
         return replace(self, _eligible=eligible)
 
-    def looked_up_once(self, known: dict[int, np.ndarray]) -> ClusterView:
-        """Return the same, which keeps the eligible GPUs by memory; who gives or takes GPUs clears ``known``."""
+    def looked_up_once(self) -> ClusterView:
+        """Return the same, which keeps the eligible GPUs by memory: until somebody is given GPUs, or gives them up."""
+        known: dict[int, np.ndarray] = {}
 
         def eligible(memory_bytes: int) -> np.ndarray:
             if memory_bytes not in known:
@@ -173,7 +174,7 @@ class ClusterView(View):
             return np.union1d(there, freed[free_bytes[freed] >= memory_bytes])
 
         gpus = SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents)
-        return replace(self, _gpus=gpus, _eligible=eligible).looked_up_once({})
+        return replace(self, _gpus=gpus, _eligible=eligible).looked_up_once()
 
     def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
         """Return the time of an all-reduce that shares no link, by the run's contention model, seconds.

@@ -193,14 +193,12 @@ class TenantRounds:
         for level in whole_levels(required_levels):
             units = self._unit_of(level)
             if (level, memory_bytes) not in self._room:
-                there = units[cluster.eligible(job)]
-                room = np.bincount(there, minlength=int(units.max()) + 1)
+                room = np.bincount(units[cluster.eligible(job)], minlength=int(units.max()) + 1)
                 self._room[level, memory_bytes] = room, room.max().item()
             room, most = self._room[level, memory_bytes]
             if most < num_gpus:
                 freed = np.fromiter(chain.from_iterable(victim.gpus for victim in victims), np.int64)
-                more = np.bincount(units[freed], minlength=len(room))
-                if (room + more).max() < num_gpus:
+                if (room + np.bincount(units[freed], minlength=len(room))).max() < num_gpus:
                     return False
         return True
 

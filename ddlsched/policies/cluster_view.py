@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Literal, TypeAlias
 
@@ -146,14 +147,7 @@ class ClusterView(View):
 
     def looked_up_once(self) -> ClusterView:
         """Return the same, which keeps the eligible GPUs by memory: until somebody is given GPUs, or gives them up."""
-        known: dict[int, np.ndarray] = {}
-
-        def eligible(memory_bytes: int) -> np.ndarray:
-            if memory_bytes not in known:
-                known[memory_bytes] = self._eligible(memory_bytes)
-            return known[memory_bytes]
-
-        return replace(self, _eligible=eligible)
+        return replace(self, _eligible=cache(self._eligible))
 
     def without(self, jobs: Iterable[JobView]) -> ClusterView:
         """Return the cluster as if some running jobs had left; loads and residents stay those of now."""

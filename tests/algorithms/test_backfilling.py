@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from jobs_by_hand import data_parallel_job
-from strategies import examples
+from tiers import examples
 
 from algorithms.placement.backfilling import Backfilling
 from algorithms.placement.conservative_backfill import ConservativeBackfill
@@ -325,7 +325,7 @@ def earliest_s(now_s: float, ends_s: list[float], gpus: int) -> float:
 
 
 @given(queues())
-@hypothesis_settings(max_examples=examples(60))
+@hypothesis_settings(max_examples=examples(60, by_default=15))
 def test_easy_with_exact_limits_never_starts_the_first_later_than_its_reservation(jobs):
     seen: list[Any] = []
     started = starts(Watched(policy=EASY, seen=seen), *jobs)
@@ -335,7 +335,7 @@ def test_easy_with_exact_limits_never_starts_the_first_later_than_its_reservatio
 
 
 @given(queues(most_wrong=2.5))
-@hypothesis_settings(max_examples=examples(60))
+@hypothesis_settings(max_examples=examples(60, by_default=15))
 def test_conservative_never_starts_a_job_later_than_any_reservation_it_had(jobs):
     seen: list[Any] = []
     started = starts(Watched(policy=CONSERVATIVE, seen=seen), *jobs)
@@ -347,7 +347,7 @@ def test_conservative_never_starts_a_job_later_than_any_reservation_it_had(jobs)
 
 
 @given(queues())
-@hypothesis_settings(max_examples=examples(20))
+@hypothesis_settings(max_examples=examples(20, by_default=8))
 def test_conservative_with_exact_limits_starts_a_job_as_if_nobody_came_after_it(jobs):
     started = starts(CONSERVATIVE, *jobs)
     for count in range(1, len(jobs)):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
-from strategies import examples
+from tiers import examples
 
 import ddlsched
 from algorithms.allocation.elastic_scaling import ElasticScaling, analyse, best_counts, packed

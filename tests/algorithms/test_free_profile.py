@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from runs_of_settings import run_engine
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 from algorithms.placement import conservative_backfill
 from algorithms.placement.conservative_backfill import NEVER, ConservativeBackfill, FreeProfile

@@ -24,9 +24,9 @@ from strategies import (
     USERS_COMMUNICATIONS,
     USERS_ORDERS,
     Setting,
-    examples,
     settings,
 )
+from tiers import examples
 
 import ddlsched
 from ddlsched.engine import build, driver
@@ -96,7 +96,7 @@ def test_every_communication_policy_that_is_drawn_is_compiled(communication: Any
 
 
 @given(st.one_of(*CONTENTION.values()))
-@hypothesis_settings(max_examples=20)
+@hypothesis_settings(max_examples=examples(20, by_default=20))
 def test_every_contention_model_that_is_drawn_is_compiled(contention: Any) -> None:
     assert forms_of("srsf", "adadual", contention).all_compiled
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from runs_of_settings import run_engine
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage

@@ -185,6 +185,7 @@ print(time.process_time() - begin)
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_loads_what_the_first_one_compiled_in_a_fraction_of_its_time(tmp_path):
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("NUMBA_CACHE_DIR", None)

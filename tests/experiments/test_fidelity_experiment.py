@@ -249,6 +249,7 @@ def testbed(monkeypatch: pytest.MonkeyPatch) -> SimulatedTestbed:
 QUICK = ["--quick", "--out"]
 
 
+@pytest.mark.slow
 def test_all_runs_are_made_and_the_tables_printed(
     testbed: SimulatedTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from policies_of_users import LateIterations
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.cluster import Server

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from jobs_by_hand import data_parallel_job
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage

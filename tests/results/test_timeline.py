@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from jobs_by_hand import Fixed, data_parallel_job
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 import ddlsched
 from ddlsched import AllReduceTask, Cluster, ComputeTask, InputError, IterationDag, Job, Workload

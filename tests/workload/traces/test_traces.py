@@ -22,6 +22,7 @@ from command_line import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measurements import DATA, needs_data
+from tiers import examples
 from trace_counts import counts
 
 import ddlsched
@@ -463,7 +464,7 @@ CELLS = st.one_of(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rows=st.lists(st.lists(CELLS, min_size=3, max_size=5), max_size=8))
 def test_whatever_a_table_holds_each_line_is_a_job_or_refused(
     tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]

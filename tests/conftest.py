@@ -33,7 +33,7 @@ def pytest_configure(config) -> None:
     """Begin to compile the event loop, once, while parallel test processes look for their tests."""
     tiers.thorough = "not slow" not in config.option.markexpr
     # The same examples at every run, so that a failure is there for everybody; FUZZ=N tries N new ones.
-    settings = {"deadline": None, "derandomize": not tiers.FUZZ, "max_examples": tiers.examples(40)}
+    settings = {"deadline": None, "derandomize": not tiers.FUZZ, "max_examples": tiers.examples(40, by_default=15)}
     hypothesis.settings.register_profile("ours", **settings)
     hypothesis.settings.load_profile("ours")
     default_signals()

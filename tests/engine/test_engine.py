@@ -128,6 +128,7 @@ def test_agrees_with_every_golden_case() -> None:
     assert len(golden_cases()) == 224
 
 
+@pytest.mark.slow
 def test_agrees_with_itself_without_compilation() -> None:
     """NUMBA_DISABLE_JIT=1 runs the same code as plain Python."""
     program = (

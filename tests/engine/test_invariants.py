@@ -171,7 +171,7 @@ DEMANDS = (
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(38))
+@hypothesis_settings(max_examples=examples(38, by_default=10))
 def test_runs_meet_all_demands(setting: Setting) -> None:
     result = recorded(setting)
     for demand in DEMANDS:

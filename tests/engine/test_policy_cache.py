@@ -209,6 +209,7 @@ print(sources_stamp(), sum(stats.cache_hits.values()), sum(stats.cache_misses.va
 """
 
 
+@pytest.mark.slow
 def test_the_loop_is_compiled_anew_when_any_of_its_files_changes(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "ddlsched", ignore=shutil.ignore_patterns("__pycache__"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}

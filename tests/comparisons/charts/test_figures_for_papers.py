@@ -140,6 +140,7 @@ def test_item_22_name_is_what_tables_call_a_policy(tmp_path: Path):
     assert "--name: is given 1 times for 3 policies; expected one for each --scheduler" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_item_23_the_page_on_figures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     page = (Path(__file__).parents[3] / "docs" / "paper_figures.md").read_text(encoding="utf-8")
     program = page.split("```python\n")[1].split("```")[0]

@@ -586,6 +586,7 @@ def real_reports() -> dict[str, dict[str, Any]]:
 
 
 @real_traces
+@pytest.mark.slow
 def test_real_traces_have_their_published_numbers_of_jobs(real_reports: dict[str, dict[str, Any]]) -> None:
     assert {pattern: (row["rows"], row["refused"]) for pattern, row in real_reports.items()} == REAL_ROWS
     for row in real_reports.values():
@@ -593,6 +594,7 @@ def test_real_traces_have_their_published_numbers_of_jobs(real_reports: dict[str
 
 
 @real_traces
+@pytest.mark.slow
 def test_real_jobs_are_off_by_half_an_iteration_at_most(real_reports: dict[str, dict[str, Any]]) -> None:
     for pattern, row in real_reports.items():
         told = row["alone_less_duration"]
@@ -602,6 +604,7 @@ def test_real_jobs_are_off_by_half_an_iteration_at_most(real_reports: dict[str, 
 
 
 @real_traces
+@pytest.mark.slow
 def test_itp_has_ten_clusters_and_the_gpu_hours_its_readme_states(real_reports: dict[str, dict[str, Any]]) -> None:
     row = real_reports["microsoft-elasticflow-traces/raw-traces.tar.gz"]
     assert len(row["files"]) == 10

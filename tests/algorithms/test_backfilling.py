@@ -273,8 +273,9 @@ def test_errors_are_log_normal_with_the_stated_spread_and_the_same_for_a_job_whe
     cluster = Cluster(num_servers=4, gpus_per_server=4)
     begun = [Backfilling(EasyBackfill(error_sigma=0.5), cluster, np.random.default_rng(3)) for _ in range(2)]
     jobs = [job_view(number=number, iterations=1000, message_bytes=0.0) for number in range(2000)]
+    view = cluster_view()
     estimates = [
-        [one._expected_run_ns(each, cluster_view()) for each in order]
+        [one._expected_run_ns(each, view) for each in order]
         for one, order in zip(begun, (jobs, jobs[::-1]), strict=True)
     ]
     assert estimates[0] == estimates[1][::-1]

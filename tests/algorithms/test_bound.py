@@ -53,7 +53,7 @@ def workloads(draw, most_jobs: int, most_gpus: int) -> Workload:
 
 
 @given(workloads(most_jobs=3, most_gpus=4))
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(12, by_default=5), deadline=None)
 def test_it_is_below_the_exact_optimum(workload):
     found = optimum(workload, TWO, contention=MODEL, unit_s=UNIT_S)
     assert found.proven  # the slowest of 40 took 0.2 s of CPU
@@ -64,7 +64,7 @@ def test_it_is_below_the_exact_optimum(workload):
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.get("scheduler", policy.get("order")))
 @pytest.mark.parametrize(("topology", "contention"), [("star", MODEL), ("leaf-spine:servers_per_leaf=2", MaxMin())])
 @given(workloads(most_jobs=8, most_gpus=8))
-@settings(max_examples=examples(8), deadline=None)
+@settings(max_examples=examples(8, by_default=3), deadline=None)
 def test_it_is_below_every_policy(policy, exclusive, topology, contention, workload):
     if not exclusive and policy["placement" if "placement" in policy else "scheduler"] == "hived":
         return  # needs exclusive GPUs

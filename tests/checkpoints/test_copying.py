@@ -50,7 +50,7 @@ def _longest_row(parts: tuple[Copy, ...]) -> int:
     return max(max(part.write.strides, default=1) for part in parts)
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(25, by_default=8))
 @given(data=st.data(), most_elements=st.sampled_from((1, 3, 8, 1000)))
 def test_chunks_of_any_tensors(data: st.DataObject, most_elements: int) -> None:
     old = data.draw(odd_collections())

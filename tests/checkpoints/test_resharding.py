@@ -78,7 +78,7 @@ def test_transformers_survive_any_change_and_back(data: st.DataObject, buffer_by
     assert_round_trip(old, data.draw(under(old)), buffer_bytes)
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(15, by_default=6))
 @given(data=st.data(), buffer_bytes=st.sampled_from((8, 100, 1 << 20)))
 def test_any_tensors_survive_any_change_and_back(data: st.DataObject, buffer_bytes: int) -> None:
     old = data.draw(odd_collections())

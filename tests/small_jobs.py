@@ -61,13 +61,19 @@ def stored(folder: Path, collection: TensorCollection, **known: object) -> dict[
 
 def assert_holds(folder: Path, wholes: dict[str, Array]) -> None:
     """Assert that a checkpoint's whole tensors are these, bit by bit."""
+    found = read_whole(folder)
+    assert set(found) == set(wholes)
+    for name, whole in wholes.items():
+        assert found[name].tobytes() == whole.tobytes(), name
+
+
+def read_whole(folder: Path) -> dict[str, Array]:
+    """Return a checkpoint's whole tensors; the header of a file is read once, not for each tensor."""
     checkpoint, place = Checkpoint.read(folder), location_of(folder)
-    assert set(checkpoint.collection.by_name) == set(wholes)
     entries = functools.cache(functools.partial(Checkpoint.entries, checkpoint, place))
-    with pytest.MonkeyPatch.context() as patch:  # the header of a file is read once, not for each tensor
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoint, "entries", lambda _, __, rank: entries(rank))
-        for name, whole in wholes.items():
-            assert whole_tensor(checkpoint, place, name).tobytes() == whole.tobytes(), name
+        return {name: whole_tensor(checkpoint, place, name) for name in checkpoint.collection.by_name}
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -38,6 +38,7 @@ def event_loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("scheduler", OVERLAP_LIMIT)
+@pytest.mark.slow
 def test_event_loop_in_cpp_has_the_finish_times_of_the_engine(event_loop: Path, scheduler: str) -> None:
     workload = ddlsched.microsoft_160(seed=1, scale=0.005)
     ours = ddlsched.simulate(workload, scheduler=scheduler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +84,8 @@ def simulate(workload: Workload | str | Path, cluster: Cluster | None = None, **
     if isinstance(workload, str | Path):
         workload = workload_of(str(workload), given["seed"])
     if not isinstance(workload, Workload):
-        raise InputError(f"workload is {workload!r}; expected a Workload, or a file or generator such as 'jobs.csv'")
+        expected = "a Workload (Workload.of(jobs) makes one of Job objects), or a file or generator such as 'jobs.csv'"
+        raise InputError(f"workload is {reprlib.repr(workload)}; expected {expected}")
     workload = drawn(workload, given["draw"])
     cluster = cluster_of(cluster, given)
     _refuse_options(workload, given)
@@ -109,7 +111,7 @@ def cluster_of(cluster: Cluster | None, given: RunOptions) -> Cluster:
     further, table = _without_none(fields), given.get("server_table")
     if cluster is not None:
         if not isinstance(cluster, Cluster):
-            raise InputError(f"cluster is {cluster!r}; expected ddlsched.Cluster(...)")
+            raise InputError(f"cluster is {reprlib.repr(cluster)}; expected ddlsched.Cluster(...)")
         if told := [*servers, *([] if table is None else ["server_table"])]:
             raise InputError(f"{', '.join(told)} and cluster= both say what the servers are; expected one of the two")
         return replace(cluster, **further) if further else cluster

@@ -26,6 +26,7 @@ __all__ = [
     "fit_constants",
     "fit_link",
     "fit_rows",
+    "log_ratios",
     "mean_error",
 ]
 
@@ -108,12 +109,12 @@ def fit_rows(frames: Sequence[pd.DataFrame], weights: Sequence[np.ndarray] | Non
 
     counted = np.sqrt(np.concatenate(weights)) if weights is not None else 1.0
 
-    def log_ratios(values: Mapping[str, float]) -> np.ndarray:
+    def counted_ratios(values: Mapping[str, float]) -> np.ndarray:
         fitted = _fitted(values)
-        ratios: np.ndarray = counted * np.concatenate([_log_ratio(frame, fitted) for frame in frames])
+        ratios: np.ndarray = counted * np.concatenate([log_ratios(frame, fitted) for frame in frames])
         return ratios
 
-    return _fitted(fit_constants(log_ratios, PRIORS, tolerance=_TOLERANCE))
+    return _fitted(fit_constants(counted_ratios, PRIORS, tolerance=_TOLERANCE))
 
 
 def fit_constants(
@@ -144,7 +145,8 @@ def _fitted(values: Mapping[str, float]) -> Fitted:
     return Fitted(Efficiency(**constants), network)
 
 
-def _log_ratio(frame: pd.DataFrame, fitted: Fitted) -> np.ndarray:
+def log_ratios(frame: pd.DataFrame, fitted: Fitted) -> np.ndarray:
+    """Return the logs of predicted over measured times."""
     step_ms = 1e3 * estimate_rows(frame, fitted.machine(frame["gpus"].to_numpy())).step_s
     ratio: np.ndarray = np.log(step_ms / frame["iteration_ms"].to_numpy())
     return ratio
@@ -152,4 +154,4 @@ def _log_ratio(frame: pd.DataFrame, fitted: Fitted) -> np.ndarray:
 
 def mean_error(frame: pd.DataFrame, fitted: Fitted) -> float:
     """Return the mean absolute error of the predicted times, relative to the measured ones."""
-    return float(np.abs(np.expm1(_log_ratio(frame, fitted))).mean())
+    return float(np.abs(np.expm1(log_ratios(frame, fitted))).mean())

@@ -48,7 +48,8 @@ def test_simulate_takes_what_the_command_line_takes(tmp_path: Path, result: ddls
         ({"cluster": "star"}, "cluster is 'star'; expected ddlsched.Cluster"),
         ({"topology": "stra"}, "no topology is named 'stra'.*Did you mean 'star'"),
         ({"workload": "nobody.csv"}, "nobody.csv"),
-        ({"workload": 3}, "workload is 3; expected a Workload, or a file or generator"),
+        ({"workload": 3}, r"workload is 3; expected a Workload \(Workload.of\(jobs\) makes one of Job objects\)"),
+        ({"workload": list(ddlsched.microsoft_160(seed=1))}, r"^workload is .{,250}; expected a Workload"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused_in_a_line(arguments: dict[str, object], said: str) -> None:

@@ -56,10 +56,10 @@ class Efficiency:
     crowded
         How many times as long launches take where eight GPUs or more split a matrix: their hosts wait for each other.
     collective_s
-        Lost with every collective of more than one GPU, beside its steps.
+        Lost with every collective of more than one GPU, and every send between stages, beside its steps.
     odd
-        How many times as long a product takes whose matrix has an odd number of columns (halves of words, which tensor
-        cores cannot load together).
+        How many times as long a product takes whose matrix has an odd number of columns: tensor cores load 16 bytes at
+        once if columns are aligned to them, else fewer.
     by_precision
         ``matrix`` for some precisions, by name; of their own peak.
     attention
@@ -269,7 +269,7 @@ def operations_s(
     passes = efficiency.sorting if operation.work == "dispatch" else 1.0
     moving_s = passes * operation.traffic_bytes / (bandwidth * efficiency.memory)
     started = np.where(np.asarray(operation.flops) > 0, operation.kernels, 0)
-    flops = operation.flops * np.where(operation.odd, efficiency.odd, 1.0)
+    flops = operation.flops * (1 + operation.odd * (efficiency.odd - 1))
     reached = gpu.peak(precision) * efficiency.share(operation.work, precision, operation.rows)
     computing_s = (flops + started * efficiency.half_flops) / reached
     cast = operation.work in ("matrix", "experts") and precision not in ("half", "single")

@@ -16,6 +16,12 @@ from ddlsched.training.estimate.models import LatentAttention, Transformer
 __all__ = ["read_configuration"]
 
 _MOST = 100_000_000
+_STATE_SPACES = ("hybrid_override_pattern", "layers_block_type", "mamba_num_heads")
+_UNMODELLED = dict.fromkeys(_STATE_SPACES, "layers of state spaces; expected a preset such as nemotron-3-nano") | {
+    "index_topk": "sparse attention with an indexer, which is not modelled; expected full or windowed attention",
+    "linear_num_value_heads": "gated delta nets, which are not modelled; expected full or windowed attention",
+    "linear_attn_config": "linear attention, which is not modelled; expected full or windowed attention",
+}
 
 
 def read_configuration(path: Path, *, sequence: int = 4096) -> Transformer:
@@ -25,7 +31,7 @@ def read_configuration(path: Path, *, sequence: int = 4096) -> Transformer:
     ------
     InputError
         The file cannot be read, lacks a size, or has one that is no whole number from 1; or it is of a model with
-        layers of state spaces, whose sizes have no common names.
+        layers that are not modelled or, as those of state spaces, have no common names.
     """
     try:
         given: Any = msgspec.json.decode(readable(path, "a config.json", read_bytes))
@@ -34,23 +40,28 @@ def read_configuration(path: Path, *, sequence: int = 4096) -> Transformer:
     if not isinstance(given, dict):
         raise InputError(f"{path}: is no configuration; expected an object with hidden_size, num_hidden_layers, ...")
     config = given.get("text_config", given)
-    if any(key in config for key in ("hybrid_override_pattern", "layers_block_type", "mamba_num_heads")):
-        raise InputError(f"{path}: has layers of state spaces; expected a preset such as nemotron-3-nano")
+    for key, unknown in _UNMODELLED.items():
+        if config.get(key) is not None:
+            raise InputError(f"{path}: has {unknown}")
     read = _Sizes(path, config)
     heads, hidden = read("num_attention_heads"), read("hidden_size")
     experts = read("n_routed_experts", "num_local_experts", "num_experts", default=1)
     inner = read("moe_intermediate_size", "intermediate_size")
-    shared = read("n_shared_experts", default=0) * inner
-    window = read("sliding_window", default=0) if config.get("use_sliding_window", True) else 0
+    layers, step = read("num_hidden_layers"), read("interleave_moe_layer_step", default=0)
+    # Llama 4 has a shared expert, and chunks of attention in three of four layers; half of a chunk is seen on average.
+    shared = inner if step else read("n_shared_experts", default=0) * inner
+    dense = layers - layers // step if step else read("first_k_dense_replace", default=0)
+    half_chunk = read("attention_chunk_size", default=0) // 2
+    window = half_chunk or (read("sliding_window", default=0) if config.get("use_sliding_window", True) else 0)
     return Transformer(
-        num_layers=read("num_hidden_layers"),
+        num_layers=layers,
         hidden=hidden,
         heads=heads,
         key_value_heads=read("num_key_value_heads", default=heads),
         head_width=read("head_dim", default=0),
         sequence=sequence,
         vocabulary=read("vocab_size"),
-        feed_forward=read("intermediate_size"),
+        feed_forward=read("intermediate_size_mlp", "intermediate_size"),
         gated=True,
         biases=bool(config.get("attention_bias", False)),
         learned_positions=False,
@@ -59,12 +70,12 @@ def read_configuration(path: Path, *, sequence: int = 4096) -> Transformer:
         fused_attention=True,
         latent=_latent(read) if config.get("kv_lora_rank") else None,
         window=window,
-        windowed_share=_windowed(config.get("layer_types")) if window else 0.0,
+        windowed_share=0.75 if half_chunk else _windowed(config.get("layer_types")) if window else 0.0,
         experts=experts,
         active_experts=read("num_experts_per_tok", "experts_per_token") if experts > 1 else 1,
         expert_inner=inner if experts > 1 else 0,
         shared_inner=read("shared_expert_intermediate_size", default=shared) if experts > 1 else 0,
-        dense_layers=read("first_k_dense_replace", default=0) if experts > 1 else 0,
+        dense_layers=dense if experts > 1 else 0,
         next_tokens=read("num_nextn_predict_layers", default=0),
     )
 

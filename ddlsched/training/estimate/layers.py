@@ -46,7 +46,8 @@ class Operation(NamedTuple):
     kernels
         How many are launched.
     odd
-        Whether the matrix of a product has an odd number of columns.
+        How badly the columns of a product's matrix are aligned: 1 of an odd number, a third less for each factor of 2,
+        0 of a multiple of 8 (16 bytes).
     work
         Which kind of kernel it is.
     rows
@@ -56,7 +57,7 @@ class Operation(NamedTuple):
     flops: Amount
     traffic_bytes: Amount
     kernels: Amount = 1
-    odd: Amount = False
+    odd: Amount = 0.0
     work: Work = "matrix"
     rows: Amount = 1.0
 
@@ -181,7 +182,7 @@ def matrix_product(
     role: Role = "other",
     alternate: Amount = 0.5,
     output_shards: Amount = 1,
-    odd: Amount = False,
+    odd: Amount = 0.0,
     work: Work = "matrix",
 ) -> Layer:
     """Return the layer Y (m x n) = X (m x k) W (k x n), ``batch`` times.

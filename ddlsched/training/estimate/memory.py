@@ -50,7 +50,7 @@ def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
     ZeRO divides by the data-parallel GPUs: optimiser states from stage 1, gradients from 2, weights from 3. Under 1F1B
     the first stage keeps the activations of as many micro-batches as there are stages, and when interleaved a share of
     (p - 1) / (p v) more (Korthikanti et al., MLSys 2023), but never of more than there are; the second one fewer, which
-    may have a block more. The last stage keeps one, but the logits too.
+    may have a block more. The last stage keeps one, but the logits too, in some programs those of all micro-batches.
     """
     copied, own = stage_parameters(layers, parallelism)
     zero, data = np.asarray(parallelism.zero), parallelism.spread_over
@@ -101,7 +101,10 @@ def _activations_bytes(layers: Layers, parallelism: Parallelism) -> Amount:
     first, last = (_sum(part, "activation_bytes") for part in (layers.first, layers.last))
     first_stage = in_flight * (at_end + first) + np.where(stages > 1, 0, last)
     second_stage = np.where(stages > 2, np.minimum(parallelism.micro_batches, kept_passes - 1) * between, 0)
-    return np.maximum(np.maximum(first_stage, second_stage), at_end + last) + working
+    # Logits are the last thing kept; a micro-batch's own are counted with its loss.
+    outputs = parallelism.widths.kept_logit / parallelism.widths.logit * _sum(layers.last[-1:], "activation_bytes")
+    last_stage = at_end + last + np.where(stages > 1, outputs * (parallelism.micro_batches - 1), 0)
+    return np.maximum(np.maximum(first_stage, second_stage), last_stage) + working
 
 
 def _block_bytes(block: tuple[Layer, ...], recompute: Amount, offload: Amount) -> tuple[Amount, Amount]:

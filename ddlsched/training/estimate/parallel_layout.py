@@ -35,13 +35,15 @@ class Widths(NamedTuple):
     """Bytes of a number, where programs differ: of a logit (4: the loss works in place), a gradient, a weight sent.
 
     ``whole_inputs`` is whether products keep the input that sequence parallelism gathers for them (PyTorch's DTensor),
-    or their part of it, to gather it again (Megatron).
+    or their part of it, to gather it again (Megatron). ``kept_logit`` is what the last pipeline stage keeps of each to
+    the end of the step, for all micro-batches (PyTorch's stages keep their outputs).
     """
 
     logit: Amount = 4
     gradient: Amount = 2
     gathered: Amount = 2
     whole_inputs: bool = False
+    kept_logit: Amount = 0
 
 
 _USUAL = Widths()

@@ -10,7 +10,7 @@ from ddlsched.training.estimate.hardware import Efficiency, Gpu, Tier
 from ddlsched.training.estimate.models import LatentAttention, Model, StateSpace, Transformer
 from ddlsched.training.estimate.small_models import INCEPTION_V3, LSTM_PTB, RESNET_50, VGG_16, Dlrm
 
-__all__ = ["A100_NODE_TIERS", "EFFICIENCIES", "GPUS", "MODELS", "preset"]
+__all__ = ["A100_NODE_TIERS", "EFFICIENCIES", "GPUS", "MODELS", "plain_name", "preset", "unmodelled"]
 
 Item = TypeVar("Item")
 
@@ -75,7 +75,7 @@ EFFICIENCIES: dict[str, Efficiency] = {
     "ideal": Efficiency(),
     "megatron": Efficiency(matrix=0.740, half_flops=1e9, memory=0.529, kernel_s=5e-6),
     "eager": Efficiency(
-        matrix=0.804, memory=0.655, gap_s=45.1e-6, launch_s=94.0e-6, crowded=1.355, collective_s=284e-6, odd=3.03
+        matrix=0.811, memory=0.623, gap_s=44.0e-6, launch_s=93.1e-6, crowded=1.361, collective_s=268e-6, odd=2.81
     ),
 }
 """How far GPUs stay below those figures.
@@ -87,7 +87,7 @@ kernels are launched one by one. Both were fitted on A100s; on other GPUs they a
 
 A100_NODE_TIERS = (
     Tier(size=8, bytes_per_s=228.4e9, latency_s=6.42e-6),
-    Tier(size=1, bytes_per_s=6.418e9, latency_s=10e-6),
+    Tier(size=1, bytes_per_s=6.402e9, latency_s=10e-6),
 )
 """Nodes of eight A100s as measured: inside, the fit to ``allreduce_times``; between, that to ``training_times`` (the
 data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""
@@ -96,8 +96,9 @@ MODELS: dict[str, Model] = {}
 _LATEST = {"gated": True, "biases": False, "learned_positions": False, "tied": False, "dropout": False}
 
 
-def _latest(num_layers: int, hidden: int, heads: int, groups: int, vocabulary: int, **more: Any) -> Transformer:
-    """Return a language model of today: fused attention, without biases and dropout."""
+def _latest(sizes: tuple[int, int, int, int, int], **more: Any) -> Transformer:
+    """Return a language model of today: fused attention, no biases, no dropout; sizes as in a row of :data:`_ROWS`."""
+    num_layers, hidden, heads, groups, vocabulary = sizes
     return Transformer(
         num_layers=num_layers,
         hidden=hidden,
@@ -110,125 +111,106 @@ def _latest(num_layers: int, hidden: int, heads: int, groups: int, vocabulary: i
     )
 
 
-def _experts(number: int, active: int, inner: int, **more: Any) -> dict[str, Any]:
-    return {"experts": number, "active_experts": active, "expert_inner": inner, **more}
+def _experts(number: int, active: int, inner: int, shared: int = 0, dense: int = 0, **more: Any) -> dict[str, Any]:
+    """Return how many experts there are and a token visits, their inner size and a shared one's, and dense layers."""
+    sizes = {"experts": number, "active_experts": active, "expert_inner": inner}
+    return {**sizes, "shared_inner": shared, "dense_layers": dense, **more}
 
+
+def _looks_back(tokens: int, share: float) -> dict[str, Any]:
+    return {"window": tokens, "windowed_share": share}
+
+
+_CHUNKED = _looks_back(4096, 0.75)
+"""Three of four layers look within chunks of 8,192 tokens: at half of them on average."""
 
 MODELS |= {
     "deepseek-v3": _latest(
-        61,
-        7168,
-        128,
-        0,
-        129280,
+        (61, 7168, 128, 0, 129280),
         latent=LatentAttention(),
         feed_forward=18432,
         next_tokens=1,
-        **_experts(256, 8, 2048, shared_inner=2048, dense_layers=3),
+        **_experts(256, 8, 2048, 2048, 3),
     ),
     "kimi-k2": _latest(
-        61,
-        7168,
-        64,
-        0,
-        163840,
-        latent=LatentAttention(),
-        feed_forward=18432,
-        **_experts(384, 8, 2048, shared_inner=2048, dense_layers=1),
+        (61, 7168, 64, 0, 163840), latent=LatentAttention(), feed_forward=18432, **_experts(384, 8, 2048, 2048, 1)
     ),
-    "qwen3-235b-a22b": _latest(94, 4096, 64, 4, 151936, head_width=128, **_experts(128, 8, 1536)),
-    "qwen3-30b-a3b": _latest(48, 2048, 32, 4, 151936, head_width=128, **_experts(128, 8, 768)),
+    "qwen3-235b-a22b": _latest((94, 4096, 64, 4, 151936), head_width=128, **_experts(128, 8, 1536)),
+    "qwen3-30b-a3b": _latest((48, 2048, 32, 4, 151936), head_width=128, **_experts(128, 8, 768)),
     "gpt-oss-120b": _latest(
-        36, 2880, 64, 8, 201088, head_width=64, window=128, windowed_share=0.5, **_experts(128, 4, 2880)
+        (36, 2880, 64, 8, 201088), head_width=64, **_looks_back(128, 0.5), **_experts(128, 4, 2880)
     ),
     "nemotron-3-nano": _latest(
-        52,
-        2688,
-        32,
-        2,
-        131072,
+        (52, 2688, 32, 2, 131072),
         sequence=8192,
         head_width=128,
         gated=False,
         attention_layers=6,
         scan=StateSpace(num_layers=23, heads=64, head_width=64, state=128, groups=8),
-        **_experts(128, 6, 1856, shared_inner=3712),
+        **_experts(128, 6, 1856, 3712),
     ),
     "nemotron-3-super": _latest(
-        88,
-        4096,
-        32,
-        2,
-        131072,
+        (88, 4096, 32, 2, 131072),
         sequence=8192,
         head_width=128,
         gated=False,
         attention_layers=8,
         next_tokens=1,
         scan=StateSpace(num_layers=40, heads=128, head_width=64, state=128, groups=8),
-        **_experts(512, 22, 2688, shared_inner=5376, expert_hidden=1024),
+        **_experts(512, 22, 2688, 5376, expert_hidden=1024),
     ),
     "nemotron-h-56b": _latest(
-        118,
-        8192,
-        64,
-        8,
-        131072,
+        (118, 8192, 64, 8, 131072),
         sequence=8192,
         feed_forward=32768,
         gated=False,
         attention_layers=10,
         scan=StateSpace(num_layers=54, heads=256, head_width=64, state=256, groups=8),
     ),
-    "gpt-oss-20b": _latest(
-        24, 2880, 64, 8, 201088, head_width=64, window=128, windowed_share=0.5, **_experts(32, 4, 2880)
-    ),
+    "gpt-oss-20b": _latest((24, 2880, 64, 8, 201088), head_width=64, **_looks_back(128, 0.5), **_experts(32, 4, 2880)),
     "deepseek-v2": _latest(
-        60,
-        5120,
-        128,
-        0,
-        102400,
-        latent=LatentAttention(),
-        feed_forward=12288,
-        **_experts(160, 6, 1536, shared_inner=3072, dense_layers=1),
+        (60, 5120, 128, 0, 102400), latent=LatentAttention(), feed_forward=12288, **_experts(160, 6, 1536, 3072, 1)
     ),
     "glm-4.5": _latest(
-        92,
-        5120,
-        96,
-        8,
-        151552,
-        head_width=128,
-        feed_forward=12288,
-        next_tokens=1,
-        **_experts(160, 8, 1536, shared_inner=1536, dense_layers=3),
+        (92, 5120, 96, 8, 151552), head_width=128, feed_forward=12288, next_tokens=1, **_experts(160, 8, 1536, 1536, 3)
     ),
-    "mixtral-8x22b": _latest(56, 6144, 48, 8, 32768, **_experts(8, 2, 16384)),
-    "qwen3-4b": _latest(36, 2560, 32, 8, 151936, head_width=128, feed_forward=9728, tied=True),
-    "qwen3-8b": _latest(36, 4096, 32, 8, 151936, feed_forward=12288),
-    "qwen3-14b": _latest(40, 5120, 40, 8, 151936, feed_forward=17408),
-    "qwen3-32b": _latest(64, 5120, 64, 8, 151936, head_width=128, feed_forward=25600),
-    "qwen2.5-7b": _latest(28, 3584, 28, 4, 152064, feed_forward=18944),
-    "qwen2.5-72b": _latest(80, 8192, 64, 8, 152064, feed_forward=29568),
-    "llama-3.2-1b": _latest(16, 2048, 32, 8, 128256, sequence=8192, feed_forward=8192, tied=True),
-    "llama-3.2-3b": _latest(28, 3072, 24, 8, 128256, sequence=8192, feed_forward=8192, tied=True),
-    "mistral-7b": _latest(32, 4096, 32, 8, 32000, feed_forward=14336, window=4096, windowed_share=1.0),
-    "phi-4": _latest(40, 5120, 40, 10, 100352, feed_forward=17920),
+    "glm-4.5-air": _latest(
+        (46, 4096, 96, 8, 151552), head_width=128, feed_forward=10944, next_tokens=1, **_experts(128, 8, 1408, 1408, 1)
+    ),
+    "llama-4-scout": _latest((48, 5120, 40, 8, 202048), **_CHUNKED, **_experts(16, 1, 8192, 8192)),
+    "llama-4-maverick": _latest(
+        (48, 5120, 40, 8, 202048), feed_forward=16384, **_CHUNKED, **_experts(128, 1, 8192, 8192, 24)
+    ),
+    "minimax-m2": _latest((62, 3072, 48, 8, 200064), head_width=128, **_experts(256, 8, 1536)),
+    "qwen3-coder-480b-a35b": _latest((62, 6144, 96, 8, 151936), head_width=128, **_experts(160, 8, 2560)),
+    "mixtral-8x22b": _latest((56, 6144, 48, 8, 32768), **_experts(8, 2, 16384)),
+    "qwen3-4b": _latest((36, 2560, 32, 8, 151936), head_width=128, feed_forward=9728, tied=True),
+    "qwen3-8b": _latest((36, 4096, 32, 8, 151936), feed_forward=12288),
+    "qwen3-14b": _latest((40, 5120, 40, 8, 151936), feed_forward=17408),
+    "qwen3-32b": _latest((64, 5120, 64, 8, 151936), head_width=128, feed_forward=25600),
+    "qwen2.5-7b": _latest((28, 3584, 28, 4, 152064), feed_forward=18944),
+    "qwen2.5-72b": _latest((80, 8192, 64, 8, 152064), feed_forward=29568),
+    "llama-3.2-1b": _latest((16, 2048, 32, 8, 128256), sequence=8192, feed_forward=8192, tied=True),
+    "llama-3.2-3b": _latest((28, 3072, 24, 8, 128256), sequence=8192, feed_forward=8192, tied=True),
+    "mistral-7b": _latest((32, 4096, 32, 8, 32000), feed_forward=14336, **_looks_back(4096, 1.0)),
+    "phi-4": _latest((40, 5120, 40, 10, 100352), feed_forward=17920),
     "gemma-2-27b": _latest(
-        46,
-        4608,
-        32,
-        16,
-        256000,
+        (46, 4608, 32, 16, 256000),
         sequence=8192,
         head_width=128,
         feed_forward=36864,
-        window=4096,
-        windowed_share=0.5,
         tied=True,
+        **_looks_back(4096, 0.5),
     ),
-    "nemotron-4-340b": _latest(96, 18432, 96, 8, 256000, feed_forward=73728, gated=False),
+    "gemma-3-27b": _latest(
+        (62, 5376, 32, 16, 262208),
+        sequence=8192,
+        head_width=128,
+        feed_forward=21504,
+        tied=True,
+        **_looks_back(1024, 52 / 62),
+    ),
+    "nemotron-4-340b": _latest((96, 18432, 96, 8, 256000), feed_forward=73728, gated=False),
 }
 """Models of today by their published configurations (config.json of each on Hugging Face): DeepSeek-AI 2024, Moonshot
 2025, Qwen 2025, OpenAI 2025, NVIDIA 2025. Parameters come to 671 billion and a block of multi-token prediction, 1.03
@@ -237,8 +219,9 @@ trillion, 235, 30.5, 117, 31.6 and 122.6 billion. The later ones, from DeepSeek-
 programs build from these configurations: mixtral-8x22b, mistral-7b and phi-4 with litgpt/config.py of
 Lightning-AI/litgpt, gpt-oss-20b and all others with src/megatron/bridge/models of NVIDIA-NeMo/Megatron-Bridge at
 v0.2.0. Only the vocabulary of nemotron-4-340b was not found there. Attention counts all pairs of tokens, also masked
-ones. DeepSeek-V4 Flash is none of them: of its compressed sparse attention, with an indexer that chooses tokens, and
-its four residual streams nothing is modelled, and one published row says too little to fit them."""
+ones. llama-4-scout, llama-4-maverick and minimax-m2 are as Hugging Face's transformers configures them (Meta 2025,
+MiniMax 2025), qwen3-coder-480b-a35b as its card and config.json, glm-4.5-air and gemma-3-27b as Megatron-Bridge: 108,
+401, 229, 480, 110 (with a block of multi-token prediction) and 27.0 billion parameters, without pictures."""
 _ROWS = """
 name           layers hidden heads groups   inner vocabulary sequence
 gpt3-125m          12    768    12      0       0      50257     2048
@@ -318,14 +301,37 @@ MODELS |= {
 }
 
 
+_UNMODELLED = {
+    "compressed sparse attention and hyper-connections": ("deepseekv4",),
+    "sparse attention with an indexer": ("deepseekv32", "glm5"),
+    "gated delta nets": ("qwen3next", "qwen35", "kimilinear"),
+}
+"""Layers of models that are known and have no preset, and how their names begin."""
+
+
+def plain_name(text: str) -> str:
+    """Return letters and digits of a name, in small letters."""
+    return "".join(filter(str.isalnum, text.lower()))
+
+
+def unmodelled(name: str) -> str:
+    """Return which layers of a model of this name, however it is spelt, are not modelled; nothing of other models."""
+    plain = plain_name(name)
+    return next(
+        (f"{layers} are not modelled" for layers, starts in _UNMODELLED.items() if plain.startswith(starts)), ""
+    )
+
+
 def preset(items: Mapping[str, Item], name: str, what: str) -> Item:
     """Return the item of a name.
 
     Raises
     ------
     UnknownNameError
-        No such name; the message has the near ones.
+        No such name; the message has the near ones, or why a model has no preset.
     """
     if name not in items:
-        raise UnknownNameError(f"no {what} is named {name!r}.{did_you_mean(name, items)}")
+        reason = unmodelled(name) if what == "model" else ""
+        hint = f": {reason}" if reason else f".{did_you_mean(name, items)}"
+        raise UnknownNameError(f"no {what} is named {name!r}{hint}")
     return items[name]

@@ -23,7 +23,7 @@ from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.measured import RELEASE_GAIN
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Rule, Widths, refuse_broken
-from ddlsched.training.estimate.presets import GPUS, MODELS
+from ddlsched.training.estimate.presets import GPUS, MODELS, plain_name, unmodelled
 from ddlsched.training.estimate.rows import TableRow, refuse_longer, table_rows
 from ddlsched.training.estimate.step_estimate import Estimate, estimate
 
@@ -149,19 +149,14 @@ def _whole(row: Row, name: str, default: int = 1) -> int:
     return int(float(text))
 
 
-def _plain(text: str) -> str:
-    """Return letters and digits of a name, in small letters."""
-    return "".join(filter(str.isalnum, text.lower()))
-
-
 def _gpu(text: str) -> str:
     """Return the name of the GPU that a system or a GPU is spelt as."""
-    plain = _plain(text)
+    plain = plain_name(text)
     if "h100" in plain and "96" in plain:
         return "h100-96"
     if "a100" in plain:
         return "a100-40" if "40" in plain else "a100-80"
-    found = next((name for name in sorted(GPUS, key=len, reverse=True) if _plain(name) in plain), None)
+    found = next((name for name in sorted(GPUS, key=len, reverse=True) if plain_name(name) in plain), None)
     if found is None:
         raise InputError(f"GPU {text!r}: is not known; expected one of {', '.join(GPUS)}")
     return found
@@ -169,7 +164,7 @@ def _gpu(text: str) -> str:
 
 def _precision(text: str) -> Precision:
     """Return a precision however it is spelt: ``FP8-CS``, ``amp_bf16``, ``FP8 MX``."""
-    plain = _plain(text)
+    plain = plain_name(text)
     if "fp8" in plain and "mx" in plain:
         return "mxfp8"
     known: Mapping[str, Precision] = {
@@ -194,12 +189,12 @@ def _recompute(text: str) -> str:
 
 def _model(text: str, sequence: int) -> Transformer:
     """Return the model of a name however it is spelt; minor versions of Llama 3 have the same sizes."""
-    plain = _plain(text)
+    plain = plain_name(text)
     for minor in ("llama31", "llama33"):
         plain = plain.replace(minor, "llama3")
-    found: Any = next((model for name, model in MODELS.items() if _plain(name) == plain), None)
-    if plain.startswith("deepseekv4"):
-        raise InputError(f"model {text!r}: compressed sparse attention and hyper-connections are not modelled")
+    found: Any = next((model for name, model in MODELS.items() if plain_name(name) == plain), None)
+    if reason := unmodelled(text):
+        raise InputError(f"model {text!r}: {reason}")
     if not isinstance(found, Transformer):
         raise InputError(f"model {text!r}: its configuration is not known; expected a name of a preset")
     return dataclasses.replace(found, sequence=sequence)
@@ -251,7 +246,7 @@ def _in_graphs(row: Row, model: Transformer) -> bool:
     From 26.06 on mixtures of experts in MXFP8 are, within racks of NVLink (and the small Qwen3 on B300); hybrids are
     not, nor is Kimi K2.
     """
-    gpu, name = _gpu(row["system"]), _plain(row["model"])
+    gpu, name = _gpu(row["system"]), plain_name(row["model"])
     told = gpu.startswith("gb") or (gpu == "b300" and name.startswith("qwen330b"))
     able = model.experts > 1 and model.scan is None and not name.startswith("kimi")
     return told and able and row["release"] >= _GRAPHS_FROM and _precision(row["precision"]) == "mxfp8"
@@ -331,7 +326,7 @@ def _titan(row: Row) -> PublishedRun:
         shards=sharded,
         overlap=True,
         recompute={"selective": "alternate"}.get(recompute, recompute),  # type: ignore[arg-type]
-        widths=Widths(logit=14, gradient=4, gathered=1 if precision == "fp8" else 2, whole_inputs=True),
+        widths=Widths(logit=14, gradient=4, gathered=1 if precision == "fp8" else 2, whole_inputs=True, kept_logit=4),
     )
     compiled = "" if row["compiled"].lower() in ("yes", "true", "1") else "-eager"
     return PublishedRun(

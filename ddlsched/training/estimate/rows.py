@@ -61,8 +61,9 @@ GPUS_PER_NODE = 8
 _MOST = 100_000_000
 """Of any number in a row: beyond it, products of two would leave what a float holds exactly."""
 _VOCABULARY = 50_257
-"""GPT-2's, not padded: the files do not say. It is what the settings of the measured rows' source name, and output
-layers that are odd without tensor parallelism, and there three times as slow, are what the rows show."""
+"""GPT-2's: the files do not say. On one node it is not padded: the settings of the measured rows' source name it, and
+output layers are the slower the worse their columns are aligned. On several, Megatron-LM pads it, to a multiple of 128
+times the tensor-parallel GPUs."""
 
 
 class ReadRows(NamedTuple):
@@ -153,12 +154,13 @@ def plans_of(rows: pd.DataFrame | Mapping[str, int]) -> tuple[Transformer, Paral
     nodes would not fit.
     """
     column = {name: np.asarray(rows[name])[()] for name in COLUMNS}
+    several_nodes, padded = np.asarray(column["gpus"]) > GPUS_PER_NODE, 128 * column["tensor_parallel"]
     model = Transformer(
         num_layers=column["layers"],
         hidden=column["hidden"],
         heads=column["heads"],
         sequence=column["sequence"],
-        vocabulary=_VOCABULARY,
+        vocabulary=np.where(several_nodes, np.ceil(_VOCABULARY / padded) * padded, _VOCABULARY),
     )
     plan = Parallelism(
         tensor=column["tensor_parallel"],
@@ -166,7 +168,7 @@ def plans_of(rows: pd.DataFrame | Mapping[str, int]) -> tuple[Transformer, Paral
         pipeline=column["pipeline_parallel"],
         micro_batch=column["micro_batch"],
         global_batch=column["global_batch"],
-        recompute=np.where(np.asarray(column["gpus"]) > GPUS_PER_NODE, "full", "none"),
+        recompute=np.where(several_nodes, "full", "none"),
     )
     return model, plan, a100_nodes(column["gpus"])
 

@@ -295,7 +295,8 @@ def _send_s(layers: Layers, costs: Costs) -> Amount:
     seconds: Amount = 0.0
     for span in costs.groups["pipeline"]:
         # The boundary that crosses the outermost tier used is the slowest, and sets the pace.
-        seconds = np.where(np.asarray(span.size) > 1, kept / span.bytes_per_s + span.latency_s, seconds)
+        lost_s = span.latency_s + costs.machine.gpu.efficiency.collective_s
+        seconds = np.where(np.asarray(span.size) > 1, kept / span.bytes_per_s + lost_s, seconds)
     return seconds
 
 

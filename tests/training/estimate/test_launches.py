@@ -57,6 +57,13 @@ def test_a_collective_of_one_gpu_costs_nothing() -> None:
         assert costs.group_s("all-reduce", 1.0, "tensor") == pytest.approx(expected_s)
 
 
+def test_a_send_between_stages_costs_what_a_collective_does() -> None:
+    """Two a micro-batch: activations there, gradients back."""
+    plan = Parallelism(pipeline=2, global_batch=3)
+    plain, slow = (estimate(GPT, plan, machine(size=2, collective_s=lost_s)).pipeline_s for lost_s in (0.0, 2.0))
+    assert float(slow - plain) == pytest.approx(2 * 3 * 2.0)
+
+
 def test_launches_count_in_models_without_blocks() -> None:
     model = MODELS["vgg-16"]
     plain, slow = (estimate(model, Parallelism(), machine(launch_s=launch_s)).compute_s for launch_s in (0.0, 1.0))
@@ -70,8 +77,11 @@ def test_launches_count_in_models_without_blocks() -> None:
     assert plain < 1.0
 
 
-@pytest.mark.parametrize(("vocabulary", "tensor", "times"), [(50_257, 1, 3), (50_257, 2, 1), (51_200, 1, 1)])
-def test_the_share_of_the_vocabulary_may_be_odd(vocabulary, tensor, times) -> None:
+@pytest.mark.parametrize(
+    ("vocabulary", "tensor", "times"),
+    [(50_257, 1, 3), (50_257, 2, 1), (50_257, 4, 5 / 3), (50_257, 8, 7 / 3), (51_200, 1, 1)],
+)
+def test_the_share_of_the_vocabulary_may_be_badly_aligned(vocabulary, tensor, times) -> None:
     model = dataclasses.replace(GPT, vocabulary=vocabulary)
     plan = Parallelism(tensor=tensor, micro_batch=64, global_batch=64)
     output = next(layer for layer in model.layers(plan).last if layer.name == "output")

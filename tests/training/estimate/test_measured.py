@@ -169,10 +169,13 @@ def test_rows_of_a_file_are_predicted_one_by_one_as_all_at_once(tmp_path) -> Non
     assert (together > 0).all()
 
 
-def test_recomputation_of_rows_is_that_of_one_node_or_of_several() -> None:
+def test_recomputation_and_vocabulary_of_rows_are_those_of_one_node_or_of_several() -> None:
     frame = pd.concat([made_up()] * 2, ignore_index=True)
     frame.loc[60:, ["gpus", "data_parallel", "global_batch"]] *= 16
-    kinds = np.asarray(plans_of(frame)[1].recompute)
+    model, plan, _ = plans_of(frame)
+    kinds, padded = np.asarray(plan.recompute), model.vocabulary % (128 * frame["tensor_parallel"]) == 0
+    assert (padded == (frame["gpus"] > 8)).all()
+    assert np.ptp(model.vocabulary[frame["gpus"] <= 8]) == 0
     assert set(kinds[frame["gpus"] <= 8]) == {"none"}
     assert set(kinds[frame["gpus"] > 8]) == {"full"}
 

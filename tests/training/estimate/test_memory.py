@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from ddlsched.training.estimate.memory import memory_per_gpu, stage_parameters
 from ddlsched.training.estimate.models import Transformer, parameters
-from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.parallel_layout import Parallelism, Widths
 from ddlsched.training.estimate.presets import MODELS
 
 GPT = Transformer(num_layers=8, hidden=1024, heads=16, sequence=512, vocabulary=32_000)
@@ -85,6 +87,13 @@ def test_what_is_computed_again_is_not_kept(sequence_parallel) -> None:
     )
     found = memory_per_gpu(MODELS["llama-3-405b"].layers(plan), plan).activations_bytes
     assert np.all(np.diff(found) < 0)
+
+
+def test_the_last_stage_may_keep_the_logits_of_all_micro_batches() -> None:
+    plan = Parallelism(pipeline=2, global_batch=64, recompute="full", widths=Widths(logit=8, kept_logit=4))
+    usual = dataclasses.replace(plan, widths=Widths(logit=8))
+    kept, plain = (memory_per_gpu(GPT.layers(one), one).activations_bytes for one in (plan, usual))
+    assert kept - plain == 63 * 4 * 512 * 32_000
 
 
 def test_untied_output_layers_count_once_in_a_pipeline_and_tied_ones_twice() -> None:

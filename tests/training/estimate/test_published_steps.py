@@ -23,7 +23,7 @@ from ddlsched.training.estimate.layers import Operation
 from ddlsched.training.estimate.measured import PROGRAMS, RELEASE_GAIN, remark
 from ddlsched.training.estimate.models import forward_flops_per_sample, parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism
-from ddlsched.training.estimate.presets import GPUS, MODELS
+from ddlsched.training.estimate.presets import GPUS, MODELS, unmodelled
 from ddlsched.training.estimate.published_rows import PublishedRun, read_published
 from ddlsched.training.estimate.row_predictions import predicted_rows
 from ddlsched.training.estimate.step_estimate import Estimate, estimate, estimate_checked
@@ -322,6 +322,12 @@ PUBLISHED_BILLIONS = {
     "gpt-oss-20b": (20.5, 21.2),
     "deepseek-v2": (234, 238),
     "glm-4.5": (350, 362),
+    "glm-4.5-air": (106, 110),
+    "llama-4-scout": (107, 109),
+    "llama-4-maverick": (399, 402),
+    "minimax-m2": (228, 231),
+    "qwen3-coder-480b-a35b": (479, 481),
+    "gemma-3-27b": (26.9, 27.1),
     "mixtral-8x22b": (140, 141.5),
     "mixtral-8x7b": (46.5, 47),
     "qwen3-4b": (4.0, 4.1),
@@ -450,12 +456,30 @@ def test_a_configuration_of_hugging_face_is_the_preset(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["step_s"] > 0
 
 
+def test_a_configuration_of_llama_4_is_the_preset(tmp_path: Path) -> None:
+    config = {"num_hidden_layers": 48, "hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 8}
+    config |= {"head_dim": 128, "vocab_size": 202048, "intermediate_size": 8192, "intermediate_size_mlp": 16384}
+    config |= {"num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"text_config": {**config, "attention_chunk_size": 8192}}))
+    found, preset = read_configuration(path), MODELS["llama-4-maverick"]
+    assert float(parameters(found)) == float(parameters(preset))
+    assert float(forward_flops_per_sample(found)) == float(forward_flops_per_sample(preset))
+
+
+@pytest.mark.parametrize("name", ["Qwen3-Next-80B-A3B", "glm-5", "deepseek-v3.2", "deepseek-v4-flash"])
+def test_a_model_with_layers_that_are_not_modelled_says_which(name: str) -> None:
+    refused(run("estimate", name, "--cluster", "h100", "--data", "8"), f"no model is named '{name}': ")
+    assert unmodelled(name).endswith("not modelled")
+
+
 BAD = {
     "[]": "is no configuration",
     "{": "is no JSON",
     json.dumps({**CONFIG, "hidden_size": "x"}): "hidden_size is 'x'",
     json.dumps({key: value for key, value in CONFIG.items() if key != "vocab_size"}): "has no vocab_size",
     json.dumps({**CONFIG, "mamba_num_heads": 4}): "layers of state spaces",
+    json.dumps({**CONFIG, "index_topk": 2048}): "sparse attention with an indexer, which is not modelled",
 }
 
 
@@ -474,6 +498,7 @@ def test_published_tables_are_met_with_the_shipped_constants(name: str) -> None:
     assert np.mean(errors) < LIMITS[name]
     assert all(bool(step.fits) for step in found)
     for step, one in zip(found, runs, strict=True):
-        if one.row.get("memory_gib") and one.plan.pipeline == 1:
-            assert float(step.memory.total_bytes) / 2**30 == pytest.approx(float(one.row["memory_gib"]), rel=0.1)
+        if one.row.get("memory_gib"):
+            near = 0.1 if one.plan.pipeline == 1 else 0.15
+            assert float(step.memory.total_bytes) / 2**30 == pytest.approx(float(one.row["memory_gib"]), rel=near)
     assert {one.program for one in runs} <= set(PROGRAMS)

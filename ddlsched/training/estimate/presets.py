@@ -301,6 +301,18 @@ MODELS |= {
 }
 
 
+_ALIKE = {
+    "llama-3-8b": ("llama-3.1-8b",),
+    "llama-3-70b": ("llama-3.1-70b", "llama-3.3-70b"),
+    "llama-3-405b": ("llama-3.1-405b",),
+    "deepseek-v3": ("deepseek-r1", "deepseek-v3.1"),
+    "kimi-k2": ("kimi-k2-thinking", "kimi-k2.5"),
+    "glm-4.5": ("glm-4.6",),
+    "minimax-m2": ("minimax-m2.5",),
+}
+"""Models whose configurations (config.json on Hugging Face) have the sizes of an earlier one."""
+MODELS |= {name: MODELS[earlier] for earlier, names in _ALIKE.items() for name in names}
+
 _UNMODELLED = {
     "compressed sparse attention and hyper-connections": ("deepseekv4",),
     "sparse attention with an indexer": ("deepseekv32", "glm5"),

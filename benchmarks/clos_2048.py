@@ -5,17 +5,15 @@ Jobs of 1 to 512 GPUs in the proportions of large clusters (most are small, most
 minutes to four hours of computing. They arrive so fast that the GPU time which they take alone, their communication
 counted, is ``--load`` of the GPUs' time; at 0.6 they hold three quarters of the GPUs, as they slow each other down, and
 the queue does not grow. ``--counts compute --load 0.8`` counts computing only: more than network and GPUs can carry.
-``--jobs 300 --iterations 0.01 --path sglb`` is for a policy that is asked for each transfer.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import time
 
 import numpy as np
-from benchmark_tables import Table, say
+from benchmark_tables import Table, say, timed, workload_of
 
 import ddlsched
 from ddlsched.comparisons.alone import alone_s
@@ -40,34 +38,18 @@ def jobs(count: int, load: float, seed: int, compute_only: bool = False) -> ddls
     run_s = np.exp(rng.uniform(np.log(120), np.log(14_400), count))
     message_bytes = rng.choice([1e9, 4e9, 13e9, 26e9], count)
     arrivals = np.cumsum(rng.exponential(1.0, count))
-    at_once = ddlsched.Workload.of(
-        [
-            ddlsched.Job(
-                job_id=str(n),
-                arrival_s=0.0,
-                num_gpus=int(gpus[n]),
-                iterations=max(int(run_s[n] / compute_s[n]), 1),
-                iteration=ddlsched.DataParallelIteration(
-                    forward_s=float(compute_s[n]) / 3,
-                    backward_s=float(compute_s[n]) * 2 / 3,
-                    message_bytes=float(message_bytes[n]),
-                ),
-                gpu_memory_mb=1.0,
-            )
-            for n in range(count)
-        ]
+    at_once = workload_of(
+        gpus=gpus,
+        iterations=np.maximum((run_s / compute_s).astype(int), 1),
+        forward_s=compute_s / 3,
+        backward_s=compute_s * 2 / 3,
+        message_bytes=message_bytes,
     )
     lasts_s = run_s if compute_only else alone_s(at_once, cluster(), CONTENTION)
     arrivals_s = arrivals * float((gpus * lasts_s).mean()) / (2048 * load)
     return ddlsched.Workload.of(
         [dataclasses.replace(job, arrival_s=float(s)) for job, s in zip(at_once, arrivals_s, strict=True)]
     )
-
-
-def shortened(workload: ddlsched.Workload, part: float) -> ddlsched.Workload:
-    """Return the same jobs with a part of their iterations, one at least."""
-    shorter = [dataclasses.replace(job, iterations=max(int(job.iterations * part), 1)) for job in workload]
-    return ddlsched.Workload.of(shorter)
 
 
 def cluster() -> ddlsched.Cluster:
@@ -77,18 +59,9 @@ def cluster() -> ddlsched.Cluster:
 
 def run(workload: ddlsched.Workload, path: str | None, sample: bool = False) -> tuple[ddlsched.Result, float, float]:
     """Return a run's result, and its seconds of wall time and of CPU, building the network included."""
-    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
-    result = ddlsched.simulate(
-        workload,
-        cluster(),
-        placement="lwf:kappa=1",
-        order="srsf",
-        communication="bounded-overlap:limit=1000",
-        contention=CONTENTION,
-        path=path,
-        sample=sample,
-    )
-    return result, time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
+    given = {"placement": "lwf:kappa=1", "order": "srsf", "communication": "bounded-overlap:limit=1000"}
+    given |= {"contention": CONTENTION, "path": path, "sample": sample}
+    return timed(lambda: ddlsched.simulate(workload, cluster(), **given))
 
 
 def crowd(result: ddlsched.Result) -> list[str]:
@@ -105,14 +78,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--load", type=float, default=0.6)
-    parser.add_argument("--iterations", type=float, default=1.0, help="the part of each job's that is simulated")
     parser.add_argument("--counts", choices=("all", "compute"), default="all", help="what of a job's time is load")
     parser.add_argument("--sample", action="store_true", help="as sampled runs")
     parser.add_argument("--path", action="append", help="by default route, ecmp and least-congested")
     given = parser.parse_args()
     of_compute = given.counts == "compute"
-    workload, rows = shortened(jobs(given.jobs, given.load, 1, of_compute), given.iterations), []
-    few = shortened(jobs(20, given.load, seed=1), given.iterations)
+    workload, rows = jobs(given.jobs, given.load, 1, of_compute), []
+    few = jobs(20, given.load, seed=1)
     for path in given.path or ("ecmp",):
         run(few, None if path == "route" else path, given.sample)  # loads the compiled code
     for path in [None if path == "route" else path for path in given.path] if given.path else PATHS:

@@ -15,7 +15,7 @@ from itertools import permutations, product
 from typing import Any
 
 import numpy as np
-from benchmark_tables import Table, say
+from benchmark_tables import Table, say, workload_of
 
 import ddlsched
 from algorithms.contention.crux import Crux
@@ -53,14 +53,11 @@ class FixedPaths:
 
 class _Counting:
     def __init__(self, chosen: tuple[int, ...]) -> None:
-        self._chosen, self.flows = iter(chosen), 0
+        self._chosen = iter(chosen)
 
     def path(self, flow: Any, network: Any) -> int:
         """Return the next path."""
-        if len(flow.paths) == 1:
-            return 0
-        self.flows += 1
-        return next(self._chosen, 0)
+        return next(self._chosen, 0) if len(flow.paths) > 1 else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,23 +102,11 @@ def case(seed: int) -> Case:
     compute_s, network_s = rng.uniform(0.2, 2.0, JOBS), rng.uniform(0.2, 2.0, JOBS)
     sizes = rng.integers(2, 5, JOBS)
     places = tuple(tuple(sorted(rng.choice(hosts, size, replace=False).tolist())) for size in sizes)
-    jobs = [
-        ddlsched.Job(
-            job_id=str(n),
-            arrival_s=0.0,
-            num_gpus=int(sizes[n]),
-            iterations=10_000,
-            iteration=ddlsched.DataParallelIteration(
-                forward_s=float(compute_s[n]), backward_s=0.0, message_bytes=float(network_s[n]) * 1e9
-            ),
-            gpu_memory_mb=1.0,
-        )
-        for n in range(JOBS)
-    ]
+    workload = workload_of(gpus=sizes, iterations=10_000, forward_s=compute_s, message_bytes=network_s * 1e9)
     topology = LeafSpine(servers_per_leaf=4, spines=_SPINES, oversubscription=2)
     cluster = ddlsched.Cluster(num_servers=hosts, gpus_per_server=GPUS_PER_HOST, topology=topology)
     horizon_s = 20.0 * float((compute_s + network_s).max())
-    return Case(ddlsched.Workload.of(jobs), cluster, Where(hosts=places), horizon_s)
+    return Case(workload, cluster, Where(hosts=places), horizon_s)
 
 
 def flows_between_leaves(places: Sequence[Sequence[int]]) -> int:

@@ -7,9 +7,7 @@ Resets count. Everybody takes the first action that is allowed. The rivals simul
 has a duration. So 200 such jobs, the same ones in every episode, are run by gpu-choochoo and here; then the same
 environments with jobs that train iterations on a network, the same ones or new ones in every episode. hpcsim runs jobs
 of its own. gpu-choochoo asks also when nobody waits, at least once a simulated minute, and has no action mask; "while a
-job waits" counts only its other steps. What comes first (compiling, a place's first run) is not timed. "% compiled" is
-the part of the time in compiled calls. The second table has what runs of the same jobs take that ask nobody, and what
-it takes to build one.
+job waits" counts only its other steps. What comes first (compiling, a place's first run) is not timed.
 """
 
 from __future__ import annotations
@@ -20,26 +18,15 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from benchmark_tables import Table
 
-from ddlsched import Cluster, Job, Workload, simulate
-from ddlsched.envs import (
-    AllocationEnv,
-    AllocationVectorEnv,
-    CommunicationEnv,
-    CommunicationVectorEnv,
-    OrderEnv,
-    OrderVectorEnv,
-    PlacementEnv,
-    PlacementVectorEnv,
-    SchedulingEnv,
-)
+import ddlsched.envs
+from ddlsched import Cluster, Job, Workload
+from ddlsched.envs import SchedulingEnv
 from ddlsched.envs.vector_env import SchedulingVectorEnv
-from ddlsched.policies.doors import Allocation
-from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.workload_specs import workload_of
@@ -90,7 +77,6 @@ RNG = np.random.default_rng(1)
 ARRIVALS_S = np.cumsum(RNG.exponential(60, NUM_JOBS)).tolist()
 GPUS = RNG.choice([1, 2, 4], NUM_JOBS).tolist()
 DURATIONS_S = RNG.lognormal(7, 1, NUM_JOBS).tolist()
-EXCLUSIVE = Cluster(exclusive=True)
 STREAM, MICROSOFT, ELASTIC = (
     "stream:load=0.9,num_jobs=200,scale=0.05",
     "microsoft-160:scale=0.01",
@@ -108,51 +94,27 @@ def durations() -> Workload:
     return Workload.of(jobs)
 
 
-GIVEN = durations()
-TRAINED, RESIZED = workload_of(STREAM, 1), workload_of(ELASTIC, 1)
-A_DURATION, TRAINING, ELASTIC_TRAINING = (
-    "a duration, given",
-    "iterations on a network, drawn",
-    "samples on any GPUs, drawn",
-)
-GIVEN_TRAINING, GIVEN_ELASTIC_TRAINING = "iterations on a network, given", "samples on any GPUs, given"
-ENVIRONMENTS: dict[tuple[str, str], Callable[[], SchedulingEnv]] = {
-    ("OrderEnv", A_DURATION): lambda: OrderEnv(GIVEN, cluster=EXCLUSIVE),
-    ("PlacementEnv", A_DURATION): lambda: PlacementEnv(GIVEN, cluster=EXCLUSIVE),
-    ("OrderEnv", TRAINING): lambda: OrderEnv(STREAM, cluster=EXCLUSIVE),
-    ("PlacementEnv", TRAINING): lambda: PlacementEnv(STREAM, cluster=EXCLUSIVE),
-    ("CommunicationEnv", TRAINING): lambda: CommunicationEnv(MICROSOFT),
-    ("AllocationEnv", ELASTIC_TRAINING): lambda: AllocationEnv(ELASTIC),
-}
-VECTORS: dict[tuple[str, str], Callable[[int], SchedulingVectorEnv]] = {
-    ("OrderVectorEnv", A_DURATION): lambda count: OrderVectorEnv(count, GIVEN, cluster=EXCLUSIVE),
-    ("PlacementVectorEnv", A_DURATION): lambda count: PlacementVectorEnv(count, GIVEN, cluster=EXCLUSIVE),
-    ("OrderVectorEnv", TRAINING): lambda count: OrderVectorEnv(count, STREAM, cluster=EXCLUSIVE),
-    ("PlacementVectorEnv", TRAINING): lambda count: PlacementVectorEnv(count, STREAM, cluster=EXCLUSIVE),
-    ("OrderVectorEnv", GIVEN_TRAINING): lambda count: OrderVectorEnv(count, TRAINED, cluster=EXCLUSIVE),
-    ("PlacementVectorEnv", GIVEN_TRAINING): lambda count: PlacementVectorEnv(count, TRAINED, cluster=EXCLUSIVE),
-    ("CommunicationVectorEnv", TRAINING): lambda count: CommunicationVectorEnv(count, MICROSOFT),
-    ("AllocationVectorEnv", ELASTIC_TRAINING): lambda count: AllocationVectorEnv(count, ELASTIC),
-    ("AllocationVectorEnv", GIVEN_ELASTIC_TRAINING): lambda count: AllocationVectorEnv(count, RESIZED),
+A_DURATION = "a duration, given"
+TRAINING, GIVEN_TRAINING = "iterations on a network, drawn", "iterations on a network, given"
+ELASTIC_TRAINING, GIVEN_ELASTIC_TRAINING = "samples on any GPUs, drawn", "samples on any GPUs, given"
+JOBS: dict[tuple[str, str], Workload | str] = {
+    ("Order", A_DURATION): durations(),
+    ("Placement", A_DURATION): durations(),
+    ("Order", TRAINING): STREAM,
+    ("Placement", TRAINING): STREAM,
+    ("Communication", TRAINING): MICROSOFT,
+    ("Allocation", ELASTIC_TRAINING): ELASTIC,
+    ("Order", GIVEN_TRAINING): workload_of(STREAM, 1),
+    ("Placement", GIVEN_TRAINING): workload_of(STREAM, 1),
+    ("Allocation", GIVEN_ELASTIC_TRAINING): workload_of(ELASTIC, 1),
 }
 
 
-class FirstAllowed:
-    """The allocation that the environments are measured with: all wait but the last, which gets its fewest."""
-
-    def allocate(self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float) -> dict[str, Allocation]:
-        """Return what the last job gets."""
-        del capacity, now_s
-        return {job.job_id: Allocation(job.job.min_gpus) for job in jobs[-1:]}
-
-
-UNASKED: dict[str, Callable[[], object]] = {
-    "order and placement, a duration": lambda: simulate(GIVEN, EXCLUSIVE, seed=1),
-    "order and placement, iterations on a network": lambda: simulate(STREAM, EXCLUSIVE, seed=1),
-    "communication": lambda: simulate(MICROSOFT, communication="bounded-overlap:limit=1", seed=1),
-    "allocation": lambda: simulate(ELASTIC, allocation=FirstAllowed(), seed=1),
-    "a run of a vector is built, a duration": lambda: PlacementVectorEnv(1, GIVEN, cluster=EXCLUSIVE).reset(),
-}
+def environment(door: str, job: str, *together: int) -> Any:
+    """Return the environment of a door, or so many runs of it."""
+    kind = getattr(ddlsched.envs, f"{door}{'VectorEnv' if together else 'Env'}")
+    given = {"cluster": Cluster(exclusive=True)} if door in ("Order", "Placement") else {}
+    return kind(*together, JOBS[door, job], **given)
 
 
 def measured(env: SchedulingEnv) -> tuple[int, float]:
@@ -166,24 +128,10 @@ def measured(env: SchedulingEnv) -> tuple[int, float]:
     return steps, time.process_time() - begin_s
 
 
-class CompiledTime:
-    """Counts the CPU seconds in the compiled calls of an environment."""
-
-    def __init__(self, env: SchedulingVectorEnv) -> None:
-        self._decide, self.cpu_s = env._decide, 0.0
-        env._decide = self.decide  # type: ignore[method-assign]
-
-    def decide(self) -> None:
-        """Call it."""
-        begin_s = time.process_time()
-        self._decide()
-        self.cpu_s += time.process_time() - begin_s
-
-
-def measured_together(env: SchedulingVectorEnv, episodes: int) -> tuple[int, float, float]:
-    """Return the decisions of some episodes of each run after its first, their CPU seconds, and those compiled."""
+def measured_together(env: SchedulingVectorEnv, episodes: int) -> tuple[int, float]:
+    """Return the decisions of some episodes of each run after its first, and their CPU seconds."""
     seen, _ = env.reset(seed=1)
-    num_ended, to_end, compiled = 0, env.num_envs, CompiledTime(env)
+    num_ended, to_end = 0, env.num_envs
     begin_s, steps, ended = 0.0, 0, np.zeros(env.num_envs, bool)
     while num_ended < to_end:
         steps += env.num_envs - int(ended.sum())  # whose run has ended only begins anew
@@ -191,20 +139,9 @@ def measured_together(env: SchedulingVectorEnv, episodes: int) -> tuple[int, flo
         num_ended += int(ended.sum())
         if num_ended >= to_end and not begin_s:
             begin_s, steps, to_end = time.process_time(), 0, num_ended + episodes * env.num_envs
-            compiled.cpu_s = 0.0
     cpu_s = time.process_time() - begin_s
     env.close()
-    return steps, cpu_s, compiled.cpu_s
-
-
-def cpu_ms(run: Callable[[], object]) -> float:
-    """Return the CPU time of a run, ms, the median of 5."""
-    times_s = []
-    for _ in range(5):
-        begin_s = time.process_time()
-        run()
-        times_s.append(time.process_time() - begin_s)
-    return 1e3 * statistics.median(times_s)
+    return steps, cpu_s
 
 
 def main() -> None:
@@ -216,34 +153,27 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=2, help="of each run of a vectorised environment")
     asked = parser.parse_args()
     runs: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    compiled: dict[tuple[str, str], list[float]] = {}
-    for make in ENVIRONMENTS.values():
-        measured(make())  # What is compiled is compiled now.
+    drawn = [key for key in JOBS if key[1] not in (GIVEN_TRAINING, GIVEN_ELASTIC_TRAINING)]
+    for key in drawn:
+        measured(environment(*key))  # What is compiled is compiled now.
     for _ in range(asked.repeats):
-        for name, make in ENVIRONMENTS.items():
-            runs.setdefault(name, []).append(measured(make()))
-        for (name, job), together in VECTORS.items():
-            steps, cpu_s, compiled_s = measured_together(together(asked.together), asked.episodes)
-            key = f"{name}, {asked.together} runs", job
-            runs.setdefault(key, []).append((steps, cpu_s))
-            compiled.setdefault(key, []).append(100 * compiled_s / cpu_s)
+        for door, job in drawn:
+            runs.setdefault((f"{door}Env", job), []).append(measured(environment(door, job)))
+        for door, job in JOBS:
+            found = measured_together(environment(door, job, asked.together), asked.episodes)
+            runs.setdefault((f"{door}VectorEnv, {asked.together} runs", job), []).append(found)
         for rival, found in rivals(asked.rivals).items():
             runs.setdefault((rival, A_DURATION), []).append(found)
     rates = {key: statistics.median(steps / cpu_s for steps, cpu_s in own) for key, own in runs.items()}
 
-    def in_compiled(key: tuple[str, str]) -> int | None:
-        return round(statistics.median(compiled[key])) if key in compiled else None
-
     beside = [rates.get((rival, A_DURATION)) for rival in ("gpu-choochoo", "hpcsim")]
     rows = [
-        (*key, runs[key][0][0], round(rate), *(rate / other if other else None for other in beside), in_compiled(key))
+        (*key, runs[key][0][0], round(rate), *(rate / other if other else None for other in beside))
         for key, rate in rates.items()
     ]
     notes = [f"Load average: {os.getloadavg()[0]:.1f}. To reach: 10 times the rivals'."]
-    columns = ("environment", "a job is", "decisions", "a CPU second", "x gpu-choochoo", "x hpcsim", "% compiled")
+    columns = ("environment", "a job is", "decisions", "a CPU second", "x gpu-choochoo", "x hpcsim")
     print(Table(title="Decisions per CPU second, resets included", columns=columns, rows=rows, notes=notes))
-    rows = [(name, cpu_ms(run)) for name, run in UNASKED.items()]
-    print(Table(title="A run without decisions", columns=("environment", "CPU ms"), rows=rows))
 
 
 def rivals(python: str | None) -> dict[str, tuple[int, float]]:

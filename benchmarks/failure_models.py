@@ -19,6 +19,7 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
+from benchmark_tables import workload_of
 from scipy.stats import poisson
 
 import ddlsched
@@ -39,12 +40,9 @@ RUN_DAYS = 6
 
 def long_job(gpus: int, failures: object, until_s: float, seed: int, **given: object) -> ddlsched.Result:
     """Return the run of one job of iterations of a minute that never ends, with 1 % of servers to spare."""
-    step = ddlsched.DataParallelIteration(forward_s=20, backward_s=40, message_bytes=0)
-    iterations = round(until_s / 60) + 1
-    job = ddlsched.Job(job_id="a", arrival_s=0, num_gpus=gpus, iterations=iterations, iteration=step, gpu_memory_mb=1)
+    workload = workload_of(gpus=[gpus], iterations=round(until_s / 60) + 1, forward_s=20, backward_s=40)
     cluster = ddlsched.Cluster(num_servers=-(-gpus // 8) * 101 // 100 + 2, gpus_per_server=8)
     disturbances = Disturbances(failures=failures, **given)
-    workload = ddlsched.Workload.of([job])
     return ddlsched.simulate(
         workload, cluster, placement="first-fit", disturbances=disturbances, until_s=until_s, seed=seed
     )
@@ -155,20 +153,7 @@ WRITE_S, MTBF_S, RATIOS = 60.0, 6000.0, (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 
 def waste(when: float | str, causes: Sequence[FailureCause], store: str, jobs: int, days: float, seed: int) -> float:
     """Return which part of the time of jobs of one GPU that save 60 GB each trains nothing."""
-    step = ddlsched.DataParallelIteration(forward_s=1, backward_s=2, message_bytes=0)
-    workload = ddlsched.Workload.of(
-        [
-            ddlsched.Job(
-                job_id=f"j{number}",
-                arrival_s=0,
-                num_gpus=1,
-                iterations=round(days * DAY_S),
-                iteration=step,
-                gpu_memory_mb=1,
-            )
-            for number in range(jobs)
-        ]
-    )
+    workload = workload_of(gpus=[1] * jobs, iterations=round(days * DAY_S), forward_s=1, backward_s=2)
     cluster = ddlsched.Cluster(num_servers=jobs + 1, gpus_per_server=1, exclusive=True, topology="star:nic_gbps=8")
     disturbances = Disturbances(
         failures=tuple(causes),
@@ -238,19 +223,15 @@ def print_cluster(num_jobs: int, days: float) -> None:
     sizes = rng.choice(
         [8, 32, 64, 128, 256, 512, 1024, 2048], num_jobs, p=[0.2, 0.15, 0.15, 0.15, 0.13, 0.1, 0.08, 0.04]
     )
-    step = ddlsched.DataParallelIteration(forward_s=3, backward_s=7, message_bytes=4e9)
-    workload = ddlsched.Workload.of(
-        [
-            ddlsched.Job(
-                job_id=f"j{number}",
-                arrival_s=float(rng.uniform(0, 0.9 * days * DAY_S)),
-                num_gpus=int(gpus),
-                iterations=int((1 + rng.exponential(days / 9)) * DAY_S / 10),
-                iteration=step,
-                gpu_memory_mb=60_000,
-            )
-            for number, gpus in enumerate(sizes)
-        ]
+    times = [(rng.uniform(0, 0.9 * days * DAY_S), 1 + rng.exponential(days / 9)) for _ in sizes]
+    workload = workload_of(
+        arrival_s=[arrival_s for arrival_s, _ in times],
+        gpus=sizes,
+        iterations=[int(of_days * DAY_S / 10) for _, of_days in times],
+        forward_s=3,
+        backward_s=7,
+        message_bytes=4e9,
+        gpu_memory_mb=60_000,
     )
     topology = "leaf-spine:servers_per_leaf=16,spines=16,nic_gbps=400"
     cluster = ddlsched.Cluster(

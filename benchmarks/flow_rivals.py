@@ -1,4 +1,4 @@
-"""The flow scenario under equal sharing, written twice more: as a heapq loop and with SimPy.
+"""The flow scenario of :mod:`flows` under equal sharing, written twice more: as a heapq loop and with SimPy.
 
 Both keep time and bytes as floats. Both predict the end of a transfer anew when the number of transfers on one of
 its cards changes, and recognise a prediction that has been overtaken by its version.
@@ -9,14 +9,37 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from flow_scenario import CARD_BYTES_PER_S, Flow, FlowTimes, wire_bytes
 
 if TYPE_CHECKING:
     import simpy
 
-__all__ = ["heapq_loop", "simpy_processes"]
+__all__ = ["CARD_BYTES_PER_S", "Flow", "FlowTimes", "heapq_loop", "simpy_processes", "wire_bytes"]
+
+CARD_BYTES_PER_S = 1.25e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """A job of the scenario."""
+
+    servers: tuple[int, ...]
+    compute_s: float
+    message_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowTimes:
+    """When each job finished (all arrive at 0), and how long the simulator ran, seconds."""
+
+    finish_s: Sequence[float]
+    seconds: float
+
+
+def wire_bytes(flow: Flow) -> float:
+    """Return what each of the job's network cards carries in an iteration."""
+    return flow.message_bytes * (2 * (len(flow.servers) - 1) / len(flow.servers))
 
 
 class Transfer:

@@ -11,22 +11,19 @@ from __future__ import annotations
 
 import json
 import socket
-import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from benchmark_tables import Table
+from benchmark_tables import Table, timed, workload_of
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.network_views import TransferState
 from ddlsched.real.gate.gate import Gate
 from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
 from ddlsched.real.gate.loop import ChannelRank
+from ddlsched.real.testbed.measuring import Pinned
 from ddlsched.real.testbed.settings import gate_settings
 from ddlsched.real.wire.channel import Channel
-from ddlsched.workload.dag import DataParallelIteration
-from ddlsched.workload.job import Job, Workload
 
 RANKS = 32
 ITERATIONS = 300
@@ -69,38 +66,37 @@ class Sockets:
                 pass
 
 
-def jobs_of(num_jobs: int) -> Workload:
-    """Return jobs of equally many ranks, together as many as are measured."""
-    iteration = DataParallelIteration(forward_s=0.1, backward_s=0.1, message_bytes=1e6)
-    size = RANKS // num_jobs
-    many = {"num_gpus": size, "iterations": 10**6, "iteration": iteration, "gpu_memory_mb": 20_000}
-    return Workload.of([Job(job_id=f"{number}", arrival_s=0, **many) for number in range(num_jobs)])
-
-
 def measured(num_jobs: int, policies: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return wall and processor seconds of each grant, while the other jobs' transfers run or wait."""
     cluster = Cluster(num_servers=RANKS // num_jobs, gpus_per_server=num_jobs)
-    crew = Sockets()
-    gate = Gate(jobs_of(num_jobs), gate_settings(cluster, placement=OneAServer(), **policies), crew, lambda _: None)
+    crew, sizes = Sockets(), [RANKS // num_jobs] * num_jobs
+    step = {"forward_s": 0.1, "backward_s": 0.1, "message_bytes": 1e6}
+    jobs = workload_of(gpus=sizes, iterations=10**6, gpu_memory_mb=20_000, **step)
+    placement = Pinned(servers={job.job_id: range(job.num_gpus) for job in jobs})
+    gate = Gate(jobs, gate_settings(cluster, placement=placement, **policies), crew, lambda _: None)
     gate.decide(0)
     for rank in list(gate.seats):
         gate.hear(rank, {"say": "grouped"}, 0)
     task = len(gate.jobs[0].job.dag.tasks) - 1
-    wall, cpu = [], []
+    found_s = []
     for step in range(ITERATIONS):
         job = gate.jobs[step % num_jobs]
         settle(gate, job, task)
         crew.drain()
         for rank in job.ranks:
             crew.say(rank, {"say": "ready", "task": task, "iteration": step, "message_bytes": 1e6})
-        begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
-        for rank in job.ranks:
-            for message in rank.channel.receive():  # type: ignore[attr-defined]
-                gate.hear(rank, message, step)
-        gate.decide(step)
-        wall.append(time.perf_counter() - begin_s)
-        cpu.append(time.process_time() - begin_cpu_s)
-    return np.array(wall), np.array(cpu)
+        _, *taken_s = timed(lambda: granted(gate, job, step))  # noqa: B023
+        found_s.append(taken_s)
+    wall, cpu = np.array(found_s).T
+    return wall, cpu
+
+
+def granted(gate: Gate, job: LiveJob, step: int) -> None:
+    """Let the gate hear a job's ranks, and decide."""
+    for rank in job.ranks:
+        for message in rank.channel.receive():  # type: ignore[attr-defined]
+            gate.hear(rank, message, step)
+    gate.decide(step)
 
 
 def settle(gate: Gate, job: LiveJob, task: int) -> None:
@@ -111,15 +107,6 @@ def settle(gate: Gate, job: LiveJob, task: int) -> None:
             for rank in other.job.ranks:
                 gate.hear(rank, message, 0)
         gate.decide(0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OneAServer:
-    """A GPU of each server, the least used."""
-
-    def place(self, job: Any, cluster: Any) -> list[int]:
-        """Return one GPU of each server."""
-        return [min(cluster.gpus_of(server), key=cluster.num_residents) for server in range(job.num_gpus)]
 
 
 def main() -> None:

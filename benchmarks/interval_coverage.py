@@ -11,42 +11,30 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from benchmark_tables import Table, say
-from scipy.stats import bootstrap
+from scipy.stats import bootstrap, t
 
-from ddlsched.results.statistics import (
-    CONFIDENCE,
-    LEAST_SEEDS,
-    holm,
-    log_ratios,
-    mean_interval,
-    p_value,
-    verdict,
-)
-
-__all__ = ["FAMILIES", "POPULATIONS", "Family", "Population", "coverage", "errors", "tables"]
+from ddlsched.results.statistics import CONFIDENCE, LEAST_SEEDS, holm, log_ratios, mean_interval, p_value, verdict
 
 MEASURED = Path(__file__).parents[1] / "experiments" / "contention_64gpu" / "expected" / "average_jct_s_per_seed.csv"
 SEEDS = (3, LEAST_SEEDS, 10, 20, 50)
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Population:
+class Population(NamedTuple):
     """What a seed gives: ``draw(rng, samples, seeds)`` returns an array of that shape; ``mean`` is the true mean."""
 
     name: str
-    draw: Draw
     mean: float
+    draw: Draw
 
 
-@dataclass(frozen=True, kw_only=True)
-class Family:
+class Family(NamedTuple):
     """A table of comparisons, in each of which there is no difference, or a true one (``effects``)."""
 
     name: str
@@ -61,20 +49,16 @@ def measured(policy: str, baseline: str) -> np.ndarray:
 
 
 def resampled(name: str, values: np.ndarray) -> Population:
-    return Population(name=name, draw=lambda rng, *shape: rng.choice(values, shape), mean=float(values.mean()))
-
-
-def distribution(name: str, mean: float, draw: Draw) -> Population:
-    return Population(name=name, draw=draw, mean=mean)
+    return Population(name, float(values.mean()), lambda rng, *shape: rng.choice(values, shape))
 
 
 POPULATIONS = (
-    distribution("normal", 0.0, lambda rng, *shape: rng.normal(size=shape)),
+    Population("normal", 0.0, lambda rng, *shape: rng.normal(size=shape)),
     resampled("measured: Ada-SRSF against SRSF(1)", measured("communication: Ada-SRSF", "communication: SRSF(1)")),
     resampled("measured: random against first-fit", measured("placement: RAND", "placement: FF")),
-    distribution("heavy tails (Student, 3 degrees)", 0.0, lambda rng, *shape: rng.standard_t(3, size=shape)),
-    distribution("ties (-1, 0, 0, 0, 1)", 0.0, lambda rng, *shape: rng.choice([-1.0, 0.0, 0.0, 0.0, 1.0], shape)),
-    distribution("skewed (exponential)", 1.0, lambda rng, *shape: rng.exponential(size=shape)),
+    Population("heavy tails (Student, 3 degrees)", 0.0, lambda rng, *shape: rng.standard_t(3, size=shape)),
+    Population("ties (-1, 0, 0, 0, 1)", 0.0, lambda rng, *shape: rng.choice([-1.0, 0.0, 0.0, 0.0, 1.0], shape)),
+    Population("skewed (exponential)", 1.0, lambda rng, *shape: rng.exponential(size=shape)),
 )
 
 
@@ -82,16 +66,17 @@ def measured_family() -> Family:
     """Return the six communication policies against SRSF(1): of the same seeds, so they depend on each other."""
     names = [name for name in pd.read_csv(MEASURED, nrows=1) if name.startswith("communication: ")]
     changes = np.array([measured(name, "communication: SRSF(1)") for name in names[1:]])
+    apart = changes - changes.mean(axis=1, keepdims=True)
     return Family(
-        name="measured: 6 communication policies",
-        changes=lambda rng, seeds: (changes - changes.mean(axis=1, keepdims=True))[:, rng.integers(100, size=seeds)],
-        effects=changes.mean(axis=1),
+        "measured: 6 communication policies",
+        lambda rng, seeds: apart[:, rng.integers(100, size=seeds)],
+        changes.mean(axis=1),
     )
 
 
 def independent_family(name: str, draw: Draw, mean: float, effect: float) -> Family:
     """Return 20 comparisons that do not depend on each other."""
-    return Family(name=name, changes=lambda rng, seeds: draw(rng, 20, seeds) - mean, effects=np.full(20, effect))
+    return Family(name, lambda rng, seeds: draw(rng, 20, seeds) - mean, np.full(20, effect))
 
 
 FAMILIES = (
@@ -123,7 +108,7 @@ def coverage(population: Population, seeds: int, samples: int) -> list[float]:
     ours = [mean_interval(sample) for sample in drawn]
     ends = [(np.array([i.low for i in ours]), np.array([i.high for i in ours]))]
     ends += [plain_bootstrap(drawn, method) for method in ("BCa", "percentile")]
-    ends.append(students(drawn))
+    ends.append(t.interval(CONFIDENCE, seeds - 1, drawn.mean(axis=1), drawn.std(axis=1, ddof=1) / seeds**0.5))
     return [100.0 * float(np.mean((low <= population.mean) & (population.mean <= high))) for low, high in ends]
 
 
@@ -135,14 +120,6 @@ def plain_bootstrap(drawn: np.ndarray, method: str) -> tuple[np.ndarray, np.ndar
     ).confidence_interval
     low[varied], high[varied] = interval.low, interval.high
     return low, high
-
-
-def students(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    from scipy.stats import t
-
-    seeds = drawn.shape[1]
-    half = t.ppf((1.0 + CONFIDENCE) / 2.0, seeds - 1) * drawn.std(axis=1, ddof=1) / np.sqrt(seeds)
-    return drawn.mean(axis=1) - half, drawn.mean(axis=1) + half
 
 
 def errors(family: Family, seeds: int, samples: int) -> list[float]:

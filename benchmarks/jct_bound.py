@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import argparse
-import time
 from typing import Any
 
 import numpy as np
-from benchmark_tables import Table, say
+import pandas as pd
+from benchmark_tables import Table, say, timed
 
 import ddlsched
 from algorithms.optimal.bound import jct_bound
@@ -32,12 +32,10 @@ POLICIES: dict[bool, dict[str, dict[str, Any]]] = {
 """By whether GPUs are exclusive. SRTF and SRSF know how long jobs take."""
 
 
-def ratios(exclusive: bool, seed: int, scale: float, intervals: int) -> tuple[dict[str, float], float]:
+def ratios(exclusive: bool, seed: int, scale: float = 1.0, intervals: int = 200) -> tuple[dict[str, float], float]:
     """Return each policy's average JCT, and the time alone, over the bound, and the bound's CPU seconds."""
     workload, cluster = ddlsched.microsoft_160(seed=seed, scale=scale), ddlsched.Cluster(exclusive=exclusive)
-    begin_s = time.process_time()
-    bound = jct_bound(workload, cluster, ten_gigabit_ethernet(), intervals=intervals)
-    cpu_s = time.process_time() - begin_s
+    bound, _, cpu_s = timed(lambda: jct_bound(workload, cluster, ten_gigabit_ethernet(), intervals=intervals))
     found = {"each job alone": bound.alone_s / bound.average_jct_s}
     for name, options in POLICIES[exclusive].items():
         run = ddlsched.simulate(workload, cluster, contention=ten_gigabit_ethernet(), **options)
@@ -49,17 +47,14 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--scale", type=float, default=1.0, help="of iterations and arrivals")
-    parser.add_argument("--intervals", type=int, default=200)
     given = parser.parse_args()
     rows = []
     for exclusive in (True, False):
         say("exclusive GPUs" if exclusive else "shared GPUs")
-        found = [ratios(exclusive, seed, given.scale, given.intervals) for seed in range(1, given.seeds + 1)]
+        found = [ratios(exclusive, seed) for seed in range(1, given.seeds + 1)]
         cpu_s = float(np.median([seconds for _, seconds in found]))
-        for name in found[0][0]:
-            of_name = [values[name] for values, _ in found]
-            figures = [float(np.mean(of_name)), min(of_name), max(of_name)]
+        for name, of_name in pd.DataFrame([values for values, _ in found]).items():
+            figures = of_name.mean(), of_name.min(), of_name.max()
             rows.append([name, "exclusive" if exclusive else "shared", *figures, cpu_s])
     columns = ("policy", "GPUs", "JCT / bound, mean", "least", "most", "bound, CPU s (median)")
     print(Table(title=f"Average JCT over the lower bound, {given.seeds} job sets of 160", columns=columns, rows=rows))

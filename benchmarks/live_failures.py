@@ -3,9 +3,7 @@
 ``ddlsched live``'s manager trains ``elastic_training.py`` on processes of this machine. Nodes fail, jobs hang, and they
 are noticed, repaired and replaced as drawn from a table of causes for a seed; checkpoints and recovery are the classes
 that simulations ask. What a step, a commit and a start take is measured in a run before, and given to the simulation of
-each run. Each of these is at least so long (FORMED = ("started", "regrouped")
-LOST = ("lost a node", "a process died", "a group broke")
-STEP_S, SAVE_S, READY_S), slept up to it, so that a loaded machine changes
+each run. Each of these is at least so long (STEP_S, SAVE_S, READY_S), slept up to it, so that a loaded machine changes
 little as long as it does the work in that time. ETTR: time of steps that count at the end / time since the first start.
 Needs PyTorch.
 """
@@ -26,6 +24,7 @@ from math import inf
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from live_changes import FORMED, SCRIPT, Nodes
 from numpy.random import Generator
 
 import ddlsched
@@ -41,12 +40,9 @@ from ddlsched.real.live.failing import FailingNodes
 from ddlsched.real.live.manager import LiveEvent, LiveManager
 from ddlsched.real.live.nodes import LocalLauncher
 from ddlsched.results.reliability import reliability_by_size
-from ddlsched.workload.malleable.profiling import Candidate, JobMonitor
+from ddlsched.workload.malleable.profiling import Candidate
 
-TRAINING = Path(__file__).with_name("elastic_training.py")
-COUNTING = Path(__file__).with_name("live_counting.py")
 NODES, RANKS, MANY = 5, 3, 1_000_000
-FORMED = ("started", "regrouped")
 LOST = ("lost a node", "a process died", "a group broke")
 STEP_S, SAVE_S, READY_S = 0.6, 1.5, 30.0
 CAUSES = (
@@ -65,19 +61,12 @@ POLICIES = (
 )
 
 
-class OneJob:
+class Together(Nodes):
     """Shares nodes out to the one job, if they are enough."""
-
-    def __init__(self) -> None:
-        self.monitor, self.advisor = JobMonitor(), self
 
     def counts(self, jobs: list[Candidate], num_nodes: int, now_s: float) -> list[int]:
         """Return all that it may have, or none."""
         return [job.max_nodes if num_nodes >= job.min_nodes else 0 for job in jobs]
-
-    def wake_s(self) -> None:
-        """Ask for no further look."""
-        return
 
 
 class FromItsStart(FailingNodes):
@@ -135,10 +124,10 @@ class Times(NamedTuple):
     restart_s: float
 
 
-def trained(script: Path, disturbances: Disturbances, checkpoint: str, seed: int, until_s: float) -> list[LiveEvent]:
+def trained(disturbances: Disturbances, checkpoint: str, seed: int, until_s: float) -> list[LiveEvent]:
     """Return what happened to one job of three ranks on five nodes."""
     events: list[LiveEvent] = []
-    failing, sharer = FromItsStart(NODES, {"a": RANKS}, disturbances, seed), OneJob()
+    failing, sharer = FromItsStart(NODES, {"a": RANKS}, disturbances, seed), Together(set(), RANKS)
 
     def watch(event: LiveEvent) -> None:
         events.append(event)
@@ -157,7 +146,7 @@ def trained(script: Path, disturbances: Disturbances, checkpoint: str, seed: int
             checkpoint=checkpoint,
             fewest={"a": RANKS},
         )
-        manager.store.submit("a", program=str(script), steps=MANY, max_nodes=RANKS)
+        manager.store.submit("a", program=str(SCRIPT), steps=MANY, max_nodes=RANKS)
         try:
             while manager.now_s < failing.begun_s + until_s and manager.turn():
                 pass
@@ -224,16 +213,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=6)
     parser.add_argument("--together", type=int, default=1, help="so many runs at a time")
     parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--faster", type=float, default=1.0, help="all times of causes are so many times as short")
-    parser.add_argument("--counting", action="store_true", help="processes count: no PyTorch, and no hanging GPUs")
     given = parser.parse_args()
-    script = COUNTING if given.counting else TRAINING
     os.environ |= {"STEP_S": str(STEP_S), "SAVE_S": str(SAVE_S)}
     print(f"load of this machine {os.getloadavg()[0]:.1f}", flush=True)
-    _, times = measured(trained(script, Disturbances(failures=OFTEN), "fixed:every_s=3", 0, 300.0))
+    _, times = measured(trained(Disturbances(failures=OFTEN), "fixed:every_s=3", 0, 300.0))
     print(f"step {times.step_s:.3f} s, commit {times.write_s:.3f} s, start {times.restart_s:.2f} s", flush=True)
-    causes = tuple(faster(cause, given.faster) for cause in CAUSES if not (given.counting and cause.per == "gpu"))
-    compared = partial(compare, script, causes, times, 60 * given.minutes)
+    compared = partial(compare, times, 60 * given.minutes)
     apart = []
     with ProcessPoolExecutor(given.together) as pool:
         for told, points in pool.map(compared, range(1, given.runs + 1)):
@@ -242,32 +227,17 @@ def main() -> None:
     print(f"largest difference {max(apart):.2f} points; load {os.getloadavg()[0]:.1f}")
 
 
-def compare(
-    script: Path, causes: tuple[FailureCause, ...], times: Times, until_s: float, seed: int
-) -> tuple[str, float]:
+def compare(times: Times, until_s: float, seed: int) -> tuple[str, float]:
     """Return what to tell of a live run and its simulation, and by how many points the live ETTR is above."""
     checkpoint, recovery = POLICIES[seed - 1]
-    disturbances = Disturbances(failures=causes, recovery=recovery, checkpoint=checkpoint)
-    events = trained(script, disturbances, checkpoint, seed, until_s)
-    what, own = measured(events)
+    disturbances = Disturbances(failures=CAUSES, recovery=recovery, checkpoint=checkpoint)
+    events = trained(disturbances, checkpoint, seed, until_s)
+    what, _ = measured(events)
     live = live_ettr(events, times.step_s, until_s)
-    simulated, further = (simulated_ettr(disturbances, checkpoint, each, seed, until_s) for each in (times, own))
+    simulated = simulated_ettr(disturbances, checkpoint, times, seed, until_s)
     hits = sum(event.what in LOST[:2] for event in events)
     ratios = f"{hits} failures; ETTR live {live:.4f}, simulated {simulated:.4f}, {100 * (live - simulated):+.2f} points"
-    told = f"{what}\nseed {seed}, {checkpoint}, {recovery or 'queue'}: {ratios}"
-    return f"{told}; {100 * (live - further):+.2f} with what these took in the run", 100 * (live - simulated)
-
-
-def faster(cause: FailureCause, times: float) -> FailureCause:
-    """Return a cause all of whose times are so many times as short."""
-    return FailureCause(
-        cause=cause.cause,
-        per=cause.per,
-        takes=cause.takes,
-        mtbf_s=cause.mtbf_s / times,
-        noticed_s=cause.noticed_s / times,
-        repair_s=cause.repair_s / times,
-    )
+    return f"{what}\nseed {seed}, {checkpoint}, {recovery or 'queue'}: {ratios}", 100 * (live - simulated)
 
 
 if __name__ == "__main__":

@@ -19,15 +19,12 @@ from algorithms.placement.monkeytree import MonkeyTreePlacement
 from ddlsched.workload.generators.monkeytree_mix import MODELS, monkeytree_mix
 
 VARIANTS = {
-    "route": (None, False, ""),
     "ecmp": ("ecmp", False, "1.606 / 3.743"),
     "crux:paths-only": ("crux", False, "1.259 / 2.114"),
     "crux:paths-only, intensity=sum": ("crux:intensity=sum", False, "1.259 / 2.114"),
-    "crux:paths-only, intensity=sum, anew": ("crux:intensity=sum,anew=True", False, "1.259 / 2.114"),
     "perfect": ("perfect", False, "1.202 / 1.911"),
     "sglb": ("sglb", False, "1.148 / 1.654"),
     "monkeytree": ("perfect", True, "1.004 / 1.044"),
-    "monkeytree, crux's paths": ("crux", True, ""),
 }
 """Of each row the path policy, whether jobs move, and what is published at load 1.0, mean / 99th percentile."""
 

@@ -12,15 +12,16 @@ import resource
 import shutil
 import statistics
 import subprocess
-import sys
-import threading
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from benchmark_tables import Table, say
+from benchmark_tables import DDLSCHED, Table, say
 
 from ddlsched.checkpoints.arrays import numpy_dtype, write_rank
 from ddlsched.checkpoints.checkpoint import Checkpoint
@@ -29,12 +30,10 @@ from ddlsched.checkpoints.parallelism import StoredParallelism, parse_parallelis
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Cut, Tensor
 
-__all__ = ["Measured", "made", "process_tables", "strided_tensors", "summary", "transformer_tensors"]
+__all__ = ["changes", "memory", "summary"]
 
-PROGRAM = "from ddlsched.cli import main; main()"
 COPY, PLAIN, VERIFY = "cp --reflink=never, sync", "reshard", "reshard --verify"
 TORCH_FORM, TORCH = "reshard --format torch", "PyTorch distributed checkpoint"
-COLUMNS = ("", "GB written", "time, s", "CPU, s", "anonymous MB", "time: this / cp", "GB/s: this / cp")
 
 
 class Run(NamedTuple):
@@ -44,6 +43,9 @@ class Run(NamedTuple):
     cpu_s: float
     written_bytes: int
     anonymous_bytes: int
+
+
+WALL, CPU = attrgetter("wall_s"), attrgetter("cpu_s")
 
 
 def transformer_tensors(gb: float) -> tuple[Tensor, ...]:
@@ -85,10 +87,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def warm(folder: Path) -> None:
-    for file in files_of(folder):
-        with file.open("rb") as opened:
-            while opened.read(1 << 24):
-                pass
+    subprocess.run(["cat", *files_of(folder)], check=True, stdout=subprocess.DEVNULL)
 
 
 def cold(folder: Path) -> None:
@@ -103,28 +102,14 @@ Rivals: TypeAlias = dict[str, tuple[Path, Callable[[], Run]]]
 """By name, what is read, and what runs."""
 
 
-class Memory:
-    """The most anonymous memory that a process has, looked at every 10 ms."""
-
-    def __init__(self, process: subprocess.Popen) -> None:
-        self.most_bytes = 0
-        self._process = process
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while self._process.poll() is None:
-            try:
-                text = Path(f"/proc/{self._process.pid}/status").read_text()
-            except OSError:
-                return
-            found = [line.split()[1] for line in text.splitlines() if line.startswith("RssAnon")]
-            self.most_bytes = max(self.most_bytes, *(int(kilobytes) * 1024 for kilobytes in found), 0)
-            time.sleep(0.01)
-
-    def end(self) -> int:
-        self._thread.join()
-        return self.most_bytes
+def most_anonymous_bytes(process: subprocess.Popen) -> int:
+    """Return the most anonymous memory that a process has until its end, looked at every 5 ms."""
+    most_kib = 0
+    while process.poll() is None:
+        text = Path(f"/proc/{process.pid}/status").read_text()
+        most_kib = max(most_kib, *(int(line.split()[1]) for line in text.splitlines() if line.startswith("RssAnon")), 0)
+        time.sleep(0.005)
+    return most_kib * 1024
 
 
 def ran(commands: Sequence[Callable[[], Sequence[str]]], target: Path, given: str = "", *, keep: bool = False) -> Run:
@@ -133,13 +118,18 @@ def ran(commands: Sequence[Callable[[], Sequence[str]]], target: Path, given: st
     before, begin_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     anonymous_bytes = 0
     for command in commands:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        with subprocess.Popen(command(), env=environment, **pipes) as process:
-            memory = Memory(process)
-            _, errors = process.communicate(given)
-            anonymous_bytes = max(anonymous_bytes, memory.end())
-        if process.returncode:
-            raise SystemExit(errors)
+        with (
+            tempfile.TemporaryFile("w+") as told,
+            subprocess.Popen(
+                command(), env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=told, text=True
+            ) as process,
+        ):
+            process.stdin.write(given)
+            process.stdin.close()
+            anonymous_bytes = max(anonymous_bytes, most_anonymous_bytes(process))
+            if process.returncode:
+                told.seek(0)
+                raise SystemExit(told.read())
     wall_s, after = time.perf_counter() - begin_s, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     written_bytes = sum(file.stat().st_size for file in files_of(target))
@@ -153,9 +143,9 @@ def copied(source: Path, target: Path) -> Run:
     return ran([lambda: copy, lambda: ["sync", *map(str, sorted(target.iterdir()))]], target)
 
 
-def resharded(source: Path, target: Path, to: str, *flags: str) -> Run:
-    command = [sys.executable, "-c", PROGRAM, "reshard", str(source), str(target), "--to", to, *flags]
-    return ran([lambda: command], target)
+def resharded(source: Path, target: Path, to: str, *flags: str, keep: bool = False) -> Run:
+    command = [*DDLSCHED, "reshard", str(source), str(target), "--to", to, *flags]
+    return ran([lambda: command], target, keep=keep)
 
 
 def through_torch(
@@ -175,16 +165,29 @@ def through_torch(
     return ran([lambda: [python, str(program)]], target, json.dumps(task), keep=keep)
 
 
+FORMS = ("safetensors", "torch", "huggingface", "megatron")
+
+
+def memory(folder: Path, gb: float, forms: Sequence[str] = FORMS) -> Table:
+    """Return the most anonymous memory of verified changes from tp=2 to tp=4, and to another format."""
+    sources = {"safetensors": folder / "source", "torch": folder / "torch"}
+    made(sources["safetensors"], transformer_tensors(gb), StoredParallelism(tp=2))
+    resharded(sources["safetensors"], sources["torch"], "tp=2", "--format", "torch", keep=True)
+    rows = []
+    for before, after in product(sources, forms):
+        say(f"{before} to {after}")
+        run = resharded(sources[before], folder / "target", "tp=4", "--format", after, "--verify")
+        rows.append((f"{before} to {after}", run.written_bytes / 1e9, run.anonymous_bytes / 1e6))
+    title = f"(c) {gb:g} GB, tp=2 to tp=4, verified, interpreter and libraries included"
+    return Table(title=title, columns=("", "GB written", "anonymous MB"), rows=rows)
+
+
 CHANGES = (
     ("GPT, tp=2 -> tp=4", transformer_tensors, "tp=4"),
     ("GPT, tp=2 -> tp=3", transformer_tensors, "tp=3"),
     ("all cut by columns, tp=2 -> tp=4", strided_tensors, "tp=4"),
     ("all cut by columns, tp=2 -> tp=3", strided_tensors, "tp=3"),
 )
-
-
-LARGE_GB = 2
-"""From here on only the first change and the last are run, which takes a few minutes less."""
 
 
 class Measured(NamedTuple):
@@ -194,36 +197,23 @@ class Measured(NamedTuple):
     state: str
     runs: dict[str, list[Run]]
 
-    def speed(self, rival: str) -> float | None:
-        """Return the median over rounds of how fast a rival writes beside cp; None if it had no part."""
+    def ratio(self, of: Callable[[Run], float], rival: str, beside: str = COPY) -> float | None:
+        """Return the median over rounds of what is told of a rival over the same of another; None if it had no part."""
         if rival not in self.runs:
             return None
-        pairs = zip(self.runs[rival], self.runs[COPY], strict=False)  # PyTorch's runs once.
-        rates = [run.written_bytes / run.wall_s * cp.wall_s / cp.written_bytes for run, cp in pairs]
-        return statistics.median(rates)
-
-    def time(self, rival: str, beside: str) -> float | None:
-        """Return the median over rounds of the time of a rival beside another's."""
-        return self._median(lambda run, other: run.wall_s / other.wall_s, rival, beside)
-
-    def cpu(self, rival: str, beside: str) -> float | None:
-        """Return the same of their CPU seconds, which other programs disturb less."""
-        return self._median(lambda run, other: run.cpu_s / other.cpu_s, rival, beside)
-
-    def _median(self, ratio: Callable[[Run, Run], float], rival: str, beside: str) -> float | None:
-        if rival not in self.runs:
-            return None
-        pairs = zip(self.runs[rival], self.runs[beside], strict=False)
-        return statistics.median(ratio(run, other) for run, other in pairs)
+        pairs = zip(self.runs[rival], self.runs[beside], strict=False)  # PyTorch's runs once.
+        return statistics.median(of(run) / of(other) for run, other in pairs)
 
 
-def process_tables(
+def _speed(run: Run) -> float:
+    return run.written_bytes / run.wall_s
+
+
+def changes(
     folder: Path, gb: float, repeats: int, torch_python: str | None, states: Collection[str]
-) -> Iterator[tuple[Table, Measured]]:
-    """Yield a table for each change and each state of the page cache; PyTorch has a part in the first change."""
+) -> Iterator[Measured]:
+    """Yield each change in each state of the page cache; PyTorch has a part in the first change."""
     for number, (title, make, after) in enumerate(CHANGES):
-        if gb >= LARGE_GB and 0 < number < len(CHANGES) - 1:
-            continue
         here = folder / str(number)
         here.mkdir()
         tensors = make(gb)
@@ -232,16 +222,16 @@ def process_tables(
         if number == 0 and torch_python is not None:
             rivals |= torch_rivals(here, tensors, after, torch_python)
         for state in (state for state in (warm, cold) if state.__name__ in states):
-            yield _table(f"{title}, {gb:g} GB", state, rivals, repeats)
+            yield _measured(f"{title}, {gb:g} GB", state, rivals, repeats)
         shutil.rmtree(here)
 
 
 def summary(measured: Sequence[Measured]) -> Table:
-    """Return what is to be reached beside what was, a row for each change."""
+    """Return how fast each change is beside ``cp``, and beside the others."""
     rows = []
     for found in measured:
-        more = [100 * (times - 1) for times in (found.time(VERIFY, PLAIN), found.cpu(VERIFY, PLAIN)) if times]
-        cells = [found.speed(PLAIN), found.speed(TORCH_FORM), found.time(TORCH, PLAIN), *more]
+        more = [100 * (ratio - 1) for of in (WALL, CPU) if (ratio := found.ratio(of, VERIFY, PLAIN))]
+        cells = [found.ratio(_speed, PLAIN), found.ratio(_speed, TORCH_FORM), found.ratio(WALL, TORCH, PLAIN), *more]
         rows.append((found.title, found.state, *cells))
     speeds = ("speed / cp", "torch format: speed / cp", "PyTorch: time / ours")
     columns = ("", "sources", *speeds, "--verify, % more", "of CPU, % more")
@@ -268,28 +258,15 @@ def torch_rivals(here: Path, tensors: Sequence[Tensor], after: str, torch_python
     }
 
 
-def _table(title: str, state: Callable[[Path], None], rivals: Rivals, repeats: int) -> tuple[Table, Measured]:
+def _measured(title: str, state: Callable[[Path], None], rivals: Rivals, repeats: int) -> Measured:
     runs: dict[str, list[Run]] = {name: [] for name in rivals}
-    loads = []
     for repeat in range(repeats):
         for name, (read, run) in rivals.items():
             if repeat and name == TORCH:
                 continue  # So many times slower that one run tells.
-            say(f"{title}, {state.__name__} {repeat + 1}: {name}")
             os.sync()
             state(read)
-            loads.append(os.getloadavg()[0])
+            load = os.getloadavg()[0]
             runs[name].append(run())
-    measured = Measured(title, state.__name__, runs)
-    rows = [(name, *_row(own, measured, name)) for name, own in runs.items()]
-    notes = [f"Load averages of the machine before the runs: {min(loads):.1f} to {max(loads):.1f}."]
-    table = Table(
-        title=f"(b) {title}, {state.__name__} sources: medians of {repeats}", columns=COLUMNS, rows=rows, notes=notes
-    )
-    return table, measured
-
-
-def _row(own: list[Run], measured: Measured, name: str) -> tuple[float, ...]:
-    median = [statistics.median(values) for values in zip(*own, strict=True)]
-    written, anonymous = median[2] / 1e9, median[3] / 1e6
-    return (written, median[0], median[1], anonymous, measured.time(name, COPY) or 0, measured.speed(name) or 0)
+            say(f"{title}, {state.__name__} {repeat + 1}, load {load:.1f}: {name}: {runs[name][-1]}")
+    return Measured(title, state.__name__, runs)

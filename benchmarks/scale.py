@@ -1,112 +1,115 @@
-"""How seconds and memory grow with jobs, GPUs and iterations a job; a whole trace; 100 seeds of the 64-GPU experiment.
+"""How seconds and memory grow with jobs; a whole trace, exact and sampled; 100 seeds of the 64-GPU experiment.
 
-``scale.py [--only jobs gpus iterations trace sampled experiment] [--draws N] [--philly FILE] [--json FILE]``; each run
-but the experiment's is a process of its own. Seconds are wall-clock; CPU seconds are beside them, since other work
-may run.
+``scale.py [--only jobs trace sampled experiment] [--draws N] [--philly FILE]``; each run but the experiment's is a
+process of its own. Seconds are wall-clock; CPU seconds are beside them, since other work may run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
+import dataclasses
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmark_tables import Table, say
+import pandas as pd
+from benchmark_tables import Table, in_a_process, peak_mb, say, timed, workload_of
 
+import ddlsched
 from ddlsched.comparisons.sweeps.sweep import Run, sweep
 from ddlsched.results.statistics import mean_interval
+from ddlsched.workload.generators.microsoft import MODELS
+from ddlsched.workload.traces.trace_import import import_trace
+from experiments.contention_64gpu.run import COMMUNICATION, KAPPA, PLACEMENT
 
-HERE = Path(__file__).parent
-PHILLY = HERE.parents[1] / "shared/data/traces/pollux-osdi21/philly.csv.gz"
+GPUS_PER_SERVER, MEMORY_MB = 8, 16_000.0
+SIZES = (1,) * 13 + (2, 2, 4, 4, 8, 8, 16)
+PHILLY = Path(__file__).parents[2] / "shared/data/traces/pollux-osdi21/philly.csv.gz"
 SRSF_1 = {"scheduler": "srsf-1"}
-MIXED: dict[str, Any] = {"gpus": 1_024, "sizes": "mixed", "load": 0.3}
-"""Jobs of 1 to 16 GPUs that meet seldom: with more of them, contended iterations decide the time."""
-SINGLE: dict[str, Any] = {"sizes": "single", "load": 0.95}
 JOBS = (100, 1_000, 10_000, 100_000)
-GPUS = (64, 1_024, 8_192, 65_536)
-ITERATIONS = (1_000, 10_000, 100_000, 1_000_000)
-COLUMNS = ("", "loop, s", "CPU, s", "peak MB", "iterations", "skipped, %", "contended", "rounds")
+COLUMNS = ("", "loop, s", "CPU, s", "peak MB", "skipped, %", "iterations", "contended")
 TRACE_RUNS: dict[str, dict[str, Any]] = {
     "SRSF(1), LWF-1": {"gpus": 2_504} | SRSF_1,
     "SRSF(2), LWF-1": {"gpus": 2_504, "scheduler": "srsf-2"},
     "Ada-SRSF": {"gpus": 2_504, "scheduler": "ada-srsf"},
-    "3,000 jobs, 320 GPUs, SRSF(1)": {"gpus": 320, "jobs": 3_000} | SRSF_1,
-    "3,000 jobs, 320 GPUs, Ada-SRSF": {"gpus": 320, "jobs": 3_000, "scheduler": "ada-srsf"},
 }
 SAMPLED: dict[str, Any] = {"gpus": 2_504, "placement": "first-fit", "sample": True} | SRSF_1
-EXPERIMENT: dict[str, dict[str, Any]] = {
-    "Ada-SRSF": {"scheduler": "ada-srsf"},
-    "SRSF(1)": {"scheduler": "srsf-1"},
-    "SRSF(2)": {"scheduler": "srsf-2"},
-    "SRSF(3)": {"scheduler": "ada-srsf", "communication": "bounded-overlap:limit=3"},
-    "FF": {"scheduler": "ada-srsf", "placement": "first-fit"},
-    "LS": {"scheduler": "ada-srsf", "placement": "list-scheduling"},
-    "RAND": {"scheduler": "ada-srsf", "placement": "random"},
-    "LWF-4": {"scheduler": "ada-srsf", "placement": "lwf:kappa=4"},
-}
+EXPERIMENT = PLACEMENT.policies | {name: COMMUNICATION.policies[name] for name in ("SRSF(1)", "SRSF(2)", "SRSF(3)")}
+EXPERIMENT |= {"LWF-4": KAPPA.policies["κ=4"]}
 SEEDS = 100
 
 
 def run(**spec: Any) -> dict[str, Any]:
     say(" ".join(f"{name}={value}" for name, value in spec.items() if name != "trace"))
-    command = [sys.executable, str(HERE / "scale_run.py"), json.dumps(spec)]
-    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return found
+    return in_a_process(measured, **spec)
+
+
+def measured(*, gpus: int, jobs: int = 0, trace: Path | None = None, **policies: Any) -> dict[str, Any]:
+    """Run ``jobs`` made jobs, or those of a workload file, on GPUs used exclusively."""
+    workload = made(jobs, gpus) if trace is None else exclusive(ddlsched.read_workload(trace).jobs)
+    servers = -(-gpus // GPUS_PER_SERVER)
+    cluster = ddlsched.Cluster(num_servers=servers, gpus_per_server=GPUS_PER_SERVER, gpu_memory_mb=MEMORY_MB)
+    ddlsched.simulate(ddlsched.Workload.of(workload.jobs[:1]), cluster)  # loads the compiled code
+    result, _, cpu_s = timed(partial(ddlsched.simulate, workload, cluster, **policies))
+    return result.summary() | {
+        "cpu_s": cpu_s,
+        "peak_mb": peak_mb(),
+        "iterations": sum(job.iterations for job in workload),
+        "skipped": result.skipped_iterations,
+        "contended": result.contended_iterations,
+        "computed": result.computed_iterations,
+    }
+
+
+def made(count: int, gpus: int, iterations: int = 10_000, load: float = 0.3) -> ddlsched.Workload:
+    """Return jobs of the four measured models whose compute alone keeps a share ``load`` of the GPUs busy.
+
+    They meet seldom: with more of them, contended iterations decide the time.
+    """
+    rng = np.random.default_rng(1)
+    jobs = pd.DataFrame(MODELS).iloc[rng.integers(len(MODELS), size=count)].reset_index(drop=True)
+    jobs["gpus"] = rng.choice(SIZES, count)
+    jobs["iterations"] = np.maximum(1, np.rint(iterations * rng.uniform(0.5, 1.5, count))).astype(int)
+    service_s = jobs["gpus"] * jobs["iterations"] * (jobs["forward_s"] + jobs["backward_s"])
+    jobs["arrival_s"] = np.cumsum(rng.exponential(float(np.mean(service_s)) / (load * gpus), count))
+    return workload_of(**dict(jobs.drop(columns="name").assign(gpu_memory_mb=MEMORY_MB)))
+
+
+def exclusive(jobs: Sequence[ddlsched.Job]) -> ddlsched.Workload:
+    return ddlsched.Workload.of([dataclasses.replace(job, gpu_memory_mb=MEMORY_MB) for job in jobs])
 
 
 def row(label: str, found: dict[str, Any]) -> list[str | float | int | None]:
     share = f"{100 * found['skipped'] / found['iterations']:.1f}"
-    return [
-        label,
-        found["engine_s"],
-        found["cpu_s"],
-        round(found["peak_mb"]),
-        found["iterations"],
-        share,
-        found["contended"],
-        found["rounds"],
-    ]
+    counts = (found[name] for name in ("iterations", "contended"))
+    return [label, found["engine_s"], found["cpu_s"], round(found["peak_mb"]), share, *counts]
 
 
-def growth(title: str, name: str, values: Sequence[int], **fixed: Any) -> Table:
-    runs = [run(**{name: value}, **fixed, **SRSF_1) for value in values]
-    rows = [row(f"{value:,}", found) for value, found in zip(values, runs, strict=True)]
+def growth() -> Table:
+    runs = [run(gpus=1_024, jobs=count, **SRSF_1) for count in JOBS]
     notes = [
-        f"Exponent of {what} in {name}: {exponent(values, [found[field] for found in runs]):.2f}"
+        f"Exponent of {what} in jobs: {np.polyfit(np.log(JOBS), np.log([found[field] for found in runs]), 1)[0]:.2f}"
         for what, field in (("seconds", "engine_s"), ("CPU seconds", "cpu_s"), ("memory", "peak_mb"))
     ]
-    notes.append("GPUs busy: " + ", ".join(f"{found['utilisation']:.0%}" for found in runs))
-    return Table(title=title, columns=(name, *COLUMNS[1:]), rows=rows, notes=notes)
-
-
-def exponent(values: Sequence[int], costs: Sequence[float]) -> float:
-    """Return the slope of the straight line through the logarithms."""
-    return float(np.polyfit(np.log(values), np.log(costs), 1)[0])
-
-
-def import_philly(philly: Path, workload: Path) -> None:
-    """Write the jobs of the trace as a workload file."""
-    command = ["workload", "import", "philly-csv", str(philly), "--out", str(workload), "--gpus-per-server", "8"]
-    subprocess.run([str(Path(sys.executable).with_name("ddlsched")), *command], check=True, capture_output=True)
+    notes.append("GPUs busy: " + ", ".join(f"{found['gpu_utilisation']:.0%}" for found in runs))
+    rows = [row(f"{count:,}", found) for count, found in zip(JOBS, runs, strict=True)]
+    title = "1,024 GPUs, about 10,000 iterations a job"
+    return Table(title=title, columns=("jobs", *COLUMNS[1:]), rows=rows, notes=notes)
 
 
 def trace(philly: Path, runs: dict[str, dict[str, Any]]) -> Table:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         workload = Path(folder) / "philly.parquet"
-        import_philly(philly, workload)
+        ddlsched.write_workload(import_trace("philly-csv", [philly], gpus_per_server=8).workload, workload)
         for spec in runs.values():
-            found.append(run(trace=str(workload), **spec))
-            say(json.dumps(found[-1]))
+            found.append(run(trace=workload, **spec))
+            say(str(found[-1]))
     return Table(
-        title="Philly, 82,247 jobs, 313 servers of 8 GPUs used exclusively, star, 10 GbE; or the first 3,000 of them",
+        title="Philly, 82,247 jobs, 313 servers of 8 GPUs used exclusively, star, 10 GbE",
         columns=COLUMNS,
         rows=[row(label, each) for label, each in zip(runs, found, strict=True)],
         notes=[
@@ -134,25 +137,19 @@ def experiment() -> Table:
         for seed in range(1, SEEDS + 1)
     ]
     say(f"64-GPU experiment: {len(runs)} runs")
-    begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        failures = sweep(runs, Path(folder)).failures
-    seconds = time.perf_counter() - begin
+        swept, seconds, _ = timed(partial(sweep, runs, Path(folder)))
     return Table(
         title=f"64-GPU experiment at full size, {SEEDS} seeds x {len(EXPERIMENT)} policies, all cores",
         columns=("runs", "failed", "wall, s"),
-        rows=[[str(len(runs)), len(failures), seconds]],
+        rows=[[str(len(runs)), len(swept.failures), seconds]],
         notes=["To reach: 600 s."],
     )
 
 
 def tables(only: Sequence[str], philly: Path, draws: int) -> Iterator[Table]:
     if "jobs" in only:
-        yield growth("1,024 GPUs, about 10,000 iterations a job", "jobs", JOBS, **MIXED, iterations=10_000)
-    if "gpus" in only:
-        yield growth("100,000 jobs of one GPU", "gpus", GPUS, jobs=100_000, **SINGLE, iterations=10_000)
-    if "iterations" in only:
-        yield growth("10,000 jobs, 1,024 GPUs", "iterations", ITERATIONS, jobs=10_000, **MIXED)
+        yield growth()
     drawn = {f"SRSF(1), first-fit, sampled, draw {draw}": SAMPLED | {"draw": draw} for draw in range(draws)}
     for part, runs in {"trace": TRACE_RUNS, "sampled": drawn}.items():
         if part in only and philly.exists():
@@ -164,19 +161,14 @@ def tables(only: Sequence[str], philly: Path, draws: int) -> Iterator[Table]:
 
 
 def main() -> None:
-    parts = ("jobs", "gpus", "iterations", "trace", "sampled", "experiment")
+    parts = ("jobs", "trace", "sampled", "experiment")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--draws", type=int, default=1, help="of the sampled trace, whose lengths differ by a hair")
     parser.add_argument("--philly", type=Path, default=PHILLY, metavar="FILE")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
-    printed = []
     for table in tables(given.only, given.philly, given.draws):
         print(table, end="\n\n", flush=True)
-        printed.append({"title": table.title, "columns": list(table.columns), "rows": [list(r) for r in table.rows]})
-    if given.json:
-        given.json.write_text(json.dumps(printed, indent=1))
 
 
 if __name__ == "__main__":

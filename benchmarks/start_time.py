@@ -3,65 +3,36 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from statistics import median
 
-from benchmark_tables import Table, say
+from benchmark_tables import DDLSCHED, Table, command_costs, say
 
 __all__ = ["tables"]
 
 REPEATS = 7
 IMPORT = "import ddlsched"
 SIMULATE = f"{IMPORT}; ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.001))"
-COLUMNS = ("", "seconds", "at most", "runs")
 
 
 def tables() -> Iterator[Table]:
-    """Measure and yield the one table."""
-    rows = [
-        ("python -c pass", seconds_of_python("pass"), None, REPEATS),
-        (f"python -c '{IMPORT}'", seconds_of_python(IMPORT), 0.3, REPEATS),
-        ("ddlsched --help", seconds_of_help(), 0.5, REPEATS),
-        *first_and_later_use(),
-    ]
-    yield Table(title="(c) start: medians of whole processes", columns=COLUMNS, rows=rows)
-
-
-def seconds_of_python(code: str) -> float:
-    say(f"start: {code}")
-    return median(seconds_of([sys.executable, "-c", code]) for _ in range(REPEATS))
-
-
-def seconds_of_help() -> float | None:
-    """Return None where the command is not installed or does not run."""
-    command = shutil.which("ddlsched", path=str(Path(sys.executable).parent)) or shutil.which("ddlsched")
-    if command is None or subprocess.run([command, "--help"], capture_output=True, check=False).returncode != 0:
-        return None
-    say("start: ddlsched --help")
-    return median(seconds_of([command, "--help"]) for _ in range(REPEATS))
-
-
-def first_and_later_use() -> list[tuple[str, float, float | None, int]]:
-    """Simulate a little with an empty cache of compiled code, and then again."""
-    command = [sys.executable, "-c", SIMULATE]
+    """Measure and yield the one table; compiled code is kept in a cache that is empty at first."""
+    simulate = (sys.executable, "-c", SIMULATE)
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
-        say("start: first simulation after installation, which compiles")
-        first = seconds_of(command, environment)
-        later = median(seconds_of(command, environment) for _ in range(REPEATS))
-    return [
-        ("a first small simulation, compiling", first, 30.0, 1),
-        ("the same later, from the cache", later, None, REPEATS),
-    ]
+        os.environ["NUMBA_CACHE_DIR"] = folder
+        rows = [
+            row("python -c pass", (sys.executable, "-c", "pass"), None),
+            row(f"python -c '{IMPORT}'", (sys.executable, "-c", IMPORT), 0.3),
+            row("ddlsched --help", (*DDLSCHED, "--help"), 0.5),
+            row("a first small simulation, compiling", simulate, 30.0, 1),
+            row("the same later, from the cache", simulate, None),
+        ]
+        del os.environ["NUMBA_CACHE_DIR"]
+    yield Table(title="(c) start: medians of whole processes", columns=("", "seconds", "at most", "runs"), rows=rows)
 
 
-def seconds_of(command: Sequence[str], environment: Mapping[str, str] | None = None) -> float:
-    begin = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, env=environment)
-    return time.perf_counter() - begin
+def row(name: str, command: Sequence[str], at_most_s: float | None, runs: int = REPEATS) -> tuple[object, ...]:
+    say(f"start: {name}")
+    return name, median(command_costs(command)[0] for _ in range(runs)), at_most_s, runs

@@ -12,7 +12,7 @@ import argparse
 import time
 
 import numpy as np
-from one_run import peak_mb
+from benchmark_tables import peak_mb
 
 import ddlsched
 

@@ -1,19 +1,25 @@
-"""Seconds and peak memory of importing a generated trace of a million rows, one process a format and output.
+"""Seconds and peak memory of importing a generated trace of a million rows, or nodes, a process each.
 
-``trace_import.py [--rows N]`` prints a table. The memory is the peak resident set (``ru_maxrss``) of a child process
-that runs ``ddlsched workload import`` and nothing else; reading the file back is not counted.
+``trace_import.py [--rows N] [--only FORMAT]`` prints a table. The memory is the peak resident set (``ru_maxrss``) of a
+child process that runs ``ddlsched workload import``, or ``import-training`` for Chakra's nodes, and nothing else;
+reading the file back is not counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from benchmark_tables import DDLSCHED, Table, command_costs, say
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from chakra_files import large_trace
 
 SEED = 1
 BEGIN = datetime(2017, 10, 1)
@@ -57,26 +63,31 @@ def batsim(rows: int, rng: random.Random) -> Iterator[str]:
 
 
 GENERATORS = {"philly-csv": philly_csv, "microsoft-itp": microsoft_itp, "philly": philly, "batsim": batsim}
+CHAKRA = "chakra"
 
 
-def generate(path: Path, format_name: str, rows: int) -> None:
+def generate(path: Path, format_name: str, rows: int) -> Path:
     with path.open("w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in GENERATORS[format_name](rows, random.Random(SEED)))
+    return path
 
 
-def main(rows: int) -> None:
+def main(rows: int, formats: Sequence[str]) -> None:
     measured = []
     with tempfile.TemporaryDirectory() as name:
-        for format_name in GENERATORS:
-            trace = Path(name) / "trace"
-            generate(trace, format_name, rows)
-            for suffix in ("csv", "parquet"):
-                out = Path(name) / f"jobs.{suffix}"
-                options = ["workload", "import", format_name, str(trace), "--out", str(out)]
-                seconds, cpu_s, peak_mb = command_costs([*DDLSCHED, *options])
-                size_mb = trace.stat().st_size / 1e6
+        folder = Path(name)
+        for format_name in formats:
+            if format_name == CHAKRA:
+                trace = large_trace(folder / "large.0.et", rows)
+                command, suffixes = ["import-training", str(trace), "--gpus", "8"], ("json",)
+            else:
+                trace = generate(folder / "trace", format_name, rows)
+                command, suffixes = ["workload", "import", format_name, str(trace)], ("csv", "parquet")
+            for suffix in suffixes:
+                out = ["--out", str(folder / f"jobs.{suffix}")]
+                seconds, cpu_s, peak_mb = command_costs([*DDLSCHED, *command, *out])
                 say(f"{format_name} to {suffix}: {seconds:.1f} s")
-                figures = (f"{seconds:.1f}", f"{cpu_s:.1f}", f"{peak_mb:,.0f}", f"{size_mb:,.0f}")
+                figures = (seconds, cpu_s, round(peak_mb), round(trace.stat().st_size / 1e6))
                 measured.append((format_name, suffix, *figures))
     title = f"Importing a generated trace of {rows:,} rows, a process each"
     columns = ["format", "to", "wall, s", "processor, s", "peak MB", "trace, MB"]
@@ -86,4 +97,6 @@ def main(rows: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    main(parser.parse_args().rows)
+    parser.add_argument("--only", nargs="+", choices=(*GENERATORS, CHAKRA), default=(*GENERATORS, CHAKRA))
+    given = parser.parse_args()
+    main(given.rows, given.only)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from algorithms.admission.victims import Need
-from algorithms.placement.hived import Cells, check_cells, tenants_of
+from algorithms.placement.hived import BoundCell, Cells, check_cells, tenants_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
@@ -56,26 +56,13 @@ class HiveDGuarantees:
         return _Guarantees(self)
 
 
-@dataclass(eq=False)
-class _Cell:
-    queue: str
-    level: int
-    gpus: range
-    used: dict[int, tuple[GpuId, ...]] = field(default_factory=dict)
-    """Where its guaranteed jobs are."""
-
-    @property
-    def num_used(self) -> int:
-        return sum(map(len, self.used.values()))
-
-
 class _Guarantees:
     def __init__(self, policy: HiveDGuarantees) -> None:
         self._policy = policy
         self._cells: Cells | None = None
         self._unbound: dict[str, dict[int, int]] = {}
         self._largest: dict[str, int] = {}
-        self._bound: list[_Cell] = []
+        self._bound: list[BoundCell] = []
         self._lent: dict[int, tuple[GpuId, ...]] = {}
         """Where opportunistic jobs are."""
 
@@ -128,8 +115,8 @@ class _Guarantees:
             cell.used = {number: gpus for number, gpus in cell.used.items() if tenants.holding(number) is not None}
             if not cell.used:
                 self._bound.remove(cell)
-                cells.give_back(cell.level, cell.gpus[0])
-                self._unbound[cell.queue][cell.level] += 1
+                cells.give_back(cell.level, cell.firsts[0])
+                self._unbound[str(cell.tenant)][cell.level] += 1
 
     def _guaranteed(
         self, need: Need, cells: Cells, tenants: TenantsView, cluster: ClusterView
@@ -138,7 +125,7 @@ class _Guarantees:
         queue = need.node.name
         free = set(cluster.eligible(need.job).tolist())
         on = {gpu: number for number, gpus in self._lent.items() for gpu in gpus if self._may_go(number, tenants)}
-        mine = sorted((cell for cell in self._bound if cell.queue == queue), key=lambda cell: -cell.num_used)
+        mine = sorted((cell for cell in self._bound if cell.tenant == queue), key=lambda cell: -cell.num_used)
         for cell in mine:
             if (gpus := _room(cell, need.gpus, free, on)) is not None:
                 break
@@ -149,7 +136,7 @@ class _Guarantees:
             if first is None:
                 return NotAdmitted(need.job, _NO_CELL)
             left[min(fits)] -= 1
-            cell = _Cell(queue, min(fits), range(first, first + cells.sizes[min(fits)]))
+            cell = BoundCell(queue, min(fits), (first,), cells.sizes[min(fits)])
             self._bound.append(cell)
             if (gpus := _room(cell, need.gpus, free, on)) is None:
                 return NotAdmitted(need.job, _NO_CELL)
@@ -173,7 +160,7 @@ class _Guarantees:
         return Admission(need.job, ANY_KIND, (), tuple(gpus))
 
 
-def _room(cell: _Cell, count: int, free: set[GpuId], on: dict[GpuId, int]) -> list[GpuId] | None:
+def _room(cell: BoundCell, count: int, free: set[GpuId], on: dict[GpuId, int]) -> list[GpuId] | None:
     """Return GPUs of a cell for a job, first those on which there is nobody; None if there are too few."""
     gpus = [gpu for gpu in cell.gpus if gpu in free or gpu in on]
     gpus.sort(key=lambda gpu: (gpu not in free, gpu))

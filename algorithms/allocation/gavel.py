@@ -114,9 +114,6 @@ class _Rounds:
         self._running: dict[int, int] = {}
         self._then_s, self._round_end_s = 0.0, -inf
 
-    def __repr__(self) -> str:
-        return repr(self._policy)
-
     def allocate(
         self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
     ) -> Mapping[str, Allocation]:

@@ -158,9 +158,6 @@ class _Rounds:
         self._round_end_s = -inf
         self._there = False
 
-    def __repr__(self) -> str:
-        return repr(self._policy)
-
     def allocate(
         self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
     ) -> Mapping[str, Allocation]:

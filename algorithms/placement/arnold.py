@@ -64,9 +64,6 @@ class _Planner:
         self._policy = policy
         self.solver = Solver("placement arnold", policy.time_limit_s)
 
-    def __repr__(self) -> str:
-        return repr(self._policy)
-
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs of a job, in the order of its workers."""
         free: dict[int, list[GpuId]] = {}

@@ -66,9 +66,6 @@ class _Chooser:
         self._others = [other.begin(cluster, rng) if hasattr(other, "begin") else other for other in others]
         self._policy = policy
 
-    def __repr__(self) -> str:
-        return repr(self._policy)
-
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the candidate of the best score."""
         answers: list[Sequence[GpuId] | None] = [other.place(job, cluster) for other in self._others]

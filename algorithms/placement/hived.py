@@ -14,7 +14,7 @@ from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Cells", "HiveD", "check_cells", "owed", "tenants_of"]
+__all__ = ["BoundCell", "Cells", "HiveD", "check_cells", "owed", "tenants_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,36 +199,42 @@ def owed(unbound: Mapping[str, Mapping[int, int]]) -> Counter[int]:
     return sum(map(Counter, unbound.values()), Counter[int]())
 
 
-@dataclass
-class _Bound:
-    """A cell that a tenant has jobs in, on its GPUs."""
+@dataclass(eq=False)
+class BoundCell:
+    """Cells that a tenant has jobs in, on their GPUs: one, or several of a job that no single one holds."""
 
     tenant: str | None
     level: int
     firsts: tuple[int, ...]
-    """Its first GPU; those of several cells of a job that no single one holds."""
+    """The first GPU of each."""
+    size: int
+    """GPUs of each."""
     used: dict[int, tuple[GpuId, ...]] = field(default_factory=dict)
+    """Where its jobs are."""
 
     @property
     def num_used(self) -> int:
+        """GPUs in use."""
         return sum(map(len, self.used.values()))
+
+    @property
+    def gpus(self) -> list[GpuId]:
+        """All GPUs."""
+        return [gpu for first in self.firsts for gpu in range(first, first + self.size)]
 
 
 class _Tenants:
     def __init__(self, policy: HiveD, cluster: Cluster) -> None:
-        self._policy, owned = policy, tenants_of(policy.cells)
+        owned = tenants_of(policy.cells)
         counts = np.diff(cluster.first_gpus)
         if (counts != counts[0]).any():
             raise InputError("hived: servers differ in their GPUs; expected as many in each")
         self._cells = Cells(cluster.num_servers, int(counts[0]), policy.top_servers)
         self._unbound = self._cells.owned(owned, cluster.num_gpus)
         self._largest = {tenant: max(sizes) for tenant, sizes in owned.items()}
-        self._bound: list[_Bound] = []
+        self._bound: list[BoundCell] = []
         self._seen: tuple[ClusterView | None, set[int]] = None, set()
         """What the cluster was last seen by, and the jobs that were found there: nobody leaves while a view lasts."""
-
-    def __repr__(self) -> str:
-        return repr(self._policy)
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return GPUs of a cell of the job's tenant."""
@@ -244,7 +250,7 @@ class _Tenants:
             return None
         return self._use(bound, job, gpus)
 
-    def _bind(self, job: JobView, tenant: str | None) -> _Bound | None:
+    def _bind(self, job: JobView, tenant: str | None) -> BoundCell | None:
         """Take the smallest cell for a job that its tenant owns; of one that owns none, such as the others leave."""
         if tenant is not None:
             left = self._unbound[tenant]
@@ -258,19 +264,18 @@ class _Tenants:
         firsts = self._cells.take_all(level, count)
         if not firsts:
             return None
-        cell = _Bound(tenant, level, firsts)
+        cell = BoundCell(tenant, level, firsts, self._cells.sizes[level])
         self._bound.append(cell)
         if tenant is None and not self._cells.could_take(owed(self._unbound)):
             self._release(cell)
             return None
         return cell
 
-    def _room(self, cell: _Bound, job: JobView, cluster: ClusterView) -> list[GpuId]:
+    def _room(self, cell: BoundCell, job: JobView, cluster: ClusterView) -> list[GpuId]:
         """Return GPUs of a cell for a job, none if there are too few: the servers with the most in use first."""
         taken = {gpu for gpus in cell.used.values() for gpu in gpus}
-        size = self._cells.sizes[cell.level]
-        gpus = [g for first in cell.firsts for g in range(first, first + size) if g not in taken]
-        gpus = [gpu for gpu in gpus if cluster.fits(job, gpu) and not cluster.num_residents(gpu)]
+        gpus = [gpu for gpu in cell.gpus if gpu not in taken and cluster.fits(job, gpu)]
+        gpus = [gpu for gpu in gpus if not cluster.num_residents(gpu)]
         free_on: dict[int, int] = {}
         for gpu in gpus:
             free_on[cluster.server_of(gpu)] = free_on.get(cluster.server_of(gpu), 0) + 1
@@ -279,7 +284,7 @@ class _Tenants:
         gpus.sort(key=lambda gpu: (order.get(cluster.server_of(gpu), cluster.num_gpus), gpu))
         return gpus[: job.num_gpus] if len(gpus) >= job.num_gpus else []
 
-    def _use(self, cell: _Bound, job: JobView, gpus: list[GpuId]) -> list[GpuId]:
+    def _use(self, cell: BoundCell, job: JobView, gpus: list[GpuId]) -> list[GpuId]:
         cell.used[job.number] = tuple(gpus)
         return gpus
 
@@ -299,7 +304,7 @@ class _Tenants:
             if not cell.used:
                 self._release(cell)
 
-    def _release(self, cell: _Bound | None) -> None:
+    def _release(self, cell: BoundCell | None) -> None:
         if cell is None:
             return
         self._bound.remove(cell)
@@ -312,4 +317,4 @@ class _Tenants:
         """Yield whose each bound cell is, and its GPUs."""
         for cell in self._bound:
             for first in cell.firsts:
-                yield cell.tenant, range(first, first + self._cells.sizes[cell.level])
+                yield cell.tenant, range(first, first + cell.size)

@@ -101,9 +101,6 @@ class _Packing:
         self._arrivals_s: deque[float] = deque()
         self._seen: set[int] = set()
 
-    def __repr__(self) -> str:
-        return repr(self._policy)
-
     def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
         """Start the jobs that fit, in order."""
         may_share = self._may_share(queue, cluster.now_s)

@@ -177,9 +177,6 @@ class _BestFit:
         self._racks = cluster.num_gpus // policy.gpus_per_rack
         self._blocks_per_rack = policy.gpus_per_rack // policy.block_gpus
 
-    def __repr__(self) -> str:
-        return repr(self._policy)
-
     def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
         """Start jobs in order until one finds no room."""
         yield from self._in_order(queue, cluster)

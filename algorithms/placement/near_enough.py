@@ -67,9 +67,6 @@ class _Near:
         self._policy, self._tiers = policy, list[_Tier]()
         self._whole: WholeRacks | None = None
 
-    def __repr__(self) -> str:
-        return repr(self._policy)
-
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs, server by server, or None to wait."""
         size = len(cluster.gpus_of(0))

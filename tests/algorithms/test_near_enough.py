@@ -110,7 +110,6 @@ def test_on_shared_gpus_it_is_whole_racks_and_servers_must_be_alike():
     view = cluster_view(num_servers=8, gpus_per_server=2, residents=there, topology=HALF)
     policy = NearEnough().begin(CLUSTER, np.random.default_rng(0))
     assert policy.place(job_view(num_gpus=4, message_bytes=1.0), view) is None
-    assert repr(policy) == repr(NearEnough())
     with pytest.raises(InputError, match="servers differ in their GPUs"):
         NearEnough().begin(Cluster(servers=(Server(gpus=2), Server(gpus=4))), np.random.default_rng(0))
     with pytest.raises(InputError, match="near-enough: slower is -1"):

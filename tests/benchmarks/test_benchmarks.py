@@ -14,8 +14,8 @@ from clos_2048 import jobs as clos_jobs
 from clos_2048 import run as run_on_clos
 from crux_small_cases import FixedPaths, Levels, case, flows_between_leaves
 from failure_models import MTBF_S, EttrCase, best_interval, time_to_failure_h, waste
-from flow_rivals import heapq_loop, simpy_processes
-from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, simulate_flows, wire_bytes
+from flow_rivals import Flow, FlowTimes, heapq_loop, simpy_processes, wire_bytes
+from flows import GPUS_PER_SERVER, draw_flows, simulate_flows
 from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
 from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
 from jct_bound import ratios
@@ -68,8 +68,6 @@ def test_two_jobs_that_share_a_card_by_hand() -> None:
     flows = [Flow(servers=servers, compute_s=1.0, message_bytes=1.25e9) for servers in ((0, 1), (1, 2))]
     for times in all_answers(flows, num_servers=3, iterations=1).values():
         assert times.finish_s == pytest.approx([3.0, 3.0])
-        assert times.average_jct_s == pytest.approx(3.0)
-        assert times.makespan_s == pytest.approx(3.0)
 
 
 def test_flows_fill_servers_without_sharing_gpus() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from reshard_memory import peak_bytes, written
+from resharding_processes import memory
 
 
-@pytest.mark.parametrize("form", ["torch", "huggingface"])
-def test_a_change_holds_a_fraction_of_the_checkpoint(form: str, tmp_path: Path) -> None:
-    source = written(tmp_path / "source", 0.4)
-    assert sum(file.stat().st_size for file in source.iterdir()) > 380e6
-    assert peak_bytes(source, tmp_path / "new", form, "tp=4", verify=True) < 130e6
+def test_a_change_holds_a_fraction_of_the_checkpoint(tmp_path: Path) -> None:
+    for name, written_gb, anonymous_mb in memory(tmp_path, 0.4, ["torch", "huggingface"]).rows:
+        assert written_gb > 0.07, name  # Hugging Face files have no state of the optimiser
+        assert 1 < anonymous_mb < 130, name

@@ -38,6 +38,13 @@ def test_what_begin_answers_is_checked(kind: str) -> None:
         checked(**{kind: BeginsWithANumber()})
 
 
+def test_messages_name_the_policy_and_not_what_its_begin_answered() -> None:
+    policies = checked(placement=resolve("placement", "near-enough"), order=resolve("order", "history"))
+    assert policies.label("placement").startswith("NearEnough(")
+    assert policies.label("order").startswith("ShortByHistory(")
+    assert policies.label("contention").startswith("MaxMin(")
+
+
 def test_streams_are_those_that_runs_had_before_they_had_names() -> None:
     """A new stream goes last: what was drawn for each before is drawn again."""
     spawned = [np.random.default_rng(seed) for seed in np.random.SeedSequence(7).spawn(8)]

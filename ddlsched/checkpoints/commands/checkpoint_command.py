@@ -75,17 +75,9 @@ def make(
     from ddlsched.io.progress import bytes_bar
 
     asked = options.made()
-    model = StoredTransformer(
-        num_layers=asked.layers,
-        hidden=asked.hidden,
-        heads=asked.heads,
-        vocabulary=asked.vocabulary,
-        positions=asked.positions,
-        key_value_heads=asked.key_value_heads,
-        experts=asked.experts,
-        gated=asked.gated,
-        tied=not asked.untied,
-    )
+    same = ("hidden", "heads", "vocabulary", "positions", "key_value_heads", "experts", "gated")
+    sizes = {name: getattr(asked, name) for name in same}
+    model = StoredTransformer(num_layers=asked.layers, tied=not asked.untied, **sizes)
     with bytes_bar() as watch:
         made = make_checkpoint(
             directory,
@@ -97,20 +89,20 @@ def make(
             seed=asked.seed,
             watch=lambda done, total: watch("making", done, total),
         )
-    sizes = [(directory / file).stat().st_size for file in made.files]
+    files = [(directory / file).stat().st_size for file in made.files]
     found = {
         "directory": str(directory),
         "parameters": sum(prod(tensor.shape) for tensor in model.parameters("F32")),
         "tensors": len(made.collection.tensors),
-        "files": len(sizes),
-        "bytes": sum(sizes),
+        "files": len(files),
+        "bytes": sum(files),
     }
     if asked.as_json:
         emit(json.dumps(found, indent=2) + "\n")
     else:
         emit(
             f"{directory}: {found['parameters']:,} parameters, {found['tensors']} tensors, "
-            f"{len(sizes)} files of {sum(sizes):,} bytes together ({made.collection.parallelism})\n"
+            f"{len(files)} files of {sum(files):,} bytes together ({made.collection.parallelism})\n"
         )
 
 
@@ -227,6 +219,8 @@ def _cut(cut: Cut) -> str:
 
 def _text(directory: str, found: dict[str, Any], verified: bool) -> str:
     checked = "contents and replicas checked" if verified else "headers checked, contents not (--verify)"
+    tensors = [row | {"shape": " x ".join(map(str, row["shape"]))} for row in found["tensors"]]
+    files = [row | {"MB": f"{row['bytes'] / 1e6:,.3f}"} for row in found["files"]]
     lines = [
         f"{directory}: {found['parallelism']}, iteration {found['iteration']}; {checked}",
         f"  {found['whole_tensors']:,} tensors ({found['hashed_tensors']:,} with a content hash) of "
@@ -234,31 +228,9 @@ def _text(directory: str, found: dict[str, Any], verified: bool) -> str:
         "  " + (_stages(found["stages"]) or "no layers"),
         *(f"  {name}: {json.dumps(found[name])}" for name in ("model", "dataset", "random") if found[name]),
         "",
-        *_table(
-            ("tensor", "number", "dtype", "shape", "replicas", "divided"),
-            [
-                (
-                    row["name"],
-                    row["count"],
-                    row["dtype"],
-                    " x ".join(map(str, row["shape"])),
-                    row["replicas"],
-                    row["divided"],
-                )
-                for row in found["tensors"]
-            ],
-        ),
+        *_table(tensors, "name", "count", "dtype", "shape", "replicas", "divided"),
         "",
-        *_table(
-            ("file", "tensor", "data", "stage", "device", "host", "arrays", "MB"),
-            [
-                (
-                    *(row[name] for name in ("file", "tensor", "data", "stage", "device", "host", "arrays")),
-                    f"{row['bytes'] / 1e6:,.3f}",
-                )
-                for row in found["files"]
-            ],
-        ),
+        *_table(files, "file", "tensor", "data", "stage", "device", "host", "arrays", "MB"),
     ]
     return "\n".join(lines) + "\n"
 
@@ -277,15 +249,14 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
 
 
-def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
-    cells = [columns, *(tuple(map(str, row)) for row in rows)]
+def _table(rows: list[dict[str, Any]], *columns: str) -> list[str]:
+    """Return some columns of a table; texts are aligned to the left."""
+    heads = [_HEADS.get(name, name) for name in columns]
+    cells = [heads, *([str(row[name]) for name in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    text = {0, *(number for number, name in enumerate(columns) if name in ("dtype", "shape", "divided"))}
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if number in text else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
+    forms = [f"{'<' if name in _TEXTS else '>'}{width}" for name, width in zip(columns, widths, strict=True)]
+    return ["  " + "  ".join(map(format, row, forms)).rstrip() for row in cells]
+
+
+_HEADS = {"name": "tensor", "count": "number"}
+_TEXTS = ("name", "file", "dtype", "shape", "divided")

@@ -117,6 +117,7 @@ class CheckedPolicies:
             "path": path,
             "admission": admission,
         }
+        self._given = given
         self._memory = FieldsBefore(given)  # not of the contention model: bound_to has made it for the run
         begun = {kind: _begun(kind, policy, cluster, streams[kind]) for kind, policy in given.items()}
         self.placement, self.order, self.communication = begun["placement"], begun["order"], begun["communication"]
@@ -162,7 +163,7 @@ class CheckedPolicies:
 
     def label(self, kind: str) -> str:
         """Return the name of the policy of a kind, for messages."""
-        return label(getattr(self, kind))
+        return label(self.contention if kind == "contention" else self._given[kind])
 
     def _ask(self, kind: str, about: str, now_s: float, question: Callable[[], Any]) -> Any:
         try:

@@ -18,14 +18,22 @@ from ddlsched.io.files import refuse_unwritable, replacing
 if TYPE_CHECKING:
     from ddlsched.real.calibration.fit import Constant, ModelFit
     from ddlsched.real.calibration.measurements import Measurements
-    from ddlsched.real.calibration.shares import ShareRows, SizeShareFit
+    from ddlsched.real.calibration.shares import SizeShareFit
 
 __all__ = ["calibrate", "calibrate_agent", "shares_as_json", "shares_as_lines"]
 
 _POOR = 0.2
 """Mean error on rows not fitted from which on the table says that no model is near."""
-_UNITS = {"latency_s": (1e6, "us"), "per_byte_s": (1e9, "ns/B"), "penalty_per_byte_s": (1e9, "ns/B")}
-_NAMES = {"latency_s": "latency", "per_byte_s": "time of a byte", "penalty_per_byte_s": "penalty"}
+_SHOWN = {
+    "latency_s": ("latency", 1e6, "us"),
+    "per_byte_s": ("time of a byte", 1e9, "ns/B"),
+    "penalty_per_byte_s": ("penalty", 1e9, "ns/B"),
+    "step_s": ("time of a step", 1e6, "us"),
+    "exponent": ("exponent", 1.0, ""),
+    "window_bytes": ("window", 1e-3, "kB"),
+    "chunk_s": ("time of a chunk", 1e6, "us"),
+}
+"""Of each constant what it is called, and its unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +97,15 @@ def calibrate(
         raise InputError("expected either FILE.csv with measurements or --measure HOST:PORT for each host, not both")
     if file is not None and (measured.out is not None or measured.token_file is not None):
         raise InputError("--out and --token-file belong to --measure; expected neither with FILE.csv")
-    share_rows, jobs_to_come = _read_shares(asked.shares), _read_workload(asked.workload)
-    rows = _measured(measured) if file is None else _read(file)
     from ddlsched.real.calibration.fit import calibrate as fitted
-    from ddlsched.real.calibration.measurements import Reach
-    from ddlsched.real.calibration.shares import fit_size_shares
+    from ddlsched.real.calibration.measurements import Reach, read_measurements
+    from ddlsched.real.calibration.shares import fit_size_shares, read_shares
+    from ddlsched.workload.elastic_job import messages_and_workers
+    from ddlsched.workload.workload_files import read_workload
 
+    share_rows = None if asked.shares is None else read_shares(asked.shares)
+    to_come = [] if asked.workload is None else messages_and_workers(read_workload(asked.workload))
+    rows = _measured(measured) if file is None else read_measurements(file)
     source = str(file) if file is not None else "measured"
     try:
         with status("fitting"):
@@ -109,7 +120,7 @@ def calibrate(
         paths = save(fit_chart(rows, fits[0]), chart.with_suffix(""))
         notice(f"drew {' and '.join(map(str, paths))}")
     reach = Reach.of(rows)
-    beyond = [] if jobs_to_come is None else [f"{asked.workload}: {line}" for line in reach.beyond(jobs_to_come)]
+    beyond = [f"{asked.workload}: {line}" for line in reach.beyond(to_come)]
     if asked.as_json:
         more = {} if of_shares is None else {"size_shares": shares_as_json(of_shares)}
         emit(_json(source, rows, fits, more | {"measured": str(reach), "beyond": beyond}))
@@ -136,26 +147,6 @@ def calibrate_agent(
     with agent:
         notice(f"listening on {agent.address}")
         agent.serve()
-
-
-def _read(file: Path) -> Measurements:
-    from ddlsched.real.calibration.measurements import read_measurements
-
-    return read_measurements(file)
-
-
-def _read_shares(path: Path | None) -> ShareRows | None:
-    from ddlsched.real.calibration.shares import read_shares
-
-    return None if path is None else read_shares(path)
-
-
-def _read_workload(path: Path | None) -> list[tuple[list[float], int]] | None:
-    """Return what the jobs of a workload reduce."""
-    from ddlsched.workload.elastic_job import messages_and_workers
-    from ddlsched.workload.workload_files import read_workload
-
-    return None if path is None else messages_and_workers(read_workload(path))
 
 
 def _measured(asked: MeasureOptions) -> Measurements:
@@ -223,7 +214,7 @@ def _table(source: str, rows: Measurements, fits: list[ModelFit], more_lines: li
         error = f"{100 * tested.value:.1f} % [{100 * tested.low:.1f}, {100 * tested.high:.1f}]"
         head = f"  {fit.form.name:24}{error:28}"
         for name, constant in fit.constants.items():
-            lines.append(f"{head}{_NAMES[name]:16}{_constant(name, constant)}")
+            lines.append(f"{head}{_constant(name, constant)}")
             head = " " * 54
     lines += ["", "The nearest on rows not fitted (of equals the simplest):", f"  --contention {fits[0].preset}"]
     if rows.all_alone:
@@ -237,18 +228,9 @@ def _table(source: str, rows: Measurements, fits: list[ModelFit], more_lines: li
 
 
 def _constant(name: str, constant: Constant) -> str:
-    factor, unit = _UNITS[name]
-    return f"{factor * constant.value:.4g} [{factor * constant.low:.4g}, {factor * constant.high:.4g}] {unit}"
-
-
-_SHOWN = {
-    "latency_s": ("latency", 1e6, "us"),
-    "per_byte_s": ("time of a byte", 1e9, "ns/B"),
-    "step_s": ("time of a step", 1e6, "us"),
-    "exponent": ("exponent", 1.0, ""),
-    "window_bytes": ("window", 1e-3, "kB"),
-    "chunk_s": ("time of a chunk", 1e6, "us"),
-}
+    shown, factor, unit = _SHOWN[name]
+    low, high = factor * constant.low, factor * constant.high
+    return f"{shown:16}{factor * constant.value:.4g} [{low:.4g}, {high:.4g}] {unit}".rstrip()
 
 
 def shares_as_json(fit: SizeShareFit) -> dict[str, Any]:
@@ -265,10 +247,7 @@ def _without_inf(values: dict[str, Any]) -> dict[str, Any]:
 def shares_as_lines(fit: SizeShareFit) -> list[str]:
     """Return the fit for the terminal."""
     lines = ["size-shares, by messages of two sizes beside each other:"]
-    for name, constant in fit.constants.items():
-        shown, factor, unit = _SHOWN[name]
-        low, high = factor * constant.low, factor * constant.high
-        lines.append(f"  {shown:16}{factor * constant.value:.4g} [{low:.4g}, {high:.4g}] {unit}".rstrip())
+    lines += [f"  {_constant(name, constant)}" for name, constant in fit.constants.items()]
     lines.append(f"  --contention {fit.whole}")
     if fit.in_chunks != fit.whole:
         lines += ["Where policies pause transfers, and messages go in chunks:", f"  --contention {fit.in_chunks}"]

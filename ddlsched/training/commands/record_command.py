@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import real, whole
+from ddlsched.cli.dataclass_options import Given, Panel, option, whole, with_options
 from ddlsched.cli.reporting import emit, notice, one_line
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError
@@ -22,22 +23,60 @@ if TYPE_CHECKING:
 __all__ = ["import_training", "record"]
 
 
-JobIterations = Annotated[int, typer.Option(help="Of the job.", metavar="N", parser=whole)]
-JobId = Annotated[str, typer.Option(help="Of the job.", metavar="TEXT")]
-CardGbps = Annotated[
-    float, typer.Option(help="Network card of each rank, for the summary.", metavar="GBIT/S", parser=real)
-]
-CardLatencyUs = Annotated[
-    float, typer.Option(help="Of a step from rank to rank, for the summary.", metavar="US", parser=real)
-]
-ChartStem = Annotated[Path | None, typer.Option(metavar="STEM", help="Draw the iteration into STEM.png and STEM.svg.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
+Out = Annotated[Path, typer.Option(help="Workload file of the job to write.", metavar="FILE.json")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeJob:
+    """What is made of a recorded iteration: a job in a workload file, a summary, a picture."""
+
+    iterations: int = option(1000, "Of the job.")
+    job_id: str = option("recorded", "Of the job.", metavar="TEXT")
+    gpu_memory_mb: float = option(Server.gpu_memory_mb, "The job's on each GPU, MB; no trace tells it.", metavar="MB")
+    gbps: float = option(10.0, "Network card of each rank, for the summary.", metavar="GBIT/S")
+    latency_us: float = option(0.0, "Of a step from rank to rank, for the summary.", metavar="US")
+    chart: Path | None = option(None, "Draw the iteration into STEM.png and STEM.svg.", metavar="STEM")
+    as_json: bool = option(False, "Print the summary as one JSON object.", flag="--json")
+
+    def checked_card(self, out: Path) -> Card:
+        """Return the ranks' network card; raise InputError if there is none, or a job cannot be written to ``out``."""
+        from ddlsched.training.recorded.alone import checked_card
+
+        if out.suffix.lower() != ".json":
+            raise InputError(
+                f"--out {out}: the suffix is {out.suffix!r}; expected .json, which holds any graph of tasks"
+            )
+        refuse_unwritable(out, "--out")
+        return checked_card(gbps=self.gbps, latency_us=self.latency_us)
+
+    def report(self, recorded: RecordedIteration, out: Path, card: Card) -> None:
+        """Write the job that is made of what was recorded, and its picture, and say what is in it."""
+        from ddlsched.training.recorded.alone import summary, timed_alone
+        from ddlsched.workload.job import Job, Workload
+        from ddlsched.workload.workload_files import write_workload
+
+        made = {name: getattr(self, name) for name in ("job_id", "iterations", "gpu_memory_mb")}
+        job = Job(arrival_s=0.0, num_gpus=recorded.num_ranks, iteration=recorded.dag, **made)
+        with replacing(out, "--out") as file:
+            write_workload(Workload.of([job]), file)
+        notice(f"wrote a job of {job.num_gpus} GPUs and {job.iterations:,} iterations to {out}")
+        if self.chart is not None:
+            from ddlsched.comparisons.charts.style import save
+            from ddlsched.training.recorded.recorded_chart import recorded_chart
+
+            picture = recorded_chart(timed_alone(recorded.dag, recorded.num_ranks, card), recorded.last)
+            notice(f"drew {', '.join(map(str, save(picture, self.chart)))}")
+        found = summary(recorded, card)
+        for what, count in recorded.notes.items():
+            notice(f"{count:,} {one_line(what)}")
+        emit(json.dumps(found, indent=2) + "\n" if self.as_json else _text(found, card))
 
 
 _SHOWN = 12
 """Of the collectives of a step."""
 
 
+@with_options
 def import_training(
     files: Annotated[
         list[Path],
@@ -48,7 +87,7 @@ def import_training(
         ),
     ],
     *,
-    out: Annotated[Path, typer.Option(help="Workload file of the job to write.", metavar="FILE.json")],
+    out: Out,
     gpus: Annotated[
         int | None,
         typer.Option(
@@ -62,60 +101,18 @@ def import_training(
         Path | None,
         typer.Option(help="Ranks of process groups, as ASTRA-sim reads them.", metavar="FILE.json"),
     ] = None,
-    iterations: JobIterations = 1000,
-    job_id: JobId = "recorded",
-    gpu_memory_mb: Annotated[
-        float, typer.Option(help="The job's on each GPU, MB; no trace tells it.", metavar="MB", parser=real)
-    ] = Server.gpu_memory_mb,
-    gbps: CardGbps = 10.0,
-    latency_us: CardLatencyUs = 0.0,
-    chart: ChartStem = None,
-    as_json: AsJson = False,
+    options: Annotated[Given[MadeJob], Panel()],
 ) -> None:
     """Make a job of the traces of a training run.
 
     Sizes, order and compute times are the traces'; the time of a collective is left to the network of the simulation.
     How ranks are merged and what is refused: docs/recorded_jobs.md.
     """
-    from ddlsched.training.recorded.alone import checked_card
     from ddlsched.training.recorded.reading import read_iteration
 
-    refuse_no_json(out)
-    card = checked_card(gbps=gbps, latency_us=latency_us)
-    recorded = read_iteration(files, num_ranks=gpus, groups=groups)
-    made = {"job_id": job_id, "iterations": iterations, "gpu_memory_mb": gpu_memory_mb}
-    report(recorded, made, out, card, chart, as_json=as_json)
-
-
-def refuse_no_json(out: Path) -> None:
-    """Raise InputError if a job cannot be written there."""
-    if out.suffix.lower() != ".json":
-        raise InputError(f"--out {out}: the suffix is {out.suffix!r}; expected .json, which holds any graph of tasks")
-    refuse_unwritable(out, "--out")
-
-
-def report(
-    recorded: RecordedIteration, made: dict[str, Any], out: Path, card: Card, chart: Path | None, *, as_json: bool
-) -> None:
-    """Write the job that is made of what was recorded, and its picture, and say what is in it."""
-    from ddlsched.training.recorded.alone import summary, timed_alone
-    from ddlsched.workload.job import Job, Workload
-    from ddlsched.workload.workload_files import write_workload
-
-    job = Job(arrival_s=0.0, num_gpus=recorded.num_ranks, iteration=recorded.dag, **made)
-    with replacing(out, "--out") as file:
-        write_workload(Workload.of([job]), file)
-    notice(f"wrote a job of {job.num_gpus} GPUs and {job.iterations:,} iterations to {out}")
-    if chart is not None:
-        from ddlsched.comparisons.charts.style import save
-        from ddlsched.training.recorded.recorded_chart import recorded_chart
-
-        paths = save(recorded_chart(timed_alone(recorded.dag, recorded.num_ranks, card), recorded.last), chart)
-        notice(f"drew {', '.join(map(str, paths))}")
-    found = summary(recorded, card)
-    for what, count in recorded.notes.items():
-        notice(f"{count:,} {one_line(what)}")
-    emit(json.dumps(found, indent=2) + "\n" if as_json else _text(found, card))
+    made = options.made()
+    card = made.checked_card(out)
+    made.report(read_iteration(files, num_ranks=gpus, groups=groups), out, card)
 
 
 def _spread(times: dict[str, float]) -> str:
@@ -155,11 +152,12 @@ SETTINGS = {"record": {"allow_interspersed_args": False}}
 """What follows the script is the script's."""
 
 
+@with_options
 def record(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A PyTorch training script.", readable=False)],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="The script's own.")] = None,
     *,
-    out: Annotated[Path, typer.Option(help="Workload file of the job to write.", metavar="FILE.json")],
+    out: Out,
     ranks: Annotated[
         int, typer.Option(help="Processes to train with, on this machine.", metavar="N", parser=whole)
     ] = 2,
@@ -170,15 +168,7 @@ def record(
     steps: Annotated[
         int, typer.Option(help="Steps to record, behind which the script ends.", metavar="N", parser=whole)
     ] = 1000,
-    iterations: JobIterations = 1000,
-    job_id: JobId = "recorded",
-    gpu_memory_mb: Annotated[
-        float, typer.Option(help="The job's on each GPU, MB.", metavar="MB", parser=real)
-    ] = Server.gpu_memory_mb,
-    gbps: CardGbps = 10.0,
-    latency_us: CardLatencyUs = 0.0,
-    chart: ChartStem = None,
-    as_json: AsJson = False,
+    options: Annotated[Given[MadeJob], Panel()],
 ) -> None:
     """Run a training script on several processes and make a job of its steps.
 
@@ -186,12 +176,11 @@ def record(
     DistributedDataParallel, FSDP's all-gathers and reduce-scatters, and what the script itself calls of
     torch.distributed (docs/recorded_jobs.md).
     """
-    from ddlsched.training.recorded.alone import checked_card
     from ddlsched.training.recorded.reading import read_iteration
     from ddlsched.training.recording.launching import run_recorded
 
-    refuse_no_json(out)
-    card = checked_card(gbps=gbps, latency_us=latency_us)
+    made = options.made()
+    card = made.checked_card(out)
     for name, value, least in (("--ranks", ranks, 2), ("--skip", skip, 1), ("--steps", steps, 1)):
         if value < least:
             raise InputError(f"{name} {value}: expected a whole number from {least}")
@@ -201,5 +190,4 @@ def record(
         recorded = read_iteration(files)
     if keep is not None:
         notice(f"kept {len(files)} recordings in {keep}")
-    made = {"job_id": job_id, "iterations": iterations, "gpu_memory_mb": gpu_memory_mb}
-    report(recorded, made, out, card, chart, as_json=as_json)
+    made.report(recorded, out, card)

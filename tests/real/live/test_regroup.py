@@ -14,7 +14,7 @@ from ddlsched.real.live.commits import committed_state, committed_steps
 from ddlsched.real.live.manager import LiveEvent, LiveManager
 
 pytestmark = pytest.mark.torch
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "elastic_training.py"
+SCRIPT = Path(__file__).parents[3] / "tests" / "torch_training" / "elastic_training.py"
 STEPS = 600
 BATCH = 32  # of the script
 

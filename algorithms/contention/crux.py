@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import inf
@@ -18,7 +18,7 @@ from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.dag import ComputeTask, IterationDag
 
-__all__ = ["Crux", "Load", "compressed", "correction_factor", "cut_of", "priorities", "sent_s", "start_share"]
+__all__ = ["Crux", "Load", "compressed", "correction_factor", "priorities", "sent_s", "start_share"]
 
 
 def compressed(weights: np.ndarray, levels: int, orders: int, rng: np.random.Generator) -> list[int]:
@@ -49,12 +49,6 @@ def compressed(weights: np.ndarray, levels: int, orders: int, rng: np.random.Gen
             best_cut = cut
             best = [level for _, level in sorted(zip(order, found, strict=True))]
     return best
-
-
-def cut_of(weights: np.ndarray, levels: Sequence[int]) -> float:
-    """Return the weight of the edges whose ends are in different classes."""
-    of = np.asarray(levels)
-    return float(weights[of[:, None] != of[None, :]].sum())
 
 
 def _random_order(weights: np.ndarray, rng: np.random.Generator) -> list[int]:

@@ -304,7 +304,6 @@ class MigrationPlanner(_BestFit):
 class _Moving(MigrationPlanner):
     def __init__(self, policy: MonkeyTreePlacement, cluster: Cluster) -> None:
         super().__init__(policy, cluster, "placement")
-        self.migrations = 0
         self._then: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
         self._held: dict[JobView, tuple[GpuId, ...]] = {}
 
@@ -316,7 +315,6 @@ class _Moving(MigrationPlanner):
             gpus = targets.get(job.number)
             if gpus is not None and all(cluster.fits(job, gpu) for gpu in gpus):
                 self._held[job] = tuple(gpus)
-                self.migrations += 1
                 yield job, gpus
             else:
                 waiting.append(job)
@@ -349,7 +347,6 @@ class _Moving(MigrationPlanner):
         self._then = now
         held = {job: job.gpus for job in running}
         targets = self.targets(held, self._free(running[0], cluster), cluster.now_s, swaps=False)
-        self.migrations += len(targets)
         self._held = held
         return [(job, targets[job.number]) for job in running if job.number in targets]
 

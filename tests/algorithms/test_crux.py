@@ -16,7 +16,6 @@ from algorithms.contention.crux import (
     Load,
     compressed,
     correction_factor,
-    cut_of,
     priorities,
     sent_s,
     start_share,
@@ -74,6 +73,12 @@ def test_a_cut_by_hand() -> None:
     assert compressed(weights, 1, 1, rng) == [0, 0, 0]
     assert compressed(weights, 8, 1, rng) == [0, 1, 2]
     assert compressed(np.zeros((0, 0)), 8, 1, rng) == []
+
+
+def cut_of(weights: np.ndarray, levels: list[int]) -> float:
+    """Return the weight of the edges whose ends are in different classes."""
+    of = np.asarray(levels)
+    return float(weights[of[:, None] != of[None, :]].sum())
 
 
 @pytest.mark.parametrize("seed", range(8))

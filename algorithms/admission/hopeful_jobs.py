@@ -6,8 +6,6 @@ that they use counts. For who does not fit even so nobody is searched for.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from itertools import accumulate
 from operator import is_
 
 import numba
@@ -26,12 +24,12 @@ class HopefulJobs:
     def __init__(self, arrays: QuotaArrays, kind: str) -> None:
         self._arrays, self._kind = arrays, kind
         self._rules = arrays.rules()
-        self._leaves, self._places = list(arrays.leaves), list(arrays.leaves.values())
-        self._names = [leaf.name for leaf in arrays.leaves]
+        self._leaf_at = {place: leaf for leaf, place in arrays.leaves.items()}
+        self._places, self._names = list(self._leaf_at), [leaf.name for leaf in arrays.leaves]
+        self._strict = [leaf.queue.order == "strict" for leaf in arrays.leaves]
         self._heads: list[Heads] = []
-        self._begins: list[int] = []
-        self._needs = np.zeros((0, 3), np.int64)
-        """Of each job its GPUs, its priority, and the place of its queue."""
+        self._numbers, self._needs = np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
+        """Of each job its number; its GPUs, its priority, and the place of its queue."""
 
     def among(self, tenants: TenantsView) -> dict[int, QuotaNode]:
         """Return the numbers of the first jobs of queues that might start, and their queues, by what was noted last."""
@@ -40,21 +38,18 @@ class HopefulJobs:
         amounts = arrays.used(self._kind), arrays.amounts(self._kind)
         running = arrays.rows, arrays.counts
         hopeful = _hopeful(*amounts, arrays.parents, arrays.downwards, self._rules, self._needs, *running)
-        return dict(map(self._of_row, hopeful.tolist()))
-
-    def _of_row(self, row: int) -> tuple[int, QuotaNode]:
-        queue = bisect_right(self._begins, row) - 1
-        return self._heads[queue].jobs[row - self._begins[queue]].number, self._leaves[queue]
+        leaves = map(self._leaf_at.__getitem__, self._needs[hopeful, 2].tolist())
+        return dict(zip(self._numbers[hopeful].tolist(), leaves, strict=True))
 
     def _note_heads(self, heads: list[Heads]) -> None:
         """Note the first jobs of all queues, unless they are the same as before."""
         if len(heads) == len(self._heads) and all(map(is_, heads, self._heads)):
             return
-        strict = [leaf.queue.order == "strict" for leaf in self._leaves]
-        asked = [first.asked[:1] if only else first.asked for only, first in zip(strict, heads, strict=True)]
-        counts = [*map(len, asked)]
-        self._heads, self._begins = heads, [0, *accumulate(counts[:-1])]
-        self._needs = np.concatenate([np.concatenate(asked), np.repeat(self._places, counts)[:, None]], axis=1)
+        asked = [first.asked[:1] if only else first.asked for only, first in zip(self._strict, heads, strict=True)]
+        self._heads, noted = heads, np.concatenate(asked)
+        self._numbers = noted[:, 2].copy()
+        noted[:, 2] = np.repeat(self._places, [*map(len, asked)])
+        self._needs = noted
 
 
 @numba.njit(cache=True)

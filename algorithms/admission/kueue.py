@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
 from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView, Victim
+from ddlsched.policies.tenants_view import Admission, Heads, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.ranges import check_fields, ranged
 
@@ -95,23 +95,16 @@ class _Entry:
         return self.mode >= _PREEMPT
 
 
-class _Turn:
-    """The jobs of a queue in the order of their turns, and who has been refused; nobody is refused no more."""
+class _Turn(NamedTuple):
+    """The jobs of a queue in the order of their turns, and what that follows from."""
 
-    __slots__ = ("_next", "jobs", "refused")
+    heads: Heads
+    preempting: int | None
+    jobs: dict[int, JobView]
 
-    def __init__(self, jobs: list[JobView], refused: set[int]) -> None:
-        self.jobs, self.refused, self._next = jobs, refused, 0
-
-    def first(self) -> JobView | None:
-        """Return the first that has not been refused."""
-        while self._next < len(self.jobs) and self.jobs[self._next].number in self.refused:
-            self._next += 1
-        return self.jobs[self._next] if self._next < len(self.jobs) else None
-
-    def next(self, count: int) -> list[JobView]:
-        """Return the first so many that have not been refused."""
-        return [*islice((job for job in self.jobs if job.number not in self.refused), count)]
+    def left(self, refused: set[int]) -> list[tuple[int, JobView]]:
+        """Return those that have not been refused, and their numbers."""
+        return [item for item in self.jobs.items() if item[0] not in refused]
 
 
 @cache
@@ -171,7 +164,6 @@ class KueueRun:
         self._kind, self._lacking = ANY_KIND, dict[QuotaNode, list[QuotaNode]]()
         """If there is one kind: which, and in each tree the first queues that used more than their quota then."""
         self._told: dict[int, str] = {}
-        self._told_of: dict[QuotaNode, tuple[list[JobView], list[QuotaNode], list[int]]] = {}
         self._most: dict[tuple[QuotaNode, str], int] = {}
 
     def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
@@ -180,35 +172,67 @@ class KueueRun:
             self._refused.clear()
         if self._history is not None:
             self._history.update(tenants)
-        leaves, cycles, self._has_changed = tenants.quotas.leaves, 0, True
-        while True:
-            if self._has_changed:
-                leaves, cycles = self._with_turns(leaves, tenants), 0
-                self._note(tenants)
-                later = self._without_any_hope(leaves, tenants)
-            if len(self._hopeful) == 1 and self._is_settled():
-                for leaf in leaves:
-                    yield from self._all_refused(leaf, tenants)
-                break
-            firsts = self._firsts(leaf for leaf in leaves if leaf not in later)
-            if not firsts:
-                break
-            cycles += 1
-            yield from self._without_hope(firsts)
-            yield from self._processed(self._nominations(firsts, tenants), tenants)
-            if self._has_changed:
-                for leaf in later:
-                    yield from self._refused_now(self._turns[leaf].next(cycles), leaf)
+        self._has_changed = True
+        while self._has_changed:
+            left = self._with_turns(tenants)
+            self._note(tenants)
+            passed = yield from self._cycles(left, tenants)
+            for leaf, turns in passed.items():
+                yield from self._refused_now(left[leaf][:turns], leaf)
         self._freed = tenants.freed
 
-    def _with_turns(self, leaves: Iterable[QuotaNode], tenants: TenantsView) -> list[QuotaNode]:
-        """Note whose turn it is; return the queues of which not all have been refused. Nobody comes meanwhile."""
-        known, self._turns = self._turns, {}
-        for leaf in leaves:
-            jobs, refused, turn = self._in_order(leaf, tenants), self._refused[leaf.name], known.get(leaf)
-            same = turn is not None and turn.jobs is jobs and turn.refused is refused
-            self._turns[leaf] = turn if turn is not None and same else _Turn(jobs, refused)
-        return list(self._firsts(leaves))
+    def _cycles(
+        self, left: dict[QuotaNode, list[tuple[int, JobView]]], tenants: TenantsView
+    ) -> Generator[Admission | NotAdmitted, None, dict[QuotaNode, int | None]]:
+        """Go through cycles until something changes; return how many jobs of queues were passed over, None for all.
+
+        Passed over are those without hope of which others take no notice.
+        """
+        hopeful = self._hopeful[self._kind] if len(self._hopeful) == 1 else None
+        silent = {leaf for leaf in left if hopeful is not None and leaf.queue.preemption.reclaim == "any"}
+        ahead = dict[QuotaNode, list[tuple[int, JobView]]]()
+        for leaf, jobs in left.items():
+            turns = [
+                (cycle, job)
+                for cycle, (number, job) in enumerate(jobs)
+                if leaf not in silent or (hopeful and number in hopeful)
+            ]
+            if turns:
+                ahead[leaf] = turns[::-1]
+        late, cycle = Counter[QuotaNode](), -1
+        while ahead and not self._has_changed and not self._is_settled(hopeful):
+            cycle = min(turns[-1][0] for turns in ahead.values())
+            firsts = {leaf: turns[-1][1] for leaf, turns in ahead.items() if turns[-1][0] == cycle}
+            yield from self._processed(self._nominations(firsts, tenants), tenants)
+            for leaf, job in firsts.items():
+                if job.number in self._refused[leaf.name]:
+                    ahead[leaf].pop()
+                    if not ahead[leaf]:
+                        del ahead[leaf]
+                else:  # its turn comes again
+                    late[leaf] += 1
+                    ahead[leaf] = [(turn + 1, each) for turn, each in ahead[leaf]]
+        if self._has_changed:
+            return {leaf: cycle + 1 - late[leaf] for leaf in left if leaf in silent}
+        return {} if hopeful is None else dict.fromkeys(left)
+
+    def _is_settled(self, hopeful: dict[int, QuotaNode] | None) -> bool:
+        """Return whether all that might start have been refused, so that nothing changes any more."""
+        return hopeful is not None and all(number in self._refused[leaf.name] for number, leaf in hopeful.items())
+
+    def _with_turns(self, tenants: TenantsView) -> dict[QuotaNode, list[tuple[int, JobView]]]:
+        """Return of each queue the jobs that have not been refused, in the order of their turns."""
+        found = {}
+        for leaf in tenants.quotas.leaves:
+            heads = tenants.pending.first(leaf.name)
+            if heads.jobs:
+                turn, preempting = self._turns.get(leaf), self._preempting.get(leaf.name)
+                if self._history or turn is None or turn.heads is not heads or turn.preempting != preempting:
+                    jobs = self._in_order(leaf, heads.jobs, tenants)
+                    self._turns[leaf] = turn = _Turn(heads, preempting, {job.number: job for job in jobs})
+                if left := turn.left(self._refused[leaf.name]):
+                    found[leaf] = left
+        return found
 
     def _note(self, tenants: TenantsView) -> None:
         """Note how things are now, for the search for victims, and who might start."""
@@ -224,72 +248,30 @@ class KueueRun:
                 if kind not in self._bounds:
                     self._bounds[kind] = HopefulJobs(self._arrays, kind)
                 self._hopeful[kind] = self._bounds[kind].among(tenants)
-
-    def _is_settled(self) -> bool:
-        """Return whether all that might start have been refused, so that nothing changes any more."""
-        return all(
-            number in self._refused[leaf.name] for of_kind in self._hopeful.values() for number, leaf in of_kind.items()
-        )
-
-    def _without_any_hope(self, leaves: Iterable[QuotaNode], tenants: TenantsView) -> set[QuotaNode]:
-        """Return queues of which each cycle refuses the first job, as long as nothing changes: that is done later."""
-        if len(self._hopeful) != 1:
-            return set()
-        ((self._kind, hopeful),) = self._hopeful.items()
-        self._lacking = {root: lacking_of(root.leaves(), self._kind) for root in tenants.quotas.roots}
-        with_hope = {leaf for number, leaf in hopeful.items() if number not in self._refused[leaf.name]}
-        return {
-            leaf
-            for leaf in leaves
-            if leaf not in with_hope
-            and leaf.queue.preemption.reclaim == "any"
-            and any(other is not leaf for other in self._lacking[leaf.root])
-        }
-
-    def _without_hope(self, firsts: dict[QuotaNode, JobView]) -> Iterator[NotAdmitted]:
-        """Refuse first jobs that cannot start, for which nothing is kept."""
-        if len(self._hopeful) == 1:
-            hopeful = self._hopeful[self._kind]
-            for leaf, job in list(firsts.items()):
-                if job.number not in hopeful and leaf.queue.preemption.reclaim == "any":
-                    del firsts[leaf]
-                    yield from self._refused_now([job], leaf)
+            self._kind = next(iter(self._hopeful))
+            self._lacking = {root: lacking_of(root.leaves(), self._kind) for root in tenants.quotas.roots}
 
     def cycle(self, tenants: TenantsView) -> dict[str, _Entry]:
         """Return the first job of each queue, and how it may start."""
-        leaves = self._with_turns(tenants.quotas.leaves, tenants)
+        left = self._with_turns(tenants)
         self._note(tenants)
-        return self._nominations(self._firsts(leaves), tenants)
-
-    def _firsts(self, leaves: Iterable[QuotaNode]) -> dict[QuotaNode, JobView]:
-        """Return the first job of each of these queues that has not been refused."""
-        return {leaf: job for leaf in leaves if (job := self._turns[leaf].first()) is not None}
+        return self._nominations({leaf: jobs[0][1] for leaf, jobs in left.items()}, tenants)
 
     def _nominations(self, firsts: dict[QuotaNode, JobView], tenants: TenantsView) -> dict[str, _Entry]:
         return {leaf.name: self._nominated(job, leaf, tenants) for leaf, job in firsts.items()}
 
-    def _all_refused(self, leaf: QuotaNode, tenants: TenantsView) -> Iterator[NotAdmitted]:
-        """Refuse the first jobs of a queue; what was told of the same ones, for the same reasons, is not told again."""
-        heads, refused, lacking = tenants.pending.heads(leaf.name), self._refused[leaf.name], self._lacking[leaf.root]
-        heads_told, lacking_told, numbers_told = self._told_of.get(leaf, (None, None, ()))
-        if heads_told is heads and lacking_told == lacking:
-            refused.update(numbers_told)
-            return
-        jobs = heads[:1] if leaf.queue.order == "strict" else heads
-        new = [job for job in jobs if job.number not in refused]
-        yield from self._refused_now(new, leaf)
-        if len(new) == len(jobs) and names_of(lacking, leaf):
-            self._told_of[leaf] = heads, lacking, [job.number for job in jobs]
-
-    def _refused_now(self, jobs: Iterable[JobView], leaf: QuotaNode) -> Iterator[NotAdmitted]:
-        lacking = self._lacking[leaf.root]
-        others, most = names_of(lacking, leaf), self._most_of(leaf, self._kind)
-        for job in jobs:
-            if not others or self._told.get(job.number) != others or job.num_gpus > most:
+    def _refused_now(self, jobs: Iterable[tuple[int, JobView]], leaf: QuotaNode) -> Iterator[NotAdmitted]:
+        """Refuse those of some jobs that have no hope; the others have been tried."""
+        lacking, hopeful = self._lacking[leaf.root], self._hopeful[self._kind]
+        others, most, refused = names_of(lacking, leaf), self._most_of(leaf, self._kind), self._refused[leaf.name]
+        for number, job in jobs:
+            if number in hopeful:
+                continue
+            if others and self._told.get(number) == others:
+                refused.add(number)
+            else:
                 need = Need(job, leaf, self._kind)
                 yield from self._refusal(need, _NEVER if need.gpus > most else others or borrowers_of(need, lacking))
-            else:
-                self._refused[leaf.name].add(job.number)
 
     def _most_of(self, leaf: QuotaNode, kind: str) -> int:
         """Return how many GPUs a queue may ever use."""
@@ -302,20 +284,16 @@ class KueueRun:
         self._refuse(need)
         if self._told.get(need.job.number) != reason:
             self._told[need.job.number] = reason
-            self._told_of.pop(need.node, None)
             yield NotAdmitted(need.job, reason)
 
-    def _in_order(self, leaf: QuotaNode, tenants: TenantsView) -> list[JobView]:
+    def _in_order(self, leaf: QuotaNode, heads: list[JobView], tenants: TenantsView) -> list[JobView]:
         """Return whose turn it is in a queue, one after the other: the first job, of a best-effort queue others."""
-        heads = tenants.pending.first(leaf.name).jobs
         if (history := self._history) is not None:
             heads = sorted(tenants.pending.jobs(leaf.name), key=lambda job: history.used(leaf.name, job.user))
         if leaf.queue.order == "strict":
             heads = heads[:1]
         preempting = self._preempting.get(leaf.name)
-        if preempting is not None and preempting in tenants.pending:
-            heads = sorted(heads, key=lambda job: job.number != preempting)
-        return heads
+        return sorted(heads, key=lambda job: job.number != preempting)
 
     def _nominated(self, job: JobView, leaf: QuotaNode, tenants: TenantsView) -> _Entry:
         """Return how a job may start: on the first kind that has room, else where the fewest rules are stretched."""
@@ -370,7 +348,6 @@ class KueueRun:
                 if entry.victims:
                     gone.update(victim.job.number for victim in entry.victims)
                     self._preempting[need.node.name] = need.job.number
-                self._told_of.pop(need.node, None)
                 for number in (need.job.number, *(victim.job.number for victim in entry.victims)):
                     self._told.pop(number, None)
                 yield Admission(need.job, need.kind, tuple(entry.victims))

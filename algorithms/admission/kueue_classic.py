@@ -52,8 +52,8 @@ class ClassicSearch:
         tree = arrays.parents, used, arrays.amounts(kind)
         found = _search(arrays.rows, arrays.counts, *tree, arrays.leaves[need.node], asked, self._rules[need.node])
         height = _height(arrays.leaves[need.node], need.gpus, *tree, arrays.heights) if len(found) else 0
-        holdings = ((tenants.holding(number), reason) for number, reason in found.tolist())
-        return [Victim(holding.job, _REASONS[reason]) for holding, reason in holdings if holding is not None], height
+        holdings = tenants.holdings
+        return [Victim(holdings[number].job, _REASONS[reason]) for number, reason in found.tolist()], height
 
 
 @numba.njit(cache=True)

@@ -81,12 +81,6 @@ class DomainTree:
         """Of each level, ascending."""
         self.firsts = [self._firsts(level) for level in range(len(self.paths) - 1)]
         """Of each level but the lowest: the first domain of the next one in each domain, and the number of those."""
-        numbers = [{path: number for number, path in enumerate(of_level)} for of_level in self.paths]
-        self._of = [np.array([of[path[: level + 1]] for path in paths]) for level, of in enumerate(numbers)]
-
-    def most_in_one(self, level: int, places: np.ndarray) -> int:
-        """Return how many of these places of domains of the lowest level are in one domain of a level, at most."""
-        return int(np.bincount(self._of[level][places]).max(initial=0))
 
     def _firsts(self, level: int) -> np.ndarray:
         parents = [path[:-1] for path in self.paths[level + 1]]
@@ -113,17 +107,34 @@ class Rooms:
             if level == self.slice_level:
                 self._slices[0] = self._pods[0] // self.size
 
-    def domains(self, level: int, most: int | None = None) -> list[Domain]:
-        """Return the domains of a level that have room; if told only the first so many of each amount of it."""
-        pods = self._pods[level]
-        places = np.flatnonzero(pods)
+    def domains(self, level: int, most: int | None = None, *, first: bool = False) -> list[Domain]:
+        """Return the domains of a level that have room; if told only so many of each amount of it, or the first of all.
+
+        Those are of the least room.
+        """
+        amounts = self._amounts(level)
+        places = np.flatnonzero(self._pods[level])
         if most is not None and len(places) > most:
-            amounts = (self._slices[level] * (int(pods.max()) + 1) + pods)[places]
-            order = np.argsort(amounts, kind="stable")
-            begins = np.flatnonzero(np.diff(amounts[order], prepend=-1))
-            ranks = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
-            places = np.sort(places[order[ranks < most]])
+            order = np.argsort(amounts[places], kind="stable")
+            if first:
+                places = np.sort(places[order[:most]])
+            else:
+                amounts = amounts[places[order]]
+                begins = np.flatnonzero(np.diff(amounts, prepend=-1))
+                ranks = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+                places = np.sort(places[order[ranks < most]])
         return [self._domain(level, place) for place in places.tolist()]
+
+    def fitting(self, level: int, needed: int) -> Domain | None:
+        """Return the domain of a level with the least room that has so many slices; of equal ones the first."""
+        there = np.flatnonzero(self._slices[level] >= needed)
+        return self._domain(level, there[self._amounts(level)[there].argmin()].item()) if len(there) else None
+
+    def _amounts(self, level: int) -> np.ndarray:
+        """Return numbers by which the domains of a level are ordered: by slices, those of equal ones by pods."""
+        pods, slices = self._pods[level], self._slices[level]
+        amounts: np.ndarray = slices * (int(pods.max()) + 1) + pods
+        return amounts.astype(np.int16) if amounts.max() < 2**15 else amounts  # which are sorted by their digits
 
     def _domain(self, level: int, place: int) -> Domain:
         def inside() -> list[Domain]:
@@ -152,16 +163,14 @@ def _fitting(domains: Sequence[Domain], amount: str, needed: int) -> Domain:
 def with_room(rooms: Rooms, level: int, request: Request, *, ascending: bool) -> tuple[int, list[Domain]]:
     """Return a level and its domains that hold a job: one, or as few as can be where that is allowed; else none."""
     needed = request.pods // rooms.size
-    domains = ordered(rooms.domains(level, request.pods), ascending=ascending)
-    if not domains:
-        return level, []
-    first = _fitting(domains, "slices", needed)
-    if first.slices >= needed:
+    if (first := rooms.fitting(level, needed)) is not None:
         return level, [first]
     if request.required:
         return level, []
     if level and request.level is not None:
         return with_room(rooms, level - 1, request, ascending=ascending)
+    few = ascending and rooms.size == 1
+    domains = ordered(rooms.domains(level, request.pods, first=few), ascending=ascending)
     found: list[Domain] = []
     for place, domain in enumerate(domains):
         if needed <= 0:

@@ -51,8 +51,6 @@ class KueueTopology:
         servers = cluster.servers_of(gpus)
         tree, levels = _tree_of(cluster.network), tuple(reversed(cluster.network.levels))
         request = _request(job.num_gpus, job.required_levels, job.preferred_levels, levels)
-        if request.level is not None and request.required and tree.most_in_one(request.level, servers) < request.pods:
-            return None
         rooms = Rooms(tree, np.bincount(servers, minlength=cluster.num_servers), request)
         found = assigned(rooms, request, least_free=self.least_free, even=self.balanced)
         if found is None:

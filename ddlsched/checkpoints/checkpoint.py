@@ -6,7 +6,7 @@ A directory without ``checkpoint.json`` is no checkpoint: it is written last, so
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
+from ddlsched.io.reading import decoded
 
 __all__ = ["DESCRIPTION", "Checkpoint", "described_in", "rank_file"]
 
@@ -111,16 +112,7 @@ class Checkpoint:
 
     def text(self) -> str:
         """Return what ``checkpoint.json`` says."""
-        collection = self.collection
-        described = _File(
-            parallelism=collection.parallelism,
-            stages=collection.stages,
-            allocation=collection.allocation,
-            flat_multiple=collection.flat_multiple,
-            tensors=collection.tensors,
-            **{name: getattr(self, name) for name in _SHARED},
-        )
-        return _json(described)
+        return _json(_File(**_values(self.collection, _OF_COLLECTION), **_values(self, _SHARED)))
 
     def write_description(self, directory: Path) -> None:
         """Write ``checkpoint.json``, whole or not at all; the ranks' files must be there already.
@@ -168,24 +160,22 @@ def described_in(place: Location, file: str) -> Checkpoint:
         There is none, or it holds what cannot be; the message names the file and field.
     """
     where = place.name_of(file)
-    described = _parsed(place.read_all(file), where)
+    described = decoded(_File, place.read_all(file), where, "a description of a checkpoint")
     try:
-        collection = TensorCollection(
-            tensors=described.tensors,
-            parallelism=described.parallelism,
-            stages=described.stages,
-            allocation=described.allocation,
-            flat_multiple=described.flat_multiple,
-        )
+        collection = TensorCollection(**_values(described, _OF_COLLECTION))
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    shared = {name: getattr(described, name) for name in _SHARED}
-    checkpoint = Checkpoint(collection=collection, **shared)
+    checkpoint = Checkpoint(collection=collection, **_values(described, _SHARED))
     _refuse_bad_names(checkpoint, place)
     return checkpoint
 
 
+_OF_COLLECTION = ("tensors", "parallelism", "stages", "allocation", "flat_multiple")
 _SHARED = ("files", "iteration", "model", "dataset", "random", "sha256", "xxh3", "paths")
+
+
+def _values(described: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(described, name) for name in names}
 
 
 def _json(described: _File) -> str:
@@ -198,15 +188,6 @@ def _json(described: _File) -> str:
 
 def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _parsed(text: bytes, where: str) -> _File:
-    try:
-        return msgspec.json.decode(text, type=_File)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        why, _, place = str(error).partition(" - at `$.")
-        field = f", field {place.rstrip('`')}" if place else ""
-        raise InputError(f"{where}{field}: {why}; expected a description of a checkpoint") from None
 
 
 def _refuse_bad_names(checkpoint: Checkpoint, place: Location) -> None:

@@ -31,6 +31,7 @@ from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.stored_parts import PartsCollection, PartsReading, whole_parts
 from ddlsched.checkpoints.tensors import Tensor, dense_layout
 from ddlsched.errors import InputError
+from ddlsched.io.reading import decoded
 
 __all__ = ["HUGGING_FACE", "is_hugging_face", "read_hugging_face", "weights_of"]
 
@@ -82,10 +83,7 @@ def _hashes(place: Location) -> _Hashes:
     """Return what an earlier run noted of the tensors, nothing if none did."""
     if not has_file(place, _HASHES):
         return _Hashes()
-    try:
-        return msgspec.json.decode(place.read_all(_HASHES), type=_Hashes)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise InputError(f"{place.name_of(_HASHES)}: {error}; expected hashes by tensor, or no such file") from None
+    return decoded(_Hashes, place.read_all(_HASHES), place.name_of(_HASHES), "hashes by tensor, or no such file")
 
 
 def _entries(place: Location) -> Iterator[tuple[str, tuple[str, Entry]]]:

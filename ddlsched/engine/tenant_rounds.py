@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from itertools import chain
 
 import numpy as np
 
@@ -73,9 +74,9 @@ class TenantRounds:
         self._gpus_of_kind: dict[str, np.ndarray] = {}
         self._reasons: dict[int, str] = {}
         self._freed, self._num_there, self._started = 0, 0, False
-        self._unit_of: dict[str, np.ndarray] = {}
-        self._room: dict[tuple[str, int], np.ndarray] = {}
-        """How many eligible GPUs each unit of a level has, by it and the memory that they must have free."""
+        self._unit_of = cache(placing.view().units)
+        self._room: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
+        """How many eligible GPUs each unit of a level has, and the most; by it and the memory that must be free."""
         self._next_capacity_ns = -1  # not looked at yet
         self._no_place: set[tuple[Size, str]] = set()
         self.refused: list[Refused] = []
@@ -153,13 +154,15 @@ class TenantRounds:
         stopped: list[int] = []
         self._room.clear()
         new, cluster = set[int](), self._placing.view()
+        now = cluster.looked_up_once()
         for answer in self._policies.admit_jobs(self._view(), cluster, new):
             if isinstance(answer, NotAdmitted):
                 self._note_refusal(answer.job.number, answer.reason)
-            elif (gpus := self._gpus_for(answer, cluster)) is None:
+            elif (gpus := self._gpus_for(answer, now)) is None:
                 self._note_refusal(answer.job.number, _NO_PLACE)
             else:
                 stopped += self._start(answer, gpus)
+                now = cluster.looked_up_once()
                 new.add(answer.job.number)
         return stopped
 
@@ -188,16 +191,14 @@ class TenantRounds:
         """
         num_gpus, memory_bytes, required_levels = size[:3]
         for level in whole_levels(required_levels):
-            if level not in self._unit_of:
-                self._unit_of[level] = cluster.units(level)
-            units = self._unit_of[level]
+            units = self._unit_of(level)
             if (level, memory_bytes) not in self._room:
-                there = units[cluster.eligible(job)]
-                self._room[level, memory_bytes] = np.bincount(there, minlength=int(units.max()) + 1)
-            room = self._room[level, memory_bytes]
-            if room.max() < num_gpus:
-                freed = Counter(units[[gpu for job in victims for gpu in job.gpus]].tolist()) if victims else {}
-                if max((room.item(unit) + more for unit, more in freed.items()), default=0) < num_gpus:
+                room = np.bincount(units[cluster.eligible(job)], minlength=int(units.max()) + 1)
+                self._room[level, memory_bytes] = room, room.max().item()
+            room, most = self._room[level, memory_bytes]
+            if most < num_gpus:
+                freed = np.fromiter(chain.from_iterable(victim.gpus for victim in victims), np.int64)
+                if (room + np.bincount(units[freed], minlength=len(room))).max() < num_gpus:
                     return False
         return True
 

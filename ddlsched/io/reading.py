@@ -27,6 +27,7 @@ __all__ = [
     "MOST_BYTES",
     "MOST_ROWS",
     "bounded",
+    "decoded",
     "from_parquet",
     "opened",
     "opened_parquet",
@@ -193,3 +194,21 @@ class _Pipe:
                 "process writes (a pipe can be read once)"
             )
         time.sleep(_PAUSE_S)
+
+
+def decoded(kind: type[Made], text: bytes, where: str, expected: str) -> Made:
+    """Return the struct that a JSON text holds.
+
+    Raises
+    ------
+    InputError
+        It holds none, with the field that is at fault, and what was ``expected``.
+    """
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        why, _, place = str(error).partition(" - at `$.")
+        field = f", field {place.rstrip('`')}" if place else ""
+        raise InputError(f"{where}{field}: {why}; expected {expected}") from None

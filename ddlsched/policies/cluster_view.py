@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Literal, TypeAlias
 
@@ -144,6 +145,10 @@ class ClusterView(View):
 
         return replace(self, _eligible=eligible)
 
+    def looked_up_once(self) -> ClusterView:
+        """Return the same, which keeps the eligible GPUs by memory: until somebody is given GPUs, or gives them up."""
+        return replace(self, _eligible=cache(self._eligible))
+
     def without(self, jobs: Iterable[JobView]) -> ClusterView:
         """Return the cluster as if some running jobs had left; loads and residents stay those of now."""
         leaving = [job for job in jobs if job.gpus]
@@ -154,21 +159,16 @@ class ClusterView(View):
             taken_bytes = np.array([job.memory_bytes for job in leaving for _ in job.gpus], np.int64)
         free_bytes = _Changed(self._gpus.free_bytes, freed, taken_bytes)
         num_residents = _Changed(self._gpus.num_residents, freed, np.full_like(freed, -1))
-        known: dict[int, np.ndarray] = {}
 
         def eligible(memory_bytes: int) -> np.ndarray:
-            if memory_bytes not in known:
-                there = self._eligible(memory_bytes)
-                if self.exclusive:  # one job a GPU
-                    large_enough = freed[self._gpus.free_bytes[freed] + taken_bytes >= memory_bytes]
-                    known[memory_bytes] = np.concatenate([there, large_enough])
-                    known[memory_bytes].sort()
-                else:
-                    known[memory_bytes] = np.union1d(there, freed[free_bytes[freed] >= memory_bytes])
-            return known[memory_bytes]
+            there = self._eligible(memory_bytes)
+            if self.exclusive:  # one job a GPU
+                large_enough = freed[self._gpus.free_bytes[freed] + taken_bytes >= memory_bytes]
+                return np.sort(np.concatenate([there, large_enough]))
+            return np.union1d(there, freed[free_bytes[freed] >= memory_bytes])
 
         gpus = SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents)
-        return replace(self, _gpus=gpus, _eligible=eligible)
+        return replace(self, _gpus=gpus, _eligible=eligible).looked_up_once()
 
     def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
         """Return the time of an all-reduce that shares no link, by the run's contention model, seconds.

@@ -208,7 +208,7 @@ class PendingJobs:
         if (heads := self._heads.get(queue)) is None:
             firsts = sorted((ranks[0], size[0]) for size, ranks in self._of[queue].items())
             jobs = [self._views[rank[2]] for rank, _ in firsts]
-            asked = np.array([(gpus, -rank[0]) for rank, gpus in firsts], np.int64).reshape(-1, 2)
+            asked = np.array([(gpus, -rank[0], rank[2]) for rank, gpus in firsts], np.int64).reshape(-1, 3)
             self._heads[queue] = heads = Heads(jobs, asked)
         return heads
 
@@ -219,7 +219,7 @@ class PendingJobs:
 
 
 class Heads(NamedTuple):
-    """The first job of each size of a queue, and the GPUs and the priority of each."""
+    """The first job of each size of a queue, and the GPUs, the priority and the number of each."""
 
     jobs: list[JobView]
     asked: np.ndarray
@@ -246,7 +246,8 @@ class TenantsView(View):
     """What each may use and uses."""
     pending: PendingJobs
     """The jobs that wait."""
-    _holdings: Mapping[int, HeldQuota]
+    holdings: Mapping[int, HeldQuota]
+    """What running jobs hold, by their numbers."""
     _by_queue: Mapping[str, RunningJobs]
     now_ns: int
     """Simulated time, nanoseconds."""
@@ -260,7 +261,7 @@ class TenantsView(View):
 
     def holding(self, number: int) -> HeldQuota | None:
         """Return what a running job holds, by its number; None if it does not run."""
-        return self._holdings.get(number)
+        return self.holdings.get(number)
 
     def running(self, queue: str) -> list[HeldQuota]:
         """Return the running jobs of a queue, in the order in which they started."""

@@ -128,8 +128,7 @@ def what_is_wrong_with_admission(answer: Any, tenants: TenantsView, cluster: Clu
     if answer.kind not in (kinds or ("any",)):
         return f"{about} the kind {answer.kind!r}; expected one of {', '.join(kinds)}"
     victims = [victim.job.number for victim in answer.victims]
-    ran = all(tenants.holding(number) is not None and number not in new for number in victims)
-    if len(set(victims)) < len(victims) or not ran:
+    if len(set(victims)) < len(victims) or not all(map(tenants.holdings.__contains__, victims)) or new & {*victims}:
         return f"{about} the victims {victims}; expected jobs that ran when the round began, each once"
     if answer.gpus is None:
         return None

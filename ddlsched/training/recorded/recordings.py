@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from ddlsched.errors import InputError
-from ddlsched.io.reading import bounded, opened
+from ddlsched.io.reading import bounded, decoded, opened
 from ddlsched.io.tables import abbreviated, first_line
 from ddlsched.training.recorded.collective_names import ranks_of
 from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankCommunication, RankStep, RankTrace
@@ -85,12 +85,7 @@ def read_recording(path: Path) -> RankTrace:
     InputError
         It is not there, or no recording; with the step and the field that cannot be used.
     """
-    try:
-        found = msgspec.json.decode(_content(path), type=_File)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        why, _, place = str(error).partition(" - at `$.")
-        field = f", field {place.rstrip('`')}" if place else ""
-        raise InputError(f"{path}{field}: {why}; expected a recording ({_FORMAT!r})") from None
+    found = decoded(_File, _content(path), str(path), f"a recording ({_FORMAT!r})")
     steps = {each.number: _step(f"{path}, step {n}", each) for n, each in enumerate(found.steps, start=1)}
     ranks = {name: ranks_of(f"{path}, group {name!r}", each) for name, each in found.groups.items()}
     nodes = sum(len(step.marks) for step in steps.values())

@@ -467,6 +467,11 @@ def test_a_configuration_of_llama_4_is_the_preset(tmp_path: Path) -> None:
     assert float(forward_flops_per_sample(found)) == float(forward_flops_per_sample(preset))
 
 
+def test_a_model_with_the_sizes_of_an_earlier_one_is_known_by_its_own_name() -> None:
+    for name, earlier in (("llama-3.3-70b", "llama-3-70b"), ("deepseek-r1", "deepseek-v3"), ("glm-4.6", "glm-4.5")):
+        assert MODELS[name] is MODELS[earlier]
+
+
 @pytest.mark.parametrize("name", ["Qwen3-Next-80B-A3B", "glm-5", "deepseek-v3.2", "deepseek-v4-flash"])
 def test_a_model_with_layers_that_are_not_modelled_says_which(name: str) -> None:
     refused(run("estimate", name, "--cluster", "h100", "--data", "8"), f"no model is named '{name}': ")

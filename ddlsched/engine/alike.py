@@ -39,7 +39,7 @@ class Colours(NamedTuple):
     @property
     def counts(self) -> tuple[int, ...]:
         """How many different ones there are of each."""
-        return tuple(int(each.max(initial=-1)) + 1 for each in self)
+        return tuple(len(np.unique(each)) for each in self)
 
 
 def refined(first: Colours, members: tuple[np.ndarray, np.ndarray], crossings: Crossings) -> Colours:
@@ -54,28 +54,23 @@ def refined(first: Colours, members: tuple[np.ndarray, np.ndarray], crossings: C
     crossings
         What tuples send on which links.
     """
-    now = Colours(*map(_numbered, first))
-    label = mixed(crossings.label) | np.uint64(1)
+    now, label = Colours(*map(mixed, first)), mixed(crossings.label) | np.uint64(1)
+    counts = now.counts
     while True:
         own = _sums(members[0], now.tuples[members[1]], len(now.workers))
         members_of = _sums(members[1], now.workers[members[0]], len(now.tuples))
-        sent = _sums(crossings.tuple, now.links[crossings.link], len(now.tuples), label)
-        carried = _sums(crossings.link, now.tuples[crossings.tuple], len(now.links), label)
-        finer = Colours(
-            _numbered(mixed(now.workers, own)),
-            _numbered(mixed(now.tuples, members_of, sent)),
-            _numbered(mixed(now.links, carried)),
-        )
-        if finer.counts == now.counts:
+        sent = _sums(crossings.tuple, now.links[crossings.link] * label, len(now.tuples))
+        carried = _sums(crossings.link, now.tuples[crossings.tuple] * label, len(now.links))
+        before = counts
+        now = Colours(mixed(now.workers, own), mixed(now.tuples, members_of, sent), mixed(now.links, carried))
+        if (counts := now.counts) == before:
             return now
-        now = finer
 
 
-def _sums(owner: np.ndarray, colours: np.ndarray, count: int, label: np.ndarray | None = None) -> np.ndarray:
-    """Add up hashes of neighbours by whose they are, in any order; colours are numbers from 0 on."""
+def _sums(owner: np.ndarray, hashes: np.ndarray, count: int) -> np.ndarray:
+    """Add up hashes of neighbours by whose they are, in any order."""
     sums = np.zeros(count, np.uint64)
-    hashes = mixed(np.arange(colours.max(initial=-1) + 1))[colours]
-    np.add.at(sums, owner, hashes if label is None else hashes * label)
+    np.add.at(sums, owner, hashes)
     return sums
 
 
@@ -83,11 +78,14 @@ def mixed(*columns: np.ndarray) -> np.ndarray:
     """Return 64 bits for each row that scatter what its numbers are, of fractions their bits (splitmix64)."""
     hashes = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
-        bits = column.view(np.uint64) if column.dtype == np.float64 else column.astype(np.uint64)
-        hashes = (hashes ^ bits) + np.uint64(0x9E3779B97F4A7C15)
-        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        hashes ^= hashes >> np.uint64(31)
+        hashes *= np.uint64(0x9E3779B97F4A7C15)
+        hashes += column.view(np.uint64) if column.dtype == np.float64 else column.astype(np.uint64, copy=False)
+    hashes += np.uint64(len(columns))
+    shifted = np.empty_like(hashes)
+    for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        hashes ^= np.right_shift(hashes, np.uint64(bits), out=shifted)
+        hashes *= np.uint64(factor)
+    hashes ^= np.right_shift(hashes, np.uint64(31), out=shifted)
     return hashes
 
 

@@ -89,14 +89,14 @@ def build_state(
         filling=_filling(1),
         slices=make_records("slice", num_slices),
         samples=make_records("sample", _SAMPLES + 1),
-        foreseen=make_records("foresight", _SAMPLES),
+        foreseen=make_records("foresight", _SAMPLES + 2),
         successors=np.array(arrays.successors, np.int64),
         members=np.zeros(0, np.int64),
         pending=pending,
         ready=np.zeros(len(pending), np.uint8),
         residents=np.zeros((num_gpus, _FIRST_RESIDENTS), np.int64),
         heap=np.zeros(num_items, np.int64),
-        position=np.full(num_items, -1, np.int64),
+        position=_nowhere(num_items, num_gpus, num_transfers, arrays.owners),
         end_ns=np.zeros(num_items, np.int64),
         arrivals=np.argsort(jobs.arrival_ns, kind="stable").astype(np.int64),
         queue=np.zeros(len(workload), np.int64),
@@ -129,6 +129,14 @@ def build_state(
     count_room(state)
     _misjudge(state.jobs, disturbances, rng)
     return state
+
+
+def _nowhere(num_items: int, num_gpus: int, num_transfers: int, owners: list[tuple[int, int, int]]) -> np.ndarray:
+    """Return the places of items in the heap, where none is; parts of jobs of groups get theirs when they are there."""
+    position = np.zeros(num_items, np.int64)
+    position[:num_gpus] = position[num_gpus + num_transfers :] = -1
+    position[[num_gpus + transfer for transfer, *_ in owners]] = -1
+    return position
 
 
 def _misjudge(jobs: Records, disturbances: Disturbances, rng: np.random.Generator) -> None:

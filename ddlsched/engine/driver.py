@@ -53,6 +53,8 @@ _MOST_WHOLE = 1_000
 """So often all servers may be there, nothing run, nobody ask to be woken, and still no job start."""
 ROUNDS_BEFORE_JUMPS = 1 << 17
 """So many instants, some 20 ms of the loop, pass before periods are looked for, as what does it must be compiled."""
+_FEW_ITERATIONS = 3
+"""In a job of groups that has more they are looked for at once, as its iterations take long."""
 
 
 class _CompiledFormError(Exception):
@@ -182,8 +184,8 @@ class Simulation:
         if self._routes.chosen_anew:  # by the transfers in the lists of all links
             run.refused_by_link = False
         run.skipping_networked = self._may_skip_networked()
-        rounds = ROUNDS_BEFORE_JUMPS >> 4 * bool(self._state.jobs.grouped.any())  # each of many events
-        run.jumps_from_round = rounds if self._may_jump() else NEVER
+        long = (self._state.jobs.iterations * self._state.jobs.grouped).max(initial=0) > _FEW_ITERATIONS
+        run.jumps_from_round = ROUNDS_BEFORE_JUMPS >> 17 * bool(long) if self._may_jump() else NEVER
         if self._settings.options["sample"] and self._may_leap_by_ranks():
             run.skipping_networked = run.key_is_periodic = 1
             run.sampling, run.jumps_from_round = 1, 0

@@ -299,6 +299,7 @@ class GroupedJobs:
         transfers = arrays.transfers[first_transfer : first_transfer + num_transfers]
         transfers.job, transfers.task = number, parts.num_computes + np.arange(num_transfers)
         transfers.step, transfers.num_crossings = -1, 0
+        arrays.position[len(arrays.gpus) + first_transfer :][:num_transfers] = -1
         transfers.others = parts.copies[parts.num_computes :] - 1
         workers = arrays.workers[first_worker : first_worker + jobs.num_gpus.item(number)]
         workers.first_flag, workers.stands_for = first_flag, first_worker + leaders[partition.workers]

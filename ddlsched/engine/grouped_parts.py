@@ -8,7 +8,7 @@ is a class of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -79,26 +79,6 @@ class Parts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Group:
-    """A group's tuples, and the tuple of each worker or -1."""
-
-    tuples: Tuples
-    tuple_of: np.ndarray
-
-    @classmethod
-    def of(cls, tuples: Sequence[Sequence[int]], num_gpus: int) -> Group:
-        """Return it for a job of so many GPUs."""
-        members, tuple_of = Tuples.of(tuples), np.full(num_gpus, -1)
-        tuple_of[members.workers] = members.owners
-        return cls(members, tuple_of)
-
-    @property
-    def num_tuples(self) -> int:
-        """How many tuples it has."""
-        return len(self.tuples.first) - 1
-
-
-@dataclass(frozen=True)
 class GroupedDag:
     """The tasks of an iteration whose workers do different things, on so many GPUs."""
 
@@ -106,12 +86,10 @@ class GroupedDag:
     num_gpus: int
 
     @cached_property
-    def groups(self) -> list[Group]:
-        """The groups that tasks name; a task of none is one of all workers."""
+    def groups(self) -> list[Tuples]:
+        """The tuples of the groups that tasks name; a task of none is one of all workers."""
         everybody = (range(self.num_gpus),)
-        return [
-            Group.of(everybody if name is None else self.dag.groups[name], self.num_gpus) for name in self._group_names
-        ]
+        return [Tuples.of(everybody if name is None else self.dag.groups[name]) for name in self._group_names]
 
     @cached_property
     def _group_names(self) -> list[str | None]:
@@ -136,20 +114,19 @@ class GroupedDag:
     @cached_property
     def first_parts(self) -> np.ndarray:
         """The number of each task's first part in the finest partition, and of all parts."""
-        tuples = np.array([group.num_tuples for group in self.groups])[self.group_of]
+        tuples = np.array([group.size for group in self.groups])[self.group_of]
         first: np.ndarray = np.concatenate([[0], np.cumsum(np.where(self.computes, 1, tuples))])
         return first
 
     @cached_property
     def _edges(self) -> np.ndarray:
-        numbers = {task.name: number for number, task in enumerate(self.dag.tasks)}
-        edges = [(numbers[name], number) for number, task in enumerate(self.dag.tasks) for name in task.after]
+        edges = [(earlier, number) for number, before in enumerate(self.dag.predecessors) for earlier in before]
         return np.array(edges, np.int64).reshape(-1, 2)
 
     @property
     def finest(self) -> Partition:
         """Every worker and every tuple by itself."""
-        return Partition(np.arange(self.num_gpus), [np.arange(group.num_tuples) for group in self.groups])
+        return Partition(np.arange(self.num_gpus), [np.arange(group.size) for group in self.groups])
 
     def parts(self, partition: Partition) -> Parts:
         """Return the parts of an iteration of workers and tuples of which some are alike."""
@@ -169,7 +146,8 @@ class _Builder:
     def __init__(self, of: GroupedDag, partition: Partition) -> None:
         self.of = of
         _, first, self.worker_copies = np.unique(partition.workers, return_index=True, return_counts=True)
-        self.first_worker = first
+        self.first_worker, self._number = first, np.full(of.num_gpus, -1)
+        self._number[first] = np.arange(len(first))
         self.groups = [self._group(group, tuples) for group, tuples in zip(of.groups, partition.tuples, strict=True)]
         counts = np.where(of.computes, self._sizes(lambda g: len(g.workers)), self._sizes(lambda g: len(g.first)))
         self.task = np.repeat(np.arange(len(counts)), counts)
@@ -178,11 +156,13 @@ class _Builder:
     def _sizes(self, size: Callable[[_OfGroup], int]) -> np.ndarray:
         return np.array([size(group) for group in self.groups]).take(self.of.group_of)
 
-    def _group(self, group: Group, classes: np.ndarray) -> _OfGroup:
-        tuples = group.tuple_of[self.first_worker]
-        workers = np.flatnonzero(tuples >= 0)
+    def _group(self, group: Tuples, classes: np.ndarray) -> _OfGroup:
+        numbers = self._number[group.workers]
+        members = np.flatnonzero(numbers >= 0)
+        members = members[np.argsort(numbers[members])]
+        tuples = np.searchsorted(group.first, members, "right") - 1
         _, first, copies = np.unique(classes, return_index=True, return_counts=True)
-        return _OfGroup(workers, classes[tuples[workers]], first, copies)
+        return _OfGroup(numbers[members], classes[tuples], first, copies)
 
     def parts(self) -> Parts:
         of, local = self.of, np.arange(len(self.task)) - self.first_of_task[self.task]

@@ -77,7 +77,7 @@ class SentInGroups:
             key = task.kind, task.algorithm, task.message_bytes, group
             if key not in numbers:
                 numbers[key] = len(self.kinds)
-                self.kinds.append(_Kind(costs.sent(traffic, task, dag.groups[group].tuples), costs))
+                self.kinds.append(_Kind(costs.sent(traffic, task, dag.groups[group]), costs))
                 self._groups.append(group)
             self.kind_of[place] = numbers[key]
         crossed = np.concatenate([np.zeros(0, np.int64), *(kind.links for kind in self.kinds)])
@@ -95,7 +95,7 @@ class SentInGroups:
 
     @cached_property
     def _first_tuples(self) -> np.ndarray:
-        return np.cumsum([0, *(group.num_tuples for group in self._dag.groups)])
+        return np.cumsum([0, *(group.size for group in self._dag.groups)])
 
     @cached_property
     def crossings(self) -> Crossings:
@@ -110,8 +110,8 @@ class SentInGroups:
     def members(self) -> tuple[np.ndarray, np.ndarray]:
         """Workers, and the tuple of each among those of all groups, an entry a membership."""
         groups = self._dag.groups
-        tuples = [first + group.tuples.owners for first, group in zip(self._first_tuples[:-1], groups, strict=True)]
-        return np.concatenate([group.tuples.workers for group in groups]), np.concatenate(tuples)
+        tuples = [first + group.owners for first, group in zip(self._first_tuples[:-1], groups, strict=True)]
+        return np.concatenate([group.workers for group in groups]), np.concatenate(tuples)
 
     @cached_property
     def tuples(self) -> np.ndarray:

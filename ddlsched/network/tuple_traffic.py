@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -29,9 +30,14 @@ class Tuples(NamedTuple):
         return cls(workers, np.concatenate([[0], np.cumsum(sizes)]))
 
     @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.first) - 1
+
+    @property
     def owners(self) -> np.ndarray:
         """The tuple of each of the workers."""
-        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+        return np.repeat(np.arange(self.size), np.diff(self.first))
 
 
 class SentByTuples(NamedTuple):
@@ -127,27 +133,27 @@ class TupleTraffic:
         self._width = network.cards * (1 if inside is None else inside.servers)
         self._ranks_of: dict[bytes, tuple[Rank, ...]] = {}
         self._lying: dict[int, tuple[Tuples, list[_Lying]]] = {}
-        self._forms: dict[tuple[int, int, bytes], list[_Form]] = {}
+        self._forms: dict[tuple[object, ...], list[list[_Form]]] = {}
 
     def of(self, kind: str, algorithm: Any, message_bytes: float, tuples: Tuples) -> SentByTuples:
         """Return what each tuple puts on links."""
-        count = len(tuples.first) - 1
         if not message_bytes:
-            return SentByTuples.of([], count)
+            return SentByTuples.of([], tuples.size)
         sent = kind, algorithm, message_bytes
         by_order = self._network.inside is not None and getattr(collective_for(kind, algorithm), "by_order", False)
         if not by_order:
-            return SentByTuples.of([self._one(sent, tuples, number) for number in range(count)], count)
+            return SentByTuples.of([self._one(sent, tuples, number) for number in range(tuples.size)], tuples.size)
         lying = self._alike(tuples)
         patterns = [pattern_of(self._network, *sent, each.ranks, self._bytes, self._known) for each in lying]
-        if self._ways.asks:
-            self._ask_in_order(lying, patterns)
+        key = id(tuples), *(pattern.ends.tobytes() for pattern in patterns)
+        if key not in self._forms:
+            self._forms[key] = self._forms_of(lying, patterns)
         parts = [
             part
-            for place, (each, pattern) in enumerate(zip(lying, patterns, strict=True))
-            for part in self._parts(id(tuples), place, each, pattern)
+            for each, pattern, forms in zip(lying, patterns, self._forms[key], strict=True)
+            for part in self._parts(each, pattern, forms)
         ]
-        return SentByTuples.of(parts, count)
+        return SentByTuples.of(parts, tuples.size)
 
     def _one(self, sent: tuple[str, Any, float], tuples: Tuples, number: int) -> _Part:
         kind, algorithm, message_bytes = sent
@@ -167,18 +173,8 @@ class TupleTraffic:
         first, (a, card, b, other) = each.domains * self._width, pattern.ends.T
         return first[:, a] + card, first[:, b] + other
 
-    def _ask_in_order(self, lying: Sequence[_Lying], patterns: Sequence[Pattern]) -> None:
-        ends = [self._ends(each, pattern) for each, pattern in zip(lying, patterns, strict=True)]
-        owners = [np.repeat(each.tuples, own[0].shape[1]) for each, own in zip(lying, ends, strict=True)]
-        order = np.argsort(np.concatenate(owners), kind="stable")
-        sources, targets = (np.concatenate([own[end].ravel() for own in ends])[order] for end in (0, 1))
-        self._ways.numbers(sources, targets)
-
-    def _parts(self, group: int, place: int, each: _Lying, pattern: Pattern) -> Iterator[_Part]:
-        key = group, place, pattern.ends.tobytes()
-        if key not in self._forms:
-            self._forms[key] = self._forms_of(each, pattern)
-        for form in self._forms[key]:
+    def _parts(self, each: _Lying, pattern: Pattern, forms: Sequence[_Form]) -> Iterator[_Part]:
+        for form in forms:
             if form.key not in pattern.found:
                 hops = zip(form.links, form.latency_s.tolist(), strict=True)
                 paths = [Path(tuple(own[own >= 0].tolist()), latency_s) for own, latency_s in hops]
@@ -190,26 +186,31 @@ class TupleTraffic:
             links = np.concatenate([at_cards, at_ports + ports[:, 1], form.between], axis=1)
             yield _Part(each.tuples[form.rows], links, traffic.shares, traffic.wire_bytes, traffic.latency_s)
 
-    def _forms_of(self, each: _Lying, pattern: Pattern) -> list[_Form]:
-        count = len(each.tuples)
-        sources, targets = self._ends(each, pattern)
-        links, latency_s = self._ways.between(sources.ravel(), targets.ravel())
-        width = links.shape[1]
-        links, latency_s = links.reshape(count, -1), latency_s.reshape(count, -1)
-        ordered, new, places = _places(links)
-        new &= ordered >= 0
-        places = np.where(links >= 0, places - (ordered[:, :1] < 0), -1)
-        forms, hops = np.concatenate([latency_s.view(np.int64), places], axis=1), latency_s.shape[1]
-        return [
-            _Form(
-                forms[rows[0]].tobytes(),
-                rows,
-                _kept(ordered[rows], new[rows]),
-                links[rows[0]].reshape(hops, width),
-                latency_s[rows[0]],
-            )
-            for rows in _alike_rows(forms)
-        ]
+    def _forms_of(self, lying: Sequence[_Lying], patterns: Sequence[Pattern]) -> list[list[_Form]]:
+        """Return the forms of the paths of each, which are asked for tuple by tuple."""
+        ends = [self._ends(each, pattern) for each, pattern in zip(lying, patterns, strict=True)]
+        owners = [np.repeat(each.tuples, own[0].shape[1]) for each, own in zip(lying, ends, strict=True)]
+        order = np.argsort(np.concatenate(owners), kind="stable")
+        sources, targets = (np.concatenate([own[end].ravel() for own in ends])[order] for end in (0, 1))
+        back = np.argsort(order)
+        links, latency_s = (each[back] for each in self._ways.between(sources, targets))
+        shapes = [own[0].shape for own in ends]
+        cuts, width = np.cumsum([rows * hops for rows, hops in shapes])[:-1], links.shape[1]
+        found = zip(shapes, np.split(links, cuts), np.split(latency_s, cuts), strict=True)
+        return [_forms(own.reshape(*shape, width), own_s.reshape(shape)) for shape, own, own_s in found]
+
+
+def _forms(links: np.ndarray, latency_s: np.ndarray) -> list[_Form]:
+    """Return the forms of paths, of each tuple a row of hops."""
+    flat = links.reshape(len(links), -1)
+    ordered, new, places = _places(flat)
+    new &= ordered >= 0
+    places = np.where(flat >= 0, places - (ordered[:, :1] < 0), -1)
+    forms = np.concatenate([latency_s.view(np.int64), places], axis=1)
+    return [
+        _Form(forms[rows[0]].tobytes(), rows, _kept(ordered[rows], new[rows]), links[rows[0]], latency_s[rows[0]])
+        for rows in _alike_rows(forms)
+    ]
 
 
 class _Ways:
@@ -284,10 +285,16 @@ def _kept(rows: np.ndarray, where: np.ndarray) -> np.ndarray:
     return kept
 
 
+@lru_cache
+def _weights(count: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(1 << 62, size=count)
+
+
 def _alike_rows(rows: np.ndarray) -> list[np.ndarray]:
     """Return the numbers of equal rows, in the order of the first of each."""
-    weights = np.random.default_rng(0).integers(1 << 62, size=rows.shape[1])
-    sums = rows @ weights  # equal for equal rows; for others seldom
+    if (rows == rows[:1]).all():
+        return [np.arange(len(rows))]
+    sums = rows @ _weights(rows.shape[1])  # equal for equal rows; for others seldom
     _, first, classes = np.unique(sums, return_index=True, return_inverse=True)
     if (rows[first[classes]] != rows).any():
         _, first, classes = np.unique(rows, axis=0, return_index=True, return_inverse=True)

@@ -79,12 +79,17 @@ class IterationDag:
 
     def successors(self) -> list[list[int]]:
         """Return, for each task number, the numbers of the tasks that wait for it."""
-        numbers = {task.name: number for number, task in enumerate(self.tasks)}
         result: list[list[int]] = [[] for _ in self.tasks]
-        for number, task in enumerate(self.tasks):
-            for name in task.after:
-                result[numbers[name]].append(number)
+        for number, before in enumerate(self.predecessors):
+            for earlier in before:
+                result[earlier].append(number)
         return result
+
+    @cached_property
+    def predecessors(self) -> list[list[int]]:
+        """For each task number, the numbers of the tasks that it waits for."""
+        numbers = {task.name: number for number, task in enumerate(self.tasks)}
+        return [[numbers[name] for name in task.after] for task in self.tasks]
 
     @cached_property
     def compute_ns(self) -> int:
@@ -152,8 +157,7 @@ class IterationDag:
     @cached_property
     def overlaps(self) -> bool:
         """Whether a worker may compute while a collective of the same iteration is under way."""
-        numbers = {task.name: number for number, task in enumerate(self.tasks)}
-        before, after = [[numbers[name] for name in task.after] for task in self.tasks], self.successors()
+        before, after = self.predecessors, self.successors()
         computes = {number for number, task in enumerate(self.tasks) if isinstance(task, ComputeTask)}
         collectives = [number for number, task in enumerate(self.tasks) if isinstance(task, CollectiveTask)]
         return any(computes - _reached(before, number) - _reached(after, number) for number in collectives)

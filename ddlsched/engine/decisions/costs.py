@@ -67,7 +67,7 @@ class CommunicationCosts:
 
     def servers_of(self, gpus: Sequence[int]) -> tuple[int, ...]:
         """Return the servers of GPUs, each once."""
-        return tuple(dict.fromkeys(self._server_of_gpu[gpu] for gpu in gpus))
+        return tuple(dict.fromkeys(map(self._server_of_gpu.__getitem__, gpus)))
 
     def planned(self, dag: IterationDag, gpus: Sequence[int], way: Way | None = None) -> list[PlannedTransfer]:
         """Return what each collective of an iteration puts on the network, in the order of :func:`collectives_of`.

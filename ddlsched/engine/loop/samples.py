@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.loop.skipping.dormant_progress import dormant_busy_ns, dormant_sending
+from ddlsched.engine.loop.skipping.foreseen import forget_foreseen, merge_samples
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import NEVER
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records.layout import State
 
 
 @njit
@@ -55,27 +56,3 @@ def take_foreseen(s: State) -> None:
     for place in range(len(s.foreseen) - 1):
         s.foreseen[place] = s.foreseen[place + 1]
     forget_foreseen(s.foreseen[len(s.foreseen) - 1])
-
-
-@njit
-def forget_foreseen(record: Records) -> None:
-    record.busy_ns, record.running, record.waiting = 0.0, 0, 0
-
-
-@njit
-def merge_samples(s: State) -> None:
-    """Make one of every two samples, and take half as many from now on."""
-    run = s.run[0]
-    for place in range(run.num_samples // 2):
-        busy_ns = s.samples[2 * place].busy_ns
-        s.samples[place] = s.samples[2 * place + 1]
-        s.samples[place].busy_ns += busy_ns
-    for place in range(len(s.foreseen) // 2):
-        first, second = s.foreseen[2 * place], s.foreseen[2 * place + 1]
-        first.busy_ns, second.busy_ns = 0.0, first.busy_ns + second.busy_ns
-        s.foreseen[place] = second
-    for place in range(len(s.foreseen) // 2, len(s.foreseen)):
-        forget_foreseen(s.foreseen[place])
-    run.num_samples //= 2
-    run.sample_step_ns *= 2
-    run.next_sample_ns = run.sampled_ns + run.sample_step_ns

@@ -46,33 +46,24 @@ def component_now(s: State, root: int, time_ns: int) -> tuple[int, int, int, int
 
 
 @njit
-def sees(s: State, root: int, period_ns: int) -> bool:
-    """Whether the period that has just ended was looked at from its beginning."""
-    job = s.jobs[root]
-    return job.num_phases > 0 and job.phases_from_ns + period_ns == s.run[0].now_ns and job.phases_ns == period_ns
-
-
-@njit
-def farthest_ns(run: Records, count: int) -> int:
-    """The time of the sample after so many to come."""
-    return min(run.next_sample_ns, np.int64(2e18)) + count * min(run.sample_step_ns, np.int64(1e15))
-
-
-@njit
-def seen_until_ns(s: State, root: int) -> int:
-    """The time of the first sample that was not looked at the phase of, or for which there is no room."""
-    job = s.jobs[root]
-    return min(job.samples_from_ns + job.num_phases * job.samples_step_ns, farthest_ns(s.run[0], len(s.foreseen) - 2))
+def seen_periods(s: State, root: int, period_ns: int, periods: int) -> int:
+    """Over how many of some periods the samples are known: if the one that has just ended was looked at, over most."""
+    run, job = s.run[0], s.jobs[root]
+    if job.num_phases > 0 and job.phases_from_ns + period_ns == run.now_ns and job.phases_ns == period_ns:
+        seen_ns = job.samples_from_ns + job.num_phases * job.samples_step_ns - run.now_ns
+        seen = min(periods, seen_ns // period_ns)
+        if settled(s, run.now_ns + seen * period_ns)[0] >= job.samples_step_ns:
+            return seen
+    return min(periods, (run.next_sample_ns - run.now_ns) // period_ns)
 
 
 @njit
 def look(s: State, root: int, until_ns: int, period_ns: int) -> None:
-    """Have the period that begins now looked at, at the phases of the samples until a time."""
+    """Have the period that begins now looked at, at the phases of the samples until a time that are left then."""
     run, job = s.run[0], s.jobs[root]
-    until_ns = min(until_ns, farthest_ns(run, len(s.foreseen) - 2))
-    job.num_phases = max((until_ns - run.next_sample_ns) // run.sample_step_ns + 1, 0)
+    job.samples_step_ns, job.samples_from_ns = settled(s, until_ns)
+    job.num_phases = max((until_ns - 1 - job.samples_from_ns) // job.samples_step_ns + 1, 0)
     job.phases_from_ns, job.phases_ns, job.looks_ns = run.now_ns, period_ns, run.now_ns - 1
-    job.samples_from_ns, job.samples_step_ns = run.next_sample_ns, run.sample_step_ns
     job.computed_before_ns = component_now(s, root, run.now_ns)[0]
     next_look(s, job)
 
@@ -139,7 +130,59 @@ def foresee(s: State, root: int, periods: int) -> None:
         run.busy_ns -= added_ns
         if last:
             return
-        if ahead % run.sample_step_ns == 0:
+        if until_ns >= run.next_sample_ns and ahead % run.sample_step_ns == 0:
             record.running += s.snapshots[job.phases + WORDS * place + 1] - sending
             record.waiting += s.snapshots[job.phases + WORDS * place + 2] - waiting
         before_ns, handed_ns = until_ns, done_ns
+
+
+@njit
+def forget_foreseen(record: Records) -> None:
+    record.busy_ns, record.running, record.waiting = 0.0, 0, 0
+
+
+@njit
+def settled(s: State, until_ns: int) -> tuple[int, int]:
+    """How far samples are apart once a time is reached, and when the next of those is that are left then."""
+    run = s.run[0]
+    taken, step_ns, next_ns = run.num_samples, run.sample_step_ns, run.next_sample_ns
+    while taken + max((until_ns - 1 - next_ns) // step_ns + 1, 0) > len(s.samples) - 1:
+        next_ns += step_ns if taken % 2 == 0 else 0
+        taken, step_ns = taken // 2, 2 * step_ns
+    return step_ns, next_ns
+
+
+@njit
+def settle_samples(s: State, until_ns: int) -> None:
+    """Take samples as seldom from now on as when a time is reached, which is sure to be."""
+    step_ns = settled(s, until_ns)[0]
+    while s.run[0].sample_step_ns < step_ns:
+        merge_samples(s)
+
+
+@njit
+def merge_samples(s: State) -> None:
+    """Make one of every two samples, and take half as many from now on; one left over joins the next."""
+    run = s.run[0]
+    odd = run.num_samples % 2
+    for place in range(run.num_samples // 2):
+        busy_ns = s.samples[2 * place].busy_ns
+        s.samples[place] = s.samples[2 * place + 1]
+        s.samples[place].busy_ns += busy_ns
+    if odd == 1:
+        run.busy_ns += s.samples[run.num_samples - 1].busy_ns
+    else:
+        run.next_sample_ns += run.sample_step_ns
+    for place in range(len(s.foreseen)):
+        last = 2 * place + 1 - odd
+        busy_ns = 0.0
+        for other in range(max(last - 1, 0), min(last + 1, len(s.foreseen))):
+            busy_ns += s.foreseen[other].busy_ns
+            s.foreseen[other].busy_ns = 0.0
+        if last < len(s.foreseen):
+            s.foreseen[place] = s.foreseen[last]
+        else:
+            forget_foreseen(s.foreseen[place])
+        s.foreseen[place].busy_ns = busy_ns
+    run.num_samples //= 2
+    run.sample_step_ns *= 2

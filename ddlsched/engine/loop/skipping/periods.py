@@ -7,7 +7,7 @@ import numpy as np
 from ddlsched.engine.loop.order import write_key
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.skipping.components import find_components
-from ddlsched.engine.loop.skipping.foreseen import foresee, look, seen_until_ns, sees
+from ddlsched.engine.loop.skipping.foreseen import foresee, look, seen_periods, settle_samples
 from ddlsched.engine.loop.skipping.measuring import forget_stretch
 from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, walk
 from ddlsched.engine.loop.skipping.quiet import calm_until_ns, quiet_until_ns
@@ -70,6 +70,7 @@ def recurs(s: State, anchor: int) -> bool:
     if job.window == 0 or job.resting_until_ns > 0:
         job.resting_until_ns = 0
         save(s, anchor)
+        guess(s, job.root, max(job.start_ns, job.began_ns), job.start_iterations_left - job.iterations_left)
         return False
     job.tries += 1
     if walk(s, anchor, COMPARING, ZERO):
@@ -78,10 +79,23 @@ def recurs(s: State, anchor: int) -> bool:
         return jump(s, anchor)
     if job.tries >= job.window:
         job.window *= 2
+        from_ns, tries = job.saved_ns, job.tries
         save(s, anchor)
+        guess(s, job.root, from_ns, tries)
         if job.window > MOST_TRIES:
             job.anchor = 0
     return False
+
+
+@njit
+def guess(s: State, root: int, from_ns: int, iterations: int) -> None:
+    """Look at the next iteration of a job alone as at a period, should it last as long as those that it has done."""
+    run, job = s.run[0], s.jobs[root]
+    iteration_ns = (run.now_ns - from_ns) // max(iterations, 1)
+    job.num_phases = 0
+    if job.phases >= 0 and job.component_size == 1 and iterations > 0 and iteration_ns > 0:
+        periods = min((calm_until_ns(s, root) - run.now_ns) // iteration_ns, job.iterations_left - 1)
+        look(s, root, run.now_ns + periods * iteration_ns, iteration_ns)
 
 
 @njit
@@ -102,26 +116,30 @@ def jump(s: State, anchor: int) -> bool:
     run = s.run[0]
     job = s.jobs[anchor]
     period_ns = run.now_ns - job.saved_ns
-    foreseen, seen = s.jobs[job.root].phases >= 0, sees(s, job.root, period_ns)
+    first = s.jobs[job.root]
+    foreseen = first.phases >= 0
     calm_ns = calm_until_ns(s, job.root) if foreseen else quiet_until_ns(s, job.root)
-    limit_ns = min(calm_ns, seen_until_ns(s, job.root) if seen else run.next_sample_ns)
     if calm_ns - run.now_ns < period_ns:
         job.resting_until_ns = calm_ns
         return True
-    periods = min((limit_ns - run.now_ns) // period_ns, most_periods(s, job.root))
+    most = min((calm_ns - run.now_ns) // period_ns, most_periods(s, job.root))
+    until_ns, periods = run.now_ns + most * period_ns, most
+    if foreseen:
+        periods = seen_periods(s, job.root, period_ns, most)
     if periods > 0:
         run.jumps += 1
-        if seen:
+        if run.now_ns + periods * period_ns > run.next_sample_ns:
+            settle_samples(s, run.now_ns + periods * period_ns)
             foresee(s, job.root, periods)
         book_periods(s, job.root, periods, run.now_ns + periods * period_ns)
         walk(s, anchor, COMPARING, periods)
     now_ns = run.now_ns
     run.now_ns += max(periods, 0) * period_ns
     save(s, anchor)
-    s.jobs[job.root].num_phases = 0
-    looks = foreseen and not seen and calm_ns >= run.next_sample_ns
+    first.num_phases = 0
+    looks = foreseen and periods < most
     if looks:
-        look(s, job.root, calm_ns, period_ns)
+        look(s, job.root, until_ns, period_ns)
     run.now_ns = now_ns
     return periods > 0 or looks
 

@@ -13,12 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-
-# The same examples at every run, so that a failure is there for everybody; FUZZ=N tries N new ones.
-hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=40)
-FUZZ = int(os.environ.get("FUZZ", 0))
-hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=max(FUZZ, 1))
-hypothesis.settings.load_profile("fuzz" if FUZZ else "default")
+import tiers
 
 COMPILED = pytest.StashKey[Future[None]]()
 
@@ -36,6 +31,11 @@ def default_signals() -> None:
 
 def pytest_configure(config) -> None:
     """Begin to compile the event loop, once, while parallel test processes look for their tests."""
+    tiers.thorough = "not slow" not in config.option.markexpr
+    # The same examples at every run, so that a failure is there for everybody; FUZZ=N tries N new ones.
+    settings = {"deadline": None, "derandomize": not tiers.FUZZ, "max_examples": tiers.examples(40, by_default=15)}
+    hypothesis.settings.register_profile("ours", **settings)
+    hypothesis.settings.load_profile("ours")
     default_signals()
     gc.set_threshold(20_000, 20, 20)  # Python's garbage is looked for among all that the compiler keeps, more seldom
     # Otherwise each of the processes that tests start would compile all sources that it imports.
@@ -47,6 +47,12 @@ def pytest_configure(config) -> None:
         from ddlsched.simulation import warm_up
 
         config.stash[COMPILED] = ThreadPoolExecutor(1).submit(warm_up)
+
+
+def pytest_itemcollected(item) -> None:
+    """Let ``-m slow`` try random cases, too: more of them than other runs do."""
+    if tiers.thorough and tiers.is_drawn(item):
+        item.add_marker("slow")
 
 
 @pytest.hookimpl(optionalhook=True)

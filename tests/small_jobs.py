@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from ddlsched.checkpoints.arrays import Array, numpy_dtype, whole_tensor, write_checkpoint
@@ -59,10 +61,19 @@ def stored(folder: Path, collection: TensorCollection, **known: object) -> dict[
 
 def assert_holds(folder: Path, wholes: dict[str, Array]) -> None:
     """Assert that a checkpoint's whole tensors are these, bit by bit."""
-    checkpoint, place = Checkpoint.read(folder), location_of(folder)
-    assert set(checkpoint.collection.by_name) == set(wholes)
+    found = read_whole(folder)
+    assert set(found) == set(wholes)
     for name, whole in wholes.items():
-        assert whole_tensor(checkpoint, place, name).tobytes() == whole.tobytes(), name
+        assert found[name].tobytes() == whole.tobytes(), name
+
+
+def read_whole(folder: Path) -> dict[str, Array]:
+    """Return a checkpoint's whole tensors; the header of a file is read once, not for each tensor."""
+    checkpoint, place = Checkpoint.read(folder), location_of(folder)
+    entries = functools.cache(functools.partial(Checkpoint.entries, checkpoint, place))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoint, "entries", lambda _, __, rank: entries(rank))
+        return {name: whole_tensor(checkpoint, place, name) for name in checkpoint.collection.by_name}
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -5,7 +5,6 @@ Each is made once: to make and validate it for every example takes as long as to
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -69,12 +68,6 @@ from topologies.fat_tree import FatTree
 from topologies.leaf_spine import LeafSpine
 from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
-
-
-def examples(usual: int) -> int:
-    """Return how many examples a test tries: ``FUZZ`` of them if that is set."""
-    return int(os.environ.get("FUZZ") or usual)
-
 
 PLACEMENTS = ("first-fit", "list-scheduling", "lwf:kappa=1", "lwf:kappa=3")
 ORDERS = (

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
-__all__ = ["tried"]
+__all__ = ["FUZZ", "examples", "is_drawn", "thorough", "tried"]
+
+FUZZ = int(os.environ.get("FUZZ") or 0)
+"""How many random cases a test tries, if that is set."""
+
+thorough = False
+"""Whether this is a slow run; told before tests are looked for."""
+
+
+def examples(number: int, by_default: int | None = None) -> int:
+    """Return how many random cases a test tries: ``FUZZ``, else so many, or fewer ``by_default`` but in a slow run."""
+    return FUZZ or (number if thorough or by_default is None else by_default)
+
+
+def is_drawn(item: pytest.Function) -> bool:
+    """Return whether a test tries as many cases as :func:`examples` says: of hypothesis's, or marked ``drawn``."""
+    return getattr(item.function, "is_hypothesis_test", False) or bool(item.get_closest_marker("drawn"))
 
 
 def tried(cases: Iterable[Any], by_default: Callable[[int], bool]) -> list[Any]:

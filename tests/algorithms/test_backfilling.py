@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from jobs_by_hand import data_parallel_job
-from strategies import examples
+from tiers import examples
 
 from algorithms.placement.backfilling import Backfilling
 from algorithms.placement.conservative_backfill import ConservativeBackfill
@@ -273,8 +273,9 @@ def test_errors_are_log_normal_with_the_stated_spread_and_the_same_for_a_job_whe
     cluster = Cluster(num_servers=4, gpus_per_server=4)
     begun = [Backfilling(EasyBackfill(error_sigma=0.5), cluster, np.random.default_rng(3)) for _ in range(2)]
     jobs = [job_view(number=number, iterations=1000, message_bytes=0.0) for number in range(2000)]
+    view = cluster_view()
     estimates = [
-        [one._expected_run_ns(each, cluster_view()) for each in order]
+        [one._expected_run_ns(each, view) for each in order]
         for one, order in zip(begun, (jobs, jobs[::-1]), strict=True)
     ]
     assert estimates[0] == estimates[1][::-1]
@@ -325,7 +326,7 @@ def earliest_s(now_s: float, ends_s: list[float], gpus: int) -> float:
 
 
 @given(queues())
-@hypothesis_settings(max_examples=examples(60))
+@hypothesis_settings(max_examples=examples(60, by_default=15))
 def test_easy_with_exact_limits_never_starts_the_first_later_than_its_reservation(jobs):
     seen: list[Any] = []
     started = starts(Watched(policy=EASY, seen=seen), *jobs)
@@ -335,7 +336,7 @@ def test_easy_with_exact_limits_never_starts_the_first_later_than_its_reservatio
 
 
 @given(queues(most_wrong=2.5))
-@hypothesis_settings(max_examples=examples(60))
+@hypothesis_settings(max_examples=examples(60, by_default=15))
 def test_conservative_never_starts_a_job_later_than_any_reservation_it_had(jobs):
     seen: list[Any] = []
     started = starts(Watched(policy=CONSERVATIVE, seen=seen), *jobs)
@@ -347,7 +348,7 @@ def test_conservative_never_starts_a_job_later_than_any_reservation_it_had(jobs)
 
 
 @given(queues())
-@hypothesis_settings(max_examples=examples(20))
+@hypothesis_settings(max_examples=examples(20, by_default=8))
 def test_conservative_with_exact_limits_starts_a_job_as_if_nobody_came_after_it(jobs):
     started = starts(CONSERVATIVE, *jobs)
     for count in range(1, len(jobs)):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs_by_hand import data_parallel_job
+from tiers import examples, tried
 
 import ddlsched
 from algorithms.optimal.bound import Phases, Prices, average_jct_bound_s, dual_value_s, jct_bound, least_mean_busy_s
@@ -52,7 +53,7 @@ def workloads(draw, most_jobs: int, most_gpus: int) -> Workload:
 
 
 @given(workloads(most_jobs=3, most_gpus=4))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12, by_default=5), deadline=None)
 def test_it_is_below_the_exact_optimum(workload):
     found = optimum(workload, TWO, contention=MODEL, unit_s=UNIT_S)
     assert found.proven  # the slowest of 40 took 0.2 s of CPU
@@ -63,7 +64,7 @@ def test_it_is_below_the_exact_optimum(workload):
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.get("scheduler", policy.get("order")))
 @pytest.mark.parametrize(("topology", "contention"), [("star", MODEL), ("leaf-spine:servers_per_leaf=2", MaxMin())])
 @given(workloads(most_jobs=8, most_gpus=8))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8, by_default=3), deadline=None)
 def test_it_is_below_every_policy(policy, exclusive, topology, contention, workload):
     if not exclusive and policy["placement" if "placement" in policy else "scheduler"] == "hived":
         return  # needs exclusive GPUs
@@ -128,7 +129,10 @@ def test_memory_and_exclusive_gpus_make_it_larger():
     assert one == pytest.approx(exclusive, rel=1e-3) == pytest.approx(60 * UNIT_S, rel=0.01)
 
 
-@pytest.mark.parametrize(("exclusive", "scheduler", "factor"), [(True, "hived", 1.45), (False, "block-srtf", 1.6)])
+@pytest.mark.parametrize(
+    ("exclusive", "scheduler", "factor"),
+    tried([(True, "hived", 1.45), (False, "block-srtf", 1.6)], lambda place: place == 0),
+)
 def test_on_the_64_gpu_mix_it_is_near_the_best_policies(exclusive, scheduler, factor):
     workload, cluster = ddlsched.microsoft_160(seed=1, scale=0.01), Cluster(exclusive=exclusive)
     policy = {"placement": "hived", "order": "fifo"} if exclusive else {"scheduler": scheduler}

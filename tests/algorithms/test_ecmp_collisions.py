@@ -55,6 +55,7 @@ def computed_most(flows: int, spines: int, draws: int = 20_000) -> float:
     return float(counts.max(axis=1).mean())
 
 
+@pytest.mark.slow
 def test_ecmp_collides_as_often_as_computed() -> None:
     """Of 4 flows on 8 spines two share one in 59 % of cases."""
     assert computed_share(4, 8) == pytest.approx(1 - 8 * 7 * 6 * 5 / 8**4) == pytest.approx(0.590, abs=5e-4)

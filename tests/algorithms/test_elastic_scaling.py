@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
-from strategies import examples
+from tiers import examples
 
 import ddlsched
 from algorithms.allocation.elastic_scaling import ElasticScaling, analyse, best_counts, packed
@@ -39,7 +39,7 @@ def value_of(values, counts):
 
 
 @given(programmes(4, 4, 9))
-@hypothesis_settings(max_examples=examples(200))
+@hypothesis_settings(max_examples=examples(200, by_default=60))
 def test_the_programme_is_as_good_as_trying_everything(programme):
     values, num_gpus = programme
     ways = itertools.product(range(values.shape[1]), repeat=len(values))
@@ -53,7 +53,7 @@ def test_the_programme_is_as_good_as_trying_everything(programme):
 
 
 @given(programmes(12, 8, 40))
-@hypothesis_settings(max_examples=examples(20), deadline=None)
+@hypothesis_settings(max_examples=examples(20, by_default=8), deadline=None)
 def test_the_programme_is_as_good_as_cp_sat(programme):
     values, num_gpus = programme
     model = cp_model.CpModel()
@@ -78,7 +78,7 @@ def test_the_programme_is_as_good_as_cp_sat(programme):
 
 
 @given(programmes(6, 5, 15), st.lists(st.integers(-1, 6), min_size=6, max_size=6))
-@hypothesis_settings(max_examples=examples(100))
+@hypothesis_settings(max_examples=examples(100, by_default=30))
 def test_a_preference_never_costs_value(programme, preferred):
     values, num_gpus = programme
     plain = best_counts(values, num_gpus)

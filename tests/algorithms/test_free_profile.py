@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from runs_of_settings import run_engine
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 from algorithms.placement import conservative_backfill
 from algorithms.placement.conservative_backfill import NEVER, ConservativeBackfill, FreeProfile
@@ -35,7 +36,7 @@ def searched(free_from: list[int], now: int, jobs: list[tuple[int, int]]) -> lis
 
 
 @given(st.lists(st.integers(5, 30), min_size=1, max_size=5), JOBS, JOBS, st.integers(0, 20))
-@hypothesis_settings(max_examples=examples(60))
+@hypothesis_settings(max_examples=examples(60, by_default=20))
 def test_jobs_get_the_earliest_times(free_from: list[int], jobs: Any, later: Any, passed: int) -> None:
     profile = FreeProfile(np.array(free_from), 5)
 
@@ -91,7 +92,7 @@ class Counted(conservative_backfill._Conservative):
 
 
 @given(planned_settings())
-@hypothesis_settings(max_examples=examples(60))
+@hypothesis_settings(max_examples=examples(60, by_default=20))
 def _same_either_way(setting: Setting) -> None:
     found = []
     for kind in (Counted, Anew):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from algorithms.allocation.count_programme import CountProgramme, best_counts
 from algorithms.allocation.equal_share import NodeEqualShare
@@ -64,7 +65,7 @@ def test_the_programme_finds_the_best_of_all_maps_without_migration(problem) -> 
     assert objective(trainers, counts, lookahead_s) == pytest.approx(best_by_trying(trainers, owner, lookahead_s))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25, by_default=8))
 @given(problems(most_jobs=4, most_nodes=9), st.sampled_from(sorted(SOLVERS)), st.booleans())
 def test_the_programme_equals_the_node_level_milp(problem, solver, warm_start) -> None:
     trainers, owner, lookahead_s = problem

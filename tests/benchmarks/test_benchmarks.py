@@ -21,6 +21,7 @@ from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
 from jct_bound import ratios
 from llm_steps import AGREEING, agreement
 from monkeytree_paths import slowdowns
+from tiers import tried
 
 import ddlsched
 from ddlsched.cluster.failure_causes import FailureCause
@@ -37,6 +38,7 @@ def event_loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("scheduler", OVERLAP_LIMIT)
+@pytest.mark.slow
 def test_event_loop_in_cpp_has_the_finish_times_of_the_engine(event_loop: Path, scheduler: str) -> None:
     workload = ddlsched.microsoft_160(seed=1, scale=0.005)
     ours = ddlsched.simulate(workload, scheduler=scheduler)
@@ -108,6 +110,7 @@ def test_families_have_no_difference_but_their_effects(family) -> None:
     assert drawn == pytest.approx(np.zeros(len(family.effects)), abs=0.05)
 
 
+@pytest.mark.slow
 def test_verdicts_err_in_most_tables_but_not_by_holm() -> None:
     wrong, tables, tables_holm, found, found_holm = errors(FAMILIES[1], 8, 30)
     assert wrong < 12.0 < tables
@@ -158,6 +161,7 @@ def test_crux_in_a_small_case_is_at_most_the_best(seed: int) -> None:
     assert given.utilisation("crux", levels) != given.utilisation("crux", fair)
 
 
+@pytest.mark.slow
 def test_the_best_interval_between_checkpoints_is_dalys_where_its_assumptions_hold() -> None:
     cause = FailureCause(cause="node", per="job", mtbf_s=MTBF_S, takes="job")
     wasted = partial(waste, causes=[cause], store="disk:gb_per_s=1", jobs=1, days=12, seed=0)
@@ -170,8 +174,9 @@ def test_the_table_of_rsc_1_gives_its_published_time_to_failure() -> None:
     assert time_to_failure_h(1024, 60, seeds=2) == pytest.approx(7.9, rel=0.1)
 
 
-@pytest.mark.parametrize("restart_s", [300, 900])
-@pytest.mark.parametrize("interval_min", [30, 60])
+@pytest.mark.parametrize(
+    ("interval_min", "restart_s"), tried([(30, 300), (30, 900), (60, 300), (60, 900)], lambda place: place in (0, 3))
+)
 def test_the_effective_training_time_of_512_nodes_is_that_of_rsc_1s_formula(interval_min: int, restart_s: int) -> None:
     case = EttrCase(512, 0.0065, interval_min, restart_s)
     assert case.formula() < 0.96

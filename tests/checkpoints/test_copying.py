@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_jobs import collections, odd_collections, under, under_odd
+from tiers import examples
 
 from ddlsched.checkpoints.arrays import view_of
 from ddlsched.checkpoints.copying import Copy, chunks, is_contiguous, span
@@ -49,7 +50,7 @@ def _longest_row(parts: tuple[Copy, ...]) -> int:
     return max(max(part.write.strides, default=1) for part in parts)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25, by_default=8))
 @given(data=st.data(), most_elements=st.sampled_from((1, 3, 8, 1000)))
 def test_chunks_of_any_tensors(data: st.DataObject, most_elements: int) -> None:
     old = data.draw(odd_collections())
@@ -58,7 +59,7 @@ def test_chunks_of_any_tensors(data: st.DataObject, most_elements: int) -> None:
         assert_chunks_hold_each_copy_once(old, new, tensor, most_elements)
 
 
-@settings(max_examples=3)
+@settings(max_examples=examples(3))
 @given(data=st.data(), most_elements=st.sampled_from((5, 100, 10_000)))
 def test_chunks_of_transformers(data: st.DataObject, most_elements: int) -> None:
     old = data.draw(collections())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from ddlsched.checkpoints.change_cost import (
     PlannedRescaleCost,
@@ -87,7 +88,7 @@ def test_uplinks_are_shared_where_the_network_is_oversubscribed() -> None:
     assert "spine" in spine.busiest
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25, by_default=8))
 @given(
     old=st.sampled_from([(1, 1, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1), (1, 2, 2)]),
     new=st.sampled_from([(1, 1, 1), (2, 1, 2), (2, 2, 2), (4, 2, 1), (1, 4, 1), (2, 1, 3)]),

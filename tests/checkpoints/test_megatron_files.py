@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import run
-from small_jobs import GPT, LLAMA, stored
+from small_jobs import GPT, LLAMA, read_whole, stored
 
 from ddlsched.checkpoints.arrays import whole_tensor
 from ddlsched.checkpoints.checkpoint import Checkpoint
@@ -112,9 +112,9 @@ def test_our_models_get_the_names_of_megatron(tmp_path: Path) -> None:
     } <= names  # fmt: skip
     assert len(names - {"common.pt", "metadata.json"}) == len(wholes)
     reshard(read_megatron(tmp_path / "new"), tmp_path / "back", to=StoredParallelism(), verify=True)
-    back, place = Checkpoint.read(tmp_path / "back"), location_of(tmp_path / "back")
+    back = read_whole(tmp_path / "back")
     for tensor in job.tensors:
-        np.testing.assert_array_equal(whole_tensor(back, place, megatron_name(tensor)), wholes[tensor.name])
+        np.testing.assert_array_equal(back[megatron_name(tensor)], wholes[tensor.name])
 
 
 def test_queries_that_lie_apart_are_no_megatron_layout(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from experiment_scripts import scripts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_jobs import GPT, collections, odd_collections, under, under_odd
+from tiers import examples
 
 from ddlsched.checkpoints.arrays import box_of
 from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
@@ -72,7 +73,7 @@ def assert_sound(found: ReshardPlan) -> None:
         assert {host: n for host, n in received.items() if n} == {host: n for host, n in lacking.items() if n}
 
 
-@settings(max_examples=4)
+@settings(max_examples=examples(4))
 @given(data=st.data())
 def test_plans_of_transformers_are_sound_and_least(data: st.DataObject) -> None:
     old = data.draw(collections())
@@ -82,7 +83,7 @@ def test_plans_of_transformers_are_sound_and_least(data: st.DataObject) -> None:
     assert sum(found.bytes_by_way.values()) == sum(found.bytes_between_ranks.values())
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_plans_of_any_tensors_are_sound_and_least(data: st.DataObject) -> None:
     old = data.draw(odd_collections())
@@ -91,7 +92,7 @@ def test_plans_of_any_tensors_are_sound_and_least(data: st.DataObject) -> None:
     assert sum(found.bytes_between_hosts.values()) == sum(found.lower_bound_bytes.values())
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(data=st.data())
 def test_plans_conserve_bytes(data: st.DataObject) -> None:
     old = data.draw(collections())
@@ -106,7 +107,7 @@ def test_plans_conserve_bytes(data: st.DataObject) -> None:
     assert sum(first_replica_plan(old, new).bytes_by_way.values()) == held
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(data=st.data())
 def test_the_published_scheme_never_moves_less(data: st.DataObject) -> None:
     old = data.draw(collections())
@@ -115,7 +116,7 @@ def test_the_published_scheme_never_moves_less(data: st.DataObject) -> None:
     assert sum(published.bytes_between_hosts.values()) >= plan(old, new).bytes_by_way["network"]
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(data=st.data())
 def test_sources_are_as_even_as_the_best_flow_up_to_a_cell(data: st.DataObject) -> None:
     old = data.draw(collections())

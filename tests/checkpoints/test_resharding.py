@@ -30,6 +30,7 @@ from small_jobs import (
     under,
     under_odd,
 )
+from tiers import examples
 
 from ddlsched.checkpoints import execution
 from ddlsched.checkpoints.arrays import part_of, view_of, write_checkpoint
@@ -70,14 +71,14 @@ def assert_round_trip(old: TensorCollection, new: TensorCollection, buffer_bytes
         assert described[0] == described[1] | {"xxh3": {}}
 
 
-@settings(max_examples=2)
+@settings(max_examples=examples(2, by_default=1))
 @given(data=st.data(), buffer_bytes=st.sampled_from((100, 1 << 20)))
 def test_transformers_survive_any_change_and_back(data: st.DataObject, buffer_bytes: int) -> None:
     old = data.draw(collections())
     assert_round_trip(old, data.draw(under(old)), buffer_bytes)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15, by_default=6))
 @given(data=st.data(), buffer_bytes=st.sampled_from((8, 100, 1 << 20)))
 def test_any_tensors_survive_any_change_and_back(data: st.DataObject, buffer_bytes: int) -> None:
     old = data.draw(odd_collections())

@@ -136,6 +136,7 @@ def test_item_17_an_error_about_a_million_columns_is_short(tmp_path: Path) -> No
     assert len(told.stderr) < 1000
 
 
+@pytest.mark.slow
 def test_item_17_a_job_that_never_comes_to_its_end_is_told_soon() -> None:
     workload = read_workload(GOLDEN)
     failing = Disturbances(server_mtbf_s=0.001, server_repair_s=1.0)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from command_line import COMMAND, run
 from golden_cases import FOLDER
+from tiers import tried
 
 from ddlsched.cli import list_command
 
@@ -93,7 +94,7 @@ def test_a_reader_of_the_help_that_goes_away_is_no_error() -> None:
 
 @needs_full
 @pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&-", ">/dev/full 2>&1"])
-@pytest.mark.parametrize("arguments", ["validate no-such-file.csv", "--no-such-flag"])
+@pytest.mark.parametrize("arguments", tried(["--no-such-flag", "validate no-such-file.csv"], lambda place: place == 0))
 def test_a_stderr_that_cannot_be_written_changes_no_exit_code(arguments: str, redirections: str) -> None:
     assert process(arguments, redirections).returncode == 2
 

@@ -91,7 +91,7 @@ def test_the_table_of_servers_is_read(tmp_path) -> None:
         ("gpus,gpu_memory_mb\n4,\n", "column gpu_memory_mb: is empty"),
         ("gpus,gpu_memory_mb,relative_speed\n4,1,0\n", "relative_speed is 0.0; expected a number from 1e-6 to 1e"),
         ("gpus,gpu_memory_mb,nic_gbps\n4,1,fast\n", "column nic_gbps: 'fast' is no number"),
-        ("gpus,gpu_memory_mb,servers\n4,1,9999999\n", "39999996 GPUs; expected at most 10000000"),
+        ("gpus,gpu_memory_mb,servers\n1000,1,10001\n", "10001000 GPUs; expected at most 10000000"),
         ("gpus,gpu_memory_mb,speed\n4,1,2\n", "unknown column 'speed'"),
         ("gpus,gpu_memory_mb\n", "has a header only; expected at least one server"),
     ],

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jobs_by_hand import data_parallel_job
 from reference_simulator import reference_simulate
 from scipy.stats import poisson
+from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Strike, drawn_changes
@@ -240,7 +241,7 @@ CAUSES = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(CAUSES, st.integers(0, 5), st.sampled_from([1, 3]), st.sampled_from([0.0, 2.0]), st.sampled_from([12, 60]))
 def test_jobs_hang_fail_slow_down_and_restart_as_in_the_reference_simulator(
     causes, seed, commits, restart_s, iterations

@@ -13,7 +13,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from jobs_by_hand import Fixed, data_parallel_job
 from runs_of_settings import assert_agrees, run_engine, run_reference
-from strategies import MODELS, Setting, examples, settings
+from strategies import MODELS, Setting, settings
+from tiers import examples
 
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.cluster_files import read_cluster, read_throughputs

@@ -66,6 +66,7 @@ def states(folder: str = "out") -> dict[str, tuple[int, int]]:
 # ---- What comes out
 
 
+@pytest.mark.slow
 def test_every_run_is_what_simulate_gives():
     comparison = compare(servers=[8, 16], contention=["linear", "max-min"], seeds=[3])
     assert len(comparison.runs) == 8
@@ -98,6 +99,7 @@ def test_the_table_is_the_statistics_of_the_runs(six_seeds):
     assert chosen.loc[chosen["metric"] == "average_jct_s", "mean"].item() == pytest.approx(means.mean())
 
 
+@pytest.mark.slow
 def test_a_folder_is_read_back():
     comparison = compare([{"name": "1"}, {"name": "NA", "order": "fifo"}])
     again = Comparison.open("out")
@@ -192,6 +194,7 @@ def test_a_generator_of_ones_own():
 # ---- What is not random
 
 
+@pytest.mark.slow
 def test_a_file_under_policies_that_draw_nothing_is_one_run():
     ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), "jobs.csv")
     comparison = compare(workloads="jobs.csv", seeds=20)
@@ -249,6 +252,7 @@ def test_few_seeds_are_said_to_be_few(six_seeds):
 # ---- Failures, other comparisons, resuming
 
 
+@pytest.mark.slow
 def test_a_failing_run_is_reported_and_tried_again():
     policies = ["ada-srsf", {"name": "mine", "placement": "mine.py:Unlucky"}]
     first = compare(policies, seeds=5)
@@ -278,6 +282,7 @@ def test_all_runs_may_fail():
     assert comparison.classes().empty
 
 
+@pytest.mark.slow
 def test_a_finished_comparison_is_not_done_again():
     compare()
     done, written = states(), Path("out/comparison.csv").read_bytes()
@@ -307,6 +312,7 @@ def test_a_folder_with_something_else_is_refused():
         compare(folder="file")
 
 
+@pytest.mark.slow
 def test_a_timeline_asked_for_later_does_not_rewrite_the_run():
     compare()
     done = states()
@@ -376,6 +382,7 @@ def test_a_failure_makes_the_exit_code_1():
     assert command("--placement", "mine.py:Unlucky", "--seeds", 1).stdout.startswith("No run finished.")
 
 
+@pytest.mark.slow
 def test_another_comparison_in_the_folder_is_spoken_of():
     command("--scheduler", "srsf-1", "--seeds", 1)
     assert "another comparison" not in command("--scheduler", "srsf-1", "--seeds", 1).stderr
@@ -396,6 +403,7 @@ def test_a_file_and_flags_that_replace_its_fields():
     )
 
 
+@pytest.mark.slow
 def test_the_recorded_command_gives_the_same_tables():
     given = ["--scheduler", "srsf-1", "--order", "fifo", "--order", "las", "--seeds", "2-3", "--servers", 8]
     given += ["--gpu-memory-mb", 16000, "--load-per-byte-s", "7.8e-9", "--baseline", "srsf-1", "--json"]
@@ -476,6 +484,7 @@ def test_the_yaml_of_the_document_runs():
     ]
 
 
+@pytest.mark.slow
 def test_servers_that_differ_and_disturbances_are_the_same_for_all_policies():
     Path("mixed.csv").write_text("servers,gpus,gpu_memory_mb,relative_speed\n8,4,32768,\n4,8,32768,2\n")
     flags = ["--server-table", "mixed.csv", "--jitter-cv", "0.2", "--warmup-s", "0.01"]

@@ -54,6 +54,7 @@ def test_values_are_put_into_the_texts() -> None:
 
 
 @pytest.mark.usefixtures("in_a_new_folder")
+@pytest.mark.slow
 def test_a_search_finds_the_best_goes_on_and_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
     told: list[tuple[int, int]] = []

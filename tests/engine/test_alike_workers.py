@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from jobs_by_hand import Fixed
 from reference_simulator import reference_simulate
 from runs_of_settings import assert_agrees, run_engine, run_reference
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 from ddlsched import Cluster, IterationDag, Job, Workload, simulate
 from ddlsched.cluster.disturbances import Disturbances, Outage
@@ -209,7 +210,7 @@ def test_a_gpu_that_becomes_slow_tells_its_worker_apart() -> None:
 
 
 @given(settings(grouped=True), st.sampled_from([1, 2, 9]), st.sampled_from([1, 20]))
-@hypothesis_settings(max_examples=examples(12))
+@hypothesis_settings(max_examples=examples(12, by_default=3))
 def test_every_table_is_as_with_every_worker(setting: Setting, limit: int, times: int) -> None:
     jobs = [dataclasses.replace(each, iterations=each.iterations * times) for each in setting.workload]
     asked = {"order": "fifo", "communication": f"bounded-overlap:limit={limit}"}

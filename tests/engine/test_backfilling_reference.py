@@ -9,7 +9,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from reference_backfilling import NAMES
 from runs_of_settings import assert_agrees, run_engine, run_reference
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 from ddlsched.workload.job import Workload
 

@@ -71,6 +71,7 @@ def finishes(folder: Path, *names: str) -> dict[str, list[float]]:
     return dict(zip(names, map(json.loads, printed.splitlines()), strict=True))
 
 
+@pytest.mark.slow
 def test_what_other_processes_compiled_stays_apart(tmp_path: Path) -> None:
     # Both GPUs compute the first job until 0.1 s, the second until 0.2 s; each then sends for 0.2 s alone. One at a
     # time: until 0.3 s and 0.5 s. Together, at half the speed each: the first sends its second half until 0.4 s, the

@@ -99,6 +99,7 @@ ddlsched.simulate(example_workload(0), cluster, order=Until(limit=100))  # which
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_an_endless_loop(tmp_path):
     script = tmp_path / "endless.py"
     script.write_text(ENDLESS)

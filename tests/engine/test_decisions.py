@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reference_simulator import reference_simulate
+from tiers import examples
 
 from ddlsched import Cluster, DataParallelIteration, IterationDag, Job, Workload, simulate
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
@@ -181,10 +182,11 @@ def graphs(seed: int) -> tuple[Workload, Cluster]:
     return Workload.of(jobs), Cluster(num_servers=3, gpus_per_server=2)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("order", [Shuffled(), resolve("order", "qssf")], ids=["shuffled", "qssf"])
 def test_item_2_recording_does_not_change_what_an_order_with_memory_is_asked(order: Any) -> None:
     """GPUs that hold the same jobs are asked about one by one, recorded or not."""
-    for seed in range(40):
+    for seed in range(examples(40, by_default=12)):
         workload, cluster = graphs(seed)
         given = {"placement": "first-fit", "order": order, "seed": seed}
         runs = [simulate(workload, cluster, timeline=recorded, **given).jobs.finish_s for recorded in (False, True)]

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from jobs_by_hand import Fixed, data_parallel_job, elastic_job
 from runs_of_settings import assert_agrees, run_engine, run_reference
-from strategies import ElasticSetting, elastic_settings, examples
+from strategies import ElasticSetting, elastic_settings
+from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.capacity import CapacityTrace, Presence

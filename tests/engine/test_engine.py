@@ -24,9 +24,9 @@ from strategies import (
     USERS_COMMUNICATIONS,
     USERS_ORDERS,
     Setting,
-    examples,
     settings,
 )
+from tiers import examples
 
 import ddlsched
 from ddlsched.engine import build, driver
@@ -96,7 +96,7 @@ def test_every_communication_policy_that_is_drawn_is_compiled(communication: Any
 
 
 @given(st.one_of(*CONTENTION.values()))
-@hypothesis_settings(max_examples=20)
+@hypothesis_settings(max_examples=examples(20, by_default=20))
 def test_every_contention_model_that_is_drawn_is_compiled(contention: Any) -> None:
     assert forms_of("srsf", "adadual", contention).all_compiled
 
@@ -128,6 +128,7 @@ def test_agrees_with_every_golden_case() -> None:
     assert len(golden_cases()) == 224
 
 
+@pytest.mark.slow
 def test_agrees_with_itself_without_compilation() -> None:
     """NUMBA_DISABLE_JIT=1 runs the same code as plain Python."""
     program = (

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from runs_of_settings import run_engine
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage
@@ -138,7 +139,7 @@ def test_all_of_the_64_gpu_workload_is_the_same_without_groups() -> None:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(20))
+@hypothesis_settings(max_examples=examples(20, by_default=6))
 def test_every_table_is_as_without_groups(setting: Setting) -> None:
     result = run_engine(setting)
     with without_groups():

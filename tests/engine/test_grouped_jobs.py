@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from jobs_by_hand import Fixed
 from reference_simulator import reference_simulate
 from runs_of_settings import assert_agrees, run_engine, run_reference
-from strategies import ASKED_IN_PYTHON, CONTENTION, Setting, examples, settings
+from strategies import ASKED_IN_PYTHON, CONTENTION, Setting, settings
+from tiers import examples
 
 from ddlsched import Cluster, IterationDag, Job, Workload, simulate
 from ddlsched.engine import build, driver

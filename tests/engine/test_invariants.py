@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from runs_of_settings import run_engine
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.network.contention import ring_bytes
@@ -170,7 +171,7 @@ DEMANDS = (
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(38))
+@hypothesis_settings(max_examples=examples(38, by_default=10))
 def test_runs_meet_all_demands(setting: Setting) -> None:
     result = recorded(setting)
     for demand in DEMANDS:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from numba.core.ccallback import CFunc
+from tiers import tried
 
 import ddlsched
 from ddlsched.engine.compiled import forms
@@ -106,15 +107,18 @@ def test_a_second_process_compiles_nothing(process):
 
 @pytest.mark.parametrize(
     ("ending", "content"),
-    [
-        (".nbi", b""),
-        (".nbi", None),
-        (".nbc", b"garbage"),
-        (".nbc", None),
-        (".json", b"{}"),
-        (".json", b"[[["),
-        (".json", None),
-    ],
+    tried(
+        [
+            (".nbi", None),
+            (".nbc", b"garbage"),
+            (".json", b"[[["),
+            (".nbi", b""),
+            (".nbc", None),
+            (".json", b"{}"),
+            (".json", None),
+        ],
+        lambda place: place < 3,
+    ),
 )
 def test_a_spoilt_file_is_made_anew(ending, content, process):
     path = process.files(ending)[0]
@@ -154,7 +158,7 @@ def _a_symlink(folder):
     (folder / "ddlsched").symlink_to(folder / "elsewhere")
 
 
-@pytest.mark.parametrize("make", [_a_file, _others_may_write, _a_symlink])
+@pytest.mark.parametrize("make", tried([_a_symlink, _others_may_write, _a_file], lambda place: place < 2))
 def test_without_a_place_of_its_own_a_process_compiles_and_says_so_once(make, process, tmp_path):
     make(tmp_path / "place")
     compiled, schedules, err = process.run(tmp_path / "place")
@@ -185,6 +189,7 @@ print(time.process_time() - begin)
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_loads_what_the_first_one_compiled_in_a_fraction_of_its_time(tmp_path):
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("NUMBA_CACHE_DIR", None)
@@ -208,6 +213,7 @@ print(sources_stamp(), sum(stats.cache_hits.values()), sum(stats.cache_misses.va
 """
 
 
+@pytest.mark.slow
 def test_the_loop_is_compiled_anew_when_any_of_its_files_changes(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "ddlsched", ignore=shutil.ignore_patterns("__pycache__"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}

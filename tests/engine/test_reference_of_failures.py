@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from jobs_by_hand import data_parallel_job
 from reference_simulator import reference_simulate
-from strategies import examples
+from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage

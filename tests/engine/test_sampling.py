@@ -154,7 +154,7 @@ def test_links_are_busy_for_what_leaps_carry() -> None:
     assert links["busy_s"][1] == pytest.approx(least_s[1], rel=1e-4)
 
 
-@pytest.mark.parametrize(("path", "iterations"), [("sglb", LONG), ("perfect", LONG // 4)])
+@pytest.mark.parametrize(("path", "iterations"), [("sglb", LONG), ("perfect", LONG // 16)])
 def test_where_transfers_choose_their_paths_anew_a_run_is_sampled_too(
     path: str, iterations: int, tmp_path: Path
 ) -> None:

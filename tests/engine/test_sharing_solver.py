@@ -6,7 +6,6 @@ import random
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numba
 import numpy as np
 import pytest
 from tiers import tried
@@ -18,7 +17,8 @@ from ddlsched.engine.loop.sharing.covers import join_placed, leave_placed, settl
 from ddlsched.engine.loop.sharing.forecast import NEGLIGIBLE
 from ddlsched.engine.loop.sharing.small_components import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing.solver import fill, leave_filling
-from ddlsched.engine.native.machine_code import ENGINE_OPTIONS
+from ddlsched.engine.native.jit import NUMBER, STATE, called_from_python, compiling
+from ddlsched.engine.native.support import runs_in_python
 from ddlsched.engine.records.field_values import Contention, TransferState
 from ddlsched.engine.records.layout import Columns, example_state, make_records
 from ddlsched.network.contention import MaxMin
@@ -27,31 +27,42 @@ from ddlsched.network.topology import Link
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
 
-@numba.njit(**ENGINE_OPTIONS)
+@called_from_python
 def _fill(s):
     settle_covers(s)
     settle_binding(s)
     return fill(s)
 
 
-@numba.njit(**ENGINE_OPTIONS)
+@called_from_python
 def _fill_component(s):
     return fill_component(s)
 
 
-@numba.njit(**ENGINE_OPTIONS)
+@called_from_python
 def _leave(s, number):
     leave_filling(s, s.transfers[number])
 
 
-@numba.njit(**ENGINE_OPTIONS)
+@called_from_python
 def _place(s, number):
     join_placed(s, number)
 
 
-@numba.njit(**ENGINE_OPTIONS)
+@called_from_python
 def _remove(s, number):
     leave_placed(s, number)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    """Compile them, or load what an earlier run has kept: the stamp of the loop tells whether it is the same."""
+    if not runs_in_python():
+        with compiling():
+            for function in (_fill, _fill_component):
+                function.compile((STATE,))
+            for function in (_leave, _place, _remove):
+                function.compile((STATE, NUMBER))
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from policies_of_users import SmallMessages
 from runs_of_settings import assert_agrees, run_engine, run_reference
-from strategies import COMMUNICATIONS, ORDERS, Setting, examples, settings
-from tiers import tried
+from strategies import COMMUNICATIONS, ORDERS, Setting, settings
+from tiers import examples, tried
 
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage
@@ -66,7 +66,7 @@ def few_samples() -> Iterator[None]:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(15))
+@hypothesis_settings(max_examples=examples(15, by_default=6))
 def test_every_table_is_as_without_skipping(setting: Setting) -> None:
     assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
 
@@ -190,7 +190,7 @@ def test_a_task_that_began_earlier_among_other_jobs_is_no_earlier_state_of_the_s
 
 
 @given(st.builds(stretched, settings(), st.sampled_from((5, 25, 60))))
-@hypothesis_settings(max_examples=examples(25))
+@hypothesis_settings(max_examples=examples(25, by_default=8))
 def test_every_table_of_a_long_run_is_as_without_skipping(setting: Setting) -> None:
     assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
 
@@ -236,7 +236,7 @@ def rivals(draw: st.DrawFn) -> Setting:
 
 
 @given(rivals())
-@hypothesis_settings(max_examples=examples(2))
+@hypothesis_settings(max_examples=examples(2, by_default=1))
 def test_jumps_end_where_the_order_of_jobs_changes(setting: Setting) -> None:
     for order, communication in product(ORDERS, COMMUNICATIONS):
         ordered = dataclasses.replace(setting, order=order, communication=communication)

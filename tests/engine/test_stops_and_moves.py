@@ -12,8 +12,8 @@ from command_line import run as run_command
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from jobs_by_hand import data_parallel_job
-from strategies import examples
 from test_stops_and_moves_reference import MovingSetting, moving_settings, run_moving
+from tiers import examples
 
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.ordering.fifo import FirstInFirstOut

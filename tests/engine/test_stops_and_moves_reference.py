@@ -14,7 +14,8 @@ from movers import FirstFitAndWhims, StopsLongest, StopsOnAWhim, Whims
 from policies_of_users import LateRush
 from reference_simulator import reference_simulate
 from runs_of_settings import assert_agrees, run_engine
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 from algorithms.ordering.stopping_srtf import StoppingShortestRemainingTimeFirst
 from ddlsched.cluster.cluster import Cluster, Server

@@ -194,6 +194,7 @@ def test_rows_of_grounds_that_are_not_run_again_stay(tmp_path):
     assert dict(zip(found["ground"], found["seeds"], strict=True)) == {"b": 1, "a": 2, "c": 2}
 
 
+@pytest.mark.slow
 def test_a_league_on_dask_is_that_of_this_machine(tmp_path):
     """A scheduler and a worker in this process, which have the jobs, the rivals and the measure sent to them."""
     few = [rival for rival in rivals.RIVALS if rival.name in (rivals.BASELINE, "Crux, first-fit", "Gavel")]

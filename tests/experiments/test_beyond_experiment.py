@@ -45,6 +45,7 @@ def test_tables_of_one_job_a_gpu_are_of_all_policies_and_seeds():
     assert set(against_fifo["policy"]) == set(exclusive.POLICIES | exclusive.MORE)
 
 
+@pytest.mark.slow
 def test_with_one_job_a_gpu_nobody_shares():
     for policy, options in (exclusive.POLICIES | exclusive.MORE).items():
         result = ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.002), **options)

@@ -195,6 +195,7 @@ def in_small(monkeypatch):
     monkeypatch.setattr(run, "TABLES", tables)
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes_the_tables(in_small, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", ["run.py", "--seeds", "1", "--out", str(tmp_path), "--jobs", "1"])
     assert run.main() == 0

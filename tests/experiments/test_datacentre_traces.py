@@ -166,6 +166,7 @@ def tiny(monkeypatch) -> None:
     monkeypatch.setattr(run, "windows", lambda full: [PHILLY, ITP])
 
 
+@pytest.mark.slow
 def test_the_whole_experiment_on_made_up_traces(data, tmp_path, tiny, monkeypatch, capsys):
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", ["run.py", "--full", "--data", str(data), "--out", str(out), "--jobs", "1"])

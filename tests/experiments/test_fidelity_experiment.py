@@ -249,6 +249,7 @@ def testbed(monkeypatch: pytest.MonkeyPatch) -> SimulatedTestbed:
 QUICK = ["--quick", "--out"]
 
 
+@pytest.mark.slow
 def test_all_runs_are_made_and_the_tables_printed(
     testbed: SimulatedTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,6 +293,7 @@ def test_a_run_that_is_interrupted_leaves_tables_and_goes_on_where_it_was(
     assert len(rows.groupby(["mix", "policy", "repeat"])) == 10
 
 
+@pytest.mark.slow
 def test_no_run_is_begun_that_would_end_too_late(
     testbed: SimulatedTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,6 +307,7 @@ def test_no_run_is_begun_that_would_end_too_late(
         assert errors["max-min"] < 1e-4 < errors["linear"]
 
 
+@pytest.mark.slow
 def test_a_run_that_the_machine_limits_is_made_once_more_and_then_left_out(
     testbed: SimulatedTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

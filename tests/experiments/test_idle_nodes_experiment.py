@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from experiment_scripts import EXPERIMENTS, scripts_of
 from measurements import DATA, needs_data
+from tiers import tried
 
 from ddlsched.errors import InputError
 from ddlsched.results.paired_comparison import markdown
@@ -24,7 +25,9 @@ lublin, main_queue = scripts_of("idle_nodes", "lublin", "main_queue")
 LOG = DATA / "traces" / "swf" / "lublin_256.swf"
 
 
-@pytest.mark.parametrize("policy", ["equal share", "optimum, T_fwd 10 s", "optimum, T_fwd 120 s"])
+@pytest.mark.parametrize(
+    "policy", tried(["equal share", "optimum, T_fwd 10 s", "optimum, T_fwd 120 s"], lambda place: place == 0)
+)
 def test_the_engine_agrees_with_the_plain_replay(policy) -> None:
     given = inputs.load(None)
     jobs = given.hpo[:25]
@@ -54,6 +57,7 @@ def test_the_printed_tables_are_those_of_the_committed_values() -> None:
         assert markdown(pd.read_csv(copy, dtype=str, keep_default_na=False).to_dict("records")) == printed, copy.stem
 
 
+@pytest.mark.slow
 def test_what_users_suppose_decides_what_freetrain_does() -> None:
     idle, jobs = inputs.load(None).idle.of_nodes(0, 128), streams.MAKERS["architecture search"](1, 12)
     done_s = {

@@ -34,6 +34,7 @@ def test_exported_layers_decide_as_the_model_does(tmp_path: Path) -> None:
         assert int(np.argmax(np.where(mask, outputs, -np.inf))) == chosen
 
 
+@pytest.mark.slow
 def test_item_20_ppo_learns_to_be_better_than_fifo_and_than_chance_on_seeds_that_it_has_not_seen() -> None:
     pytest.importorskip("gymnasium")
     (ppo,) = scripts_of("learned_order", "ppo")

@@ -18,6 +18,7 @@ def test_jobs_on_hosts_at_random_run_longer_where_spines_are_few_only() -> None:
     assert on_few > 10 > on_many >= -1e-6
 
 
+@pytest.mark.slow
 def test_a_job_that_gets_gpus_of_a_larger_one_may_meet_another_at_once() -> None:
     """A GPU keeps the number of the last task it ran, of a job with more of them, until it runs the next."""
     assert run.longer("tensor and pipeline", "Clos, half the spines", "hosts at random", "as placed", 0) > 10

@@ -102,6 +102,7 @@ def test_the_document_counts_as_the_table_does():
     assert f"than FIFO by more than 5 % for certain at {(stops['low'] > 0.05).sum()} points" in document
 
 
+@pytest.mark.slow
 def test_a_table_is_drawn_without_a_run_and_an_unknown_axis_is_refused(tmp_path, monkeypatch, capsys):
     command = ["run.py", "--draw", str(TABLE), "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", command)

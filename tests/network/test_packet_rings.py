@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from ddlsched import Cluster, Job, Workload, simulate
 from ddlsched.errors import InputError
@@ -136,7 +137,7 @@ sets_of_rings = st.lists(
 
 
 @given(sets_of_rings)
-@hypothesis_settings(max_examples=25, deadline=None)
+@hypothesis_settings(max_examples=examples(25, by_default=8), deadline=None)
 def test_no_link_carries_more_than_it_can(sets: Sequence[tuple[list[int], float]]) -> None:
     active = [transfer(job, tuple(sorted(servers)), size) for job, (servers, size) in enumerate(sets)]
     found = rates(*active)
@@ -148,7 +149,7 @@ def test_no_link_carries_more_than_it_can(sets: Sequence[tuple[list[int], float]
 
 
 @given(sets_of_rings)
-@hypothesis_settings(max_examples=10, deadline=None)
+@hypothesis_settings(max_examples=examples(10, by_default=4), deadline=None)
 def test_rates_do_not_depend_on_what_was_asked_before_or_on_the_order(sets: Sequence[tuple[list[int], float]]) -> None:
     active = [transfer(job, tuple(sorted(servers)), size) for job, (servers, size) in enumerate(sets)]
     bound = MODEL.bound_to(STAR)

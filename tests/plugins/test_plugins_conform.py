@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+from tiers import examples
+
 from algorithms.admission.kai import Kai
 from algorithms.admission.kueue import Kueue
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
@@ -86,6 +91,9 @@ from ddlsched.testing import (
     PathConformance,
     PlacementConformance,
     TopologyConformance,
+    conformance_runs,
+    network_conformance,
+    policy_conformance,
 )
 from topologies.clos import Clos
 from topologies.double_sided import DoubleSided
@@ -95,6 +103,17 @@ from topologies.lingjun import Lingjun
 from topologies.monkeytree import MonkeyTree
 from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
+
+pytestmark = pytest.mark.drawn
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _seeds() -> Iterator[None]:
+    seeds = range(examples(len(conformance_runs.SEEDS), by_default=1))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (conformance_runs, network_conformance, policy_conformance):
+            patch.setattr(module, "SEEDS", seeds)
+        yield
 
 
 def conformance(base: type, plugin: object) -> type:

@@ -87,6 +87,7 @@ def test_python_of_the_page_runs(folder: Path) -> None:
     assert (done.returncode, without_waits(done.stderr)) == (0, "")
 
 
+@pytest.mark.slow
 def test_tests_of_the_page_pass(folder: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

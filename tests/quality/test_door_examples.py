@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "doors.md").read_text(encoding="utf-8")
 LINKED = re.findall(r"examples/(plot_\w+)\.py", PAGE)
@@ -31,6 +33,7 @@ def test_every_door_of_the_page_has_an_example_that_is_there() -> None:
         assert (ROOT / "docs" / "examples" / f"{name}.py").exists(), name
 
 
+@pytest.mark.slow
 def test_the_examples_of_doors_run_at_compiled_speed(tmp_path: Path) -> None:
     """One after the other in a process of their own: a policy that is asked in Python is told on stderr."""
     paths = [str(ROOT / "docs" / "examples" / f"{name}.py") for name in sorted(set(LINKED) - SELDOM)]

@@ -101,6 +101,7 @@ for mutant in mutants.mutants_of("topologies/more.py", source):
 """
 
 
+@pytest.mark.slow
 def test_item_27_the_tests_that_run_a_line_run_and_one_that_looks_notices_a_fault(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "topologies").mkdir(parents=True)

@@ -31,6 +31,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_wheel_holds_all_packages_and_nothing_else(distributions: Path) -> None:
     (wheel,) = distributions.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
@@ -44,6 +45,7 @@ def test_wheel_holds_all_packages_and_nothing_else(distributions: Path) -> None:
     assert page <= set(names)
 
 
+@pytest.mark.slow
 def test_sdist_has_licence_and_readme(distributions: Path) -> None:
     (sdist,) = distributions.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from policies_of_users import LateIterations
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.cluster import Server
@@ -41,7 +42,7 @@ def one_at_a_time_s(workload: Workload, cluster: ddlsched.Cluster, contention) -
     ]
 
 
-@hypothesis_settings(max_examples=examples(20))
+@hypothesis_settings(max_examples=examples(20, by_default=5))
 @given(settings())
 def test_it_is_the_time_of_simulating_each_job_alone(setting: Setting):
     assume(not isinstance(setting.contention, LateIterations))  # its iterations are not alike

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from ddlsched.errors import InputError
 from ddlsched.results.paired_comparison import (
@@ -105,7 +106,7 @@ def test_comparison_survives_a_csv_file():
     assert readable(read, baseline="base") == readable(comparison, baseline="base")
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25, by_default=6))
 @given(
     st.lists(st.tuples(st.floats(0.1, 10.0), st.floats(0.1, 10.0)), min_size=1, max_size=15),
     st.sampled_from(["average_jct_s", "jain_index", "unfair_fraction", "average_slowdown"]),
@@ -123,7 +124,7 @@ def test_of_two_policies_at_most_one_is_better_than_the_other(pairs, metric):
     assert forth.loc[1, "p_value"] == pytest.approx(back.loc[0, "p_value"])
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25, by_default=6))
 @given(st.randoms(use_true_random=False))
 def test_comparison_does_not_depend_on_the_order_of_runs(random):
     runs = many_runs()

@@ -49,6 +49,7 @@ def test_an_ensemble_tells_the_mean_and_how_far_one_run_and_one_job_deviate() ->
     assert found.job_deviation == pytest.approx(np.median(jct_s.std(axis=0, ddof=1) / jct_s.mean(axis=0)))
 
 
+@pytest.mark.slow
 def test_a_comparison_has_draws_where_it_has_no_seeds_and_says_so(tmp_path: Path) -> None:
     write_workload(JOBS, tmp_path / "trace.csv")
     comparison = ddlsched.compare(

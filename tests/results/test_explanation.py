@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from jobs_by_hand import data_parallel_job
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage
@@ -23,7 +24,7 @@ PHASES = ("queueing", "gpu_wait", "network_wait")
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(20))
+@hypothesis_settings(max_examples=examples(20, by_default=5))
 def test_the_blockers_of_a_phase_add_up_to_the_phase(setting: Setting) -> None:
     plugins = {kind: getattr(setting, kind) for kind in ("placement", "order", "communication", "contention")}
     result = ddlsched.simulate(
@@ -42,7 +43,7 @@ def test_the_blockers_of_a_phase_add_up_to_the_phase(setting: Setting) -> None:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(5))
+@hypothesis_settings(max_examples=examples(5, by_default=2))
 def test_blockers_are_the_same_however_few_slices_are_looked_at_at_once(setting: Setting) -> None:
     result = ddlsched.simulate(setting.workload, setting.cluster, communication=setting.communication, timeline=True)
     for row in result.jobs.itertuples():
@@ -129,7 +130,7 @@ def test_an_unknown_job_and_a_run_without_a_timeline_are_refused() -> None:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(10))
+@hypothesis_settings(max_examples=examples(10, by_default=3))
 def test_a_record_of_one_job_alone_explains_it_as_a_whole_record_does(setting: Setting) -> None:
     plugins = {kind: getattr(setting, kind) for kind in ("placement", "order", "communication", "contention")}
     run = functools.partial(

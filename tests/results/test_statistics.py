@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiers import tried
 
 from ddlsched.errors import InputError
 from ddlsched.results.statistics import (
@@ -82,7 +83,7 @@ def test_interval_of_few_seeds_is_students():
         assert interval.high - interval.mean == pytest.approx(t * values.std(ddof=1) / seeds**0.5, rel=2e-3)
 
 
-@pytest.mark.parametrize("seeds", [3, 6, 10, 20])
+@pytest.mark.parametrize("seeds", tried([3, 10, 6, 20], lambda place: place < 2))
 def test_interval_holds_the_mean_as_often_as_it_says(seeds):
     """Of 300 normal samples at least 92 %: plain percentiles and BCa do not reach that with ten seeds or fewer."""
     samples = np.random.default_rng(seeds).normal(10.0, 3.0, size=(300, seeds))

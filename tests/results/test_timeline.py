@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from jobs_by_hand import Fixed, data_parallel_job
-from strategies import Setting, examples, settings
+from strategies import Setting, settings
+from tiers import examples
 
 import ddlsched
 from ddlsched import AllReduceTask, Cluster, ComputeTask, InputError, IterationDag, Job, Workload
@@ -376,7 +377,7 @@ def test_counters_count_the_transfers_on_a_link(mix, mix_events):
 
 
 @given(settings(disturbed=False))
-@hypothesis_settings(max_examples=examples(12))
+@hypothesis_settings(max_examples=examples(12, by_default=4))
 def test_invariants_of_any_run(tmp_path_factory, setting: Setting) -> None:
     result = simulate_setting(setting)
     computed, transferred = compute_slices(result), transfer_slices(result)

@@ -97,7 +97,10 @@ _LATEST = {"gated": True, "biases": False, "learned_positions": False, "tied": F
 
 
 def _latest(sizes: tuple[int, int, int, int, int], **more: Any) -> Transformer:
-    """Return a language model of today: fused attention, no biases, no dropout; sizes as in a row of :data:`_ROWS`."""
+    """Return a language model of today: fused attention, no biases, no dropout.
+
+    Its sizes are layers, hidden, heads, heads of keys and values (0: as many), vocabulary.
+    """
     num_layers, hidden, heads, groups, vocabulary = sizes
     return Transformer(
         num_layers=num_layers,
@@ -210,6 +213,13 @@ MODELS |= {
         tied=True,
         **_looks_back(1024, 52 / 62),
     ),
+    "llama-2-7b": _latest((32, 4096, 32, 0, 32000), feed_forward=11008),
+    "llama-2-13b": _latest((40, 5120, 40, 0, 32000), feed_forward=13824),
+    "llama-2-70b": _latest((80, 8192, 64, 8, 32000), feed_forward=28672),
+    "llama-3-8b": _latest((32, 4096, 32, 8, 128256), sequence=8192, feed_forward=14336),
+    "llama-3-70b": _latest((80, 8192, 64, 8, 128256), sequence=8192, feed_forward=28672),
+    "llama-3-405b": _latest((126, 16384, 128, 8, 128256), sequence=8192, feed_forward=53248),
+    "mixtral-8x7b": _latest((32, 4096, 32, 8, 32000), feed_forward=14336, experts=8, active_experts=2),
     "nemotron-4-340b": _latest((96, 18432, 96, 8, 256000), feed_forward=73728, gated=False),
 }
 """Models of today by their published configurations (config.json of each on Hugging Face): DeepSeek-AI 2024, Moonshot
@@ -221,65 +231,36 @@ Lightning-AI/litgpt, gpt-oss-20b and all others with src/megatron/bridge/models 
 v0.2.0. Only the vocabulary of nemotron-4-340b was not found there. Attention counts all pairs of tokens, also masked
 ones. llama-4-scout, llama-4-maverick and minimax-m2 are as Hugging Face's transformers configures them (Meta 2025,
 MiniMax 2025), qwen3-coder-480b-a35b as its card and config.json, glm-4.5-air and gemma-3-27b as Megatron-Bridge: 108,
-401, 229, 480, 110 (with a block of multi-token prediction) and 27.0 billion parameters, without pictures."""
+401, 229, 480, 110 (with a block of multi-token prediction) and 27.0 billion parameters, without pictures. llama-2,
+llama-3 and mixtral-8x7b: Touvron et al. 2023, Dubey et al. 2024, Jiang et al. 2024."""
 _ROWS = """
-name           layers hidden heads groups   inner vocabulary sequence
-gpt3-125m          12    768    12      0       0      50257     2048
-gpt3-350m          24   1024    16      0       0      50257     2048
-gpt3-760m          24   1536    16      0       0      50257     2048
-gpt3-1.3b          24   2048    16      0       0      50257     2048
-gpt3-2.7b          32   2560    32      0       0      50257     2048
-gpt3-6.7b          32   4096    32      0       0      50257     2048
-gpt3-13b           40   5120    40      0       0      50257     2048
-gpt3-175b          96  12288    96      0       0      50257     2048
-megatron-22b       48   6144    64      0       0      51200     2048
-megatron-175b      96  12288    96      0       0      51200     2048
-megatron-530b     105  20480   128      0       0      51200     2048
-megatron-1t       128  25600   160      0       0      51200     2048
-bert-base          12    768    12      0       0      30522      512
-bert-large         24   1024    16      0       0      30522      512
-transformer-1t    138  24576   128      0       0      51200     1024
-llama-2-7b         32   4096    32      0   11008      32000     4096
-llama-2-13b        40   5120    40      0   13824      32000     4096
-llama-2-70b        80   8192    64      8   28672      32000     4096
-llama-3-8b         32   4096    32      8   14336     128256     8192
-llama-3-70b        80   8192    64      8   28672     128256     8192
-llama-3-405b      126  16384   128      8   53248     128256     8192
-mixtral-8x7b       32   4096    32      8   14336      32000     4096
+name           layers hidden heads vocabulary sequence
+gpt3-125m          12    768    12      50257     2048
+gpt3-350m          24   1024    16      50257     2048
+gpt3-760m          24   1536    16      50257     2048
+gpt3-1.3b          24   2048    16      50257     2048
+gpt3-2.7b          32   2560    32      50257     2048
+gpt3-6.7b          32   4096    32      50257     2048
+gpt3-13b           40   5120    40      50257     2048
+gpt3-175b          96  12288    96      50257     2048
+megatron-22b       48   6144    64      51200     2048
+megatron-175b      96  12288    96      51200     2048
+megatron-530b     105  20480   128      51200     2048
+megatron-1t       128  25600   160      51200     2048
+bert-base          12    768    12      30522      512
+bert-large         24   1024    16      30522      512
+transformer-1t    138  24576   128      51200     1024
 """
-"""Sizes as published: Brown et al. 2020 (gpt3), Korthikanti et al. 2023 (megatron), Devlin et al. 2019 (bert),
-Touvron et al. 2023 (llama-2), Dubey et al. 2024 (llama-3), Jiang et al. 2024 (mixtral). gpt3-13b has hidden size
-5120, a multiple of its 40 heads (the paper's table says 5140). transformer-1t has the width of the slice that COMET's
-author ran; its depth is chosen for 1e12 parameters. 0 groups: as many as heads; 0 inner: 4 x hidden."""
+"""Sizes as published: Brown et al. 2020 (gpt3), Korthikanti et al. 2023 (megatron), Devlin et al. 2019 (bert). gpt3-13b
+has hidden size 5120, a multiple of its 40 heads (the paper's table says 5140). transformer-1t has the width of the
+slice that COMET's author ran; its depth is chosen for 1e12 parameters."""
 
 
 def _transformers() -> dict[str, Model]:
     _, *rows = (line.split() for line in _ROWS.strip().splitlines())
-    return {name: _transformer(name, *map(int, sizes)) for name, *sizes in rows}
-
-
-def _transformer(
-    name: str, layers: int, hidden: int, heads: int, groups: int, inner: int, vocabulary: int, sequence: int
-) -> Transformer:
-    llama = name.startswith(("llama", "mixtral"))
-    mixture = name.startswith("mixtral")
-    return Transformer(
-        num_layers=layers,
-        hidden=hidden,
-        heads=heads,
-        key_value_heads=groups,
-        feed_forward=inner,
-        sequence=sequence,
-        vocabulary=vocabulary,
-        gated=llama,
-        biases=not llama,
-        learned_positions=not llama,
-        tied=not llama,
-        dropout=not llama,
-        fused_attention=llama,
-        experts=8 if mixture else 1,
-        active_experts=2 if mixture else 1,
-    )
+    names = ("num_layers", "hidden", "heads", "vocabulary", "sequence")
+    said: dict[str, dict[str, Any]] = {name: dict(zip(names, map(int, sizes), strict=True)) for name, *sizes in rows}
+    return {name: Transformer(**sizes) for name, sizes in said.items()}
 
 
 MODELS |= _transformers()
@@ -300,6 +281,18 @@ MODELS |= {
     "lstm-ptb": LSTM_PTB,
 }
 
+
+_ALIKE = {
+    "llama-3-8b": ("llama-3.1-8b",),
+    "llama-3-70b": ("llama-3.1-70b", "llama-3.3-70b"),
+    "llama-3-405b": ("llama-3.1-405b",),
+    "deepseek-v3": ("deepseek-r1", "deepseek-v3.1"),
+    "kimi-k2": ("kimi-k2-thinking", "kimi-k2.5"),
+    "glm-4.5": ("glm-4.6",),
+    "minimax-m2": ("minimax-m2.5",),
+}
+"""Models whose configurations (config.json on Hugging Face) have the sizes of an earlier one."""
+MODELS |= {name: MODELS[earlier] for earlier, names in _ALIKE.items() for name in names}
 
 _UNMODELLED = {
     "compressed sparse attention and hyper-connections": ("deepseekv4",),

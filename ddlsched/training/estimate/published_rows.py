@@ -188,11 +188,8 @@ def _recompute(text: str) -> str:
 
 
 def _model(text: str, sequence: int) -> Transformer:
-    """Return the model of a name however it is spelt; minor versions of Llama 3 have the same sizes."""
-    plain = plain_name(text)
-    for minor in ("llama31", "llama33"):
-        plain = plain.replace(minor, "llama3")
-    found: Any = next((model for name, model in MODELS.items() if plain_name(name) == plain), None)
+    """Return the model of a name however it is spelt."""
+    found: Any = next((model for name, model in MODELS.items() if plain_name(name) == plain_name(text)), None)
     if reason := unmodelled(text):
         raise InputError(f"model {text!r}: {reason}")
     if not isinstance(found, Transformer):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from reference_victims import classic_victims as plain_victims
+from tiers import examples
 
 from algorithms.admission import kueue
 from algorithms.admission.kueue_classic import ClassicSearch
@@ -17,6 +18,7 @@ from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import TenantsView, Victim
 from ddlsched.testing.admission_conformance import Case, Submission, play, random_case
 
+pytestmark = pytest.mark.drawn
 RULES = ["never", "lower-priority", "lower-or-newer", "any"]
 
 
@@ -51,11 +53,12 @@ def test_victims_are_those_of_a_plain_search(monkeypatch: pytest.MonkeyPatch) ->
         return found, height
 
     monkeypatch.setattr(ClassicSearch, "victims", both)
-    for seed in range(300):
+    seeds = examples(300, by_default=60)
+    for seed in range(seeds):
         rng = np.random.default_rng(seed)
         play(_with_more_rules(random_case(rng), rng), kueue.Kueue())
-    assert min(sizes.count(0), sizes.count(1)) > 100
-    assert sum(size > 1 for size in sizes) > 10
+    assert min(sizes.count(0), sizes.count(1)) > seeds / 3
+    assert sum(size > 1 for size in sizes) > seeds / 30
 
 
 def test_who_has_no_hope_finds_neither_room_nor_victims(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,8 +75,9 @@ def test_who_has_no_hope_finds_neither_room_nor_victims(monkeypatch: pytest.Monk
         return hopeful
 
     monkeypatch.setattr(kueue.HopefulJobs, "among", checked)
-    for seed in range(100):
+    seeds = examples(100, by_default=25)
+    for seed in range(seeds):
         rng = np.random.default_rng(seed)
         play(_with_more_rules(random_case(rng), rng), kueue.Kueue())
-    assert min(counts[False, False], counts[True, True]) > 100
+    assert min(counts[False, False], counts[True, True]) > seeds
     assert counts[True, False] < counts[False, False]

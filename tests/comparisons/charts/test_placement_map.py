@@ -83,6 +83,7 @@ def test_a_job_that_comes_back_has_two_stays():
     assert sorted(boxes["stay_from_s"]) == [0.0, 5.0]
 
 
+@pytest.mark.slow
 def test_jobs_that_touch_have_different_colours_in_a_real_run():
     result = ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.005), scheduler="srsf-1")
     rows = []

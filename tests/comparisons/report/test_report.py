@@ -357,6 +357,7 @@ def test_all_charts_of_a_folder_are_drawn(folder, written):
     assert names == {f"{name}.{kind}" for name in charts | maps for kind in ("png", "svg")}
 
 
+@pytest.mark.slow
 def test_each_setting_has_charts_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).write_bytes(b""))  # others draw them
     folder = tmp_path / "two"

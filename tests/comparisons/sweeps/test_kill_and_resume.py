@@ -125,6 +125,7 @@ def killed(tmp_path, request, monkeypatch):
     return Killed(tmp_path, *request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [(6, 0.1)], indirect=True)
 def test_killed_once_nothing_is_lost_or_done_twice(killed):
     process = killed.start()

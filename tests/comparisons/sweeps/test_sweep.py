@@ -263,6 +263,7 @@ class Dies:
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_kills_its_process_fails_alone(tmp_path):
     (tmp_path / "mine.py").write_text(DIES)
     deadly = [run("deadly", seed, placement=f"{tmp_path}/mine.py:Dies") for seed in (3, 4)]
@@ -316,6 +317,7 @@ def test_leftovers_are_no_results(tmp_path):
 # ---- Fingerprints
 
 
+@pytest.mark.slow
 def test_what_is_left_out_of_the_hash_is_imported_by_no_run(tmp_path):
     program = (
         "import sys; from test_sweep import run; from ddlsched.comparisons.sweeps.run import execute\n"

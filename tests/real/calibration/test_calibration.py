@@ -142,6 +142,7 @@ def test_times_that_do_not_grow_with_bytes_give_a_model_that_simulate_takes():
         assert resolve("contention", fit.preset).alone_per_byte_s > 0
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_true_constants_about_as_often_as_they_say():
     held = []
     for seed in range(20):

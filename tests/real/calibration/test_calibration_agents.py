@@ -430,6 +430,7 @@ def fastest_repeats(rows: Measurements) -> Measurements:
     return rows.rows(by_time[np.unique(rows.settings[by_time], return_index=True)[1]])
 
 
+@pytest.mark.slow
 def test_the_rate_between_namespaces_is_found(namespaces, tmp_path):
     token, ready = tmp_path / "token", []
     token.write_bytes(TOKEN)

@@ -62,6 +62,7 @@ def test_exact_times_give_the_constants_back(exponent: float, window_bytes: floa
         assert found["window_bytes"] == pytest.approx(window_bytes, rel=0.06)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_true_constants_of_noisy_times() -> None:
     held = []
     for seed in range(4):

@@ -158,6 +158,7 @@ def test_a_group_whose_members_die_one_after_another_is_started_not_regrouped(tm
     live.close()
 
 
+@pytest.mark.slow
 def test_reports_that_cannot_be_true_do_not_end_the_manager(tmp_path) -> None:
     """They come from a process of the job, which knows the token."""
     live, _ = manager(tmp_path, 2)

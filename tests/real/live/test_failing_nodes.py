@@ -102,6 +102,7 @@ def test_the_policy_says_when_to_commit(monkeypatch) -> None:
     assert not later.is_due()
 
 
+@pytest.mark.slow
 def test_a_job_on_failing_nodes_trains_to_its_end(tmp_path) -> None:
     (tmp_path / "jobs.csv").write_text("job_id,program,steps,max_nodes,min_nodes\na,count,600,2,2\n")
     (tmp_path / "causes.csv").write_text("cause,per,per_1000_days,takes,repair_s\nnode,server,14400000,server,1\n")

@@ -209,6 +209,7 @@ def test_the_report_says_which_constants_were_not_fitted_to_what_it_measured(
     assert more[0] == f"models, fitted to jobs alone and pairs; {chosen}:"
 
 
+@pytest.mark.slow
 def test_several_mixes_are_told_together_with_intervals(
     measured: pd.DataFrame, simulated: pd.DataFrame, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_refused_axes() -> None:
         design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=DesignSweep(axes={"expansion_gb": (1,)}))
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_configurations_in_seconds() -> None:
     factors = tuple(np.linspace(0.5, 2.0, 10))
     axes = {"memory_bandwidth": factors, "network_bandwidth": factors, "sequence_parallel": (0, 1)}

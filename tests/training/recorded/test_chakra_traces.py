@@ -267,6 +267,7 @@ def _starts(dag: IterationDag) -> tuple[int, list[int]]:
     return alone.iteration_ns, sorted(alone.begins_ns[number] for number in collectives)
 
 
+@pytest.mark.slow
 def test_a_long_trace_is_read_in_pieces(tmp_path: Path) -> None:
     recorded = read_iteration([large_trace(tmp_path / "large.0.et", 30_000)], num_ranks=8)
     assert (recorded.nodes, len(recorded.dag.tasks)) == (30_000, 60)

@@ -22,6 +22,7 @@ from command_line import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measurements import DATA, needs_data
+from tiers import examples
 from trace_counts import counts
 
 import ddlsched
@@ -463,7 +464,7 @@ CELLS = st.one_of(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rows=st.lists(st.lists(CELLS, min_size=3, max_size=5), max_size=8))
 def test_whatever_a_table_holds_each_line_is_a_job_or_refused(
     tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]
@@ -585,6 +586,7 @@ def real_reports() -> dict[str, dict[str, Any]]:
 
 
 @real_traces
+@pytest.mark.slow
 def test_real_traces_have_their_published_numbers_of_jobs(real_reports: dict[str, dict[str, Any]]) -> None:
     assert {pattern: (row["rows"], row["refused"]) for pattern, row in real_reports.items()} == REAL_ROWS
     for row in real_reports.values():
@@ -592,6 +594,7 @@ def test_real_traces_have_their_published_numbers_of_jobs(real_reports: dict[str
 
 
 @real_traces
+@pytest.mark.slow
 def test_real_jobs_are_off_by_half_an_iteration_at_most(real_reports: dict[str, dict[str, Any]]) -> None:
     for pattern, row in real_reports.items():
         told = row["alone_less_duration"]
@@ -601,6 +604,7 @@ def test_real_jobs_are_off_by_half_an_iteration_at_most(real_reports: dict[str, 
 
 
 @real_traces
+@pytest.mark.slow
 def test_itp_has_ten_clusters_and_the_gpu_hours_its_readme_states(real_reports: dict[str, dict[str, Any]]) -> None:
     row = real_reports["microsoft-elasticflow-traces/raw-traces.tar.gz"]
     assert len(row["files"]) == 10

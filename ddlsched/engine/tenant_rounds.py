@@ -14,6 +14,7 @@ from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.outcome import Refused
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
+from ddlsched.policies.cluster_view import looked_up_once
 from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.tenants_view import (
     Admission,
@@ -154,7 +155,7 @@ class TenantRounds:
         stopped: list[int] = []
         self._room.clear()
         new, cluster = set[int](), self._placing.view()
-        now = cluster.looked_up_once()
+        now = looked_up_once(cluster)
         for answer in self._policies.admit_jobs(self._view(), cluster, new):
             if isinstance(answer, NotAdmitted):
                 self._note_refusal(answer.job.number, answer.reason)
@@ -162,7 +163,7 @@ class TenantRounds:
                 self._note_refusal(answer.job.number, _NO_PLACE)
             else:
                 stopped += self._start(answer, gpus)
-                now = cluster.looked_up_once()
+                now = looked_up_once(cluster)
                 new.add(answer.job.number)
         return stopped
 

@@ -17,7 +17,7 @@ from ddlsched.policies.job_view import JobView
 from ddlsched.policies.view_parts import Columns, GpuId, View, view
 from ddlsched.units import MAX_NS, s_from_ns
 
-__all__ = ["ClusterView", "GpuKey", "TakesGpusInOrder", "is_gpu_order"]
+__all__ = ["ClusterView", "GpuKey", "TakesGpusInOrder", "is_gpu_order", "looked_up_once"]
 
 
 class _Changed:
@@ -145,10 +145,6 @@ class ClusterView(View):
 
         return replace(self, _eligible=eligible)
 
-    def looked_up_once(self) -> ClusterView:
-        """Return the same, which keeps the eligible GPUs by memory: until somebody is given GPUs, or gives them up."""
-        return replace(self, _eligible=cache(self._eligible))
-
     def without(self, jobs: Iterable[JobView]) -> ClusterView:
         """Return the cluster as if some running jobs had left; loads and residents stay those of now."""
         leaving = [job for job in jobs if job.gpus]
@@ -168,7 +164,7 @@ class ClusterView(View):
             return np.union1d(there, freed[free_bytes[freed] >= memory_bytes])
 
         gpus = SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents)
-        return replace(self, _gpus=gpus, _eligible=eligible).looked_up_once()
+        return looked_up_once(replace(self, _gpus=gpus, _eligible=eligible))
 
     def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
         """Return the time of an all-reduce that shares no link, by the run's contention model, seconds.
@@ -310,3 +306,8 @@ def _column(key: GpuKey, gpus: np.ndarray, cluster: ClusterView) -> np.ndarray:
 def is_gpu_order(policy: object) -> bool:
     """Return whether all that a placement policy does is to take GPUs in its order."""
     return isinstance(policy, TakesGpusInOrder) and type(policy).place is TakesGpusInOrder.place
+
+
+def looked_up_once(cluster: ClusterView) -> ClusterView:
+    """Return a view that keeps the eligible GPUs by memory, for as long as nobody is given GPUs or gives them up."""
+    return replace(cluster, _eligible=cache(cluster._eligible))

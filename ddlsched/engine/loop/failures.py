@@ -9,6 +9,7 @@ from ddlsched.engine.loop.heap import unschedule
 from ddlsched.engine.loop.placement import expand, leave_folded, remove_job
 from ddlsched.engine.loop.room import change_free_bytes
 from ddlsched.engine.loop.skipping.dormancy import wake
+from ddlsched.engine.loop.skipping.due import note_change
 from ddlsched.engine.loop.tasks import leave_ready, touch_gpu
 from ddlsched.engine.loop.time_accounts import count_time, record_slice, stop_computing
 from ddlsched.engine.loop.transfers import cut_state, cut_transfer
@@ -137,6 +138,7 @@ def slow_gpus(s: State, gpus: np.ndarray, slowdown: float) -> None:
             number = s.workers[s.residents[gpu, place]].job
             tell_workers_apart(s, number)
             s.jobs[number].uneven, s.jobs[number].profiled = 1, 0
+            note_change(s, number)
             s.jobs[number].component_stay = -1  # what was known of its periods is no more
         s.gpus[gpu].slowness *= slowdown
     s.run[0].components_changed = 1

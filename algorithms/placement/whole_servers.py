@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -49,11 +50,17 @@ class WholeServers:
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs, server by server, or None to wait, also for more than there are."""
-        free: dict[int, list[GpuId]] = {}
-        for gpu in cluster.eligible_gpus(job):
-            if not cluster.num_residents(gpu):
-                free.setdefault(cluster.server_of(gpu), []).append(gpu)
+        gpus = cluster.eligible_gpus(job)
+        if not cluster.exclusive:
+            gpus = [gpu for gpu in gpus if not cluster.num_residents(gpu)]
         all_gpus = {server: cluster.gpus_of(server) for server in range(cluster.num_servers)}
+        free: dict[int, list[GpuId]] = {}
+        first = 0
+        for server, own in all_gpus.items():
+            end = bisect_left(gpus, own.stop, first)
+            if end > first:
+                free[server] = gpus[first:end]
+            first = end
         if job.num_gpus <= max(map(len, all_gpus.values())):
             enough = [(len(gpus), server) for server, gpus in free.items() if len(gpus) >= job.num_gpus]
             return free[min(enough)[1]][: job.num_gpus] if enough else None

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.order import sort_items, write_key
 from ddlsched.engine.loop.policy_calls import call_policy, refuses
-from ddlsched.engine.loop.transfers import pause_transfer, start_transfer, stays_refused, wait_on_fullest
-from ddlsched.engine.native.jit import njit
+from ddlsched.engine.loop.transfers import (
+    NOWHERE,
+    list_waiting,
+    pause_transfer,
+    start_transfer,
+    stays_refused,
+    wait_on_fullest,
+)
+from ddlsched.engine.native.jit import call_address, njit
 from ddlsched.engine.records.field_values import ZERO, Communication, Door, TransferState
 from ddlsched.engine.records.layout import Records, State
 
@@ -36,10 +43,9 @@ def gather_transfers(s: State) -> int:
 
 @njit
 def gather_candidates(s: State) -> int:
-    """Sort into ``items`` the waiting transfers that a policy whose refusals last may start now; return how many.
+    """List in ``items`` the waiting transfers that a policy whose refusals last may start now; return how many.
 
-    Of those that have just become ready and those on a link that a transfer has left, they are the ones that it does
-    not refuse before any other starts: no start takes back a refusal, so the others need no place in the order.
+    They are those that have just become ready and those on a link that a transfer has left.
     """
     run = s.run[0]
     run.stamp += 1
@@ -47,11 +53,9 @@ def gather_candidates(s: State) -> int:
     for place in range(run.num_fresh):
         number = s.fresh[place]
         transfer = s.transfers[number]
-        transfer.fresh = 0
         if transfer.state == TransferState.WAITING:
             transfer.stamp = run.stamp
             count = add_candidate(s, count, number)
-    run.num_fresh = 0
     for place in range(run.num_touched_links):
         e = s.links[s.touched_links[place]].waiting_head
         while e >= 0:
@@ -60,10 +64,39 @@ def gather_candidates(s: State) -> int:
                 transfer.stamp = run.stamp
                 count = add_candidate(s, count, s.entries[e].transfer)
             e = s.entries[e].next
+    return count
+
+
+@njit
+def in_order(s: State, count: int) -> int:
+    """Sort those of ``items`` that the policy does not refuse before any other starts; return how many.
+
+    No start takes back a refusal, so the others need no place in the order.
+    """
     if count > 1:
         count = keep_admissible(s, count)
     sort_transfers(s, count)
     return count
+
+
+@njit
+def start_together(s: State, count: int) -> bool:
+    """Start all of ``items``, if the policy admits each of them even when all others have started; return whether."""
+    run, number = s.run[0], 0
+    for place in range(count):
+        count_crossings(s, s.transfers[s.items[place]], 1)
+    start = True
+    for place in range(count):
+        if start:
+            number = s.items[place]
+            count_once(s, s.transfers[number], -1)
+            start = call_address(run.communication_address, s, number, ZERO, run.communication_fields) == 1
+            count_once(s, s.transfers[number], 1)
+    for place in range(count):
+        count_crossings(s, s.transfers[s.items[place]], -1)
+    for place in range(count if start else 0):
+        start_transfer(s, s.items[place])
+    return start
 
 
 @njit
@@ -160,6 +193,10 @@ def admit_transfers(s: State) -> None:
     """Ask a compiled ``admit``."""
     run = s.run[0]
     count = gather_candidates(s) if run.refusal_lasts == 1 else gather_transfers(s)
+    if run.refusal_lasts == 1 and run.num_folded > 0 and start_together(s, count):
+        count = ZERO
+    if run.refusal_lasts == 1:
+        count = in_order(s, count)
     if run.num_folded > 0 and not all_start(s, count):
         return
     for place in range(count):
@@ -174,6 +211,20 @@ def admit_transfers(s: State) -> None:
             start_transfer(s, number)
         elif run.refused_by_link == 1:
             wait_on_fullest(s, s.transfers[number])
+    if run.refusal_lasts == 1:
+        list_refused(s)
+
+
+@njit
+def list_refused(s: State) -> None:
+    """List those that have just become ready and wait on with the others on their links."""
+    run = s.run[0]
+    for place in range(run.num_fresh):
+        transfer = s.transfers[s.fresh[place]]
+        transfer.fresh = 0
+        if transfer.state == TransferState.WAITING and transfer.waits_on == NOWHERE:
+            list_waiting(s, transfer)
+    run.num_fresh = 0
 
 
 @njit

@@ -13,6 +13,9 @@ from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import ZERO, SliceKind, TransferState
 from ddlsched.engine.records.layout import Records, State
 
+NOWHERE = -2
+"""A transfer that has just become ready waits in no link's list: most often it starts within the instant."""
+
 
 @njit
 def holds_up(job: Records, transfer: Records) -> bool:
@@ -36,13 +39,21 @@ def join_waiting(s: State, number: int) -> None:
     run.num_waiting += 1
     run.others_waiting += transfer.others
     run.rerate = 1
-    transfer.waits_on = -1
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        link_waiting(s, e)
+    transfer.waits_on = NOWHERE
+    if run.rerouting == 1:
+        list_waiting(s, transfer)
     if transfer.fresh == 0:
         transfer.fresh = 1
         s.fresh[run.num_fresh] = number
         run.num_fresh += 1
+
+
+@njit
+def list_waiting(s: State, transfer: Records) -> None:
+    """List a transfer with those that wait on each of its links."""
+    transfer.waits_on = -1
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link_waiting(s, e)
 
 
 @njit
@@ -73,9 +84,9 @@ def leave_waiting_lists(s: State, transfer: Records) -> None:
     if transfer.waits_on >= 0:
         unlink_waiting(s, transfer.waits_on)
         transfer.waits_on = -1
-        return
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        unlink_waiting(s, e)
+    elif transfer.waits_on != NOWHERE:
+        for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+            unlink_waiting(s, e)
 
 
 @njit

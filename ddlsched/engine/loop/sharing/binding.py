@@ -4,12 +4,15 @@ Links that carry one transfer only have shares that stay as they are until it is
 least of these shares (ties: least link number) is due. At the others nothing is left to fill then, so they are *asleep*
 and take no part in the filling. On a large network most links of a transfer are.
 
-What binds a transfer is found when it starts. A link that a second transfer comes to wakes up; if it was the one of its
+A transfer that meets nobody takes no part either, and its links sleep. What binds another is found when it starts, or
+first meets one. A link that a second transfer comes to wakes up; if it was the one of its
 first transfer's own links that could bind, the next of these wakes up in its place. Links that a transfer comes to have
 for itself stay awake until it starts again.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from ddlsched.engine.loop.sharing.touched_links import touch_link
 from ddlsched.engine.native.jit import njit
@@ -18,7 +21,8 @@ from ddlsched.engine.records.layout import Records, State
 
 @njit
 def settle_binding(s: State) -> None:
-    """Bring up to date what binds the transfers on touched links."""
+    """Bring up to date what binds the transfers on touched links; rate those that meet nobody."""
+    s.filling[0].num_rated = 0
     num_touched = s.run[0].num_touched_links
     for place in range(num_touched):
         link = s.links[s.touched_links[place]]
@@ -26,10 +30,48 @@ def settle_binding(s: State) -> None:
             share_link(s, s.touched_links[place])
     for place in range(num_touched):
         e = s.links[s.touched_links[place]].head
+        if e >= 0 and s.links[s.touched_links[place]].count == 1:
+            transfer = s.transfers[s.entries[e].transfer]
+            if e == s.entries[transfer.first_entry].open and is_alone(s, transfer):
+                rate_alone(s, s.entries[e].transfer)
+            continue
         while e >= 0:
-            if s.transfers[s.entries[e].transfer].num_binding == 0:
-                bind(s, s.transfers[s.entries[e].transfer])
+            transfer = s.transfers[s.entries[e].transfer]
+            if transfer.num_binding == 0:
+                bind(s, transfer)
+                for own in range(transfer.first_entry, transfer.first_entry + transfer.num_open):
+                    if transfer.rate > 0.0:  # it was alone
+                        touch_link(s, s.entries[s.entries[own].open].link)
             e = s.entries[e].next
+
+
+@njit
+def is_alone(s: State, transfer: Records) -> bool:
+    """Whether a transfer that takes no part in the filling meets nobody."""
+    if transfer.num_binding > 0:
+        return False
+    for place in range(transfer.first_entry, transfer.first_entry + transfer.num_open):
+        if s.links[s.entries[s.entries[place].open].link].count > 1:
+            return False
+    return True
+
+
+@njit
+def rate_alone(s: State, number: int) -> None:
+    """Give a transfer that meets nobody the least share of its links, which are asleep until another comes."""
+    run, filling, transfer = s.run[0], s.filling[0], s.transfers[number]
+    share = np.inf
+    for place in range(transfer.first_entry, transfer.first_entry + transfer.num_open):
+        entry = s.entries[s.entries[place].open]
+        link = s.links[entry.link]
+        link.asleep = max(link.asleep, 1)
+        if transfer.alone_rate == 0.0:
+            share = min(share, 1.0 / run.per_byte_s * link.relative_bandwidth / entry.units)
+    if transfer.alone_rate == 0.0:
+        transfer.alone_rate = transfer.weight * share
+    transfer.new_rate = transfer.alone_rate
+    s.items[filling.num_rated] = number
+    filling.num_rated += 1
 
 
 @njit
@@ -40,7 +82,7 @@ def share_link(s: State, number: int) -> None:
     while e >= 0:
         transfer = s.transfers[s.entries[e].transfer]
         if transfer.num_binding > 0:
-            if link.asleep == 1:
+            if link.asleep > 0:
                 take_in(s, transfer, e)
             elif transfer.own_link == number:
                 replace_own_link(s, transfer)
@@ -58,7 +100,7 @@ def bind(s: State, transfer: Records) -> None:
         if link.count > 1:
             append_binding(s, transfer, e)
         else:
-            link.asleep = 1
+            link.asleep = max(link.asleep, 1)
             if least < 0 or binds_before(s, s.entries[e], s.entries[least]):
                 least = e
     if least >= 0:
@@ -83,7 +125,7 @@ def replace_own_link(s: State, transfer: Records) -> None:
     for place in range(transfer.first_entry, transfer.first_entry + transfer.num_open):
         e = s.entries[place].open
         link = s.links[s.entries[e].link]
-        sleeps = link.asleep == 1 and link.count == 1
+        sleeps = link.asleep > 0 and link.count == 1
         if sleeps and (least < 0 or binds_before(s, s.entries[e], s.entries[least])):
             least = e
     transfer.own_link = -1

@@ -104,7 +104,7 @@ def list_open(s: State, transfer: Records) -> None:
         leave_filling(s, transfer)
         for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
             touch_link(s, s.entries[e].link)
-    transfer.num_open = 0
+    transfer.num_open, transfer.alone_rate = 0, 0.0
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         if s.links[s.entries[e].link].covered == 0:
             s.entries[transfer.first_entry + transfer.num_open].open = e

@@ -20,6 +20,7 @@ WEIGHT_UNIT = 2.0**-20
 @njit
 def count_units(s: State, transfer: Records) -> None:
     """Note the weight with which a transfer counts on each link: in proportion to what it sends there, rounded up."""
+    transfer.alone_rate = 0.0
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         entry = s.entries[e]
         entry.units = np.ceil(transfer.weight * entry.share / WEIGHT_UNIT) * WEIGHT_UNIT

@@ -44,16 +44,18 @@ from ddlsched.engine.records.layout import Records, State
 
 @njit
 def fill(s: State) -> int:
-    """List in ``items`` the transfers that are filled anew, with their ``new_rate``; return how many."""
+    """Add to ``items`` the transfers that are filled anew, with their ``new_rate``; return how many there are."""
     now = s.filling[0]
     now.stamp += 1
     now.level = now.lead = now.index = -1
-    now.num_due = now.num_stale = now.num_rated = 0
+    now.num_due = now.num_stale = 0
     for place in range(s.run[0].num_touched_links):
         number = s.touched_links[place]
         link = s.links[number]
-        if link.head < 0 or link.asleep == 1 or link.covered == 1:
-            withdraw_all(s, number)
+        if link.head < 0 or link.asleep > 0 or link.covered > 0:
+            if link.asleep < 2 and link.covered < 2:
+                withdraw_all(s, number)
+            link.asleep, link.covered = min(2 * link.asleep, 2), min(2 * link.covered, 2)
         else:
             wake(s, number)
     forecast_stale(s)
@@ -181,8 +183,9 @@ def unfill(s: State, number: int) -> None:
 @njit
 def leave_filling(s: State, transfer: Records) -> None:
     """Take a transfer out of the filling; its links count as touched."""
-    leave_filled(s, transfer)
-    transfer.num_binding = 0
+    if transfer.num_binding > 0:
+        leave_filled(s, transfer)
+        transfer.num_binding = 0
 
 
 @njit

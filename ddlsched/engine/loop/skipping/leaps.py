@@ -15,7 +15,7 @@ from ddlsched.engine.loop.skipping.measuring import holds_back, order_key
 from ddlsched.engine.loop.skipping.period_snapshots import shifted
 from ddlsched.engine.loop.tasks import compute_steps, uneven_ns
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import KEY_WORDS, TransferState
+from ddlsched.engine.records.field_values import KEY_WORDS, ZERO, TransferState
 from ddlsched.engine.records.layout import Records, State
 
 SLOPES = 1e6
@@ -171,9 +171,10 @@ def leap_job(s: State, job: Records, iterations: int, leap_ns: int, stretch_ns: 
     job.ahead_ns = run.now_ns + leap_ns
     for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
         leap_transfer(s, job, number, iterations, leap_ns, from_ns)
+    task = ZERO
     for number in range(job.first_worker, job.first_worker + (1 if job.lockstep == 1 else job.num_gpus)):
         if s.workers[number].leader == number:
-            leap_worker(s, job, number, iterations, leap_ns)
+            task = leap_worker(s, job, number, task, iterations, leap_ns)
 
 
 @njit
@@ -214,19 +215,22 @@ def leap_transfer(s: State, job: Records, number: int, iterations: int, leap_ns:
 
 
 @njit
-def leap_worker(s: State, job: Records, number: int, iterations: int, leap_ns: int) -> None:
+def leap_worker(s: State, job: Records, number: int, task: int, iterations: int, leap_ns: int) -> int:
+    """Let a worker go on; return where the next one's tasks begin, which in a job of groups follow those of this one."""
     run = s.run[0]
     worker = s.workers[number]
     g = s.gpus[worker.gpu]
     busy_ns = np.int64(0)
-    for task in range(job.num_tasks if iterations > 0 else 0):
+    while task < job.num_tasks and (job.grouped == 0 or s.tasks[job.first_task + task].worker == number):
         record = s.tasks[job.first_task + task]
-        if record.transfer < 0 and (job.grouped == 0 or record.worker == number):
+        if record.transfer < 0 and iterations > 0:
             worker.done_ns += iterations * record.duration_ns
             busy_ns += iterations * uneven_ns(s, number, task)
+        task += 1
     worker.busy_ns += busy_ns
     if g.worker == number:
         busy_ns -= leap_ns
         g.started_ns += leap_ns
         schedule(run, s.heap, s.position, s.end_ns, worker.gpu, s.end_ns[s.position[worker.gpu]] + leap_ns)
     run.busy_ns += np.float64(job.num_gpus if job.lockstep == 1 else g.group_size) * busy_ns
+    return task if job.grouped == 1 else ZERO

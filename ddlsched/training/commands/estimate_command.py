@@ -163,7 +163,7 @@ def _with_kernels(machine: Machine, path: Path | None) -> tuple[Machine, str]:
     """Return a cluster whose GPUs multiply as fast as those that were measured, and a line that says so."""
     if path is None:
         return machine, ""
-    from ddlsched.training.kernels.speeds import kernel_speeds, read_kernels
+    from ddlsched.training.estimate.kernel_speeds import kernel_speeds, read_kernels
 
     kernels = read_kernels(path)
     found = kernel_speeds(kernels, machine.gpu)
@@ -302,7 +302,7 @@ def calibrate_gpu(
     Matrix products of many sizes in two precisions, and attention forward and backward over growing sequences.
     'estimate --gpu FILE.csv' takes them in place of a program's published steps.
     """
-    from ddlsched.training.kernels.speeds import measured_kernels, write_kernels
+    from ddlsched.training.estimate.kernel_speeds import measured_kernels, write_kernels
 
     if device not in ("cuda", "cpu"):
         raise InputError(f"--device {device}: expected cuda or cpu")

@@ -238,7 +238,7 @@ class JobPlacement:
         self.groups.split_meeting(chosen, job_links)
         gpus = np.array(chosen, np.int64)
         self._make_room_on(gpus)
-        self._make_room(self._most_crossings(number, servers, planned, crossed), len(job_links))
+        self._make_room(self._most_crossings(number, chosen, planned, crossed), len(job_links))
         self.groups.write(number)
         place_job(
             state.arrays,
@@ -257,12 +257,13 @@ class JobPlacement:
         )
 
     def _most_crossings(
-        self, number: int, servers: tuple[int, ...], planned: list[PlannedTransfer], crossed: list[int]
+        self, number: int, chosen: list[int], planned: list[PlannedTransfer], crossed: list[int]
     ) -> int:
         """Return how many links the transfers of a job may come to have in all; have the loop choose if it can."""
-        if self.hops is None or not self.costs.has_plain_rings(self._state.workload[number].dag):
+        if self.hops is None:
             return len(crossed)
-        return len(planned) * self.hops.write(number, servers)
+        rings = self.costs.rings_of(self._state.workload[number].dag, chosen)
+        return self.hops.write(number, rings, [len(transfer.links) for transfer in planned])
 
     def reroute(self) -> None:
         """Give each transfer that has become ready the paths that the policy chooses now, by number."""

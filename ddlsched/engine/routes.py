@@ -12,7 +12,7 @@ from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError, UnknownNameError, label
-from ddlsched.network.collectives import Card
+from ddlsched.network.collectives import ROUNDS, Card
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Network, Node, Path, flows_of_ring
 from ddlsched.network.traffic import Way, collective_for
@@ -64,12 +64,12 @@ def _refuse_unknown(where: str, kind: str, algorithm: str) -> None:
 
 
 def beyond_plain_rings(state: RunState) -> str:
-    """Return the transfers that are no rings over a job's servers, as messages name them; nothing if there are none."""
+    """Return the transfers that are no rings over servers, as messages name them; nothing if there are none."""
     if state.network.inside is not None:
         return "about all transfers, as the inside of servers takes time"
-    if not all(job.dag.only_rings_of_all for job in state.workload):
-        return "about transfers of jobs that do not only all-reduce over all their workers"
-    return ""
+    sent = {each for dag in {id(job.dag): job.dag for job in state.workload}.values() for each in dag.collectives}
+    others = {f"{kind} by {algorithm}" for kind, algorithm in sent if kind not in ROUNDS or algorithm != "ring"}
+    return f"about transfers that are no rings ({min(others)})" if others else ""
 
 
 class Routes:
@@ -164,21 +164,33 @@ class HopTables:
         self._num_hops = self._num_paths = self._num_links = 0
         self._known: dict[tuple[int, int], tuple[int, int, int, int]] = {}
 
-    def write(self, number: int, servers: Sequence[int]) -> int:
-        """Have the loop choose the paths of a job's transfers, rings over its servers; return the most links of one."""
+    def write(self, number: int, rings: Sequence[tuple[Sequence[int], int]], num_links: Sequence[int]) -> int:
+        """Have the loop choose the paths of a job's transfers; return the most links of all together.
+
+        ``rings`` has of each transfer the servers in its ring, ascending, and its steps; of another no servers: that
+        is Python's, with so many links.
+        """
+        known, own, most = dict[tuple[int, ...], tuple[int, int, int]](), self._state.transfers, 0
+        first = self._state.jobs.first_transfer.item(number)
+        for transfer, (servers, steps) in enumerate(rings, first):
+            if (key := tuple(servers)) not in known:
+                known[key] = self._write(number, servers)
+            own.first_hop[transfer], own.num_hops[transfer], room = known[key]
+            own.steps[transfer], own.entry_room[transfer] = steps, room
+            most += room or num_links[transfer - first]
+        return most
+
+    def _write(self, number: int, servers: Sequence[int]) -> tuple[int, int, int]:
+        """Write the hops of a ring; return the first, how many there are, and the most links."""
         state = self._state
-        hops = flows_of_ring(sorted(servers)) if len(servers) > 1 else []
+        hops = flows_of_ring(servers) if len(servers) > 1 else []
         offers = [self._offer(number, source, target) for source, target in hops]
         first, most_links = self._num_hops, len(hops) + sum(longest for *_, longest in offers)
         self._num_hops += len(hops)
         self._make_room("hops", self._num_hops)
         for place, ((source, target), (first_path, num_paths, route, _)) in enumerate(zip(hops, offers, strict=True)):
             state.arrays.hops[first + place] = (number, place, source, target, first_path, num_paths, route, -1)
-        job = state.jobs
-        own = slice(job.first_transfer.item(number), job.first_transfer.item(number) + job.num_transfers.item(number))
-        state.transfers.first_hop[own], state.transfers.num_hops[own] = first, len(hops)
-        state.transfers.entry_room[own] = most_links
-        return most_links
+        return first, len(hops), most_links
 
     def _offer(self, number: int, source: int, target: int) -> tuple[int, int, int, int]:
         """Return the first path from a server to another, how many there are, its own route, and the most links."""

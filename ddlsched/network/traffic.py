@@ -17,7 +17,7 @@ from ddlsched.network.collectives import ROUNDS, AllPairs, Card, Collective, Mes
 from ddlsched.network.topology import Network, Path, flows_of_ring, ring_along
 from ddlsched.plugins.names import resolve
 
-__all__ = ["Pattern", "Traffic", "Way", "collective_for", "pattern_of", "phases_of", "traffic_of"]
+__all__ = ["Pattern", "Traffic", "Way", "collective_for", "pattern_of", "phases_of", "ring_of", "traffic_of"]
 
 Way: TypeAlias = Callable[[Card, Card], Path]
 """Says which path goes from one card to another."""
@@ -129,16 +129,30 @@ def traffic_of(
     way
         Which path goes from one card to another: ``network.own_way`` is the topology's own route.
     """
-    if network.inside is None and kind in ROUNDS:
-        sent = _phases(network, kind, algorithm, ranks, message_bytes, all_reduce_bytes)
-        found = [phase for phase in sent if phase.flows or phase.steps]
-        if _is_ring(found):
-            return _of_ring(found[0], way)
+    ring = ring_of(network, kind, algorithm, ranks, message_bytes, all_reduce_bytes)
+    if ring is not None:
+        return _of_ring(ring, way)
     domains: Sequence[int] = range(max(rank.server for rank in ranks) + 1)
     # of nothing the shares are those of a byte
     moved = _phases(network, kind, algorithm, ranks, message_bytes or 1.0, all_reduce_bytes)
     crossed = [_crossed(_moved(phase, network), domains, network, way) for phase in moved]
     return _totals(crossed, network, bool(message_bytes))
+
+
+def ring_of(
+    network: Network,
+    kind: str,
+    algorithm: str,
+    ranks: Sequence[Rank],
+    message_bytes: float,
+    all_reduce_bytes: Callable[[float, int], float],
+) -> Phase | None:
+    """Return the only phase of a collective, if that is one ring over servers in ascending order; as traffic_of."""
+    if network.inside is not None or kind not in ROUNDS:
+        return None
+    sent = _phases(network, kind, algorithm, ranks, message_bytes, all_reduce_bytes)
+    found = [phase for phase in sent if phase.flows or phase.steps]
+    return found[0] if _is_ring(found) else None
 
 
 def _phases(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from grounds import Ground, jobs_of
-from rivals import BASELINE, RIVALS, Rival
+from rivals import BASELINE, OURS, RIVALS, Rival
 
 from algorithms.optimal.bound import average_jct_bound_s
 from ddlsched.comparisons.sweeps.sweep import Sweep
@@ -18,14 +18,6 @@ from ddlsched.results.paired_comparison import compare_runs, with_holm
 from ddlsched.results.statistics import by_seed, paired_change
 
 METRICS = ("average_jct_s", "average_slowdown", "gpu_utilisation", "jain_index")
-_TRAFFIC = frozenset({"bytes", "compute", "rings"})
-KNOWN = {
-    "nothing": frozenset[str](),
-    "traffic": _TRAFFIC,
-    "traffic, kinds": _TRAFFIC | {"kinds"},
-    "traffic, lengths": _TRAFFIC | {"kinds", "lengths"},
-}
-"""What policies may be told of jobs: rings, bytes and compute of an iteration, what jobs of the kind took, lengths."""
 _RESAMPLES = 400
 
 
@@ -87,23 +79,34 @@ def strongest(rival: Rival, jct_s: pd.DataFrame) -> str | None:
     return min(means, key=lambda name: means[name]) if means and rival.name in jct_s else None
 
 
-def best_by_knowledge(summaries: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a ground and what is known of jobs: the best policy with a GPU's jobs one at a time.
+def who_leads(seeds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a ground, one job a GPU: :data:`OURS` against the best that knows nothing, and what is left to win.
 
-    ``change`` is what it changes of the average JCT of the best that knows nothing; of that itself, of the baseline's.
+    ``change`` is what ours changes of the average JCT of that one, ``p99_change`` of the 99th percentile over all jobs;
+    ``left`` is what the best that knows lengths changes of ours, and ``bound`` what no schedule passes.
+
+    Grounds without both have none.
+
+    Parameters
+    ----------
+    seeds, table
+        What :func:`by_seeds` and :func:`league` return, with the columns of :func:`tails`.
     """
     rows = []
-    for ground, runs in summaries.groupby("ground", sort=False):
-        jct = by_seed(runs, "average_jct_s")
-        alone = [rival for rival in RIVALS if rival.name in jct and not rival.shares]
-        against = BASELINE
-        for told, known in KNOWN.items():
-            names = [rival.name for rival in alone if rival.knows <= known]
-            best = str(jct[names].mean().idxmin())
-            change = paired_change(jct[best], jct[against])
-            row = {"ground": ground, "knows": told, "policy": best, "against": against}
-            rows.append(row | {"change": change.mean, "change_low": change.low, "change_high": change.high})
-            against = rows[-1]["policy"] if not known else against
+    for ground, own in seeds.groupby("ground", sort=False):
+        jct = own.set_index("policy").drop(columns="ground").dropna(axis=1, how="all").T
+        facts = table[table["ground"] == ground].set_index("policy")
+        told = {rival.name: rival.knows for rival in RIVALS if rival.name in jct and not rival.shares}
+        means = jct[list(told)].mean()
+        if OURS not in told or not any("lengths" in knows for knows in told.values()):
+            continue
+        blind = str(means[[name for name, knows in told.items() if not knows]].idxmin())
+        lengths = str(means[[name for name, knows in told.items() if "lengths" in knows]].idxmin())
+        change, left = paired_change(jct[OURS], jct[blind]), paired_change(jct[lengths], jct[OURS])
+        row = {"ground": ground, "seeds": len(jct), "blind": blind, "change": change.mean, "change_low": change.low}
+        row |= {"change_high": change.high, "p99_change": facts["p99_jct_s"][OURS] / facts["p99_jct_s"][blind] - 1}
+        row |= {"lengths": lengths, "left": left.mean, "left_low": left.low, "left_high": left.high}
+        rows.append(row | {"bound": 1 / facts["over_bound"][OURS] - 1})
     return pd.DataFrame(rows)
 
 
@@ -166,7 +169,7 @@ def bounds_of(grounds: Sequence[Ground], rivals: Sequence[Rival], seeds: int, jo
 
 
 def tables(done: Sweep, bounds: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-    """Return the league, the average JCTs that it is made of, and who is best by what is known."""
+    """Return the league, and the average JCTs that it is made of."""
     summaries = done.summaries()
     table = league(summaries, bounds).merge(tails(done), on=["ground", "policy"])
-    return {"league": table, "seeds": by_seeds(summaries), "best": best_by_knowledge(summaries)}
+    return {"league": table, "seeds": by_seeds(summaries)}

@@ -11,6 +11,8 @@ from grounds import Ground
 from experiments.baseline import PLAIN, PRICES
 
 BASELINE = "FIFO, first-fit"
+OURS = "FIFO, near enough"
+"""What is meant to lead wherever lengths are not known."""
 COMMON = PLAIN | {"sample": True}
 
 
@@ -75,8 +77,6 @@ ORDERS: dict[str, tuple[str, frozenset[str], tuple[str, ...]]] = {
     "SRTF": ("srtf", _LENGTHS, ()),
 }
 """The text of an order, what it knows, what of it is tuned. All but Tiresias leave running jobs alone."""
-TUNED_FIELDS = {"threshold_gpu_s": "threshold_gpu_s", "interval_s": "interval_s", "patience": "patience"}
-"""Which number of ``DEFAULTS`` a field of an order is; that of a round is an allocation's name and ``_s``."""
 
 
 def _allocating(name: str, knows: str) -> Rival:
@@ -100,7 +100,7 @@ RIVALS = (
         Rival(name=f"{order}, whole racks, perfect routing", differs={"order": ORDERS[order][0]} | _TIERS, knows=knows)
         for order, knows in (("FIFO", _RINGS), ("History", _RINGS | _KINDS), ("SRTF", _RINGS | _LENGTHS))
     ),
-    Rival(name="FIFO, near enough", differs={"placement": "near-enough", "path": "least-congested"}, knows=_TRAFFIC),
+    Rival(name=OURS, differs={"placement": "near-enough", "path": "least-congested"}, knows=_TRAFFIC),
     Rival(name="EASY, first-fit", differs={"placement": "easy-backfill:error_sigma=0"}, knows=_LENGTHS),
     Rival(name="SRSF, LWF-1", differs={"order": "srsf", "placement": "lwf"}, knows=_LENGTHS),
     Rival(

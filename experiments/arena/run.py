@@ -4,6 +4,7 @@
     python experiments/arena/run.py --tune                 tunes on seeds from 1001 on, prints and writes tuned.csv
     python experiments/arena/run.py --seeds 6 --ground "64-GPU mix"      one ground of what is in expected/
     python experiments/arena/run.py --seeds 3 --ground Philly --only "FIFO|HiveD"   some rivals
+    python experiments/arena/run.py --leads                who leads by the tables of expected/, without a run
 
 Prints the league table and writes it to OUT/tables, beside the rows of other grounds that are there. Finished runs are
 kept in OUT/runs, so that the same command goes on where it was stopped.
@@ -19,8 +20,8 @@ from pathlib import Path
 
 import pandas as pd
 from grounds import GROUNDS, TRACES, TUNING_SEED, Ground, imported
-from league import bounds_of, tables
-from rivals import BASELINE, DEFAULTS, RIVALS, ROUND_S, TUNED_FIELDS, Rival
+from league import bounds_of, tables, who_leads
+from rivals import BASELINE, DEFAULTS, RIVALS, ROUND_S, Rival
 
 from ddlsched.cli.reporting import reported
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
@@ -28,7 +29,8 @@ from ddlsched.comparisons.tuning import tune
 from experiments.commands import PUBLIC_DATA, new_parser, sweep_command, write_tables
 
 HERE = Path(__file__).parent
-TUNED = HERE / "expected" / "tuned.csv"
+EXPECTED = HERE / "expected"
+TUNED = EXPECTED / "tuned.csv"
 QUICK = ("64-GPU mix", "MonkeyTree's mix", "Philly", "Fine-tuning")
 QUICK_JOBS = 40
 TRIALS, TUNING_SEEDS = 8, 3
@@ -80,7 +82,8 @@ def tuned_on(ground: Ground, rival: Rival, jobs: int, folder: Path, processes: i
     return [
         row | {"number": number, "untuned": DEFAULTS[number], "value": value}
         for field, value in found.values.items()
-        for number in [TUNED_FIELDS.get(field.partition(".")[2], f"{rival.name.lower()}_s")]
+        for own in [field.partition(".")[2]]
+        for number in [own if own in DEFAULTS else f"{rival.name.lower()}_s"]
     ]
 
 
@@ -113,6 +116,7 @@ def main() -> int:
     parser.add_argument("--ground", action="append", choices=GROUNDS, help="these grounds")
     parser.add_argument("--only", default="", metavar="REGEX", help="rivals whose names it matches, and the baseline")
     parser.add_argument("--tune", action="store_true", help="tune in place of playing")
+    parser.add_argument("--leads", action="store_true", help="who leads by the committed tables, without a run")
     parser.add_argument("--data", type=Path, default=PUBLIC_DATA, metavar="DIR", help="default: %(default)s")
 
     def made(given: argparse.Namespace) -> tuple[list[Ground], int, Path]:
@@ -127,6 +131,8 @@ def main() -> int:
         return [rival for rival in RIVALS if rival.name == BASELINE or re.search(given.only, rival.name)]
 
     def runs(given: argparse.Namespace) -> list[Run]:
+        if given.leads:
+            return []
         grounds, jobs, folder = made(given)
         if given.tune:
             table = tuned_on_all(grounds, playing(given), jobs, folder, given.jobs)
@@ -135,14 +141,17 @@ def main() -> int:
         return runs_of(grounds, playing(given), given.seeds, jobs, folder, pd.read_csv(TUNED))
 
     def report(done: Sweep, given: argparse.Namespace) -> None:
-        if given.tune:
-            return
-        grounds, jobs, folder = made(given)
-        found = tables(done, bounds_of(grounds, playing(given), given.seeds, jobs, folder))
-        both = {name: beside_others(table, given.out / "tables" / f"{name}.csv") for name, table in found.items()}
-        write_tables(given.out / "tables", both, float_format="%.5g")
-        for name in ("league", "best"):
-            print(found[name].to_string(index=False, float_format="{:.4g}".format))
+        if given.leads:
+            both = {name: pd.read_csv(EXPECTED / f"{name}.csv") for name in ("seeds", "league")}
+        elif not given.tune:
+            grounds, jobs, folder = made(given)
+            found = tables(done, bounds_of(grounds, playing(given), given.seeds, jobs, folder))
+            both = {name: beside_others(table, given.out / "tables" / f"{name}.csv") for name, table in found.items()}
+            print(found["league"].to_string(index=False, float_format="{:.4g}".format))
+        if not given.tune:
+            both["leads"] = who_leads(both["seeds"], both["league"])
+            write_tables(given.out / "tables", both, float_format="%.5g")
+            print(both["leads"].to_string(index=False, float_format="{:.4g}".format))
 
     with reported():
         return sweep_command(parser, runs, report)

@@ -16,7 +16,8 @@ from ddlsched.network.mltcp import Mltcp
 from ddlsched.testing import python_form
 from ddlsched.workload.dag import CollectiveTask, IterationDag
 
-CLUSTER = ddlsched.Cluster(num_servers=8, gpus_per_server=2, topology="leaf-spine:servers_per_leaf=2,spines=3")
+LEAVES = "leaf-spine:servers_per_leaf=2,spines=3,latency_s=2e-5"
+CLUSTER = ddlsched.Cluster(num_servers=8, gpus_per_server=2, topology=LEAVES)
 JOBS = ddlsched.microsoft_160(seed=4, scale=0.002).jobs
 
 
@@ -99,12 +100,36 @@ def test_recorded_or_beside_a_policy_in_python_a_run_is_the_same_and_a_line_says
     assert capsys.readouterr().err == f"ddlsched: path {path} {IN_PYTHON}: {why}\n"
 
 
-def grouped(job: ddlsched.Job) -> ddlsched.Job:
-    """Return the same job, whose workers all-reduce over all and then in two halves."""
+def grouped(job: ddlsched.Job, algorithm: str = "ring") -> ddlsched.Job:
+    """Return the same job, whose workers all-reduce over all and then in two halves, which gather more at once."""
     half = job.num_gpus // 2
     groups = {"halves": (tuple(range(half)), tuple(range(half, job.num_gpus)))}
-    more = CollectiveTask(name="halves", kind="all-reduce", message_bytes=1e6, group="halves", after=("backward",))
-    return dataclasses.replace(job, iteration=IterationDag((*job.dag.tasks, more), groups))
+    alike = {"message_bytes": 1e6, "group": "halves", "algorithm": algorithm, "after": ("backward",)}
+    more = [CollectiveTask(name=f"{kind} of halves", kind=kind, **alike) for kind in ("all-reduce", "all-gather")]
+    return dataclasses.replace(job, iteration=IterationDag((*job.dag.tasks, *more), groups))
+
+
+GROUPED = [grouped(job) if job.num_gpus > 1 else job for job in JOBS[:9]]
+
+
+@pytest.mark.parametrize("path", [Sglb(best=2, seed=3), ReadsAll(most=5)], ids=["sglb", "ReadsAll"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"contention": "linear", "communication": "adadual", "order": "srsf"},
+        {"contention": Mltcp(message_parts=3), "order": "stopping-srtf", "seed": 1},
+        {"disturbances": ddlsched.Disturbances(jitter_cv=0.2), "placement": "lwf", "seed": 2},
+    ],
+    ids=["max-min", "linear", "parts and stops", "jitter"],
+)
+def test_both_forms_decide_the_same_about_rings_of_groups(path: Any, given: dict[str, Any]) -> None:
+    compiled, in_python = run(path, GROUPED, **given), run(python_form(path), GROUPED, **given)
+    transfers = compiled.finished.state.transfers
+    assert is_asked_in_the_loop(compiled)
+    assert (transfers.num_hops[transfers.num_entries > 0] > 1).all()  # none is left to Python
+    assert not is_asked_in_the_loop(in_python)
+    assert outcome(compiled) == outcome(in_python)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +137,8 @@ def grouped(job: ddlsched.Job) -> ddlsched.Job:
     [
         (
             "leaf-spine:servers_per_leaf=2,spines=3",
-            grouped(JOBS[0]),
-            "about transfers of jobs that do not only all-reduce over all their workers",
+            grouped(JOBS[0], "halving-doubling"),
+            "about transfers that are no rings (all-gather by halving-doubling)",
         ),
         ("rail-optimised:nvlink_gbps=3600", JOBS[0], "about all transfers, as the inside of servers takes time"),
     ],

@@ -153,6 +153,25 @@ def test_the_league_table_has_paired_changes():
     assert table["over_strongest"].tolist() == pytest.approx([1.0, -0.5, -0.1])
 
 
+def test_who_leads_is_told_against_the_best_blind_one_and_the_best_that_knows_lengths():
+    """Worked by hand: ours 10 % above the best blind one on each seed, the best with lengths a fifth below ours."""
+    jct_s = {"FIFO, first-fit": [90, 180], "FIFO, HiveD": [20, 40], rivals.OURS: [22, 44], "SRTF, HiveD": [17.6, 35.2]}
+    jct_s |= {"Lucid": [1, 1], "QSSF, HiveD": [2, 2]}
+    seeds = pd.DataFrame([{"ground": "g", "policy": name, "1": a, "2": b} for name, (a, b) in jct_s.items()])
+    table = pd.DataFrame({"ground": "g", "policy": list(jct_s), "p99_jct_s": range(1, 7), "over_bound": 2.0})
+    (row,) = league.who_leads(seeds, table).to_dict("records")
+    assert (row["seeds"], row["blind"], row["lengths"]) == (2, "FIFO, HiveD", "SRTF, HiveD")
+    assert [row["change"], row["left"]] == pytest.approx([0.1, -0.2])
+    assert (row["p99_change"], row["bound"]) == (0.5, -0.5)
+    assert league.who_leads(seeds[seeds["policy"] != rivals.OURS], table).empty
+
+
+def test_the_committed_lead_is_that_of_the_committed_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["run.py", "--leads", "--out", str(tmp_path)])
+    assert run.main() == 0
+    assert (tmp_path / "tables" / "leads.csv").read_text() == (EXPECTED / "leads.csv").read_text()
+
+
 def test_the_strongest_rival_knows_no_more_and_shares_no_more():
     names = ("FIFO, HiveD", "History, HiveD", "SRTF, HiveD", "Lucid")
     jct_s = pd.DataFrame([dict(zip(names, (4.0, 3.0, 2.0, 1.0), strict=True))] * 2)

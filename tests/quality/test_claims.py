@@ -59,10 +59,22 @@ def shown_with_interval(claim: dict[str, str]) -> str:
     return claim["shown"] if claim["interval"] == "exact" else f"{claim['shown']} {claim['interval']}"
 
 
+def turned(shown: str) -> str:
+    """Return ``-9.0 [-9.5, -8.0]`` as ``9.0 [8.0, 9.5]``, what is taken off; an interval around 0 stays."""
+    if found := re.fullmatch(r"-([\d.]+) \[-([\d.]+), -([\d.]+)\]", shown):
+        shown = f"{found[1]} [{found[3]}, {found[2]}]"
+    return shown
+
+
 def looked_for(claim: dict[str, str]) -> re.Pattern[str]:
-    """Return what must not stand without the condition: the bare number, or one that others share with its interval."""
+    """Return what must not stand without the condition: the bare number, or one that others share with its interval.
+
+    It may also say what is taken off.
+    """
+    shown = shown_with_interval(claim)
     common = len(re.sub(r"\D", "", claim["shown"])) < 3
-    return re.compile(re.escape(shown_with_interval(claim))) if common else whole(claim["shown"], claim["interval"])
+    number = re.escape(shown) if common else whole(claim["shown"], claim["interval"]).pattern
+    return re.compile(f"{number}|(?<![\\d.,+-]){re.escape(turned(shown))}")
 
 
 def of_table(claim: dict[str, str]) -> str:
@@ -110,6 +122,13 @@ def test_a_bare_headline_is_found():
     table = "## Gains\n\n| a | -44.9 |\n"
     assert without_condition(table, number, "shared") == [table]
     assert not without_condition(table.replace("Gains", "Gains, shared GPUs"), number, "shared")
+
+
+def test_a_bare_headline_is_found_where_it_says_what_is_taken_off():
+    claim = {"shown": "-44.9", "interval": "[-45.9, -43.9]"}
+    for text in ("It takes 44.9 [43.9, 45.9] % off.", "It has -44.9 [-45.9, -43.9] %."):
+        assert without_condition(text, looked_for(claim), "shared") == [text]
+    assert not without_condition("It takes 44.9 [43.9, 46.9] % off.", looked_for(claim), "shared")
 
 
 def test_another_number_is_no_headline():
@@ -194,6 +213,72 @@ def test_a_headline_with_a_weak_baseline_or_a_wrong_fact_is_found():
     assert faults(right | {"knows": "lengths"}, table) == ["ours: knows is kinds", "cells, lengths beats cells"]
     assert faults(right | {"shares": "True"}, table) == ["ours: shares is False", "cells, sharing beats cells"]
     assert faults(right | {"baseline": "nobody"}, table) == ["'nobody' does not play on 'g'"]
+
+
+@pytest.mark.parametrize("headline", HEADLINES, ids=lambda row: f"{row['policy']} on {row['ground']}")
+def test_a_headline_is_told_with_its_ground_seeds_sharing_and_what_each_side_knows(headline):
+    text = (ROOT / headline["document"]).read_text(encoding="utf-8")
+    assert not untold(text, headline)
+
+
+def untold(text: str, headline: dict[str, str]) -> list[str]:
+    """Return what neither the paragraph or item of a headline says nor the paragraph that opens its section."""
+    number = re.compile(re.escape(shown_with_interval(headline)))
+    found = []
+    for section in re.split(r"(?m)^(?=#+ )", text):
+        opening, *rest = re.split(r"\n\s*\n|\n(?=- )", section.partition("\n")[2].strip())
+        for part in (part for part in (opening, *rest) if number.search(part) and not part.startswith("|")):
+            said = f"{opening}\n{part}".lower()
+            sharing = "shared" if headline["shares"] == "True" else "one job a gpu"
+            needs = [headline["ground"], sharing, "know"]
+            found += [need for need in needs if need.lower() not in said]
+            found += [] if re.search(rf"\b{headline['seeds']} (seeds|job sets)", said) else ["seeds"]
+    return found
+
+
+def test_a_headline_without_its_seeds_or_ground_is_found():
+    headline = {"ground": "g mix", "shown": "-9.0", "interval": "[-9.5, -8.0]", "seeds": "20", "shares": "False"}
+    text = "## Answer\n\nOne job a GPU; neither knows lengths.\n\n- G mix, 20 seeds: -9.0 [-9.5, -8.0] %.\n- Another.\n"
+    assert not untold(text, headline)
+    assert untold(text.replace("20 seeds", "6 seeds"), headline) == ["seeds"]
+    assert untold(text.replace("- G mix, 20 seeds: ", "- "), headline) == ["g mix", "seeds"]
+    assert untold(text.replace("One job a GPU; neither knows lengths", "As always"), headline) == [
+        "one job a gpu",
+        "know",
+    ]
+
+
+PRINTED = {
+    "1.94 [1.89, 1.99]", "5.4 [4.1, 6.7]", "66.2 [64.7, 67.7]", "1.3 [0.4, 2.2]",  # contention_64gpu
+    "6.8 [3.7, 10.0]",  # llm_cluster, whose table has the points with the other sign
+    "4.5 [3.5, 5.5]",  # fidelity
+    "0.30 [-0.09, 0.70]", "0.33 [0.00, 0.65]", "0.35 [-0.23, 0.94]",  # slurm_live
+    "1.15 [1.14, 1.16]",  # beyond_ada_srsf/optimality.py
+}  # fmt: skip
+"""Numbers that only the output of an experiment's command has, no committed table: those of claims stand apart."""
+
+
+def plain(number: str) -> str:
+    return turned(number).replace("+", "")
+
+
+TOLD = {plain(shown_with_interval(row)) for row in (*CLAIMS, *HEADLINES)} | PRINTED
+
+
+def strangers(text: str) -> list[str]:
+    """Return the numbers with intervals, outside of tables and comments, that no row of either file has."""
+    prose = "\n".join(line for line in re.sub(r"(?s)<!--.*?-->", "", text).splitlines() if not line.startswith("|"))
+    shown = re.findall(r"[+-]?[\d.]+ \[[+-]?[\d.]+, [+-]?[\d.]+\]", prose)
+    return [number for number in shown if plain(number) not in TOLD]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("experiments/*/README.md"))], ids=str)
+def test_no_number_with_an_interval_stands_beside_the_claims(page):
+    assert not strangers(page.read_text(encoding="utf-8"))
+
+
+def test_a_number_of_no_claim_is_found():
+    assert strangers("It has -44.9 [-45.9, -43.9] %, and -44.0 [-45.0, -43.0] %.") == ["-44.0 [-45.0, -43.0]"]
 
 
 def test_every_claim_of_the_league_is_a_headline():

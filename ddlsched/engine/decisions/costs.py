@@ -10,9 +10,10 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import PluginError, guarded, label
+from ddlsched.network.collectives import Rank
 from ddlsched.network.contention import ContentionModel, ring_bytes
 from ddlsched.network.topology import Network, RingLinks, flows_of_ring, ring_along
-from ddlsched.network.traffic import Pattern, Way
+from ddlsched.network.traffic import Pattern, Way, ring_of
 from ddlsched.network.tuple_traffic import SentByTuples, Tuples, TupleTraffic
 from ddlsched.units import ns_from_s, s_from_ns
 from ddlsched.workload.dag import CollectiveTask, IterationDag
@@ -113,6 +114,19 @@ class CommunicationCosts:
             return self.rings([dag.messages[place]], self.servers_of(gpus), way)[0]
         task, workers = collectives_of(dag, len(gpus))[place]
         return _one_by_one(self.sent(self.traffic(gpus, way), task, Tuples.of([workers])))[0]
+
+    def rings_of(self, dag: IterationDag, gpus: Sequence[int]) -> list[tuple[list[int], int]]:
+        """Return of each collective that is one ring over servers these, ascending, and its steps; of others none."""
+        if self.has_plain_rings(dag):
+            servers = sorted(self.servers_of(gpus))
+            return [(servers, 2 * (len(servers) - 1))] * len(dag.messages)
+        ranks, found = self._ranks(gpus), list[tuple[list[int], int]]()
+        for task, workers in collectives_of(dag, len(gpus)):
+            own = [Rank(*rank) for rank in ranks[list(workers)].tolist()]
+            message_bytes = task.message_bytes
+            ring = ring_of(self.network, task.kind, task.algorithm, own, message_bytes, self.wire_bytes)
+            found.append(([], 0) if ring is None else ([source.server for source, _, _ in ring.flows], ring.steps))
+        return found
 
     def has_plain_rings(self, dag: IterationDag) -> bool:
         """Return whether all collectives are rings over a job's servers, whose inside costs nothing."""

@@ -60,8 +60,7 @@ def route(s: State, number: int) -> bool:
         slowest_s = max(slowest_s, path.latency_s)
         for place in range(path.first_link, path.first_link + path.num_links):
             cross(s, number, s.path_links[place], 1.0)
-    steps = np.int64(2) * (transfer.num_hops - 1)
-    end_rerouting(s, number, (run.latency_s + steps * slowest_s) * 1e9)
+    end_rerouting(s, number, (run.latency_s + transfer.steps * slowest_s) * 1e9)
     return True
 
 

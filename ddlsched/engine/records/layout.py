@@ -138,8 +138,8 @@ _INTEGERS = {
         "parts_sent ends_part "
         # whether it has yet to get its paths, and the places that it has among the entries
         "unrouted entry_room "
-        # the hops of its ring, if the loop chooses their paths; 0 of them: Python does
-        "first_hop num_hops "
+        # the hops of its ring and its steps, if the loop chooses their paths; 0 hops: Python does
+        "first_hop num_hops steps "
         # how many of its entries are at links that are not covered, how many bind it, and which link does of those that
         # it has for itself, or -1
         "num_open num_binding own_link"

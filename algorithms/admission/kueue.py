@@ -28,7 +28,7 @@ __all__ = ["Kueue"]
 
 _STRATEGIES = ("both", "final-share", "initial-share")
 _NEVER = "quota: more than the queue may ever use"
-_NOBODY = ": nobody may be preempted for it"
+_NO_ROOM = "no unit of its level would have room, whoever may be preempted for it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,17 +311,19 @@ class KueueRun:
     def _tried(self, need: Need, tenants: TenantsView) -> _Entry:
         node = need.node
         height, more_above = _group_that_fits(need)
-        if need.fits():
+        fits = need.fits()
+        if fits and (tenants.room is None or self._search is None or tenants.room.suffices(need.job)):
             return _Entry(need, _FIT, height)
         if need.gpus > self._most_of(node, need.kind):
             return _Entry(need, _NO_FIT, 0, reason=_NEVER)
         rules = node.queue.preemption
         borrows = rules.borrow != "never" or (self._sharing and rules.reclaim != "never")
-        may_preempt = need.gpus <= node.own(need.kind).gpus or more_above or borrows
-        victims, above = self._victims(need, tenants) if may_preempt and self._is_hopeful(need) else ([], 0)
+        may_preempt = need.gpus <= node.own(need.kind).gpus or more_above or borrows or fits
+        victims, above = self._victims(need, tenants) if may_preempt and self._is_hopeful(need) else ([], -1)
         if not victims:
             mode = _NO_VICTIMS if may_preempt else _NO_FIT
-            return _Entry(need, mode, height, reason=borrowers_of(need, lacking_of(node.root.leaves(), need.kind)))
+            lacking = lacking_of(node.root.leaves(), need.kind)
+            return _Entry(need, mode, height, reason=_NO_ROOM if fits or above >= 0 else borrowers_of(need, lacking))
         within = any(victim.reason == WITHIN for victim in victims)
         return _Entry(need, _PREEMPT if within else _RECLAIM, above, victims)
 
@@ -334,7 +336,7 @@ class KueueRun:
             return self._search.victims(need, tenants)
         victims = fair_victims(need, tenants, self._fair)
         with _gone(victims, need.kind, tenants):
-            return victims, _group_that_fits(need)[0]
+            return victims, _group_that_fits(need)[0] if victims else -1
 
     def _processed(self, entries: dict[str, _Entry], tenants: TenantsView) -> Iterator[Admission | NotAdmitted]:
         """Yield what comes of a cycle's entries, each reckoned with those before it."""

@@ -20,6 +20,8 @@ _REASONS = (
     "reclaimed quota that it had borrowed",
     "lower priority, for a queue that borrows",
 )
+_NOBODY, _NOWHERE = np.zeros((0, 2), np.int64), np.zeros(0, np.int64)
+_NO_LEVEL = _NOWHERE, _NOWHERE, _NOWHERE, _NOBODY
 _RULES = {"never": 0, "lower-priority": 1, "lower-or-newer": 2, "any": 3}
 
 
@@ -43,15 +45,19 @@ class ClassicSearch:
     def victims(self, need: Need, tenants: TenantsView) -> tuple[list[Victim], int]:
         """Return who gives way to a job, as few as the order of candidates allows; none if it would not fit even so.
 
-        With them, how high the smallest group is that has what the job needs then. Who runs, and what is used, is what
-        the arrays have noted.
+        They leave room in a unit of the level that the job requires. With them, how high the smallest group is that has
+        what the job needs once its quota suffices, -1 if it never does. Who runs, and what is used, is as noted.
         """
         arrays, job, kind = self._arrays, need.job, need.kind
         asked = np.array([need.gpus, job.priority, job.arrival_ns, job.number, kind_code(kind), tenants.now_ns])
-        used = arrays.used(kind).copy()
-        tree = arrays.parents, used, arrays.amounts(kind)
-        found = _search(arrays.rows, arrays.counts, *tree, arrays.leaves[need.node], asked, self._rules[need.node])
-        height = _height(arrays.leaves[need.node], need.gpus, *tree, arrays.heights) if len(found) else 0
+        place, used, found = arrays.leaves[need.node], arrays.used(kind).copy(), _NOBODY
+        running, amounts = (arrays.rows, arrays.counts), arrays.amounts(kind)
+        tree = running, arrays.parents, amounts, place, asked, self._rules[need.node]
+        if not need.fits() and not len(found := _search(*tree, used, _NO_LEVEL)):
+            return [], -1
+        height = _height(place, need.gpus, arrays.parents, used, amounts, arrays.heights)
+        if (room := tenants.room) is not None and not room.suffices(job):
+            found = _search(*tree, arrays.used(kind).copy(), (*room.of(job), room.gpus, room.spans))
         holdings = tenants.holdings
         return [Victim(holdings[number].job, _REASONS[reason]) for number, reason in found.tolist()], height
 
@@ -138,9 +144,9 @@ def _sources(place, gpus, counts, used, amounts, parents):  # type: ignore[no-un
 
 
 @numba.njit(cache=True)
-def _search(rows, counts, parents, used, amounts, place, asked, rules):  # type: ignore[no-untyped-def]
+def _search(running, parents, amounts, place, asked, rules, used, level):  # type: ignore[no-untyped-def]
     """Return the victims' numbers and reasons; ``used`` is what is left once they are gone."""
-    none = len(parents) - 1
+    (rows, counts), none = running, len(parents) - 1
     commons, nearer = np.full(none + 1, none), np.zeros(none + 1, np.bool_)
     if rules[1]:
         commons, nearer = _sources(place, asked[0], counts, used, amounts, parents)
@@ -155,7 +161,7 @@ def _search(rows, counts, parents, used, amounts, place, asked, rules):  # type:
     for borrowing in (first, not first):
         if borrowing or not only_borrowing:
             left = used.copy()
-            found = _attempt(queues, left, place, asked, rules, borrowing)
+            found = _attempt(queues, left, place, asked, rules, borrowing, level)
             if len(found):
                 used[:] = left
                 return found
@@ -180,8 +186,10 @@ def _may_borrow_from(row, rules, asked):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _attempt(queues, used, place, asked, rules, borrowing):  # type: ignore[no-untyped-def]
+def _attempt(queues, used, place, asked, rules, borrowing, level):  # type: ignore[no-untyped-def]
     """Take candidates' GPUs until the job fits; then let those stay that need not go."""
+    room = level[1].copy()
+    enough = (room >= asked[0]).sum() if len(room) else 1
     rows, counts, parents, amounts, commons, nearer = queues
     none, gpus, fits = len(parents) - 1, asked[0], False
     taken = np.empty((counts.sum(), 3), np.int64)  # queue, row, reason
@@ -208,19 +216,36 @@ def _attempt(queues, used, place, asked, rules, borrowing):  # type: ignore[no-u
             taken[count] = best, at[best], reason
             count, at[best] = count + 1, at[best] + 1
             _count(best, row[3], -1, used, amounts, parents)
-            fits = _fits(place, gpus, borrowing, used, amounts, parents)
+            enough += _moved(row[2], 1, room, gpus, level)
+            fits = enough and _fits(place, gpus, borrowing, used, amounts, parents)
     victims = np.empty((count if fits else 0, 2), np.int64)
     kept = 0
     for number in range(count - 1 if fits else -1, -1, -1):
         leaf, row = taken[number, 0], rows[taken[number, 0], taken[number, 1]]
         if number < count - 1:
             _count(leaf, row[3], 1, used, amounts, parents)
-            if _fits(place, gpus, borrowing, used, amounts, parents):
+            enough += _moved(row[2], -1, room, gpus, level)
+            if enough and _fits(place, gpus, borrowing, used, amounts, parents):
                 continue
             _count(leaf, row[3], -1, used, amounts, parents)
+            enough += _moved(row[2], 1, room, gpus, level)
         victims[kept] = row[2], taken[number, 2]
         kept += 1
     return victims[:kept]
+
+
+@numba.njit(cache=True)
+def _moved(number, sign, room, needed, level):  # type: ignore[no-untyped-def]
+    """Count a job's GPUs as free, or no more; return how many units more have as many as are needed."""
+    units, _, gpus, spans = level
+    change = 0
+    if len(room):
+        for at in range(spans[number, 0], spans[number, 1]):
+            unit = units[gpus[at]]
+            change -= room[unit] >= needed
+            room[unit] += sign
+            change += room[unit] >= needed
+    return change
 
 
 @numba.njit(cache=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from functools import cache
-from itertools import chain
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -15,6 +13,7 @@ from ddlsched.engine.outcome import Refused
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
 from ddlsched.policies.cluster_view import looked_up_once
+from ddlsched.policies.level_room import LevelRoom
 from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.tenants_view import (
     Admission,
@@ -25,8 +24,7 @@ from ddlsched.policies.tenants_view import (
     Size,
     TenantsView,
 )
-from ddlsched.policies.views import ClusterView, JobView
-from ddlsched.workload.levels import whole_levels
+from ddlsched.policies.views import ClusterView
 
 __all__ = ["TenantRounds"]
 
@@ -75,9 +73,7 @@ class TenantRounds:
         self._gpus_of_kind: dict[str, np.ndarray] = {}
         self._reasons: dict[int, str] = {}
         self._freed, self._num_there, self._started = 0, 0, False
-        self._unit_of = cache(placing.view().units)
-        self._room: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
-        """How many eligible GPUs each unit of a level has, and the most; by it and the memory that must be free."""
+        self._room = LevelRoom(placing.view(), len(state.workload))
         self._next_capacity_ns = -1  # not looked at yet
         self._no_place: set[tuple[Size, str]] = set()
         self.refused: list[Refused] = []
@@ -148,7 +144,7 @@ class TenantRounds:
 
     def _view(self) -> TenantsView:
         jobs = self._pending, self._holdings, self._by_queue
-        return TenantsView(self._tenants, self._quotas, *jobs, self._state.now_ns, self._freed)
+        return TenantsView(self._tenants, self._quotas, *jobs, self._state.now_ns, self._freed, self._room)
 
     def _carry_out(self) -> list[int]:
         """Carry out the policy's answers; return who stopped, by number."""
@@ -174,7 +170,7 @@ class TenantRounds:
         size, victims = self._pending.size(answer.job.number), [victim.job for victim in answer.victims]
         if not victims and (size, answer.kind) in self._no_place:
             return None
-        enough = self._have_room(answer.job, size, victims, cluster)
+        enough = self._room.suffices(answer.job, victims)
         if enough and victims:
             cluster = cluster.without(victims)
         if enough and answer.kind != ANY_KIND:
@@ -184,24 +180,6 @@ class TenantRounds:
         if gpus is None and not victims:
             self._no_place.add((size, answer.kind))
         return gpus
-
-    def _have_room(self, job: JobView, size: Size, victims: Sequence[JobView], cluster: ClusterView) -> bool:
-        """Return whether some unit of each level that a job requires has enough GPUs, with those of victims.
-
-        Otherwise no placement has a place for it, which need not be asked.
-        """
-        num_gpus, memory_bytes, required_levels = size[:3]
-        for level in whole_levels(required_levels):
-            units = self._unit_of(level)
-            if (level, memory_bytes) not in self._room:
-                room = np.bincount(units[cluster.eligible(job)], minlength=int(units.max()) + 1)
-                self._room[level, memory_bytes] = room, room.max().item()
-            room, most = self._room[level, memory_bytes]
-            if most < num_gpus:
-                freed = np.fromiter(chain.from_iterable(victim.gpus for victim in victims), np.int64)
-                if (room + np.bincount(units[freed], minlength=len(room))).max() < num_gpus:
-                    return False
-        return True
 
     def _of_kind(self, kind: str) -> np.ndarray:
         """Return the GPUs of a kind."""
@@ -226,7 +204,7 @@ class TenantRounds:
         self._quotas[queue].add(answer.kind, holding.num_gpus)
         self._policies.check_quotas(self._quotas[queue], answer, self._state.now_s)
         self._placing.put(number, gpus)
-        self._room.clear()
+        self._room.note(number, gpus)
         self._started = True
         return [victim.job.number for victim in answer.victims]
 

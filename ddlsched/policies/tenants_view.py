@@ -12,6 +12,7 @@ import numpy as np
 from ddlsched.cluster.tenants import ANY_KIND, Tenants
 from ddlsched.policies.cluster_view import ClusterView
 from ddlsched.policies.job_view import JobView
+from ddlsched.policies.level_room import LevelRoom
 from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.view_parts import GpuId, View, text_code, view
 from ddlsched.units import s_from_ns
@@ -253,6 +254,8 @@ class TenantsView(View):
     """Simulated time, nanoseconds."""
     freed: int
     """Goes up whenever there may be more room than before: while it stays the same, who was refused is again."""
+    room: LevelRoom | None = None
+    """What room the units of levels have, in a run."""
 
     @property
     def now_s(self) -> float:

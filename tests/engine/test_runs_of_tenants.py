@@ -59,6 +59,32 @@ def test_who_finds_no_rack_holds_nobody_back_that_needs_none(placement: str) -> 
     assert result["start_s"].tolist() == [0.0, 0.0, 30.0, 2.0]
 
 
+RACK = {"required_levels": "rack", "priority": 1}
+FOR_ROOM = {
+    "of two servers of b's jobs one is emptied: b4 stays, though it started last": (
+        {"reclaim": "any"},
+        [("b1", "b", 2, 0), ("b2", "b", 3, 1), ("b3", "b", 1, 2), ("b4", "b", 2, 3), ("a1", "a", 4, 4)],
+        [0, 1, 1, 0, 0],
+    ),
+    "its quota would do, but GPUs are free on two servers": (
+        {"within_queue": "lower-priority"},
+        [("a0", "a", 1, 0), ("b1", "b", 2, 1), ("b2", "b", 3, 2), ("a1", "a", 2, 4)],
+        [1, 0, 0, 0],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOR_ROOM)
+def test_victims_leave_room_in_the_level_that_a_job_requires(case: str) -> None:
+    rules, told, restarts = FOR_ROOM[case]
+    racks = replace(CLUSTER, topology=LeafSpine(servers_per_leaf=1))
+    jobs = [job(*each, **(RACK if each[0] == "a1" else {})) for each in told]
+    policies = {"placement": "kueue-topology", "admission": "kueue"}
+    result = run(Workload.of(jobs), racks, queues=tenants(**rules), **policies).jobs
+    assert result["restarts"].tolist() == restarts
+    assert result["start_s"].tolist()[-1] == 4.0
+
+
 @pytest.mark.parametrize(("recovery", "again_s"), [("wait", 20.0), ("wait:patience_s=4", 14.0)])
 def test_a_job_that_waits_for_its_server_keeps_its_quota(recovery: str, again_s: float) -> None:
     """From 10 to 20 s b1 has no server; a2, which could run on the third one, has no quota until a1 gives its."""

@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any, cast
 
-from numba.extending import overload, overload_attribute, overload_method, register_jitable
-
 from ddlsched.engine.loop.tasks import mix
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
+from ddlsched.engine.native.machine_code import overload, overload_attribute, overload_method, register_jitable
 from ddlsched.engine.native.number_kinds import text_of, typed
 from ddlsched.engine.native.operators import add, divide_wholes, multiply
 from ddlsched.engine.native.view_types import (

@@ -218,7 +218,7 @@ def _foundry(row: Row) -> PublishedRun:
         global_batch=batch,
         zero=_SHARDINGS.get(row["sharding"].lower(), 3),
         overlap=True,
-        recompute=_recompute(row["recompute"]),  # type: ignore[arg-type]
+        recompute=_recompute(row["recompute"]),
     )
     return PublishedRun(
         row=row,
@@ -323,7 +323,7 @@ def _titan(row: Row) -> PublishedRun:
         zero=(1 if stages > 1 else 3) if sharded > 1 else 0,
         shards=sharded,
         overlap=True,
-        recompute={"selective": "alternate"}.get(recompute, recompute),  # type: ignore[arg-type]
+        recompute={"selective": "alternate"}.get(recompute, recompute),
         widths=Widths(logit=14, gradient=4, gathered=1 if precision == "fp8" else 2, whole_inputs=True, kept_logit=4),
     )
     compiled = "" if row["compiled"].lower() in ("yes", "true", "1") else "-eager"

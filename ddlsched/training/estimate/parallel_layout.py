@@ -40,7 +40,7 @@ class Parallelism(Degrees):
         for kind in {self.recompute} if isinstance(self.recompute, str) else set(np.unique(self.recompute).tolist()):
             if kind not in RECOMPUTE:
                 raise InputError(f"recompute is {kind!r}; expected one of {', '.join(RECOMPUTE)}")
-        for name in _DEGREES:
+        for name in (*_DEGREES, "shards", "zero"):
             if np.any(np.asarray(getattr(self, name)) > MOST):
                 raise InputError(f"{name} is {getattr(self, name)}; expected at most {MOST:,}")
 

@@ -80,26 +80,6 @@ def in_order(s: State, count: int) -> int:
 
 
 @njit
-def start_together(s: State, count: int) -> bool:
-    """Start all of ``items``, if the policy admits each of them even when all others have started; return whether."""
-    run, number = s.run[0], 0
-    for place in range(count):
-        count_crossings(s, s.transfers[s.items[place]], 1)
-    start = True
-    for place in range(count):
-        if start:
-            number = s.items[place]
-            count_once(s, s.transfers[number], -1)
-            start = call_address(run.communication_address, s, number, ZERO, run.communication_fields) == 1
-            count_once(s, s.transfers[number], 1)
-    for place in range(count):
-        count_crossings(s, s.transfers[s.items[place]], -1)
-    for place in range(count if start else 0):
-        start_transfer(s, s.items[place])
-    return start
-
-
-@njit
 def keep_admissible(s: State, count: int) -> int:
     """Drop from ``items`` what is refused as it is; return how many are left.
 
@@ -138,28 +118,37 @@ def sort_transfers(s: State, count: int) -> None:
 
 
 @njit
-def all_start(s: State, count: int) -> bool:
-    """Whether no transfer in ``items`` is kept from starting by one that starts before it.
+def all_admitted(s: State, count: int) -> bool:
+    """Whether the policy admits each transfer in ``items`` even if all others have started.
 
-    Then it does not matter in which order transfers are asked of which some stand for others. If it may matter, all are
-    to be asked again, once nobody stands for others. What a policy refuses does not depend on who asks, but on how many
-    there are on a transfer's fullest link: it is asked as if all others had started.
+    Then it does so in whatever order they are asked, as no start takes back a refusal.
     """
-    run = s.run[0]
-    folded, start = False, True
+    run, admitted = s.run[0], True
     for place in range(count):
-        folded = folded or s.jobs[s.transfers[s.items[place]].job].folded == 1
         count_crossings(s, s.transfers[s.items[place]], 1)
-    for place in range(count):
-        if folded and start:
+    for place in range(count if count > 1 or s.transfers[s.items[0]].others > 0 else ZERO):
+        if admitted:
             number = s.items[place]
             count_once(s, s.transfers[number], -1)
-            start = (count == 1 and s.transfers[number].others == 0) or not refuses(s, number)
+            admitted = call_address(run.communication_address, s, number, ZERO, run.communication_fields) == 1
             count_once(s, s.transfers[number], 1)
     for place in range(count):
         count_crossings(s, s.transfers[s.items[place]], -1)
-    if start or run.failed_door >= 0:
-        return True
+    return admitted
+
+
+@njit
+def order_matters(s: State, count: int) -> bool:
+    """Whether a transfer in ``items`` may be kept from starting by one that starts before it, and some are folded.
+
+    If it may, all are to be asked again, once nobody stands for others. What a policy refuses does not depend on who
+    asks, but on how many there are on a transfer's fullest link: it is asked as if all others had started.
+    """
+    run, folded = s.run[0], False
+    for place in range(count):
+        folded = folded or s.jobs[s.transfers[s.items[place]].job].folded == 1
+    if not folded or all_admitted(s, count):
+        return False
     run.doubt = 1
     for place in range(count):
         transfer = s.transfers[s.items[place]]
@@ -167,7 +156,7 @@ def all_start(s: State, count: int) -> bool:
             transfer.fresh = 1
             s.fresh[run.num_fresh] = s.items[place]
             run.num_fresh += 1
-    return False
+    return True
 
 
 @njit
@@ -193,14 +182,16 @@ def admit_transfers(s: State) -> None:
     """Ask a compiled ``admit``."""
     run = s.run[0]
     count = gather_candidates(s) if run.refusal_lasts == 1 else gather_transfers(s)
-    if run.refusal_lasts == 1 and run.num_folded > 0 and start_together(s, count):
-        count = ZERO
-    if run.refusal_lasts == 1:
+    together = run.num_folded > 0 and count > 1 and all_admitted(s, count)
+    if run.refusal_lasts == 1 and not together:
         count = in_order(s, count)
-    if run.num_folded > 0 and not all_start(s, count):
+    if run.num_folded > 0 and not together and order_matters(s, count):
         return
     for place in range(count):
         number = s.items[place]
+        if together:
+            start_transfer(s, number)
+            continue
         if stays_refused(s, s.transfers[number]):
             continue
         door, address, fields = Door.COMMUNICATION.value, run.communication_address, run.communication_fields

@@ -216,7 +216,7 @@ def leap_transfer(s: State, job: Records, number: int, iterations: int, leap_ns:
 
 @njit
 def leap_worker(s: State, job: Records, number: int, task: int, iterations: int, leap_ns: int) -> int:
-    """Let a worker go on; return where the next one's tasks begin, which in a job of groups follow those of this one."""
+    """Let a worker go on; return where the next one's tasks begin, which in a job of groups come after its own."""
     run = s.run[0]
     worker = s.workers[number]
     g = s.gpus[worker.gpu]

@@ -17,8 +17,7 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.tenants_file import tenants_of
 from ddlsched.engine.driver import run_simulation
 from ddlsched.engine.outcome import CountedSpan, Window
-from ddlsched.engine.run_options import RunOptions
-from ddlsched.engine.settings import RunSettings
+from ddlsched.engine.run_options import RunOptions, RunSettings
 from ddlsched.errors import InputError, guarded, label, says_unknown_arguments
 from ddlsched.network.contention import MAX_CONSTANT_S
 from ddlsched.options import filled, keywords_of

@@ -18,6 +18,8 @@ __all__ = ["NEVER", "ConservativeBackfill", "FreeProfile"]
 
 NEVER = np.int64(2**63 - 1)
 _DIGITS = 63
+_part = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Compiles what only compiled code calls."""
 
 
 class FreeProfile:
@@ -42,7 +44,7 @@ class FreeProfile:
         """
         self._make_room(2 * len(num_gpus))
         starts_ns = np.empty(len(num_gpus), np.int64)
-        self._length = _fill(self._times_ns, self._free, self._length, num_gpus, run_ns, starts_ns)
+        self._length = _fill(self._times_ns, self._free, self._length, num_gpus, run_ns, np.unique(num_gpus), starts_ns)
         return starts_ns
 
     def go_on(self, now_ns: int) -> None:
@@ -56,9 +58,8 @@ class FreeProfile:
 
 
 @numba.njit(cache=True)
-def _fill(times_ns, free, length, num_gpus, run_ns, starts_ns):  # type: ignore[no-untyped-def]
+def _fill(times_ns, free, length, num_gpus, run_ns, sizes, starts_ns):  # type: ignore[no-untyped-def]
     """``free[i]`` GPUs are free from ``times_ns[i]`` to the next of ``length`` times, the last for ever."""
-    sizes = np.unique(num_gpus)
     latest_ns = np.zeros((len(sizes), _DIGITS + 1), np.int64)
     for job in range(len(num_gpus)):
         begin = np.searchsorted(times_ns[:length], _too_early(sizes, latest_ns, num_gpus[job], run_ns[job]))
@@ -74,7 +75,7 @@ def _fill(times_ns, free, length, num_gpus, run_ns, starts_ns):  # type: ignore[
     return length
 
 
-@numba.njit(cache=True)
+@_part
 def _earliest(times_ns, free, begin, length, num_gpus, run_ns):  # type: ignore[no-untyped-def]
     """Return the place of the first time from which so many GPUs are free for so long, from ``begin`` on, or -1."""
     first = -1
@@ -93,7 +94,7 @@ def _earliest(times_ns, free, begin, length, num_gpus, run_ns):  # type: ignore[
 # ``sizes``) and by the binary digits of how long a job runs.
 
 
-@numba.njit(cache=True)
+@_part
 def _digits(run_ns):  # type: ignore[no-untyped-def]
     """Return how many binary digits a time has."""
     count = 0
@@ -103,7 +104,7 @@ def _digits(run_ns):  # type: ignore[no-untyped-def]
     return count
 
 
-@numba.njit(cache=True)
+@_part
 def _too_early(sizes, latest_ns, num_gpus, run_ns):  # type: ignore[no-untyped-def]
     """Return a time before which a job does not fit."""
     digits, latest = _digits(run_ns), 0
@@ -114,7 +115,7 @@ def _too_early(sizes, latest_ns, num_gpus, run_ns):  # type: ignore[no-untyped-d
     return latest
 
 
-@numba.njit(cache=True)
+@_part
 def _note(sizes, latest_ns, num_gpus, run_ns, time_ns):  # type: ignore[no-untyped-def]
     """Note that a job did not fit before a time, for jobs that run for a binary digit longer or more."""
     row = np.searchsorted(sizes, num_gpus)
@@ -122,7 +123,7 @@ def _note(sizes, latest_ns, num_gpus, run_ns, time_ns):  # type: ignore[no-untyp
         latest_ns[row, digits] = max(latest_ns[row, digits], time_ns)
 
 
-@numba.njit(cache=True)
+@_part
 def _split(times_ns, free, length, time_ns):  # type: ignore[no-untyped-def]
     """Return the place of a time, which is put in if it is not there, and the new length."""
     place = np.searchsorted(times_ns[:length], time_ns)

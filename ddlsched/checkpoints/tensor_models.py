@@ -65,6 +65,8 @@ class StoredTransformer:
         for name in ("num_layers", "hidden", "heads", "vocabulary"):
             if not is_whole(getattr(self, name), 1):
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected a whole number from 1")
+        if self.num_layers > 9999:  # Names of tensors are read with four digits of the layer.
+            raise InputError(f"num_layers is {self.num_layers}; expected at most 9,999")
         if self.hidden % self.heads:
             raise InputError(
                 f"hidden {self.hidden} does not divide by heads {self.heads}; expected heads of equal size"

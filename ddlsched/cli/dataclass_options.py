@@ -135,7 +135,7 @@ class Panel:
     only_given
         Whether defaults are left to whom the values are passed on to, and only shown.
     metavars, shown
-        What help calls a value, and a default, in place of what the fields say.
+        What help calls a value, and a default, in place of what the fields say; that default is passed on by nobody.
     """
 
     title: str | None = None
@@ -228,7 +228,8 @@ def _of_dataclass(kind: Any) -> Iterator[_Field]:
     for field in dataclasses.fields(kind):
         about = field.metadata.get("about") or Option(field.default)
         text = field.metadata.get("help") or _for_help(texts.get(field.name, ""))
-        yield _Field(name=field.name, hint=hints[field.name], help=text, about=about)
+        hint = type(field.default) if hints[field.name] is Any else hints[field.name]
+        yield _Field(name=field.name, hint=hint, help=text, about=about)
 
 
 def _of_typed_dict(kind: Any) -> Iterator[_Field]:
@@ -250,7 +251,8 @@ def _group(hint: Any) -> tuple[type, Panel] | None:
 def _parameter(field: _Field, panel: Panel) -> inspect.Parameter:
     """Return what typer reads of an option."""
     about, plain, several = field.about, _plain(field.hint), field.name in panel.several
-    default = None if several or panel.only_given else _default(about.default)
+    is_left = several or panel.only_given or field.name in panel.shown
+    default = None if is_left else _default(about.default)
     shown = panel.shown.get(
         field.name, about.shown or (_text(about.default) if default is None and plain is not bool else None)
     )

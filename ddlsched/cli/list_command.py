@@ -2,19 +2,96 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
+import re
 import textwrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from ddlsched.cli.reporting import emit
 from ddlsched.errors import UnknownNameError, did_you_mean
+from ddlsched.plugins.names import Kind, made_by, resolve_bundle
+from ddlsched.ranges import choices_of, range_of, unit_of
 
 if TYPE_CHECKING:
     from ddlsched.plugins.names import Kind
 
-__all__ = ["list_plugins"]
+__all__ = ["Description", "ParameterDescription", "description_of", "list_plugins"]
+
+_ENTRY = re.compile(r"^(\w+(?:, \w+)*)(?: : .*)?\n((?: {4}.*\n?)+)", flags=re.MULTILINE)
+
+
+class ParameterDescription(NamedTuple):
+    """A parameter: its name, its default as a text ("" if it has none), what it may be, and what it means."""
+
+    name: str
+    default: str
+    expected: str
+    meaning: str
+
+
+class Description(NamedTuple):
+    """What a plug-in is, in a sentence, and its parameters."""
+
+    summary: str
+    parameters: tuple[ParameterDescription, ...]
+
+
+def description_of(kind: Kind, name: str) -> Description:
+    """Return what a registered plug-in says of itself; it is imported.
+
+    Raises
+    ------
+    UnknownNameError, PluginError
+        No such name, or it cannot be imported.
+    """
+    if kind == "bundle":
+        parts = " + ".join(f"{part} {given}" for part, given in resolve_bundle(name).items())
+        return Description(parts, ())
+    made, known = made_by(kind, name)
+    meanings = _meanings(made)
+    fields = {field.name: field for field in dataclasses.fields(made)} if dataclasses.is_dataclass(made) else {}
+    told = (
+        ParameterDescription(each.name, _default(each), _expected(each, fields), meanings.get(each.name, ""))
+        for each in known.values()
+    )
+    return Description(_plain((inspect.getdoc(made) or "").partition("\n")[0]), tuple(told))
+
+
+def _meanings(made: Any) -> dict[str, str]:
+    """Return what docstrings say of each parameter: the class's own before those of its bases."""
+    found: dict[str, str] = {}
+    for each in reversed(made.__mro__ if inspect.isclass(made) else (made,)):
+        for names, lines in _ENTRY.findall(inspect.cleandoc(each.__doc__ or "") + "\n"):
+            found |= dict.fromkeys(names.split(", "), _plain(" ".join(lines.split())))
+    return found
+
+
+def _plain(text: str) -> str:
+    """Return a text without the marks of its markup."""
+    return re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"\1", text).replace("``", "")
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    return "" if parameter.default is parameter.empty else str(parameter.default).lower() or '""'
+
+
+def _expected(parameter: inspect.Parameter, fields: dict[str, dataclasses.Field[Any]]) -> str:
+    field = fields.get(parameter.name)
+    if field is not None and (bounds := range_of(field)):
+        return bounds.said(parameter.name)
+    if field is not None and (choices := choices_of(field)):
+        return " or ".join(str(choice).lower() for choice in choices)
+    kinds = {"int": "a whole number", "bool": "true or false", "float": unit_of(parameter.name), "str": "a text"}
+    said = (
+        parameter.annotation
+        if isinstance(parameter.annotation, str)
+        else inspect.formatannotation(parameter.annotation)
+    )
+    return next((text for kind, text in kinds.items() if kind in re.findall(r"\w+", said)), "a value")
 
 
 def list_plugins(
@@ -54,7 +131,7 @@ def list_plugins(
 
 
 def _described(kind: Kind, name: str, as_json: bool) -> str:
-    from ddlsched.plugins.descriptions import description_of
+    from ddlsched.cli.list_command import description_of
 
     said = description_of(kind, name)
     if as_json:

@@ -170,9 +170,11 @@ class Settings(_Model):
         return self
 
     @model_validator(mode="after")
-    def _reference_with_throughputs(self) -> Settings:
+    def _given_together(self) -> Settings:
         if self.reference_kind is not None and self.throughputs is None:
             raise InputError("reference_kind is given; expected throughputs as well")
+        if any(each.admission for each in self.policies) and getattr(self.options, "queues", None) is None:
+            raise InputError("admission is given; expected queues as well, the tenants that it decides about")
         return self
 
     @field_validator("workloads", "servers", "server_table", "topology", "contention")

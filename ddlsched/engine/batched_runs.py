@@ -12,8 +12,8 @@ from ddlsched.engine.driver import RunParts
 from ddlsched.engine.loop.batch.runs import placing_address
 from ddlsched.engine.loop.batch.starts import StartTables
 from ddlsched.engine.records.layout import State
+from ddlsched.engine.run_options import RunSettings
 from ddlsched.engine.run_state import RunState
-from ddlsched.engine.settings import RunSettings
 from ddlsched.errors import InputError, PluginError
 from ddlsched.network.topology import Network
 from ddlsched.policies.doors import Allocation

@@ -33,10 +33,10 @@ from ddlsched.engine.records.field_values import NEVER, Communication, Contentio
 from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.routes import HopTables, Routes, beyond_plain_rings, refuse_what_nobody_sends
+from ddlsched.engine.run_options import RunSettings
 from ddlsched.engine.run_progress import ProgressTeller
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.server_outages import ServerOutages, Standstill
-from ddlsched.engine.settings import RunSettings
 from ddlsched.engine.state_transfers import StateTransfers
 from ddlsched.engine.stops_and_moves import StopsAndMoves
 from ddlsched.engine.tenant_rounds import TenantRounds

@@ -1,20 +1,215 @@
-"""Gives elastic jobs what the allocation policy decides: stops, resizes, starts and drops them."""
+"""What elastic jobs hold, and what the allocation policy decides of them: stops, resizes, starts and drops."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from ddlsched.cluster.packing import free_by_server, take_nearest
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
-from ddlsched.engine.elastic_holdings import ElasticJobs, GpuHolding, SizeChange, choose_gpus, rescale_of
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.from_python import stop_job
 from ddlsched.engine.records.field_values import JobState
+from ddlsched.engine.records.layout import Columns
 from ddlsched.engine.run_state import RunState
 from ddlsched.policies.doors import DROP, Allocation, Drop
-from ddlsched.policies.elastic_views import CapacityView
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.views import GpuId
+from ddlsched.units import s_from_ns
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Workload
 from ddlsched.workload.rescale import Rescale
 
-__all__ = ["Rescaling"]
+__all__ = ["ElasticJobs", "GpuHolding", "Rescaling", "SizeChange", "choose_gpus"]
+
+
+@dataclass
+class GpuHolding:
+    """An elastic job and what it holds.
+
+    ``had`` are the GPUs of before this instant; ``gpus`` those left of them. ``hold_until_ns`` is when an earlier
+    change ends, and ``samples_lost`` what a loss of servers at this instant cost. ``queued_view`` is
+    what a policy sees of a job that waits, kept since most jobs wait most of the time.
+    """
+
+    job: ElasticJob
+    number: int
+    had: tuple[GpuId, ...] = ()
+    gpus: tuple[GpuId, ...] = ()
+    batch: int = 0
+    hold_until_ns: int = -1
+    started_ns: int = -1
+    samples_lost: int = 0
+    compute_ns: dict[tuple[int, int], int] = field(default_factory=dict)
+    queued_view: ElasticJobView | None = None
+
+    def compute_ns_at(self, num_gpus: int, batch: int) -> int:
+        """Return the compute time of an iteration; the curve is asked once for each size."""
+        if (num_gpus, batch) not in self.compute_ns:
+            self.compute_ns[num_gpus, batch] = self.job.compute_ns_at(num_gpus, batch)
+        return self.compute_ns[num_gpus, batch]
+
+
+class SizeChange(NamedTuple):
+    """What a job has from now on: so many GPUs (0: none, ``gpus`` says which if the policy does), so large a batch."""
+
+    holding: GpuHolding
+    num_gpus: int
+    batch: int
+    gpus: tuple[GpuId, ...] | None
+
+
+class ElasticJobs:
+    """Those that have arrived and are neither finished nor dropped, in the order of arrival."""
+
+    def __init__(self, workload: Workload, columns: Columns) -> None:
+        self._columns = columns
+        jobs = [(job.arrival_ns, n, job) for n, job in enumerate(workload) if isinstance(job, ElasticJob)]
+        self._all = [GpuHolding(job, number) for _, number, job in sorted(jobs, key=lambda job: job[:2])][::-1]
+        self._to_come = [*self._all]
+        self.there: dict[int, GpuHolding] = {}
+        """By number."""
+        self._num_jobs = self._seen_left = len(workload)
+
+    @property
+    def all_jobs(self) -> list[ElasticJob]:
+        """All of the run, in no order."""
+        return [holding.job for holding in self._all]
+
+    def __bool__(self) -> bool:
+        return bool(self.there or self._to_come)
+
+    def begin_again(self) -> None:
+        """Put all back to before the first arrival."""
+        self._to_come = [GpuHolding(held.job, held.number, compute_ns=held.compute_ns) for held in self._all]
+        self.there, self._seen_left = {}, self._num_jobs
+
+    def take_in(self, now_ns: int, finished: int, num_jobs_left: int) -> None:
+        """Take in the arrivals until now and let those go whose state is ``finished``."""
+        state = self._columns.state
+        if num_jobs_left != self._seen_left:
+            self.there = {n: holding for n, holding in self.there.items() if state.item(n) != finished}
+            self._seen_left = num_jobs_left
+        while self._to_come and self._to_come[-1].job.arrival_ns <= now_ns:
+            holding = self._to_come.pop()
+            self.there[holding.number] = holding
+
+    def samples_left(self, number: int, now_ns: int) -> int:
+        """Return the samples of iterations that have not ended."""
+        columns = self._columns
+        ended = columns.start_iterations_left.item(number) - columns.iterations_left.item(number)
+        if columns.dormant.item(number):
+            ended += (now_ns - columns.dormant_since_ns.item(number)) // columns.period_ns.item(number)
+        samples: int = columns.samples_left.item(number) - ended * columns.batch.item(number)
+        return max(samples, 0)
+
+    def views(self, now_ns: int) -> list[ElasticJobView]:
+        """Return what a policy sees of them."""
+        return [holding.queued_view or self._view(holding, now_ns) for holding in self.there.values()]
+
+    def _view(self, holding: GpuHolding, now_ns: int) -> ElasticJobView:
+        view = ElasticJobView(
+            job=holding.job,
+            number=holding.number,
+            samples_left=self.samples_left(holding.number, now_ns),
+            gpus=holding.gpus,
+            batch=holding.batch,
+            lost_gpus=len(holding.had) - len(holding.gpus),
+            rescaling_left_s=s_from_ns(max(holding.hold_until_ns - now_ns, 0)) if holding.gpus else 0.0,
+            start_s=s_from_ns(holding.started_ns) if holding.started_ns >= 0 else None,
+        )
+        if not holding.had:
+            holding.queued_view = view
+        return view
+
+    def lose(self, stopped: Iterable[int], gone: frozenset[GpuId]) -> None:
+        """Note that jobs were stopped because some of their GPUs are gone."""
+        lost_samples = self._columns.lost_samples
+        for number in stopped:
+            if holding := self.there.get(number):
+                holding.gpus = tuple(gpu for gpu in holding.gpus if gpu not in gone)
+                holding.samples_lost += lost_samples.item(number)
+                lost_samples[number] = 0
+
+    def changes(self, answer: Mapping[str, Allocation | Drop]) -> list[SizeChange]:
+        """Return what an answer changes."""
+        changes = []
+        for holding in self.there.values():
+            given = answer.get(holding.job.job_id)
+            if not isinstance(given, Allocation):
+                if holding.had:
+                    changes.append(SizeChange(holding, 0, holding.batch, None))
+                continue
+            batch = holding.job.largest_batch(given.num_gpus) if given.batch is None else int(given.batch)
+            gpus = None if given.gpus is None else tuple(sorted(int(gpu) for gpu in given.gpus))
+            same = holding.had == holding.gpus if gpus is None else holding.had == gpus
+            if not same or len(holding.had) != given.num_gpus or holding.batch != batch:
+                changes.append(SizeChange(holding, int(given.num_gpus), batch, gpus))
+        return changes
+
+
+def rescale_of(change: SizeChange, gpus: tuple[GpuId, ...], num_servers: int, now_ns: int) -> Rescale:
+    """Return a change as a model of its cost sees it."""
+    holding = change.holding
+    had = set(holding.had)
+    return Rescale(
+        job_id=holding.job.job_id,
+        time_s=s_from_ns(now_ns),
+        from_gpus=len(had),
+        to_gpus=len(gpus),
+        from_batch=holding.batch,
+        to_batch=change.batch,
+        lost_gpus=len(had) - len(holding.gpus),
+        added_gpus=len(set(gpus) - had),
+        removed_gpus=len(had.difference(gpus)),
+        to_servers=num_servers,
+        is_first=holding.started_ns < 0,
+        pending_s=s_from_ns(max(holding.hold_until_ns - now_ns, 0)) if had else 0.0,
+        lost_samples=holding.samples_lost,
+    )
+
+
+def choose_gpus(
+    changes: Sequence[SizeChange], free: Iterable[GpuId], server_of: Callable[[GpuId], int]
+) -> dict[int, tuple[GpuId, ...]]:
+    """Return each changed job's GPUs, by its number, ascending.
+
+    Those that a policy names come first. A job that shrinks keeps its GPUs on the servers on which it has the most
+    (ties: lower GPUs). Then jobs that grow, the one that grows most first, add free GPUs
+    (:func:`~ddlsched.cluster.packing.take_nearest`).
+
+    Parameters
+    ----------
+    changes
+        Of jobs that have more than 0 GPUs from now on.
+    free
+        GPUs that are free once these jobs have left theirs.
+    server_of
+        Server of each GPU.
+    """
+    chosen = {change.holding.number: change.gpus for change in changes if change.gpus is not None}
+    taken = {gpu for gpus in chosen.values() for gpu in gpus}
+    rest = [change for change in changes if change.gpus is None]
+    kept = {}
+    for change in rest:
+        held = [gpu for gpu in change.holding.gpus if gpu not in taken]
+        kept[change.holding.number] = _keep(held, change.num_gpus, server_of)
+        taken.update(kept[change.holding.number])
+    pool = free_by_server([gpu for gpu in free if gpu not in taken], server_of)
+    for change in sorted(rest, key=lambda c: (len(kept[c.holding.number]) - c.num_gpus, c.holding.number)):
+        mine = kept[change.holding.number]
+        added = take_nearest(pool, change.num_gpus - len(mine), mine, server_of)
+        chosen[change.holding.number] = tuple(sorted(mine + added))
+    return chosen
+
+
+def _keep(held: list[GpuId], count: int, server_of: Callable[[GpuId], int]) -> list[GpuId]:
+    if count >= len(held):
+        return held
+    on_server = Counter(server_of(gpu) for gpu in held)
+    return sorted(held, key=lambda gpu: (-on_server[server_of(gpu)], gpu))[:count]
 
 
 class Rescaling:

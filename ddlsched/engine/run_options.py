@@ -6,8 +6,9 @@ follow from here; the engine has them as ``settings.options``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
@@ -15,17 +16,17 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.cluster.tenants import Tenants
 from ddlsched.cluster.throughputs import Throughputs
-from ddlsched.engine.outcome import Window
+from ddlsched.engine.outcome import CountedSpan, Window
 from ddlsched.engine.run_progress import RunWatcher
 from ddlsched.network.contention import ContentionModel
-from ddlsched.network.topology import Topology
+from ddlsched.network.topology import Network, Topology
 from ddlsched.options import Option, declared
 from ddlsched.plugins.defaults import DEFAULT_ADMISSION, DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PathPolicy, PlacementPolicy
 from ddlsched.policies.tenants_view import AdmissionPolicy
 from ddlsched.workload.rescale import RescaleCost
 
-__all__ = ["CLUSTER_OPTIONS", "RunOptions"]
+__all__ = ["CLUSTER_OPTIONS", "RunOptions", "RunSettings"]
 
 _CLUSTER = "Cluster"
 _POLICIES = "Policies"
@@ -162,3 +163,26 @@ class RunOptions(TypedDict, total=False):
 
 CLUSTER_OPTIONS = tuple(name for name, option in declared(RunOptions).items() if option.panel == _CLUSTER)
 """What makes the cluster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Instances, not names; ``contention`` is bound to ``network``, ``options`` are all, as they were given."""
+
+    cluster: Cluster
+    network: Network
+    placement: Any
+    order: Any
+    communication: Any
+    allocation: Any
+    path: Any
+    admission: Any
+    tenants: Tenants | None
+    rescale_cost: RescaleCost
+    contention: ContentionModel
+    interference: InterferenceModel | None
+    disturbances: Disturbances
+    capacity: CapacityTrace | None
+    span: CountedSpan
+    window: Window | None
+    options: RunOptions

@@ -10,8 +10,15 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.batched_runs import ResizedRun, StartedRun, no_tables, with_run
 from ddlsched.engine.driver import Simulation
-from ddlsched.engine.loop.batch.gpu_choice import BY_LOAD, BY_SERVER, BY_SERVER_LOAD, MOST_KEYS, NO_ORDER
-from ddlsched.engine.loop.batch.order import ORDER_STEPS, OrderArrays
+from ddlsched.engine.loop.batch.order import (
+    BY_LOAD,
+    BY_SERVER,
+    BY_SERVER_LOAD,
+    MOST_KEYS,
+    NO_ORDER,
+    ORDER_STEPS,
+    OrderArrays,
+)
 from ddlsched.engine.loop.batch.places import PLACE_STEPS, PlaceArrays
 from ddlsched.engine.loop.batch.sizes import SIZE_STEPS, SizeArrays
 from ddlsched.engine.loop.batch.transfers import TRANSFER_STEPS, TransferArrays

@@ -14,10 +14,10 @@ from ddlsched.results.statistics import (
     CONFIDENCE,
     LEAST_SEEDS,
     Interval,
-    by_seed,
     holm,
     log_ratios,
     mean_interval,
+    metrics_by_seed,
     p_value,
     paired_change,
     paired_difference,
@@ -119,7 +119,7 @@ def compare_runs(
     InputError
         A policy lacks a seed, or there is no such baseline or metric.
     """
-    tables = {metric: by_seed(runs, _known(metric, runs, "metric"), by=by) for metric in metrics}
+    tables = metrics_by_seed(runs, [_known(metric, runs, "metric") for metric in metrics], by=by)
     return compare_tables(tables, baseline=baseline, by=by)
 
 
@@ -136,14 +136,15 @@ def compare_tables(tables: dict[str, pd.DataFrame], *, baseline: str, by: str = 
         _known(baseline, table, by)
         complete = table.dropna()
         left_out = len(table) - len(complete)
+        numbers = {policy: complete[policy].to_numpy(np.float64) for policy in table.columns}
         for policy in table.columns:
             row = {by: policy, "metric": metric, "seeds": len(complete), "seeds_left_out": left_out}
             row |= (
-                _fields("mean", _mean(metric, complete[policy]))
+                _fields("mean", _mean(metric, numbers[policy]))
                 if len(complete)
                 else dict.fromkeys(_names("mean"), np.nan)
             )
-            row |= _compared(complete[policy], complete[baseline], metric)
+            row |= _compared(numbers[policy], numbers[baseline], metric)
             if policy == baseline or (left_out and metric in _JUDGED):
                 row |= {"verdict": "undecided", "p_value": np.nan}
             rows.append(row)
@@ -156,7 +157,7 @@ def _known(name: str, table: pd.DataFrame, what: str) -> str:
     return name
 
 
-def _mean(metric: str, values: pd.Series) -> Interval:
+def _mean(metric: str, values: np.ndarray) -> Interval:
     """Return a mean and its interval, which ends where the metric does: no time is below 0, no share above 1."""
     found = mean_interval(values)
     if metric not in ALL_METRICS:
@@ -165,14 +166,14 @@ def _mean(metric: str, values: pd.Series) -> Interval:
     return replace(found, low=max(found.low, 0.0), high=min(found.high, most))
 
 
-def _compared(values: pd.Series, baseline: pd.Series, metric: str) -> dict[str, Any]:
+def _compared(values: np.ndarray, baseline: np.ndarray, metric: str) -> dict[str, Any]:
     """Return the paired difference and change, and which of them decides what."""
-    if values.empty:
+    if not len(values):
         unknown = dict.fromkeys([*_names("difference"), *_names("change"), "p_value"], np.nan)
         return unknown | {"verdict": "undecided" if metric in _JUDGED else NOT_JUDGED}
     deciding = paired_difference(values, baseline)
     row = _fields("difference", deciding) | dict.fromkeys(_names("change"), np.nan)
-    compared = np.asarray(values - baseline)
+    compared = values - baseline
     if metric not in BY_DIFFERENCE and (values > 0.0).all() and (baseline > 0.0).all():
         deciding = paired_change(values, baseline)
         row |= _fields("change", deciding)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -28,6 +28,7 @@ __all__ = [
     "holm",
     "log_ratios",
     "mean_interval",
+    "metrics_by_seed",
     "p_value",
     "paired_change",
     "paired_difference",
@@ -236,16 +237,25 @@ def by_seed(runs: pd.DataFrame, metric: str, *, by: str = "policy") -> pd.DataFr
     InputError
         One lacks a seed that another has, so that nothing could be paired, or has one twice.
     """
+    return metrics_by_seed(runs, [metric], by=by)[metric]
+
+
+def metrics_by_seed(runs: pd.DataFrame, metrics: Sequence[str], *, by: str = "policy") -> dict[str, pd.DataFrame]:
+    """Return :func:`by_seed` of each of some metrics."""
+    if not metrics:
+        return {}
+    what = metrics[0]
     if runs.empty:
-        raise InputError(f"{metric}: there are no runs; expected at least one")
+        raise InputError(f"{what}: there are no runs; expected at least one")
     if runs.duplicated([by, "seed"]).any():
-        raise InputError(f"{metric}: a {by} has two runs of one seed; expected one run a seed")
+        raise InputError(f"{what}: a {by} has two runs of one seed; expected one run a seed")
     labels, seeds = list(dict.fromkeys(runs[by])), set(runs["seed"])
     if len(runs) < len(labels) * len(seeds):
         lacking = {label: sorted(seeds - set(runs.loc[runs[by] == label, "seed"])) for label in labels}
         label, missing = next(each for each in lacking.items() if each[1])
-        raise InputError(f"{metric}: {label!r} has no run of seeds {missing[:5]}; expected every {by} on every seed")
-    return runs.pivot(index="seed", columns=by, values=metric)[labels]
+        raise InputError(f"{what}: {label!r} has no run of seeds {missing[:5]}; expected every {by} on every seed")
+    tables: Any = runs.pivot(index="seed", columns=by, values=list(metrics))
+    return {metric: tables[metric][labels] for metric in metrics}
 
 
 def _checked(values: Numbers) -> np.ndarray:

@@ -175,3 +175,11 @@ def test_bad_fields_are_told_with_their_line(yaml: str, said: str) -> None:
     assert done.exit_code == 2
     assert said.replace("workload, row", "jobs.csv, row") in done.stderr
     assert not Path("out").exists()
+
+
+@pytest.mark.usefixtures("doors")
+def test_admission_without_queues_is_refused_before_the_runs() -> None:
+    done = run("compare", "jobs.csv", "--admission", "kai", "--out", "out")
+    assert done.exit_code == 2
+    assert "admission is given; expected queues as well" in done.stderr
+    assert not Path("out").exists()

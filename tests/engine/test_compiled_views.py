@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from ddlsched.engine.compiled import path_views, views  # noqa: F401 (the first adds names to the second)
+from ddlsched.engine.compiled import views
 from ddlsched.engine.native.view_types import FLOW, JOB, LINK, LOADS, NETWORK, TRANSFER
 from ddlsched.network.contention import SharedLink
 from ddlsched.policies.views import FlowView, JobView, LinkLoads, NetworkView, TransferView

@@ -211,6 +211,8 @@ def test_rows_of_grounds_that_are_not_run_again_stay(tmp_path):
     run.beside_others(first, path).to_csv(path, index=False)
     found = run.beside_others(second, path)
     assert dict(zip(found["ground"], found["seeds"], strict=True)) == {"b": 1, "a": 2, "c": 2}
+    pd.DataFrame({"ground": ["a"], 1: [0.5]}).to_csv(path, index=False)
+    assert [*run.beside_others(pd.DataFrame({"ground": ["b"], 1: [0.7]}), path)] == ["ground", "1"]  # one of seed 1
 
 
 @pytest.mark.slow

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ddlsched.cluster.cluster import Server
 from ddlsched.cluster.tenants import Queue, Tenants
@@ -14,28 +15,12 @@ from ddlsched.errors import InputError
 from ddlsched.plugins.defaults import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.traces.trace_models import JobRule
+from ddlsched.workload.traces.traced import TracedJob
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ImportedCluster", "LoggedJob", "write_imported"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoggedJob:
-    """A job as a scheduler's files tell it; ``duration_s`` is None if they do not say for how long it ran."""
-
-    job_id: str
-    queue: str
-    arrival_s: float
-    num_gpus: int
-    duration_s: float | None
-    priority: int = 0
-    user: str | None = None
-    model: str | None = None
-    time_limit_s: float | None = None
-    required_levels: str | None = None
-    preferred_levels: str | None = None
+__all__ = ["ImportedCluster", "write_imported"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +39,7 @@ class ImportedCluster:
 
     queues: tuple[Queue, ...]
     servers: tuple[Server, ...]
-    jobs: tuple[LoggedJob, ...]
+    jobs: tuple[TracedJob, ...]
     admission: str
     notes: list[str] = field(default_factory=list)
 
@@ -105,14 +90,15 @@ def _jobs_table(imported: ImportedCluster, default_s: float | None) -> pd.DataFr
     """Return a workload's table; what jobs compute and send is that of the models of traces."""
     import pandas as pd
 
-    known = [job for job in imported.jobs if job.duration_s is not None or default_s is not None]
-    if left_out := len(imported.jobs) - len(known):
+    default_s = math.nan if default_s is None else default_s
+    jobs = [job._replace(duration_s=default_s) if math.isnan(job.duration_s) else job for job in imported.jobs]
+    known = sorted((job for job in jobs if not math.isnan(job.duration_s)), key=lambda job: job.arrival_s)
+    if left_out := len(jobs) - len(known):
         imported.notes.append(f"{left_out} jobs left out, of which no duration is known; give --default-s")
     if not known:
         raise InputError("the files hold no job whose duration is known; expected finished ones, or --default-s")
-    first_s = min(job.arrival_s for job in known)
-    known.sort(key=lambda job: job.arrival_s)
-    rows = [_row(job, first_s, default_s) for job in known]
+    first_s = known[0].arrival_s
+    rows = [job._replace(arrival_s=round(job.arrival_s - first_s, 3)) for job in known]
     traced = pd.DataFrame(rows).astype({"model": object, "user": object, "queue": object})
     made = JobRule(contention=resolve("contention", IMPORT_CONTENTION), gpus_per_server=8, seed=1).apply(traced)
     for name in ("required_levels", "preferred_levels"):
@@ -120,19 +106,3 @@ def _jobs_table(imported: ImportedCluster, default_s: float | None) -> pd.DataFr
     optional = ("user", "time_limit_s", "required_levels", "preferred_levels")
     unused = [name for name in optional if made[name].isna().all()]
     return made.drop(columns=["drawn", "alone_s", "refused", *unused])
-
-
-def _row(job: LoggedJob, first_s: float, default_s: float | None) -> dict[str, Any]:
-    return {
-        "job_id": job.job_id,
-        "arrival_s": round(job.arrival_s - first_s, 3),
-        "num_gpus": job.num_gpus,
-        "duration_s": default_s if job.duration_s is None else job.duration_s,
-        "iterations": 0,
-        "compute_s": float("nan"),
-        "time_limit_s": job.time_limit_s if job.time_limit_s is not None else float("nan"),
-        "model": job.model,
-        "user": job.user,
-        "queue": job.queue,
-        "priority": job.priority,
-    }

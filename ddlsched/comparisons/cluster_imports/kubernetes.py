@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError
 from ddlsched.io.reading import read_bytes
+from ddlsched.workload.traces.traced import TracedJob
 
 __all__ = [
     "HOSTNAME",
@@ -21,7 +23,7 @@ __all__ = [
     "priorities_of",
     "seconds_of",
 ]
-__all__ += ["servers_of", "spec_of", "told_number"]
+__all__ += ["servers_of", "spec_of", "told_job", "told_number"]
 
 _MOST_BYTES = 256 << 20
 _DEFAULT_MEMORY_MB = 80_000.0
@@ -94,6 +96,22 @@ def told_number(found: Mapping[str, Any], name: str) -> float | None:
         return None if text is None else float(text)
     except ValueError:
         raise InputError(f"{name_of(found)}: annotation {_ANNOTATION}{name} is {text!r}; expected a number") from None
+
+
+def told_job(found: Mapping[str, Any], span: tuple[float | None, float | None], **more: Any) -> TracedJob:
+    """Return a job of what its object tells, its id, its arrival and for how long it ran, and of ``more``.
+
+    ``span`` is when it began and ended, seconds since 1970, where known; an annotation goes before it.
+    """
+    (begin_s, end_s), told_s, meta = span, told_number(found, "duration-s"), found["metadata"]
+    if told_s is None and begin_s is not None and end_s is not None and end_s > begin_s:
+        told_s = end_s - begin_s
+    return TracedJob(
+        job_id=f"{meta.get('namespace', '')}/{name_of(found)}".lstrip("/"),
+        arrival_s=seconds_of(meta.get("creationTimestamp")) or 0.0,
+        duration_s=math.nan if told_s is None else told_s,
+        **more,
+    )
 
 
 def seconds_of(text: Any) -> float | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.cluster.tenants import ANY_KIND, Preemption, Queue, Quota, Rule
-from ddlsched.comparisons.cluster_imports.imported import ImportedCluster, LoggedJob
+from ddlsched.comparisons.cluster_imports.imported import ImportedCluster
 from ddlsched.comparisons.cluster_imports.kubernetes import (
     HOSTNAME,
     gpus_of_pods,
@@ -18,9 +18,10 @@ from ddlsched.comparisons.cluster_imports.kubernetes import (
     seconds_of,
     servers_of,
     spec_of,
-    told_number,
+    told_job,
 )
 from ddlsched.errors import InputError
+from ddlsched.workload.traces.traced import TracedJob
 
 __all__ = ["read_kueue"]
 
@@ -133,7 +134,7 @@ def _preemption(name: str, told: Mapping[str, Any]) -> Preemption:
         raise InputError(f"ClusterQueue {name}: preemption {error} is no rule; expected {list(_RULES)[1:]}") from None
 
 
-def _jobs(objects: Sequence[dict[str, Any]], levels: Sequence[str], notes: list[str]) -> tuple[LoggedJob, ...]:
+def _jobs(objects: Sequence[dict[str, Any]], levels: Sequence[str], notes: list[str]) -> tuple[TracedJob, ...]:
     """Return the workloads that need GPUs; of others, and those of unknown queues, how many there are is noted."""
     local = {
         (each["metadata"].get("namespace", ""), name_of(each)): str(spec_of(each).get("clusterQueue"))
@@ -149,24 +150,20 @@ def _jobs(objects: Sequence[dict[str, Any]], levels: Sequence[str], notes: list[
         without += not gpus
         lost += queue not in known
         if gpus and queue in known:
-            jobs.append(_job(each, f"{space}/{name_of(each)}".lstrip("/"), str(queue), gpus, levels))
+            jobs.append(_job(each, str(queue), gpus, levels))
     for count, what in ((lost, "of queues that are not told"), (without, "without GPUs")):
         if count:
             notes.append(f"{count} workloads left out, {what}")
     return tuple(jobs)
 
 
-def _job(found: Mapping[str, Any], job_id: str, queue: str, gpus: int, levels: Sequence[str]) -> LoggedJob:
-    begin_s, end_s = _since(found, "Admitted") or _since(found, "QuotaReserved"), _since(found, "Finished")
-    lasted_s = end_s - begin_s if begin_s is not None and end_s is not None and end_s > begin_s else None
-    told_s = told_number(found, "duration-s")
+def _job(found: Mapping[str, Any], queue: str, gpus: int, levels: Sequence[str]) -> TracedJob:
     required, preferred = _demand(spec_of(found)["podSets"], levels)
-    return LoggedJob(
-        job_id=job_id,
-        queue=queue,
-        arrival_s=seconds_of(found["metadata"].get("creationTimestamp")) or 0.0,
+    return told_job(
+        found,
+        (_since(found, "Admitted") or _since(found, "QuotaReserved"), _since(found, "Finished")),
         num_gpus=gpus,
-        duration_s=lasted_s if told_s is None else told_s,
+        queue=queue,
         priority=int(spec_of(found).get("priority") or 0),
         user=str(spec_of(found).get("queueName") or "") or None,
         required_levels=required,

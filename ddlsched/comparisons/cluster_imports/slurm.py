@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from ddlsched.cluster.cluster import Server
 from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota
-from ddlsched.comparisons.cluster_imports.imported import ImportedCluster, LoggedJob
+from ddlsched.comparisons.cluster_imports.imported import ImportedCluster
 from ddlsched.comparisons.cluster_imports.kubernetes import seconds_of
 from ddlsched.errors import InputError
 from ddlsched.io.tables import read_text
+from ddlsched.workload.traces.traced import TracedJob
 
 __all__ = ["read_slurm"]
 
@@ -59,12 +61,12 @@ def _queue(row: dict[str, str]) -> Queue:
     return Queue(name=row["Account"], parent=parent, quotas={ANY_KIND: quota}, weight=weight)
 
 
-def _job(row: dict[str, str]) -> LoggedJob | None:
+def _job(row: dict[str, str]) -> TracedJob | None:
     gpus = _GPUS.search(row["AllocTRES"])
     submit_s, start_s, end_s = (_time_s(row.get(name, "")) for name in ("Submit", "Start", "End"))
     if gpus is None or submit_s is None or start_s is None or end_s is None or end_s <= start_s:
         return None
-    return LoggedJob(
+    return TracedJob(
         job_id=row["JobID"],
         queue=row.get("Account", ""),
         arrival_s=submit_s,
@@ -79,11 +81,11 @@ def _time_s(text: str) -> float | None:
     return None if text in ("", "Unknown", "None") else seconds_of(text)
 
 
-def _limit_s(text: str) -> float | None:
-    """Return a limit such as 1-02:03:04, seconds; None for none."""
+def _limit_s(text: str) -> float:
+    """Return a limit such as 1-02:03:04, seconds; NaN for none."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
     if found is None:
-        return None
+        return math.nan
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota
-from ddlsched.comparisons.cluster_imports.imported import ImportedCluster, LoggedJob
+from ddlsched.comparisons.cluster_imports.imported import ImportedCluster
 from ddlsched.comparisons.cluster_imports.kubernetes import (
     gpus_of_pods,
     gpus_of_resources,
@@ -18,8 +18,10 @@ from ddlsched.comparisons.cluster_imports.kubernetes import (
     seconds_of,
     servers_of,
     spec_of,
+    told_job,
     told_number,
 )
+from ddlsched.workload.traces.traced import TracedJob
 
 __all__ = ["read_kai", "read_volcano"]
 
@@ -61,37 +63,30 @@ def _volcano_queue(found: Mapping[str, Any]) -> Queue:
     )
 
 
-def _volcano_job(found: Mapping[str, Any], priorities: Mapping[str, int]) -> LoggedJob:
+def _volcano_job(found: Mapping[str, Any], priorities: Mapping[str, int]) -> TracedJob:
     spec, status = spec_of(found), found.get("status") or {}
     tasks = spec.get("tasks") or []
     gpus = sum(gpus_of_pods(int(task.get("replicas", 1)), task.get("template") or {}) for task in tasks)
     changed = {str(each.get("status")): seconds_of(each.get("lastTransitionTime")) for each in _conditions(status)}
     begin_s = changed.get("Running")
     end_s = next((changed[name] for name in ("Completed", "Failed", "Terminated") if name in changed), None)
-    return _logged(found, str(spec.get("queue", "default")), gpus, _lasted(begin_s, end_s), priorities)
+    return _told(found, str(spec.get("queue", "default")), gpus, (begin_s, end_s), priorities)
 
 
 def _conditions(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return status.get("conditions") or []
 
 
-def _lasted(begin_s: float | None, end_s: float | None) -> float | None:
-    return end_s - begin_s if begin_s is not None and end_s is not None and end_s > begin_s else None
-
-
-def _logged(
-    found: Mapping[str, Any], queue: str, gpus: int, lasted_s: float | None, priorities: Mapping[str, int]
-) -> LoggedJob:
-    told_s, meta = told_number(found, "duration-s"), found["metadata"]
-    return LoggedJob(
-        job_id=f"{meta.get('namespace', '')}/{name_of(found)}".lstrip("/"),
-        queue=queue,
-        arrival_s=seconds_of(meta.get("creationTimestamp")) or 0.0,
-        num_gpus=gpus,
-        duration_s=lasted_s if told_s is None else told_s,
-        priority=priorities.get(str(spec_of(found).get("priorityClassName")), 0),
-        user=meta.get("namespace"),
-    )
+def _told(
+    found: Mapping[str, Any],
+    queue: str,
+    gpus: int,
+    span: tuple[float | None, float | None],
+    priorities: Mapping[str, int],
+) -> TracedJob:
+    priority = priorities.get(str(spec_of(found).get("priorityClassName")), 0)
+    user = found["metadata"].get("namespace")
+    return told_job(found, span, num_gpus=gpus, queue=queue, priority=priority, user=user)
 
 
 def read_kai(path: Path) -> ImportedCluster:
@@ -124,11 +119,11 @@ def _kai_queue(found: Mapping[str, Any]) -> Queue:
     )
 
 
-def _kai_job(found: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], priorities: Mapping[str, int]) -> LoggedJob:
+def _kai_job(found: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], priorities: Mapping[str, int]) -> TracedJob:
     name, told = name_of(found), told_number(found, "gpus")
     own = [each for each in pods if (each["metadata"].get("annotations") or {}).get("pod-group-name") == name]
     gpus = sum(gpus_of_pods(1, each) for each in own) if told is None else int(told)
-    return _logged(found, str(spec_of(found).get("queue")), gpus, None, priorities)
+    return _told(found, str(spec_of(found).get("queue")), gpus, (None, None), priorities)
 
 
 def _under_root(queues: Sequence[Queue]) -> tuple[Queue, ...]:
@@ -147,6 +142,6 @@ def _beyond(queue: Queue, below: Mapping[str, int]) -> Quota:
     return Quota(gpus=gpus, borrowing_limit=own.borrowing_limit, lending_limit=lent)
 
 
-def _left_out(jobs: Sequence[LoggedJob], names: set[str]) -> list[str]:
+def _left_out(jobs: Sequence[TracedJob], names: set[str]) -> list[str]:
     count = sum(not job.num_gpus or job.queue not in names for job in jobs)
     return [f"{count} jobs left out, without GPUs or of queues that are not told"] if count else []

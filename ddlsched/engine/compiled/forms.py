@@ -109,7 +109,7 @@ def _entry(program: Program, method: str, name: str, predicted: bool) -> tuple[A
     from ddlsched.engine.native.cache import kept_entry
 
     def make() -> tuple[Any, int, bool]:
-        import ddlsched.engine.compiled.path_views  # noqa: F401 (tells numba what views offer, as do those it imports)
+        import ddlsched.engine.compiled.views  # noqa: F401 (tells numba what views offer, as do those it imports)
         from ddlsched.engine.native.entries import typed_entry
 
         return typed_entry(program, method, predicted)

@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 from typing import Any, cast
 
-from numba.extending import overload, overload_attribute, overload_method, register_jitable
-
+from ddlsched.engine.loop.tasks import mix
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
+from ddlsched.engine.native.machine_code import overload, overload_attribute, overload_method, register_jitable
 from ddlsched.engine.native.number_kinds import text_of, typed
 from ddlsched.engine.native.operators import add, divide_wholes, multiply
 from ddlsched.engine.native.view_types import (
     CABLE,
+    FLOW,
     JOB,
     LINK,
     LOADS,
@@ -23,6 +24,7 @@ from ddlsched.engine.native.view_types import (
     make_crossed,
     make_links,
     make_numbers,
+    make_paths,
     make_transfers,
     number_of,
     state_of,
@@ -323,3 +325,58 @@ method(NETWORK, "met_by", lambda view, argument: _met_by(view, argument))
 method(NETWORK, "most_on_links_of", lambda view, argument: most_sharing(state_of(view), _transfer(argument)))
 method(NETWORK, "transfers_on", lambda view, argument: _transfers_on(view, argument))
 method(NETWORK, "num_on", lambda view, argument: _num_on(view, argument))
+
+
+_MASK = 0xFFFFFFFF
+
+
+@register_jitable
+def _hop(flow: Any) -> Any:
+    return state_of(flow).hops[number_of(flow)]
+
+
+@register_jitable
+def _hash(flow: Any, seed: int) -> int:
+    bits = seed & _MASK
+    for number in (_hop(flow).job, _hop(flow).source, _hop(flow).target):
+        bits = mix((bits + number) & _MASK)
+    return bits
+
+
+attribute(FLOW, "number", lambda flow: _hop(flow).place)
+attribute(FLOW, "job", lambda flow: job_at(flow, _hop(flow).job))
+attribute(FLOW, "source", lambda flow: _hop(flow).source)
+attribute(FLOW, "target", lambda flow: _hop(flow).target)
+attribute(FLOW, "route", lambda flow: _hop(flow).route)
+attribute(FLOW, "cards", lambda flow: make_numbers(flow, 0, 0))
+attribute(FLOW, "paths", lambda flow: make_paths(flow, _hop(flow).first_path, _hop(flow).num_paths))
+method(FLOW, "hash", lambda view, argument: _hash(view, argument))
+
+
+@register_jitable
+def _just_chosen(s: Any, link: int) -> int:
+    """Return how many hops of the transfer that is asked about have got a link."""
+    return s.covers[link].chosen if s.covers[link].chosen_stamp == s.run[0].path_stamp else 0
+
+
+@register_jitable
+def _jobs_on(loads: Any, link: int) -> Any:
+    s = state_of(loads)
+    refuse_link(s, link)
+    return s.links[link].num_jobs + _just_chosen(s, link)
+
+
+@register_jitable
+def _flows_on(loads: Any, link: int) -> Any:
+    s = state_of(loads)
+    refuse_link(s, link)
+    count = s.links[link].count + _just_chosen(s, link)
+    e = s.links[link].waiting_head
+    while e >= 0:
+        count += 1 - s.transfers[s.entries[e].transfer].unrouted
+        e = s.entries[e].next
+    return count
+
+
+method(LOADS, "jobs_on", lambda view, argument: _jobs_on(view, argument))
+method(LOADS, "flows_on", lambda view, argument: _flows_on(view, argument))

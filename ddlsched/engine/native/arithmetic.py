@@ -15,7 +15,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.typing import signature
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic
 from numba.np import arrayobj
 
 from ddlsched.engine.native.comparisons import (
@@ -30,6 +30,7 @@ from ddlsched.engine.native.comparisons import (
     same_object,
     whole_index,
 )
+from ddlsched.engine.native.machine_code import overload, register_jitable
 from ddlsched.engine.native.number_functions import (
     absolute,
     any_number,

@@ -9,8 +9,9 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.core.typing import signature
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
+from ddlsched.engine.native.machine_code import overload
 from ddlsched.engine.native.number_kinds import code_of, has_text, kind_of, refusal, typed
 
 __all__ = [

@@ -10,18 +10,18 @@ from typing import Any
 import numba
 from numba.core import ir, types
 from numba.core.analysis import compute_cfg_from_blocks
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.errors import NumbaError, TypingError
 from numba.core.typed_passes import NopythonTypeInference
 
 from ddlsched.engine.native.arithmetic import CAREFUL, NAMESPACE
+from ddlsched.engine.native.machine_code import PART_OPTIONS, PartCompiler
 from ddlsched.policies.compiling.program import Program
 from ddlsched.policies.compiling.source import CannotCompileError, short_path
 
 __all__ = ["compiled_function", "reason_of"]
 
-_OPTIONS: dict[str, Any] = {"error_model": "python", "boundscheck": True, "_nrt": False, "no_cpython_wrapper": True}
+_OPTIONS: dict[str, Any] = PART_OPTIONS | {"error_model": "python", "boundscheck": True, "_nrt": False}
 _compiler: Any = numba.njit
 
 
@@ -159,9 +159,9 @@ def _any_part(source: Any, target: Any, loses: Callable[[Any, Any], bool]) -> bo
 
 
 def _pipeline(checks: type[_Checks]) -> type[Any]:
-    class PolicyCompiler(CompilerBase):
+    class PolicyCompiler(PartCompiler):
         def define_pipelines(self) -> list[Any]:
-            passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+            (passes,) = super().define_pipelines()
             passes.add_pass_after(checks, NopythonTypeInference)
             passes.finalize()
             return [passes]
@@ -197,7 +197,7 @@ def _functions(program: Program, careful: bool) -> Any:
     for function in program.functions:
         module = ast.Module([function.node], [])
         exec(compile(module, function.file, "exec", dont_inherit=True), namespace)
-        namespace[function.name] = _compiler(**_OPTIONS, pipeline_class=pipeline)(namespace[function.name])
+        namespace[function.name] = _compiler(**_OPTIONS | {"pipeline_class": pipeline})(namespace[function.name])
     return namespace[program.functions[-1].name]
 
 

@@ -18,9 +18,10 @@ from numba import from_dtype
 from numba.core import cgutils, types
 from numba.core.errors import NumbaError, TypingError
 from numba.core.typing import signature
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic
 
 from ddlsched.engine.native.compiler import compiled_function, reason_of
+from ddlsched.engine.native.machine_code import overload, register_jitable
 from ddlsched.engine.native.number_kinds import typed
 from ddlsched.engine.native.operators import divide_wholes
 from ddlsched.engine.native.state import state_at

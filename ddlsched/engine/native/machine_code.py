@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numba
+from numba import extending
 from numba.core import caching, environment, types
 from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
@@ -28,9 +29,11 @@ __all__ = [
     "ENGINE_OPTIONS",
     "NUMBER",
     "NUMBERS",
+    "PART_OPTIONS",
     "REAL",
     "REALS",
     "CalledFromPython",
+    "PartCompiler",
     "address_of",
     "called_by_address",
     "called_from_python",
@@ -42,6 +45,7 @@ __all__ = [
     "loaded",
     "njit",
 ]
+__all__ += ["overload", "overload_attribute", "overload_method", "register_jitable"]
 
 ENGINE_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 """Nothing in the loop allocates, so reference counting is off: it would cost seven times the loop itself."""
@@ -146,6 +150,9 @@ class _PartLibrary(JITCodeLibrary):
     Otherwise each would be both once more with all that it calls, which takes a quarter of the compiler's time.
     """
 
+    def _optimize_functions(self, ll_module: Any) -> None:
+        pass
+
     def _optimize_final_module(self) -> None:
         pass
 
@@ -174,20 +181,35 @@ class _WithoutEnvironments:
         """Forget it."""
 
 
-class _PartCompiler(CompilerBase):
+class PartCompiler(CompilerBase):
+    """Compiles a function into a library of a part."""
+
     def define_pipelines(self) -> list[Any]:
+        """Return numba's own."""
         state = self.state
         state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
         return [DefaultPassBuilder.define_nopython_pipeline(state)]
 
 
+PART_OPTIONS: dict[str, Any] = {
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": PartCompiler,
+}
+overload: Any = functools.partial(extending.overload, jit_options=PART_OPTIONS)
+overload_attribute: Any = functools.partial(extending.overload_attribute, jit_options=PART_OPTIONS)
+overload_method: Any = functools.partial(extending.overload_method, jit_options=PART_OPTIONS)
+register_jitable: Any = extending.register_jitable(**PART_OPTIONS)
+"""numba's own, of which each implementation is only ever part of what calls it."""
+
+
 def njit(function: Callable[..., Any]) -> Any:
     """Compile a function that only compiled code calls.
 
-    Such have no wrapper for Python, which takes a third of the compiler's time: a call from Python ends the process.
-    They are part of what calls them, on disk too.
+    Such have no wrapper for Python or C, which takes a third of the compiler's time: a call from Python ends the
+    process. They are part of what calls them, on disk too.
     """
-    return _compiler(**ENGINE_OPTIONS, no_cpython_wrapper=True, pipeline_class=_PartCompiler)(function)
+    return _compiler(**ENGINE_OPTIONS, **PART_OPTIONS)(function)
 
 
 @contextmanager

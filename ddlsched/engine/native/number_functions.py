@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from numba.core import types
-from numba.extending import overload, register_jitable
 
 from ddlsched.engine.native.comparisons import greater, less
+from ddlsched.engine.native.machine_code import overload, register_jitable
 from ddlsched.engine.native.number_kinds import kind_of, refusal, typed
 from ddlsched.engine.native.operators import subtract
 

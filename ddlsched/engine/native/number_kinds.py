@@ -9,8 +9,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 from numba.core.typing import signature
-from numba.extending import intrinsic, models, overload, register_model
+from numba.extending import intrinsic, models, register_model
 
+from ddlsched.engine.native.machine_code import overload
 from ddlsched.policies.view_parts import text_code
 
 __all__ = ["code_of", "has_text", "kind_of", "raise_if", "refusal", "text_of", "typed"]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numba.core import types
 from numba.core.typing import signature
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic
 
+from ddlsched.engine.native.machine_code import overload, register_jitable
 from ddlsched.engine.native.number_kinds import kind_of, raise_if, refusal, typed
 
 __all__ = ["MOST_EXACT", "add", "divide", "divide_wholes", "floor_divide", "multiply", "remainder", "subtract"]

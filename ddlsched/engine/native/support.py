@@ -35,6 +35,7 @@ _MEMBERS = {
         "JITCodeLibrary._finalize_dynamic_globals",
         "JITCodeLibrary._finalize_final_module",
         "JITCodeLibrary._optimize_final_module",
+        "JITCodeLibrary._optimize_functions",
         "JITCodeLibrary.get_pointer_to_function",
     ),
     "numba.core.compiler": ("CompilerBase.define_pipelines", "DefaultPassBuilder.define_nopython_pipeline"),

@@ -16,8 +16,9 @@ from numba.core import cgutils, types
 from numba.core.imputils import RefType, impl_ret_untracked, iternext_impl, lower_builtin
 from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, infer
-from numba.extending import intrinsic, models, overload, register_jitable, register_model
+from numba.extending import intrinsic, models, register_model
 
+from ddlsched.engine.native.machine_code import overload, register_jitable
 from ddlsched.engine.native.number_kinds import typed
 from ddlsched.engine.native.state import STATE
 

@@ -32,7 +32,8 @@ __all__ = [
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 """Reference counting is off, as nothing allocates: it would cost several times the work itself."""
 _njit: Any = numba.njit
-compiled = _njit(**OPTIONS)
+compiled = _njit(**OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Compiles what only compiled code calls."""
 
 _EVENT = np.dtype([("time_s", np.float64), ("code", np.int64)], align=True)
 

@@ -14,6 +14,7 @@ from ddlsched.cli.dataclass_options import Given, Panel, option, whole, with_opt
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.training.estimate.degrees import Degrees
 
 if TYPE_CHECKING:
     from ddlsched.training.estimate.hardware import Machine
@@ -47,33 +48,12 @@ class MachineOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    """How the model is spread, as :class:`~ddlsched.training.estimate.parallel_layout.Parallelism` has it."""
-
-    tensor: int = option(1, "Tensor-parallel GPUs.")
-    pipeline: int = option(1, "Pipeline stages.")
-    data: int = option(1, "Data-parallel GPUs.")
-    expert: int = option(1, "Of the data-parallel GPUs, those that share a set of experts.")
-    expert_skew: float = option(1.0, "Tokens of the busiest of these GPUs over the mean (1: balanced).")
-    expert_capacity: float = option(
-        0.0, "How many times the mean an expert takes at most; further tokens are dropped.", shown="all"
-    )
-    context: int = option(1, "GPUs that share each sequence.")
-    ring_attention: bool = option(False, "Send keys and values round these behind attention.")
-    micro_batch: int = option(1, "Samples of one pass.")
-    global_batch: int | None = option(None, "Samples of a step.", shown="data x micro-batch")
-    interleave: int = option(1, "Model chunks of each pipeline stage.")
-    zero: int = option(0, "ZeRO stage, 0 to 3.")
-    shards: int = option(0, "Of the data-parallel GPUs, those that ZeRO spreads over (HSDP).", shown="all")
-    recompute: str = option(
-        "none", "What backward computes again: none, selective, elementwise, alternate or full.", metavar="WHAT"
-    )
-    offload: float = option(0.0, "Share of kept activations that waits in the host's memory.")
-    zero_bubble: bool = option(False, "Fill bubbles with weight gradients (ZB-H1).")
-    asynchronous: bool = option(False, "Cut tensor parallelism's collectives up behind their products.")
-    sequence_parallel: bool = option(False, "Split norms along the sequence.")
-    overlap: bool = option(False, "Reduce gradients behind the last backward.")
+_DEGREES = Panel(
+    "Parallelism",
+    without=("balanced", "own_experts", "widths"),
+    metavars={"recompute": "WHAT"},
+    shown={"expert_capacity": "all", "shards": "all", "global_batch": "data x micro-batch"},
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +107,7 @@ def estimate(
     *,
     given: Annotated[Given[ModelOptions], Panel("Model")],
     host: Annotated[Given[MachineOptions], Panel("Cluster")],
-    parallelism: Annotated[Given[PlanOptions], Panel("Parallelism")],
+    parallelism: Annotated[Given[Degrees], _DEGREES],
     running: Annotated[Given[EstimateOptions], Panel("Parallelism")],
     result: Annotated[Given[ResultOptions], Panel("Results")],
 ) -> None:
@@ -156,8 +136,9 @@ def estimate(
     from ddlsched.training.estimate.step_estimate import estimate_checked
 
     name, found_model = _model(model, trained)
-    degrees = parallelism.values
-    plan = Parallelism(**{"global_batch": degrees["data"] * degrees["micro_batch"]} | degrees)
+    plan = Parallelism(**parallelism.values)
+    if "global_batch" not in parallelism.values:
+        plan = replace(plan, global_batch=plan.data * plan.micro_batch)
     chosen = host.made()
     cluster = parse_cluster(chosen.cluster, topology=chosen.topology, efficiency=chosen.efficiency)
     machine = cluster.machine(max(1, int(plan.num_gpus)))
@@ -182,7 +163,7 @@ def _with_kernels(machine: Machine, path: Path | None) -> tuple[Machine, str]:
     """Return a cluster whose GPUs multiply as fast as those that were measured, and a line that says so."""
     if path is None:
         return machine, ""
-    from ddlsched.training.kernels.speeds import kernel_speeds, read_kernels
+    from ddlsched.training.estimate.kernel_speeds import kernel_speeds, read_kernels
 
     kernels = read_kernels(path)
     found = kernel_speeds(kernels, machine.gpu)
@@ -321,7 +302,7 @@ def calibrate_gpu(
     Matrix products of many sizes in two precisions, and attention forward and backward over growing sequences.
     'estimate --gpu FILE.csv' takes them in place of a program's published steps.
     """
-    from ddlsched.training.kernels.speeds import measured_kernels, write_kernels
+    from ddlsched.training.estimate.kernel_speeds import measured_kernels, write_kernels
 
     if device not in ("cuda", "cpu"):
         raise InputError(f"--device {device}: expected cuda or cpu")

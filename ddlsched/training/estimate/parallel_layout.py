@@ -4,49 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import NamedTuple
 
 import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate import Amount
+from ddlsched.training.estimate.degrees import RECOMPUTE, Degrees
 
 __all__ = [
     "MOST",
-    "RECOMPUTE",
     "Parallelism",
-    "Recompute",
     "Rule",
     "StageBlocks",
-    "Widths",
     "refuse_broken",
     "stage_blocks",
 ]
 
-Recompute: TypeAlias = Literal["none", "selective", "elementwise", "alternate", "full"]
-RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
-
-
 MOST = 10**12
 """Of GPUs or samples: beyond it, products would leave 64 bits."""
-
-
-class Widths(NamedTuple):
-    """Bytes of a number, where programs differ: of a logit (4: the loss works in place), a gradient, a weight sent.
-
-    ``whole_inputs`` is whether products keep the input that sequence parallelism gathers for them (PyTorch's DTensor),
-    or their part of it, to gather it again (Megatron). ``kept_logit`` is what the last pipeline stage keeps of each to
-    the end of the step, for all micro-batches (PyTorch's stages keep their outputs).
-    """
-
-    logit: Amount = 4
-    gradient: Amount = 2
-    gathered: Amount = 2
-    whole_inputs: bool = False
-    kept_logit: Amount = 0
-
-
-_USUAL = Widths()
 
 
 class Rule(NamedTuple):
@@ -57,84 +33,14 @@ class Rule(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parallelism:
-    """Degrees of parallelism; GPUs are numbered tensor-parallel neighbours first, then data, then pipeline.
-
-    Parameters
-    ----------
-    tensor, data, pipeline
-        GPUs of each kind of group; their product is the number of GPUs.
-    expert
-        GPUs over which the experts are spread; part of the data-parallel ones.
-    context
-        GPUs that share each sequence, a part of its tokens each (context parallelism); they hold the same weights.
-    ring_attention
-        Whether keys and values go round these GPUs behind the attention over those that are there (Liu, Zaharia,
-        Abbeel, "Ring Attention with Blockwise Transformers", ICLR 2024), in place of being gathered before it.
-    interleave
-        Model chunks that each pipeline stage holds (1: plain 1F1B).
-    balanced
-        Whether stages were cut so that all take about as long, output layer and further predictions counted.
-    own_experts
-        Whether tensor-parallel GPUs hold experts of their own, whole, in place of a part of each expert.
-    expert_skew, expert_capacity
-        Tokens that the experts of the busiest GPU are chosen for, over the mean (1: balanced); and how many times the
-        mean an expert takes at most, 0: all. Further tokens are dropped, and what is short of it is not padded.
-    sequence_parallel
-        Whether norms and dropouts are split over the tensor-parallel GPUs along the sequence.
-    micro_batch, global_batch
-        Samples of one forward pass on one pipeline, and of a step.
-    zero
-        0: everything on every GPU. 1: optimiser states, 2: gradients too, 3: weights too, spread over the data-parallel
-        GPUs.
-    shards
-        Of the GPUs that hold the same weights, those over which ZeRO spreads (hybrid sharding, HSDP); 0: all.
-    recompute
-        What is computed again in backward instead of kept: nothing; the attention's core (``selective``); all but
-        products and attention (``elementwise``), or of products every second too (``alternate``, torchtitan's); or all
-        layers (``full``). A name, or an array of names.
-    offload
-        Share of what the blocks keep for backward that waits in the host's memory.
-    zero_bubble
-        Whether weight gradients wait for what would be bubbles (ZB-H1 of Qi et al., "Zero Bubble Pipeline Parallelism",
-        ICLR 2024).
-    asynchronous
-        Whether tensor parallelism's collectives are cut into as many parts as it has GPUs, behind their products.
-    widths
-        Bytes of logits, gradients and gathered weights.
-    overlap
-        Whether gradients are reduced while the last micro-batch's backward still runs; with ZeRO 2 and 3, which
-        communicate for every micro-batch, behind each one's.
-    """
-
-    tensor: Amount = 1
-    data: Amount = 1
-    pipeline: Amount = 1
-    expert: Amount = 1
-    context: Amount = 1
-    ring_attention: bool = False
-    interleave: Amount = 1
-    balanced: bool = False
-    own_experts: bool = False
-    expert_skew: Amount = 1.0
-    expert_capacity: Amount = 0.0
-    sequence_parallel: Amount = False
-    micro_batch: Amount = 1
-    global_batch: Amount = 1
-    zero: Amount = 0
-    shards: Amount = 0
-    recompute: Recompute | np.ndarray = "none"
-    offload: Amount = 0.0
-    zero_bubble: bool = False
-    asynchronous: bool = False
-    widths: Widths = _USUAL
-    overlap: Amount = False
+class Parallelism(Degrees):
+    """Degrees of parallelism that are in range, with what follows from them and the rules that they must keep."""
 
     def __post_init__(self) -> None:
         for kind in {self.recompute} if isinstance(self.recompute, str) else set(np.unique(self.recompute).tolist()):
             if kind not in RECOMPUTE:
                 raise InputError(f"recompute is {kind!r}; expected one of {', '.join(RECOMPUTE)}")
-        for name in _DEGREES:
+        for name in (*_DEGREES, "shards", "zero"):
             if np.any(np.asarray(getattr(self, name)) > MOST):
                 raise InputError(f"{name} is {getattr(self, name)}; expected at most {MOST:,}")
 

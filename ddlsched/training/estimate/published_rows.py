@@ -19,10 +19,11 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.degrees import Widths
 from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.measured import RELEASE_GAIN
 from ddlsched.training.estimate.models import Transformer
-from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Rule, Widths, refuse_broken
+from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Rule, refuse_broken
 from ddlsched.training.estimate.presets import GPUS, MODELS, plain_name, unmodelled
 from ddlsched.training.estimate.rows import TableRow, refuse_longer, table_rows
 from ddlsched.training.estimate.step_estimate import Estimate, estimate
@@ -217,7 +218,7 @@ def _foundry(row: Row) -> PublishedRun:
         global_batch=batch,
         zero=_SHARDINGS.get(row["sharding"].lower(), 3),
         overlap=True,
-        recompute=_recompute(row["recompute"]),  # type: ignore[arg-type]
+        recompute=_recompute(row["recompute"]),
     )
     return PublishedRun(
         row=row,
@@ -322,7 +323,7 @@ def _titan(row: Row) -> PublishedRun:
         zero=(1 if stages > 1 else 3) if sharded > 1 else 0,
         shards=sharded,
         overlap=True,
-        recompute={"selective": "alternate"}.get(recompute, recompute),  # type: ignore[arg-type]
+        recompute={"selective": "alternate"}.get(recompute, recompute),
         widths=Widths(logit=14, gradient=4, gathered=1 if precision == "fp8" else 2, whole_inputs=True, kept_logit=4),
     )
     compiled = "" if row["compiled"].lower() in ("yes", "true", "1") else "-eager"

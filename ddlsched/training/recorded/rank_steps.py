@@ -151,14 +151,16 @@ class RankTrace:
 class WallTime:
     """A step between two moments, nanoseconds of any clock; what lies outside is moved to its ends.
 
-    ``call_ns`` is what a collective takes whatever it sends: computation, if the rank stood still so long.
+    ``call_ns`` is what a collective takes on average whatever it sends: computation, if the rank stood still so long,
+    once for each moment at which one that was under way ended meanwhile.
     """
 
     def __init__(self, begin_ns: int, end_ns: int, call_ns: int = 0) -> None:
         self._begin_ns, self._length_ns, self._call_ns = begin_ns, end_ns - begin_ns, call_ns
         self._places: list[tuple[int, int, MarkKind, str]] = []
         self._communications: list[RankCommunication] = []
-        self._stalls_ns: list[tuple[int, int]] = []
+        self._waited_ns: dict[int, tuple[int, int]] = {}
+        self._ended_ns: set[int] = set()
 
     def phase(self, name: str, at_ns: int) -> None:
         """Begin a phase."""
@@ -186,24 +188,37 @@ class WallTime:
         number = len(self._communications)
         self._places.append((self._since(at_ns), number, MarkKind.STARTS, ""))
         if waited_ns is not None:
-            stall = self._since(waited_ns[0]), self._since(self._sent(*waited_ns))
-            self._stalls_ns.append(stall)
-            if stall[1] < self._length_ns:  # The end of a step waits for everything.
-                self._places.append((stall[1], number, MarkKind.WAITS, ""))
-        measured = None if work_ns is None else (work_ns[0] - self._begin_ns, self._sent(*work_ns) - self._begin_ns)
+            self._waited_ns[number] = waited_ns
+        measured = None
+        if work_ns is not None:
+            begin_ns, end_ns = work_ns
+            # Who waited may go on before it is told that the work has ended.
+            self._ended_ns.add(end_ns if waited_ns is None else min(end_ns, waited_ns[1]))
+            measured = begin_ns - self._begin_ns, end_ns - min(self._call_ns, end_ns - begin_ns) - self._begin_ns
         self._communications.append(replace(communication, measured_ns=measured))
 
     def step(self) -> RankStep:
         """Return the step."""
-        stalls = _apart(self._stalls_ns)
-        places = sorted(self._places, key=lambda place: (place[0], place[1], place[2] is MarkKind.WAITS))
+        places, stalls_ns, called_ns = list(self._places), [], self._called_ns()
+        for number, waited_ns in self._waited_ns.items():
+            stall = self._since(waited_ns[0]), self._since(waited_ns[1] - called_ns[waited_ns])
+            stalls_ns.append(stall)
+            if stall[1] < self._length_ns:  # The end of a step waits for everything.
+                places.append((stall[1], number, MarkKind.WAITS, ""))
+        stalls = _apart(stalls_ns)
+        places.sort(key=lambda place: (place[0], place[1], place[2] is MarkKind.WAITS))
         marks = tuple(Mark(kind, name or number, _computed(at, stalls)) for at, number, kind, name in places)
         computed_ns = _computed(self._length_ns, stalls)
         return RankStep(computed_ns, tuple(self._communications), marks, self._length_ns, tuple(stalls), self._begin_ns)
 
-    def _sent(self, begin_ns: int, end_ns: int) -> int:
-        """Return when what is not the cost of the call had ended."""
-        return end_ns - min(self._call_ns, end_ns - begin_ns)
+    def _called_ns(self) -> dict[tuple[int, int], int]:
+        """Return how much of each wait is the cost of calls."""
+        return {
+            (begin_ns, end_ns): min(
+                self._call_ns * sum(begin_ns < each <= end_ns for each in self._ended_ns), end_ns - begin_ns
+            )
+            for begin_ns, end_ns in self._waited_ns.values()
+        }
 
     def _since(self, at_ns: int) -> int:
         return min(max(at_ns - self._begin_ns, 0), self._length_ns)

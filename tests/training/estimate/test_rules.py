@@ -45,6 +45,12 @@ def test_halving_doubling_needs_powers_of_two() -> None:
         estimate_checked(GPT, plan, machine, algorithm="halving-doubling")
 
 
+@pytest.mark.parametrize("name", ["tensor", "interleave", "global_batch", "shards", "zero"])
+def test_numbers_that_leave_64_bits(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is 1000{'0' * 27}; expected at most 1,000,000,000,000"):
+        Parallelism(**{name: 10**30})
+
+
 def test_unknown_recomputation() -> None:
     with pytest.raises(
         InputError, match="recompute is 'some'; expected one of none, selective, elementwise, alternate, full"

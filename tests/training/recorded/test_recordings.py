@@ -67,6 +67,18 @@ def test_item_12_buckets_that_are_waited_for_together_cost_one_call() -> None:
     assert stretch.step().compute_ns == 700 + 40
 
 
+def test_item_12_calls_that_end_one_after_another_in_one_wait_cost_a_call_each() -> None:
+    """Of 5 calls of 40 ns 1 ended while the rank computed, 3 in its first wait of 300, 1, told late, in the next."""
+    stretch = WallTime(0, 1000, call_ns=40)
+    for work_ns, waited_ns in (
+        ((100, 350), None), ((110, 500), (400, 700)), ((120, 600), None), ((130, 700), None), ((140, 790), (700, 780))
+    ):  # fmt: skip
+        stretch.communicate(RankCommunication("all-reduce", 16), work_ns[0], waited_ns, work_ns)
+    made = stretch.step()
+    assert made.stalls_ns == ((400, 580), (700, 740))
+    assert made.compute_ns == 1000 - 180 - 40
+
+
 def test_variation_has_means_and_quantiles_over_steps(tmp_path: Path) -> None:
     paths = [
         write(tmp_path / "0.recording.json"),

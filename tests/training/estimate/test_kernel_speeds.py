@@ -11,9 +11,9 @@ import pytest
 from command_line import refused, run
 
 from ddlsched.training.estimate.hardware import Efficiency, operations_s
+from ddlsched.training.estimate.kernel_speeds import Kernel, kernel_speeds, read_kernels, write_kernels
 from ddlsched.training.estimate.layers import Operation
 from ddlsched.training.estimate.presets import GPUS
-from ddlsched.training.kernels.speeds import Kernel, kernel_speeds, read_kernels, write_kernels
 
 TRUTH = Efficiency(matrix=0.6, half_flops=2e9, by_precision={"fp8": 0.5}, attention=0.9, memory=0.8)
 

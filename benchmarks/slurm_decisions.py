@@ -26,7 +26,6 @@ import pandas as pd
 from slurm_daemons import QOS, AccountedSlurm
 
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
-from algorithms.admission.usage_history import UsageHistory
 from algorithms.admission.victims import Need
 from ddlsched.cluster.idle_trace import expand_hosts
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
@@ -41,6 +40,7 @@ from topologies.leaf_spine import LeafSpine
 _NODES, _BLOCK = 16, 4
 _ACCOUNTS = {"a": 1, "b": 2, "c": 3, "d": 4}
 _CPUS = 64
+_CALC_PERIOD_S = 60.0
 _HALF_LIFE_S, _MAX_AGE_S = 1800.0, 900.0
 _WEIGHTS = {"Age": 1000, "Fairshare": 10000, "JobSize": 500, "QOS": 2000}
 _SETTINGS = {
@@ -102,8 +102,9 @@ def _submit(slurm: AccountedSlurm, rng: np.random.Generator) -> _Event:
         int(rng.integers(10, 50)),
     )
     options = ["-A", str(account), f"--qos={qos}", "-N", str(nodes), f"--ntasks-per-node={_CPUS}", "--time=5"]
+    now_s = time.time()  # it may start before the answer is here
     number = slurm.run("sbatch", "--parsable", "--output=/dev/null", *options, "--wrap", f"sleep {length_s}")
-    return _Event(time.time(), "came", int(number), f"{account} {QOS[str(qos)]} {nodes}")
+    return _Event(now_s, "came", int(number), f"{account} {QOS[str(qos)]} {nodes}")
 
 
 def _events(log: str) -> Iterator[_Event]:
@@ -114,14 +115,6 @@ def _events(log: str) -> Iterator[_Event]:
                 job, *rest = (part for part in found.groups() if part is not None)
                 time_s = datetime.fromisoformat(line[1 : line.index("]")]).timestamp()
                 yield _Event(time_s, what, int(job), rest[0] if rest else "")
-
-
-class _Counted(UsageHistory):
-    """The usage of accounts as Slurm has counted it."""
-
-    def __init__(self, usage: dict[str, float]) -> None:
-        super().__init__(_HALF_LIFE_S)
-        self._used.update({(account, None): used for account, used in usage.items()})
 
 
 class _Followed:
@@ -143,11 +136,14 @@ class _Followed:
             highest_qos=max(QOS.values()),
             max_age_s=_MAX_AGE_S,
             half_life_s=_HALF_LIFE_S,
+            calc_period_s=_CALC_PERIOD_S,
         )
         self._placement = resolve("placement", placement)
         self._jobs: dict[int, JobView] = {}
         self._policy = policy.begin(self._cluster(0.0)._cluster, np.random.default_rng(0))
         self._gone: dict[int, set[int]] = {}
+        self._usage: list[dict[str, float]] = []
+        """What Slurm had counted when priorities were reckoned the last two times."""
         self._requeued: set[int] = set()
         """Jobs that gave way: Slurm counts their age anew."""
         self.counts: Counter[tuple[str, bool]] = Counter()
@@ -180,11 +176,13 @@ class _Followed:
     def _order(self, event: _Event, now_s: float) -> None:
         told = dict(each.split(":") for each in event.told.split())
         theirs = {int(job): int(priority) for job, priority in told.items() if job.isdecimal()}
-        usage = {account: float(told[account]) for account in _ACCOUNTS if account in told}
+        if now_s - self._policy._reckoned_s > _CALC_PERIOD_S / 2:  # else just one job has another priority
+            self._policy.reckon(self._view(now_s))
+            self._usage = [*self._usage[-1:], {name: float(told[name]) for name in _ACCOUNTS if name in told}]
         self._count_pairs("pairs", theirs, now_s)
-        own, self._policy._history = self._policy._history, _Counted(usage)
+        own, self._policy._used = self._policy._used, self._usage[0] if len(self._usage) > 1 else {}
         self._count_pairs("pairs by its usage", theirs, now_s)
-        self._policy._history = own
+        self._policy._used = own
 
     def _count_pairs(self, what: str, theirs: dict[int, int], now_s: float) -> None:
         ours = [job.number for job in self._policy.in_order(self._view(now_s), self._cluster(now_s))]

@@ -43,6 +43,9 @@ class SlurmMultifactor:
         Age that counts as 1, seconds.
     half_life_s
         In which past usage counts half, seconds.
+    calc_period_s
+        How often priorities are reckoned, seconds (PriorityCalcPeriod): by ages of then, and by usage of one period
+        before, as Slurm does without its fair tree.
     backfill
         The placement that plans ahead, such as ``easy-backfill``; empty: the run's placement, and nobody starts before
         a job of higher priority that waits.
@@ -60,6 +63,7 @@ class SlurmMultifactor:
     highest_qos: int = 0
     max_age_s: float = ranged(604800.0, 0.0, above=True)
     half_life_s: float = ranged(604800.0, 0.0, above=True)
+    calc_period_s: float = ranged(300.0, 0.0, above=True)
     backfill: PlacementPolicy | str = ""
 
     def __post_init__(self) -> None:
@@ -80,10 +84,14 @@ class _SlurmRun:
     def __init__(self, policy: SlurmMultifactor, planner: Any) -> None:
         self._policy, self._planner = policy, planner
         self._history = UsageHistory(policy.half_life_s)
+        self._used, self._counted, self._reckoned_s = dict[str, float](), dict[str, float](), 0.0
 
     def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
         """Yield who may start, in the order of priorities."""
         self._history.update(tenants)
+        period_s = self._policy.calc_period_s
+        for _ in range(min(int(tenants.now_s // period_s - self._reckoned_s // period_s), 2)):
+            self.reckon(tenants)
         waiting = self.in_order(tenants, cluster)
         if self._planner is not None:
             yield from self._backfilled(waiting, tenants, cluster)
@@ -97,6 +105,11 @@ class _SlurmRun:
             if tenants.holding(job.number) is None:
                 return
 
+    def reckon(self, tenants: TenantsView) -> None:
+        """Let priorities follow from ages of now, and from what had been used when they were reckoned before."""
+        used = {leaf.name: self._history.of_queue(leaf.name) for leaf in tenants.quotas.leaves}
+        self._used, self._counted, self._reckoned_s = self._counted, used, tenants.now_s
+
     def in_order(self, tenants: TenantsView, cluster: ClusterView) -> list[JobView]:
         """Return the jobs that wait, those of the highest priority first."""
         jobs = [job for leaf in tenants.quotas.leaves for job in tenants.pending.jobs(leaf.name)]
@@ -104,7 +117,7 @@ class _SlurmRun:
         policy, shares = self._policy, self._fair_shares(tenants)
 
         def priority(job: JobView) -> float:
-            age = min((tenants.now_s - job.arrival_s) / policy.max_age_s, 1.0)
+            age = min(max(self._reckoned_s - job.arrival_s, 0.0) / policy.max_age_s, 1.0)
             size, qos = job.num_gpus / cluster.num_gpus, max(job.priority, 0) / most
             fair = policy.fair_share_weight * shares[str(job.queue)]
             return policy.age_weight * age + fair + policy.size_weight * size + policy.qos_weight * qos
@@ -115,15 +128,16 @@ class _SlurmRun:
         """Return the fair-share factor of each account: 1 for no usage, 0.5 for as large a part of all as its share."""
         leaves = tenants.quotas.leaves
         weights = sum(leaf.queue.weight for leaf in leaves) or 1.0
-        used = {leaf.name: self._history.of_queue(leaf.name) for leaf in leaves}
-        in_all = sum(used.values()) or 1.0
+        in_all = sum(self._used.values()) or 1.0
         return {
-            leaf.name: 2.0 ** -(used[leaf.name] / in_all * weights / leaf.queue.weight) if leaf.queue.weight else 0.0
+            leaf.name: 2.0 ** -(self._used.get(leaf.name, 0.0) / in_all * weights / leaf.queue.weight)
+            if leaf.queue.weight
+            else 0.0
             for leaf in leaves
         }
 
     def _victims(self, need: Need, tenants: TenantsView, cluster: ClusterView) -> list[Victim]:
-        """Return running jobs of lower QOS, the lowest and latest first, without which enough GPUs are free."""
+        """Return running jobs of lower QOS, the lowest and smallest first, without which enough GPUs are free."""
         lacking = need.gpus - len(cluster.eligible(need.job))
         rules = need.node.queue.preemption
         victims: list[Victim] = []
@@ -158,4 +172,4 @@ class _SlurmRun:
 
 
 def _lowest_first(holding: HeldQuota) -> tuple[int, int, int]:
-    return holding.job.priority, -holding.since_ns, holding.job.number
+    return holding.job.priority, holding.num_gpus, holding.job.number

@@ -122,7 +122,9 @@ def test_kai_lets_those_who_used_less_of_late_go_first() -> None:
 def test_slurm_orders_by_fair_share_then_age_and_by_qos() -> None:
     queues = tenants(queue("a", 4), queue("b", 4))
     jobs = [job("a1", "a", 4, 0, 100), job("a2", "a", 4, 1, 10), job("b1", "b", 4, 2, 10)]
-    assert starts(queues, jobs, SlurmMultifactor()) == {"a1": 0, "b1": 100, "a2": 110}
+    assert starts(queues, jobs, SlurmMultifactor(calc_period_s=50.0)) == {"a1": 0, "b1": 100, "a2": 110}
+    of_nothing_yet = SlurmMultifactor(calc_period_s=51.0)  # what is counted at 51 s counts from 102 s on
+    assert starts(queues, jobs, of_nothing_yet) == {"a1": 0, "a2": 100, "b1": 110}
     fifo = SlurmMultifactor(fair_share_weight=0.0)
     assert starts(queues, jobs, fifo) == {"a1": 0, "a2": 100, "b1": 110}
     urgent = [*jobs, job("a3", "a", 4, 3, 10, priority=9)]
@@ -134,7 +136,7 @@ def test_slurm_counts_usage_as_a_part_of_all_and_qos_as_a_part_of_the_highest() 
     queues = tenants(queue("a", 4), queue("b", 4))
     jobs = [job("a1", "a", 4, 0, 100), job("a2", "a", 4, 1, 10, priority=1), job("b1", "b", 4, 2, 10)]
     for weight, highest, first in ((2600, 0, "a2"), (2700, 0, "b1"), (2600, 2, "b1")):
-        policy = SlurmMultifactor(fair_share_weight=float(weight), highest_qos=highest)
+        policy = SlurmMultifactor(fair_share_weight=float(weight), highest_qos=highest, calc_period_s=1.0)
         assert starts(queues, jobs, policy)[first] == 100
 
 

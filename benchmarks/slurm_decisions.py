@@ -161,7 +161,6 @@ class _Followed:
 
     def follow(self, event: _Event, now_s: float) -> None:
         """Ask ours what the event decides, and let it happen."""
-        self._policy._history.update(self._view(now_s))
         if event.what != "preempted":
             self._tell_victims(now_s)
         getattr(self, f"_{event.what}")(event, now_s)
@@ -177,7 +176,7 @@ class _Followed:
         told = dict(each.split(":") for each in event.told.split())
         theirs = {int(job): int(priority) for job, priority in told.items() if job.isdecimal()}
         if now_s - self._policy._reckoned_s > _CALC_PERIOD_S / 2:  # else just one job has another priority
-            self._policy.reckon(self._view(now_s))
+            self._policy.reckon(self._view(now_s), self._running.values())
             self._usage = [*self._usage[-1:], {name: float(told[name]) for name in _ACCOUNTS if name in told}]
         self._count_pairs("pairs", theirs, now_s)
         own, self._policy._used = self._policy._used, self._usage[0] if len(self._usage) > 1 else {}

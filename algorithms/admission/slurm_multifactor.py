@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,14 +85,20 @@ class _SlurmRun:
         self._policy, self._planner = policy, planner
         self._history = UsageHistory(policy.half_life_s)
         self._used, self._counted, self._reckoned_s = dict[str, float](), dict[str, float](), 0.0
+        self._ran: list[HeldQuota] = []
+        """Who ran from when it was last asked to now."""
 
     def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
         """Yield who may start, in the order of priorities."""
-        self._history.update(tenants)
         period_s = self._policy.calc_period_s
         for _ in range(min(int(tenants.now_s // period_s - self._reckoned_s // period_s), 2)):
-            self.reckon(tenants)
-        waiting = self.in_order(tenants, cluster)
+            self.reckon(tenants, self._ran)
+        yield from self._admitted(self.in_order(tenants, cluster), tenants, cluster)
+        self._ran = [*tenants.holdings.values()]
+
+    def _admitted(
+        self, waiting: list[JobView], tenants: TenantsView, cluster: ClusterView
+    ) -> Iterator[Admission | NotAdmitted]:
         if self._planner is not None:
             yield from self._backfilled(waiting, tenants, cluster)
             return
@@ -105,8 +111,12 @@ class _SlurmRun:
             if tenants.holding(job.number) is None:
                 return
 
-    def reckon(self, tenants: TenantsView) -> None:
-        """Let priorities follow from ages of now, and from what had been used when they were reckoned before."""
+    def reckon(self, tenants: TenantsView, running: Iterable[HeldQuota]) -> None:
+        """Let priorities follow from ages of now, and from what had been used when they were reckoned before.
+
+        Only who runs when that is counted counts, from when it was last; what ended in between does not, as in Slurm.
+        """
+        self._history.update(tenants, running)
         used = {leaf.name: self._history.of_queue(leaf.name) for leaf in tenants.quotas.leaves}
         self._used, self._counted, self._reckoned_s = self._counted, used, tenants.now_s
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
-from ddlsched.policies.tenants_view import TenantsView
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
 from ddlsched.units import NS_PER_S
 
@@ -22,14 +23,14 @@ class UsageHistory:
         self._used: dict[tuple[str, str | None], float] = defaultdict(float)
         self._now_ns = 0
 
-    def update(self, tenants: TenantsView) -> None:
-        """Count what was used since it was last called, by those who run now."""
+    def update(self, tenants: TenantsView, running: Iterable[HeldQuota] | None = None) -> None:
+        """Count what was used since it was last called, by those who run now, or by others if told."""
         kept = 0.5 ** ((tenants.now_ns - self._now_ns) / NS_PER_S / self._half_life_s)
         for key in self._used:
             self._used[key] *= kept
-        for leaf in tenants.quotas.leaves:
-            for holding in tenants.running(leaf.name):
-                self._used[leaf.name, holding.job.user] += (1 - kept) * holding.num_gpus
+        for holding in tenants.holdings.values() if running is None else running:
+            since_s = (tenants.now_ns - max(self._now_ns, holding.since_ns)) / NS_PER_S
+            self._used[holding.queue, holding.job.user] += (1 - 0.5 ** (since_s / self._half_life_s)) * holding.num_gpus
         self._now_ns = tenants.now_ns
 
     def admitted(self, queue: str, job: JobView) -> None:

@@ -98,8 +98,8 @@ def test_the_document_counts_as_the_table_does():
     assert set(won.loc[won["part"] == "order", "load"]) == {points.BURST}
     hived, stops = table[table["policy"] == "HiveD"], table[table["part"] == "stops"]
     worse = hived.loc[hived["low"] > 0, "change"] * 100
-    assert f"for certain at {len(worse)} points, by {worse.min():.0f} to {worse.max():.0f} %" in document
-    assert f"than FIFO by more than 5 % for certain at {(stops['low'] > 0.05).sum()} points" in document
+    assert f"whole interval, at {len(worse)} points, by {worse.min():.0f} to {worse.max():.0f} %" in document
+    assert f"than FIFO by more than 5 %, whole interval, at {(stops['low'] > 0.05).sum()} points" in document
 
 
 @pytest.mark.slow

@@ -254,7 +254,7 @@ def metrics_by_seed(runs: pd.DataFrame, metrics: Sequence[str], *, by: str = "po
         lacking = {label: sorted(seeds - set(runs.loc[runs[by] == label, "seed"])) for label in labels}
         label, missing = next(each for each in lacking.items() if each[1])
         raise InputError(f"{what}: {label!r} has no run of seeds {missing[:5]}; expected every {by} on every seed")
-    tables: Any = runs.pivot(index="seed", columns=by, values=list(metrics))
+    tables: Any = runs.pivot(index="seed", columns=by, values=list(dict.fromkeys(metrics)))
     return {metric: tables[metric][labels] for metric in metrics}
 
 

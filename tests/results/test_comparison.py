@@ -62,6 +62,11 @@ def test_compare_runs_gives_the_difference_where_a_ratio_would_be_one_to_zero():
     assert fast["verdict"] == "worse"
 
 
+def test_a_metric_that_is_asked_for_twice_is_compared_once() -> None:
+    once, twice = (compare_runs(many_runs(), baseline="base", metrics=["average_jct_s"] * times) for times in (1, 2))
+    assert once.equals(twice)
+
+
 def test_shares_and_unknown_metrics_are_compared_but_not_judged():
     runs = many_runs().assign(
         queueing_share=lambda runs: 0.01 * runs["average_jct_s"], mine=lambda runs: runs["makespan_s"]

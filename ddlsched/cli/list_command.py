@@ -7,17 +7,14 @@ import inspect
 import json
 import re
 import textwrap
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from ddlsched.cli.reporting import emit
 from ddlsched.errors import UnknownNameError, did_you_mean
-from ddlsched.plugins.names import Kind, made_by, resolve_bundle
+from ddlsched.plugins.names import KINDS, Kind, made_by, names, resolve_bundle
 from ddlsched.ranges import choices_of, range_of, unit_of
-
-if TYPE_CHECKING:
-    from ddlsched.plugins.names import Kind
 
 __all__ = ["Description", "ParameterDescription", "description_of", "list_plugins"]
 
@@ -65,8 +62,8 @@ def _meanings(made: Any) -> dict[str, str]:
     """Return what docstrings say of each parameter: the class's own before those of its bases."""
     found: dict[str, str] = {}
     for each in reversed(made.__mro__ if inspect.isclass(made) else (made,)):
-        for names, lines in _ENTRY.findall(inspect.cleandoc(each.__doc__ or "") + "\n"):
-            found |= dict.fromkeys(names.split(", "), _plain(" ".join(lines.split())))
+        for told, lines in _ENTRY.findall(inspect.cleandoc(each.__doc__ or "") + "\n"):
+            found |= dict.fromkeys(told.split(", "), _plain(" ".join(lines.split())))
     return found
 
 
@@ -114,8 +111,6 @@ def list_plugins(
 
     A package adds names with entry points of the group ddlsched.KIND; listing them imports none of it.
     """
-    from ddlsched.plugins.names import KINDS, names
-
     if kind is not None and kind not in KINDS:
         raise UnknownNameError(f"no kind of plug-in is named {kind!r}.{did_you_mean(kind, KINDS)}")
     if kind is not None and name is not None:
@@ -131,8 +126,6 @@ def list_plugins(
 
 
 def _described(kind: Kind, name: str, as_json: bool) -> str:
-    from ddlsched.cli.list_command import description_of
-
     said = description_of(kind, name)
     if as_json:
         parameters = [parameter._asdict() for parameter in said.parameters]

@@ -7,6 +7,7 @@ phase begins. Everything between two marks is one piece of computation, whatever
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -199,9 +200,11 @@ class WallTime:
 
     def step(self) -> RankStep:
         """Return the step."""
-        places, stalls_ns, called_ns = list(self._places), [], self._called_ns()
-        for number, waited_ns in self._waited_ns.items():
-            stall = self._since(waited_ns[0]), self._since(waited_ns[1] - called_ns[waited_ns])
+        places, stalls_ns, ended_ns = list(self._places), [], sorted(self._ended_ns)
+        for number, (begin_ns, end_ns) in self._waited_ns.items():
+            calls = bisect_right(ended_ns, end_ns) - bisect_right(ended_ns, begin_ns)
+            called_ns = min(self._call_ns * calls, end_ns - begin_ns)
+            stall = self._since(begin_ns), self._since(end_ns - called_ns)
             stalls_ns.append(stall)
             if stall[1] < self._length_ns:  # The end of a step waits for everything.
                 places.append((stall[1], number, MarkKind.WAITS, ""))
@@ -210,15 +213,6 @@ class WallTime:
         marks = tuple(Mark(kind, name or number, _computed(at, stalls)) for at, number, kind, name in places)
         computed_ns = _computed(self._length_ns, stalls)
         return RankStep(computed_ns, tuple(self._communications), marks, self._length_ns, tuple(stalls), self._begin_ns)
-
-    def _called_ns(self) -> dict[tuple[int, int], int]:
-        """Return how much of each wait is the cost of calls."""
-        return {
-            (begin_ns, end_ns): min(
-                self._call_ns * sum(begin_ns < each <= end_ns for each in self._ended_ns), end_ns - begin_ns
-            )
-            for begin_ns, end_ns in self._waited_ns.values()
-        }
 
     def _since(self, at_ns: int) -> int:
         return min(max(at_ns - self._begin_ns, 0), self._length_ns)

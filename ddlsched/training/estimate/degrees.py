@@ -31,9 +31,6 @@ class Widths(NamedTuple):
 _USUAL = Widths()
 
 
-_USUAL = Widths()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Degrees:
     """Degrees of parallelism; GPUs are numbered tensor-parallel neighbours first, then data, then pipeline.

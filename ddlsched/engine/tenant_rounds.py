@@ -68,6 +68,7 @@ class TenantRounds:
         self._tenants, self._quotas = tenants, QuotaTree(tenants)
         self._pending = PendingJobs(tenants.leaves)
         self._holdings: dict[int, HeldQuota] = {}
+        self._left: list[tuple[HeldQuota, int]] = []
         self._by_queue = {queue: RunningJobs() for queue in tenants.leaves}
         self._known, self._holds = np.zeros(len(state.workload), bool), np.zeros(len(state.workload), bool)
         self._gpus_of_kind: dict[str, np.ndarray] = {}
@@ -137,14 +138,16 @@ class TenantRounds:
         return holding
 
     def _release(self, number: int) -> None:
-        holding = self._taken_back(number)
+        holding, finish_ns = self._taken_back(number), self._state.jobs.finish_ns.item(number)
+        self._left.append((holding, self._state.now_ns if finish_ns < 0 else finish_ns))
         self._quotas[holding.queue].remove(holding.kind, holding.num_gpus)
         self._known[number] = False
         self._make_room()
 
     def _view(self) -> TenantsView:
         jobs = self._pending, self._holdings, self._by_queue
-        return TenantsView(self._tenants, self._quotas, *jobs, self._state.now_ns, self._freed, self._room)
+        left, self._left = self._left, []
+        return TenantsView(self._tenants, self._quotas, *jobs, self._state.now_ns, self._freed, self._room, left)
 
     def _carry_out(self) -> list[int]:
         """Carry out the policy's answers; return who stopped, by number."""

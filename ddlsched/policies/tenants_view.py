@@ -256,6 +256,8 @@ class TenantsView(View):
     """Goes up whenever there may be more room than before: while it stays the same, who was refused is again."""
     room: LevelRoom | None = None
     """What room the units of levels have, in a run."""
+    left: Sequence[tuple[HeldQuota, int]] = ()
+    """Who has left since the policy was last asked, and when, nanoseconds."""
 
     @property
     def now_s(self) -> float:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from algorithms.admission.kai import Kai
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
+from algorithms.admission.usage_history import UsageHistory
 from algorithms.admission.volcano import Volcano
 from ddlsched import Cluster, DataParallelIteration, Job, Preemption, Queue, Quota, Tenants, Workload, simulate
 from ddlsched.errors import InputError
+from ddlsched.policies.tenants_view import Admission, TenantsView
+from ddlsched.policies.views import ClusterView
 from ddlsched.testing.admission_conformance import Case, Submission, play
 
 
@@ -117,6 +121,27 @@ def test_kai_lets_those_who_used_less_of_late_go_first() -> None:
     assert sum(at_once[name] == 999 for name in names) == 2
     late = starts(queues, jobs, Kai(usage_weight=10.0, usage_half_life_s=1000.0))
     assert sum(late[name] == 999 for name in names) == 0
+
+
+def test_what_is_used_counts_until_a_job_ends_whenever_that_is_asked() -> None:
+    """Nobody is asked when a0 ends; what it had used counts as if someone were, less by half every 1,000 s."""
+    queues, told = tenants(queue("a"), queue("b")), list[tuple[float, float]]()
+
+    class Told:
+        def __init__(self) -> None:
+            self.history = UsageHistory(1000.0)
+
+        def admit(self, view: TenantsView, _: ClusterView) -> Iterator[Admission]:
+            self.history.update(view)
+            told.append((view.now_s, self.history.of_queue("a")))
+            yield from [Admission(each) for name in "ab" for each in view.pending.jobs(name)]
+
+    jobs = [job("a0", "a", 4, 0, 1000), job("b0", "b", 4, 2000, 10), job("a1", "a", 2, 3000, 10)]
+    starts(queues, jobs, Told())
+    assert told == [(0.0, 0.0), (2000.0, pytest.approx(4 * 0.5 * 0.5)), (3000.0, pytest.approx(4 * 0.5 * 0.25))]
+    gone = [jobs[0], *(job(f"{name}{n}", name, 1, 1001, 100) for name in ("a", "b") for n in range(1, 5))]
+    late = starts(queues, gone, Kai(usage_weight=10.0, usage_half_life_s=1000.0))
+    assert [late[f"a{n}"] for n in range(1, 5)] == [1101] * 4
 
 
 def test_slurm_orders_by_fair_share_then_age_and_by_qos() -> None:

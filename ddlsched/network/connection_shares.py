@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ddlsched.errors import InputError
 from ddlsched.network.rates import crossings, slowest_link_bytes_per_s, weighted_max_min
-from ddlsched.network.size_shares import SizeShares
+from ddlsched.network.size_shares import LARGEST_EXPONENT, SizeShares
 from ddlsched.network.topology import Link
+from ddlsched.ranges import ranged
 
 __all__ = ["ConnectionShares"]
 
@@ -34,17 +34,9 @@ class ConnectionShares(SizeShares):
         most 1 / (1 + wait (n - 1)) as fast as its links, as its servers wait for each other. Others fill these gaps.
     """
 
-    exponent: float = 0.25
-    loss: float = 0.0
-    wait: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("loss", "wait"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(
-                    f"contention ConnectionShares: {name} is {getattr(self, name)}; expected a number from 0 to 1"
-                )
+    exponent: float = ranged(0.25, 0.0, LARGEST_EXPONENT)
+    loss: float = ranged(0.0, 0.0, 1.0)
+    wait: float = ranged(0.0, 0.0, 1.0)
 
     def rates(self, active: Sequence[Any], waiting: Sequence[Any], links: Sequence[Link]) -> list[float]:
         """Return the rate of each active transfer, bytes per second."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Link, Network, bytes_per_s_from_gbps, gbps_from_bytes_per_s
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = [
     "MAX_CONSTANT_S",
@@ -172,15 +172,6 @@ def count_per_link(flows: Sequence[Flow]) -> Counter[int]:
     return Counter(link for flow in flows for link in flow.links)
 
 
-def _refuse_negative(model: object, **values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not 0 <= value <= MAX_CONSTANT_S:
-            raise InputError(
-                f"contention {type(model).__name__}: {name} is {value}; "
-                f"expected a number from 0 to {MAX_CONSTANT_S:g} s"
-            )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Linear:
     """The linear model of the Ada-SRSF paper: k transfers on a link take k b + (k - 1) η a byte.
@@ -206,11 +197,11 @@ class Linear:
     Jobs", arXiv 2002.10105.
     """
 
-    latency_s: float = 0.0
+    latency_s: float = ranged(0.0, 0.0, MAX_CONSTANT_S)
     # None says "not given", and only until __post_init__.
-    per_byte_s: float = None  # type: ignore[assignment]
-    penalty_per_byte_s: float = None  # type: ignore[assignment]
-    card_gbps: float | None = None
+    per_byte_s: float = ranged(None, 0.0, MAX_CONSTANT_S, above=True)  # type: ignore[assignment]
+    penalty_per_byte_s: float = ranged(None, 0.0, MAX_CONSTANT_S)  # type: ignore[assignment]
+    card_gbps: float | None = ranged(None, 0.0, above=True)
     conserves_bytes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -219,13 +210,7 @@ class Linear:
             object.__setattr__(self, name, TEN_GBE[name])
         if len(untold) == len(TEN_GBE) and self.card_gbps is None:
             object.__setattr__(self, "card_gbps", 10.0)
-        if self.card_gbps is not None and not 0 < self.card_gbps < inf:
-            raise InputError(f"contention Linear: card_gbps is {self.card_gbps}; expected a finite number > 0")
-        _refuse_negative(
-            self, latency_s=self.latency_s, per_byte_s=self.per_byte_s, penalty_per_byte_s=self.penalty_per_byte_s
-        )
-        if self.per_byte_s == 0:
-            raise InputError("contention Linear: per_byte_s is 0; expected a number > 0")
+        check_fields(self, "contention Linear")
 
     @property
     def alone_per_byte_s(self) -> float:
@@ -294,15 +279,13 @@ def measured_gigabit_ethernet(*, latency_s: float = 0.0) -> Linear:
 class _SharedBandwidth:
     """Links that lose nothing when transfers share them: what the models of fair sharing have in common."""
 
-    latency_s: float = 0.0
-    per_byte_s: float | None = None
+    latency_s: float = ranged(0.0, 0.0, MAX_CONSTANT_S)
+    per_byte_s: float | None = ranged(None, 0.0, MAX_CONSTANT_S, above=True)
     penalty_per_byte_s: ClassVar[float] = 0.0
     conserves_bytes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _refuse_negative(self, latency_s=self.latency_s, per_byte_s=self.per_byte_s)
-        if self.per_byte_s == 0:
-            raise InputError(f"contention {type(self).__name__}: per_byte_s is 0; expected a number > 0")
+        check_fields(self, f"contention {type(self).__name__}")
 
     @property
     def alone_per_byte_s(self) -> float:

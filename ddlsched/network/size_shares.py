@@ -9,6 +9,7 @@ from typing import Any
 
 from ddlsched.errors import InputError
 from ddlsched.network.contention import MAX_CONSTANT_S, MaxMin, moved_by_ring
+from ddlsched.ranges import ranged
 
 __all__ = ["LARGEST_EXPONENT", "SizeShares"]
 
@@ -41,28 +42,18 @@ class SizeShares(MaxMin):
         Seconds that each chunk but a message's first costs.
     """
 
-    exponent: float = 0.5
+    exponent: float = ranged(0.5, 0.0, LARGEST_EXPONENT)
     window_bytes: float = inf
-    step_s: float = 0.0
+    step_s: float = ranged(0.0, 0.0, MAX_CONSTANT_S)
     chunk_bytes: float = inf
-    chunk_s: float = 0.0
+    chunk_s: float = ranged(0.0, 0.0, MAX_CONSTANT_S)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.exponent <= LARGEST_EXPONENT:
-            raise InputError(
-                f"contention SizeShares: exponent is {self.exponent}; expected a number from 0 to {LARGEST_EXPONENT:g}"
-            )
         for name, what in (("window_bytes", "whole steps"), ("chunk_bytes", "whole messages")):
             if not getattr(self, name) > 0:
                 raise InputError(
                     f"contention SizeShares: {name} is {getattr(self, name)}; expected a number > 0 (inf for {what})"
-                )
-        for name in ("step_s", "chunk_s"):
-            if not 0 <= getattr(self, name) <= MAX_CONSTANT_S:
-                raise InputError(
-                    f"contention SizeShares: {name} is {getattr(self, name)}; "
-                    f"expected a number from 0 to {MAX_CONSTANT_S:g} s"
                 )
         if self.chunk_s > 0 and self.chunk_bytes == inf:
             raise InputError(

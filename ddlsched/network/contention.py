@@ -28,6 +28,7 @@ __all__ = [
     "MaxMin",
     "SharedLink",
     "SharingModel",
+    "card_remark",
     "count_per_link",
     "gigabit_ethernet",
     "measured_gigabit_ethernet",
@@ -40,8 +41,6 @@ TEN_GBE = {"per_byte_s": 8.56e-10, "penalty_per_byte_s": 2.35e-10}
 ONE_GBE = {"per_byte_s": 7.8125e-9, "penalty_per_byte_s": 0.7e-9}
 ONE_GBE_MEASURED = {"per_byte_s": 9.825e-9, "penalty_per_byte_s": 0.0}
 """Fitted to the published latencies of 1 to 16 all-reduces at a time; see experiments/contention_validity."""
-
-
 MAX_CONSTANT_S = 1e6
 """Largest time of a byte, or latency, that is taken for one; keeps sums within the clock."""
 
@@ -353,3 +352,20 @@ def ring_bytes(model: object, message_bytes: float, num_ranks: int) -> float:
 def moved_by_ring(message_bytes: float, num_ranks: int) -> float:
     """Return 2 (n - 1) / n of a message."""
     return message_bytes * (2 * (num_ranks - 1) / num_ranks)
+
+
+_MEASURED_GBPS = 10.0
+
+
+def card_remark(model: ContentionModel, network: Network) -> str | None:
+    """Return how the constants of a bound linear model came from a card that is not the usual one, or None.
+
+    Equal share and max-min sharing take the links' own bandwidth, and a model of a user's own speaks for itself.
+    """
+    gbps = gbps_from_bytes_per_s(network.nic_bytes_per_s)
+    if not isinstance(model, Linear) or gbps in (0.0, _MEASURED_GBPS):
+        return None
+    constants = f"b = {model.per_byte_s:.4g} s and η = {model.penalty_per_byte_s:.4g} s a byte"
+    if model.card_gbps is None:
+        return f"Linear contention: {constants}, as given, whatever the topology's card of {gbps:g} Gbit/s."
+    return f"Linear contention: {constants}, scaled to the topology's card of {gbps:g} Gbit/s."

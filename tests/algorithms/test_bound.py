@@ -16,8 +16,7 @@ from ddlsched import Cluster, DataParallelIteration, Workload
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError
 from ddlsched.network.contention import Linear, MaxMin
-from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.scaling_curves import LinearCurve
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 
 UNIT_S = 0.01
 MODEL = Linear(per_byte_s=1e-9, penalty_per_byte_s=0.3e-9)

@@ -69,8 +69,8 @@ def make(
     options: Annotated[Given[MakeOptions], Panel()],
 ) -> None:
     """Write the checkpoint of a GPT in the middle of its training with Adam: random, seeded weights and moments."""
+    from ddlsched.checkpoints.collection import parse_parallelism
     from ddlsched.checkpoints.making import make_checkpoint
-    from ddlsched.checkpoints.parallelism import parse_parallelism
     from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
     from ddlsched.io.progress import bytes_bar
 

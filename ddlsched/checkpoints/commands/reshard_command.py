@@ -84,9 +84,9 @@ def reshard(
 
     begin_reading(source)  # The disk is at work while the rest is imported.
     from ddlsched.checkpoints import resharding
+    from ddlsched.checkpoints.collection import parse_parallelism
     from ddlsched.checkpoints.commands import reshard_output as output
     from ddlsched.checkpoints.formats import form_of, num_left_out, reading_for
-    from ddlsched.checkpoints.parallelism import parse_parallelism
     from ddlsched.io.progress import bytes_bar
 
     asked = options.made()

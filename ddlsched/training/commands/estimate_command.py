@@ -173,10 +173,9 @@ def _with_kernels(machine: Machine, path: Path | None) -> tuple[Machine, str]:
 
 def _model(name: str | None, given: ModelOptions) -> tuple[str, Model]:
     """Return a model and its name, from a preset or a configuration."""
-    from ddlsched.training.estimate.hugging_face_configs import read_configuration
     from ddlsched.training.estimate.models import Transformer
     from ddlsched.training.estimate.parallel_layout import MOST
-    from ddlsched.training.estimate.presets import MODELS, preset
+    from ddlsched.training.estimate.presets import MODELS, preset, read_configuration
 
     if given.sequence is not None and not 1 <= given.sequence <= MOST:
         raise InputError(f"--sequence {given.sequence}: expected a whole number of tokens from 1 to {MOST:,}")

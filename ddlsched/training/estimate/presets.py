@@ -1,22 +1,33 @@
-"""Published GPUs and models by name (``presets.yaml``), and the efficiencies that measurements were fitted with."""
+"""Published GPUs and models by name (``presets.yaml``), models by their ``config.json``, and fitted efficiencies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from ddlsched.errors import UnknownNameError, did_you_mean
+from ddlsched.errors import InputError, UnknownNameError, did_you_mean
+from ddlsched.io.reading import read_bytes
+from ddlsched.io.tables import readable
 from ddlsched.training.estimate.hardware import Efficiency, Gpu, Tier
-from ddlsched.training.estimate.models import Model, Transformer
+from ddlsched.training.estimate.models import LatentAttention, Model, Transformer
 from ddlsched.training.estimate.small_models import INCEPTION_V3, LSTM_PTB, RESNET_50, VGG_16, Dlrm
 
-__all__ = ["A100_NODE_TIERS", "EFFICIENCIES", "GPUS", "MODELS", "USUAL_SERVERS", "plain_name", "preset", "unmodelled"]
+__all__ = [
+    "A100_NODE_TIERS",
+    "EFFICIENCIES",
+    "GPUS",
+    "MODELS",
+    "USUAL_SERVERS",
+    "plain_name",
+    "preset",
+    "read_configuration",
+    "unmodelled",
+]
 
 Item = TypeVar("Item")
-
 _GB = 1e9
 _TERA = 1e12
 
@@ -56,13 +67,11 @@ class _Presets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PRESETS = msgspec.yaml.decode(Path(__file__).with_suffix(".yaml").read_bytes(), type=_Presets)
-
 GPUS: dict[str, Gpu] = {name: sheet.gpu(name) for name, sheet in _PRESETS.gpus.items()}
 USUAL_SERVERS: dict[str, dict[str, int]] = {
     name: {"gpus_per_node": sheet.gpus_per_node, "nic_gbps": sheet.nic_gbps} for name, sheet in _PRESETS.gpus.items()
 }
 """GPUs of a server, and Gbit/s of all its network cards, by GPU."""
-
 EFFICIENCIES: dict[str, Efficiency] = {
     "ideal": Efficiency(),
     "megatron": Efficiency(matrix=0.740, half_flops=1e9, memory=0.529, kernel_s=5e-6),
@@ -76,14 +85,12 @@ EFFICIENCIES: dict[str, Efficiency] = {
 (experiments/cluster_design/megatron.py), ``eager`` to the rows of ``training_times`` (fit.py there), whose
 kernels are launched one by one. Both were fitted on A100s; on other GPUs they are an assumption.
 """
-
 A100_NODE_TIERS = (
     Tier(size=8, bytes_per_s=228.4e9, latency_s=6.42e-6),
     Tier(size=1, bytes_per_s=6.402e9, latency_s=10e-6),
 )
 """Nodes of eight A100s as measured: inside, the fit to ``allreduce_times``; between, that to ``training_times`` (the
 data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""
-
 MODELS: dict[str, Model] = {
     **_PRESETS.models,
     # The size is COMET's; how it comes about, and the widths, are chosen: those of COMET were not at hand.
@@ -129,3 +136,102 @@ def preset(items: Mapping[str, Item], name: str, what: str) -> Item:
         hint = f": {reason}" if reason else f".{did_you_mean(name, items)}"
         raise UnknownNameError(f"no {what} is named {name!r}{hint}")
     return items[name]
+
+
+_MOST = 100_000_000
+_STATE_SPACES = ("hybrid_override_pattern", "layers_block_type", "mamba_num_heads")
+_UNMODELLED = dict.fromkeys(_STATE_SPACES, "layers of state spaces; expected a preset such as nemotron-3-nano") | {
+    "index_topk": "sparse attention with an indexer, which is not modelled; expected full or windowed attention",
+    "linear_num_value_heads": "gated delta nets, which are not modelled; expected full or windowed attention",
+    "linear_attn_config": "linear attention, which is not modelled; expected full or windowed attention",
+}
+
+
+def read_configuration(path: Path, *, sequence: int = 4096) -> Transformer:
+    """Return the language model of a configuration: dense, or with experts; queries grouped or latent, windows or none.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, lacks a size, or has one that is no whole number from 1; or it is of a model with
+        layers that are not modelled or, as those of state spaces, have no common names.
+    """
+    try:
+        given: Any = msgspec.json.decode(readable(path, "a config.json", read_bytes))
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is no JSON ({error}); expected the config.json of a model") from None
+    if not isinstance(given, dict):
+        raise InputError(f"{path}: is no configuration; expected an object with hidden_size, num_hidden_layers, ...")
+    config = given.get("text_config", given)
+    for key, unknown in _UNMODELLED.items():
+        if config.get(key) is not None:
+            raise InputError(f"{path}: has {unknown}")
+    read = _Sizes(path, config)
+    heads, hidden = read("num_attention_heads"), read("hidden_size")
+    experts = read("n_routed_experts", "num_local_experts", "num_experts", default=1)
+    inner = read("moe_intermediate_size", "intermediate_size")
+    layers, step = read("num_hidden_layers"), read("interleave_moe_layer_step", default=0)
+    # Llama 4 has a shared expert, and chunks of attention in three of four layers; half of a chunk is seen on average.
+    shared = inner if step else read("n_shared_experts", default=0) * inner
+    dense = layers - layers // step if step else read("first_k_dense_replace", default=0)
+    half_chunk = read("attention_chunk_size", default=0) // 2
+    window = half_chunk or (read("sliding_window", default=0) if config.get("use_sliding_window", True) else 0)
+    return Transformer(
+        num_layers=layers,
+        hidden=hidden,
+        heads=heads,
+        key_value_heads=read("num_key_value_heads", default=heads),
+        head_width=read("head_dim", default=0),
+        sequence=sequence,
+        vocabulary=read("vocab_size"),
+        feed_forward=read("intermediate_size_mlp", "intermediate_size"),
+        gated=True,
+        biases=bool(config.get("attention_bias", False)),
+        learned_positions=False,
+        tied=bool(config.get("tie_word_embeddings", False)),
+        dropout=False,
+        fused_attention=True,
+        latent=_latent(read) if config.get("kv_lora_rank") else None,
+        window=window,
+        windowed_share=0.75 if half_chunk else _windowed(config.get("layer_types")) if window else 0.0,
+        experts=experts,
+        active_experts=read("num_experts_per_tok", "experts_per_token") if experts > 1 else 1,
+        expert_inner=inner if experts > 1 else 0,
+        shared_inner=read("shared_expert_intermediate_size", default=shared) if experts > 1 else 0,
+        dense_layers=dense if experts > 1 else 0,
+        next_tokens=read("num_nextn_predict_layers", default=0),
+    )
+
+
+class _Sizes:
+    """Reads whole numbers of a configuration by the first of some names that it has."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self.path, self.config = path, config
+
+    def __call__(self, *names: str, default: int | None = None) -> int:
+        for name in names:
+            value = self.config.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
+                raise InputError(f"{self.path}: {name} is {value!r}; expected a whole number from 0 to {_MOST:,}")
+            return value
+        if default is None:
+            raise InputError(f"{self.path}: has no {names[0]}; expected the configuration of a language model")
+        return default
+
+
+def _latent(read: _Sizes) -> LatentAttention:
+    return LatentAttention(
+        query_rank=read("q_lora_rank"),
+        key_value_rank=read("kv_lora_rank"),
+        plain_width=read("qk_nope_head_dim"),
+        rotary_width=read("qk_rope_head_dim"),
+        value_width=read("v_head_dim"),
+    )
+
+
+def _windowed(kinds: Any) -> float:
+    """Return the share of layers that look back a window only; all, if the configuration lists no kinds."""
+    return sum(kind == "sliding_attention" for kind in kinds) / len(kinds) if isinstance(kinds, list) and kinds else 1.0

@@ -88,21 +88,21 @@ FORMATS = {
     # Duan et al., "GFS: A Preemptive Scheduling Framework for GPU Clusters with Predictive Spot Management", ASPLOS
     # 2026.
     "alibaba-spot": TraceFormat((_SPOT,), "Alibaba's spot and high-priority jobs of 2026 (CSV)", "job_info*.csv"),
-    "batsim": TraceFormat("batsim:batsim", "Batsim workload with delay profiles (JSON)", "*.json"),
+    "batsim": TraceFormat("json_formats:batsim", "Batsim workload with delay profiles (JSON)", "*.json"),
     "csv": TraceFormat("", "a table of your own, whose columns --column names (CSV)"),
     # Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023.
     "elasticflow": TraceFormat((_ELASTICFLOW, _ELASTICFLOW_OLDER), "ElasticFlow's traces, older and newer form (CSV)"),
-    "gavel": TraceFormat("gavel:gavel", "Gavel's traces of 7 and of 10 columns (TSV)", "*.trace"),
+    "gavel": TraceFormat("text_formats:gavel", "Gavel's traces of 7 and of 10 columns (TSV)", "*.trace"),
     # Hu et al., "Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters", SC 2021.
     "helios": TraceFormat((_HELIOS,), "SenseTime's Helios, cluster_log (CSV)", "*cluster_log.csv"),
     "microsoft-itp": TraceFormat((_ITP,), "Microsoft's ITP clusters, raw traces of ElasticFlow's authors (CSV)"),
     # Zhao et al., "Multi-Resource Interleaving for Deep Learning Training", SIGCOMM 2022.
     "muri": TraceFormat((_MURI,), "Muri's traces, times in milliseconds (CSV)"),
-    "philly": TraceFormat("philly:philly", "Microsoft's Philly, cluster_job_log (JSON)", "cluster_job_log*"),
+    "philly": TraceFormat("json_formats:philly", "Microsoft's Philly, cluster_job_log (JSON)", "cluster_job_log*"),
     "philly-csv": TraceFormat((_PHILLY,), "the Philly subset of Pollux's authors (CSV)"),
-    "pollux": TraceFormat("pollux:pollux", "Pollux's workloads (CSV)"),
-    "sia": TraceFormat("pollux:pollux", "Sia's workloads (CSV)"),
-    "swf": TraceFormat("swf:swf", "Standard Workload Format", "*.swf*"),
+    "pollux": TraceFormat("text_formats:pollux", "Pollux's workloads (CSV)"),
+    "sia": TraceFormat("text_formats:pollux", "Sia's workloads (CSV)"),
+    "swf": TraceFormat("text_formats:swf", "Standard Workload Format", "*.swf*"),
     # Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019.
     "tiresias": TraceFormat((_TIRESIAS,), "Tiresias' traces (CSV)"),
 }

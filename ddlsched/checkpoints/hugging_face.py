@@ -26,9 +26,8 @@ from ddlsched.checkpoints.file_forms import (
 )
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.parallelism import StoredParallelism
-from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.reading import PartsCollection, PartsReading, Reading, whole_parts
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
-from ddlsched.checkpoints.stored_parts import PartsCollection, PartsReading, whole_parts
 from ddlsched.checkpoints.tensors import Tensor, dense_layout
 from ddlsched.errors import InputError
 from ddlsched.io.reading import decoded

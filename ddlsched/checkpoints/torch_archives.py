@@ -22,9 +22,8 @@ from ddlsched.checkpoints.division import named_tensor
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.plain_pickles import Name, Persistent, PickledCall, pickled, shape_of, unpickled
-from ddlsched.checkpoints.reading import Replicas
+from ddlsched.checkpoints.reading import PartsReading, Replicas, stored_part
 from ddlsched.checkpoints.safetensors_files import Entry
-from ddlsched.checkpoints.stored_parts import PartsReading, stored_part
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece
 from ddlsched.errors import InputError
 

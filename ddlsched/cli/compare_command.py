@@ -18,7 +18,7 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 from ddlsched.options import declared
-from ddlsched.plugins.defaults import DEFAULT_BUNDLE
+from ddlsched.plugins import DEFAULT_BUNDLE
 
 if TYPE_CHECKING:
     from ddlsched.comparisons.comparison import Comparison

@@ -23,7 +23,7 @@ from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.io.files import refuse_unwritable, replacing
 from ddlsched.io.reading import MOST_BYTES
 from ddlsched.options import filled
-from ddlsched.plugins.defaults import DEFAULT_BUNDLE
+from ddlsched.plugins import DEFAULT_BUNDLE
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result
@@ -266,7 +266,7 @@ def _metrics_table(result: Result, used: dict[str, float], ran: str) -> str:
 
 def _remarks(result: Result) -> list[str]:
     """Return what is to be known of the figures, a line each."""
-    from ddlsched.network.card_remark import card_remark
+    from ddlsched.network.contention import card_remark
     from ddlsched.results.draws import sampled_text
     from ddlsched.results.metrics import ON_NETWORK, network_remark
     from ddlsched.results.result import PHASE_FIELDS

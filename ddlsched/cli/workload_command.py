@@ -17,7 +17,7 @@ from ddlsched.cli.reporting import emit, notice, one_line
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
-from ddlsched.plugins.defaults import IMPORT_CONTENTION
+from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.workload.traces.columns import TOLD
 from ddlsched.workload.traces.trace_formats import FORMATS
 from ddlsched.workload.traces.trace_selection import Selection

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.checkpoints.format_names import Format
+from ddlsched.checkpoints.formats import Format
 from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.errors import InputError

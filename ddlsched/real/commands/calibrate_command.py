@@ -115,7 +115,7 @@ def calibrate(
         raise InputError(f"{source}: {error}") from None
     if chart is not None:
         from ddlsched.comparisons.charts.style import save
-        from ddlsched.real.calibration.fit_chart import fit_chart
+        from ddlsched.real.calibration.fit import fit_chart
 
         paths = save(fit_chart(rows, fits[0]), chart.with_suffix(""))
         notice(f"drew {' and '.join(map(str, paths))}")

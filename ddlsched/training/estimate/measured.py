@@ -77,9 +77,9 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stand_in: str
     variants: dict[str, dict[str, float]] = {}
 
-    def program(self, differs: Mapping[str, float]) -> MeasuredProgram:
+    def program(self, differs: dict[str, float]) -> MeasuredProgram:
         """Return the program, with some parameters of its efficiencies in place of its own."""
-        known = {gpu: Efficiency(**(values | differs)) for gpu, values in self.efficiencies.items()}
+        known = {gpu: Efficiency(**values | differs) for gpu, values in self.efficiencies.items()}
         for like, others in self.alike.items():
             known |= {gpu: known[like].at_clock(clock(GPUS[gpu], GPUS[like])) for gpu in others}
         return MeasuredProgram(known, self.links, self.errors, self.unseen, self.models, self.stand_in)
@@ -96,7 +96,7 @@ RELEASE_GAIN = _READ.release_gain
 PROGRAMS: Mapping[str, MeasuredProgram] = {
     name: told.program(differs)
     for plain, told in _READ.programs.items()
-    for name, differs in ({plain: {}} | told.variants).items()
+    for name, differs in [(plain, dict[str, float]()), *told.variants.items()]
 }
 """llm-foundry's FSDP, torchtitan, and Megatron-Bridge, its kernels launched one by one or a step as one CUDA graph."""
 

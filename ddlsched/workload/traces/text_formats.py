@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from pathlib import Path
+
+import msgspec
 
 from ddlsched.workload.traces.trace_files import numbered_lines, read_csv, read_rows
 from ddlsched.workload.traces.traced import (
@@ -24,36 +26,28 @@ from ddlsched.workload.traces.traced import (
 
 __all__ = ["APPLICATIONS", "STEPS_PER_S", "Application", "gavel", "pollux", "swf"]
 
-STEPS_PER_S = {
-    "ResNet-18 (batch size 16)": (32.353, 100.14, 123.85, 382.6),
-    "ResNet-18 (batch size 32)": (29.947, 94.249, 114.73, 340.04),
-    "ResNet-18 (batch size 64)": (24.093, 74.136, 95.588, 255.83),
-    "ResNet-18 (batch size 128)": (17.995, 23.985, 69.951, 162.09),
-    "ResNet-18 (batch size 256)": (10.3, 15.883, 27.782, 81.507),
-    "ResNet-50 (batch size 16)": (11.396, 13.86, 23.196, 27.799),
-    "ResNet-50 (batch size 32)": (7.7873, 10.835, 13.763, 24.067),
-    "ResNet-50 (batch size 64)": (4.3948, 7.9221, 9.4519, 17.303),
-    "ResNet-50 (batch size 128)": (2.4968, 4.223, 7.0293, 10.293),
-    "Transformer (batch size 16)": (11.064, 14.154, 20.085, 71.652),
-    "Transformer (batch size 32)": (10.621, 13.328, 22.823, 63.978),
-    "Transformer (batch size 64)": (8.6178, 15.876, 19.66, 49.651),
-    "Transformer (batch size 128)": (5.4461, 10.069, 14.175, 30.884),
-    "Transformer (batch size 256)": (1.5951, 2.8852, 4.763, 9.717),
-    "A3C": (7.1758,),
-    "LM (batch size 5)": (109.17, 185.72, 126.72, 698.77),
-    "LM (batch size 10)": (81.652, 163.13, 121.48, 615.09),
-    "LM (batch size 20)": (64.742, 132.17, 111.0, 497.3),
-    "LM (batch size 40)": (45.237, 91.593, 96.031, 359.31),
-    "LM (batch size 80)": (28.24, 58.092, 74.807, 231.18),
-    "Recommendation (batch size 512)": (23.318,),
-    "Recommendation (batch size 1024)": (13.283,),
-    "Recommendation (batch size 2048)": (7.4696,),
-    "Recommendation (batch size 4096)": (3.9061,),
-    "Recommendation (batch size 8192)": (2.8415,),
-    "CycleGAN": (4.4261,),
-}
-"""Steps a second of each job type on 1, 2, 4 and 8 V100 GPUs on as few servers as can be, or on 1 alone: Gavel's
-measurements (simulation_throughputs.json of stanford-futuredata/gavel, MIT licence), to five digits."""
+
+class Application(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A training task: model, passes over the data, samples a pass, and a step's time by samples on a GPU."""
+
+    model: str
+    epochs: int
+    samples: int
+    step_s: float
+    step_per_sample_s: float
+
+
+class _Measured(msgspec.Struct, frozen=True):
+    gavel_steps_per_s: dict[str, tuple[float, ...]]
+    pollux_applications: dict[str, Application]
+
+
+_MEASURED = msgspec.yaml.decode(Path(__file__).with_name("measured_models.yaml").read_bytes(), type=_Measured)
+STEPS_PER_S = _MEASURED.gavel_steps_per_s
+"""Steps a second of each job type of Gavel on 1, 2, 4 and 8 V100 GPUs on as few servers as can be, or on 1 alone."""
+APPLICATIONS = _MEASURED.pollux_applications
+"""The six applications of Pollux and Sia."""
+
 _GAVEL_PLACES = {7: {"steps": 4, "arrival": 5, "gpus": 6}, 10: {"steps": 5, "gpus": 6, "arrival": 9}}
 _BATCH_SIZE = re.compile(r" \(batch size \d+\)$")
 
@@ -99,29 +93,6 @@ def _job_of_gavel(line: str) -> TracedJob:
 
 
 _POLLUX_COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
-
-
-class Application(NamedTuple):
-    """A training task: model, passes over the data, samples a pass, and a step's time by samples on a GPU."""
-
-    model: str
-    epochs: int
-    samples: int
-    step_s: float
-    step_per_sample_s: float
-
-
-APPLICATIONS = {
-    "bert": Application("bert", 2, 88_644, 0.22673, 0.0578322),
-    "cifar10": Application("resnet18", 100, 50_000, 0.0177467, 0.000664256),
-    "deepspeech2": Application("deepspeech2", 80, 7_136, 0.0928089, 0.0290517),
-    "imagenet": Application("resnet50", 90, 1_281_167, 0.0796511, 0.00420817),
-    "ncf": Application("ncf", 10, 4_970_845, 0.00764905, 4.33653e-07),
-    "yolov3": Application("yolov3", 50, 16_551, 0.218869, 0.0243043),
-}
-"""The six applications. Epochs are those of Sia's copy of Pollux's table of applications (siasosp23/artifacts), samples
-what the validation files of petuum/adaptdl (branch osdi21-artifact) count an epoch; the time of a step is a line, by
-least squares, through the latter's measurements on one GPU (simulator/traces/*/placements.csv, placement 1)."""
 
 
 def pollux(source: TraceSource) -> Iterator[TracedJob | Refusal]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.command_class import Command
+from ddlsched.cli.app import Command
 from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole, with_options
 from ddlsched.cli.reporting import emit, notice, one_line
 from ddlsched.cluster.cluster import Cluster

@@ -20,7 +20,7 @@ from ddlsched.io.files import refuse_unwritable, replacing
 from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.workload.traces.columns import TOLD
 from ddlsched.workload.traces.trace_formats import FORMATS
-from ddlsched.workload.traces.trace_models import Selection
+from ddlsched.workload.traces.traced import Selection
 
 if TYPE_CHECKING:
     from ddlsched.workload.traces.trace_import import ImportedTrace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -23,8 +23,9 @@ from ddlsched.policies.tenants_view import (
     RunningJobs,
     Size,
     TenantsView,
+    Victim,
 )
-from ddlsched.policies.views import ClusterView
+from ddlsched.policies.views import ClusterView, JobView
 
 __all__ = ["TenantRounds"]
 
@@ -147,7 +148,13 @@ class TenantRounds:
     def _view(self) -> TenantsView:
         jobs = self._pending, self._holdings, self._by_queue
         left, self._left = self._left, []
-        return TenantsView(self._tenants, self._quotas, *jobs, self._state.now_ns, self._freed, self._room, left)
+        now = self._state.now_ns, self._freed, self._room, left
+        return TenantsView(self._tenants, self._quotas, *jobs, *now, self._place)
+
+    def _place(self, job: JobView, leaving: Sequence[JobView]) -> list[int] | None:
+        """Return where a job would go if others had left."""
+        victims = tuple(Victim(each, "") for each in leaving)
+        return self._gpus_for(Admission(job, ANY_KIND, victims), self._placing.view())
 
     def _carry_out(self) -> list[int]:
         """Carry out the policy's answers; return who stopped, by number."""

@@ -172,6 +172,29 @@ def test_slurm_preempts_by_qos_where_it_may() -> None:
     assert starts(tenants(queue("a", 4), queue("b", 4)), jobs, SlurmMultifactor())["b1"] == 100
 
 
+@pytest.mark.parametrize(
+    ("gpus_per_server", "low", "gpus", "level", "gone"),
+    [
+        (2, [1, 2], 2, "server", [0, 1]),  # only the second makes room on one server, of which the first is not
+        (1, [1, 3], 3, None, [0, 1]),  # tried again with the second first, which is enough
+        (1, [1, 1, 2], 2, None, [1, 1, 0]),  # the smallest first
+    ],
+)
+def test_slurm_preempts_who_is_where_the_placement_puts_a_job(
+    gpus_per_server: int, low: list[int], gpus: int, level: str | None, gone: list[int]
+) -> None:
+    """A server of two has one job that nobody may preempt."""
+    queues = tenants(queue("a", 4), queue("b", 4, reclaim="lower-priority"))
+    jobs = [job("b0", "b", 1, 0, 100, priority=1)] if level else []
+    jobs += [job(f"a{n}", "a", count, 1, 100) for n, count in enumerate(low)]
+    jobs += [job("b1", "b", gpus, 5, 10, priority=1, required_levels=level)]
+    cluster = Cluster(num_servers=4 // gpus_per_server, gpus_per_server=gpus_per_server, exclusive=True)
+    result = simulate(Workload.of(jobs), cluster, queues=queues, admission=SlurmMultifactor(), placement="levels")
+    told = result.jobs.set_index("job_id")
+    assert told["start_s"]["b1"] == 5
+    assert [told["restarts"][f"a{n}"] for n in range(len(low))] == gone
+
+
 def test_slurm_backfills_what_ends_in_time() -> None:
     limits = [("a1", 2, 100), ("a2", 4, 10), ("b1", 2, 50), ("b2", 1, 200)]
     jobs = [job(name, name[0], gpus, n, s, time_limit_s=float(s)) for n, (name, gpus, s) in enumerate(limits)]

@@ -148,8 +148,8 @@ class TenantRounds:
     def _view(self) -> TenantsView:
         jobs = self._pending, self._holdings, self._by_queue
         left, self._left = self._left, []
-        now = self._state.now_ns, self._freed, self._room, left
-        return TenantsView(self._tenants, self._quotas, *jobs, *now, self._place)
+        room, now_ns = self._room, self._state.now_ns
+        return TenantsView(self._tenants, self._quotas, *jobs, now_ns, self._freed, room, left, self._place)
 
     def _place(self, job: JobView, leaving: Sequence[JobView]) -> list[int] | None:
         """Return where a job would go if others had left."""

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.reading import MOST_ROWS
-from ddlsched.plugins.defaults import IMPORT_CONTENTION
+from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.job import Workload
 from ddlsched.workload.traces.trace_files import sources
 from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
-from ddlsched.workload.traces.trace_models import JobRule
-from ddlsched.workload.traces.trace_selection import Selection
+from ddlsched.workload.traces.trace_models import JobRule, Selection
 from ddlsched.workload.traces.traced import Reader, Refusal, TracedJob, TraceSource
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from benchmark_tables import workload_of
 from scipy.stats import poisson
 
 import ddlsched
-from algorithms.checkpoint.intervals import Daly, Young
+from algorithms.reliability.intervals import Daly, Young
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.failure_causes import FailureCause, failures_per_s, read_causes
 from ddlsched.cluster.reliability_doors import CheckpointedJob

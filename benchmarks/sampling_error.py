@@ -28,7 +28,7 @@ from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.results.draws import sampling_class
 from ddlsched.results.result import Result
 from ddlsched.results.statistics import paired_change
-from ddlsched.workload.length_draws import drawn
+from ddlsched.simulation import drawn
 from ddlsched.workload.workload_specs import workload_of
 
 TABLE = Path(__file__).with_name("sampling_error.csv")

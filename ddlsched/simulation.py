@@ -1,7 +1,8 @@
-"""The one way to run a simulation."""
+"""The one way to run a simulation, and draws of its jobs' lengths, for what one run of a trace is worth."""
 
 from __future__ import annotations
 
+import dataclasses
 import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,18 +22,17 @@ from ddlsched.engine.run_options import RunOptions, RunSettings
 from ddlsched.errors import InputError, guarded, label, says_unknown_arguments
 from ddlsched.network.contention import MAX_CONSTANT_S
 from ddlsched.options import filled, keywords_of
-from ddlsched.plugins.defaults import DEFAULT_ADMISSION, DEFAULT_BUNDLE
+from ddlsched.plugins import DEFAULT_ADMISSION, DEFAULT_BUNDLE
 from ddlsched.plugins.names import Kind, made_by, resolve, resolve_bundle
 from ddlsched.results.result import Result, refuse_faster_than_links
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload, steady_part
-from ddlsched.workload.length_draws import drawn
 from ddlsched.workload.rescale import ConstantRescaleCost
 from ddlsched.workload.workload_specs import workload_of
 
-__all__ = ["cluster_of", "simulate", "warm_up"]
+__all__ = ["HAIR", "cluster_of", "drawn", "simulate", "warm_up"]
 
 _DOORS: Final[tuple[Kind, ...]] = ("placement", "order", "communication", "allocation", "path", "interference")
 
@@ -209,3 +209,31 @@ def _window(timeline: bool | tuple[float, float] | Window) -> Window | None:
     if not isinstance(timeline, tuple) or len(timeline) != 2:
         raise InputError(f"timeline is {timeline!r}; expected True, False or (from, to) in seconds")
     return Window(*timeline)
+
+
+HAIR = 1e-3
+"""By so large a part, or by one iteration if that is more, a draw's jobs are longer or shorter at most."""
+
+
+def drawn(workload: Workload, draw: int) -> Workload:
+    """Return a draw of a workload: each job of at least two iterations is up to a hair longer or shorter, at random.
+
+    Draw 0 is the workload itself. An elastic job's samples take the place of iterations.
+
+    Raises
+    ------
+    InputError
+        ``draw`` is no whole number from 0.
+    """
+    if not is_whole(draw, 0):
+        raise InputError(f"draw is {draw!r}; expected a whole number >= 0")
+    if draw == 0:
+        return workload
+    names = ["samples" if isinstance(job, ElasticJob) else "iterations" for job in workload]
+    lengths = np.array([getattr(job, name) for name, job in zip(names, workload, strict=True)])
+    most = np.where(lengths > 1, np.maximum(np.rint(HAIR * lengths), 1), 0).astype(np.int64)
+    new = lengths + np.random.default_rng(draw).integers(-most, most, endpoint=True)
+    changed = zip(workload, names, new.tolist(), strict=True)
+    return dataclasses.replace(
+        workload, jobs=tuple(dataclasses.replace(job, **{name: length}) for job, name, length in changed)
+    )

@@ -38,29 +38,26 @@ from policies_of_users import (
 )
 
 from algorithms.contention.crux import Crux
-from algorithms.path.ecmp import Ecmp
+from algorithms.path.ecmp import Ecmp, Sglb
 from algorithms.path.least_congested import LeastCongested
-from algorithms.path.sglb import Sglb
 from algorithms.path.topology_route import TopologyRoute
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.interference import InterferenceModel, UniformInterference
-from ddlsched.network.connection_shares import ConnectionShares
 from ddlsched.network.contention import ContentionModel, EqualShare, Linear, MaxMin
 from ddlsched.network.mltcp import Mltcp
 from ddlsched.network.packet_rings import PacketRings
-from ddlsched.network.size_shares import SizeShares
+from ddlsched.network.size_shares import ConnectionShares, SizeShares
 from ddlsched.network.strict_levels import StrictLevels
 from ddlsched.network.topology import Topology
 from ddlsched.plugins.names import names, resolve
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, DataParallelIteration, IterationDag
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import BatchCurve, ElasticJob, LinearCurve, ScalingCurve, ThroughputCurve
 from ddlsched.workload.groups import Groups, workers_of
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
-from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
 from ddlsched.workload.tasks import KINDS, Task
 from topologies.clos import Clos
 from topologies.double_sided import DoubleSided

@@ -8,7 +8,8 @@ from typing import Any
 
 import networkx as nx
 
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours, refuse_bad_cables, refuse_bad_counts
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Clos"]
 
@@ -41,23 +42,17 @@ class Clos:
         Of each cable, seconds.
     """
 
-    servers_per_rack: int = 4
-    racks_per_pod: int = 4
-    aggregations: int = 4
-    cores: int = 4
-    nic_gbps: float = 3200.0
-    rack_oversubscription: float = 1.0
-    pod_oversubscription: float = 1.0
-    latency_s: float = 0.0
+    servers_per_rack: int = ranged(4, 1, 1024)
+    racks_per_pod: int = ranged(4, 1, 1024)
+    aggregations: int = ranged(4, 1, 1024)
+    cores: int = ranged(4, 1, 1024)
+    nic_gbps: float = ranged(3200.0, 0.0, above=True)
+    rack_oversubscription: float = ranged(1.0, 0.0, above=True)
+    pod_oversubscription: float = ranged(1.0, 0.0, above=True)
+    latency_s: float = ranged(0.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
-        counts = {"servers_per_rack": self.servers_per_rack, "racks_per_pod": self.racks_per_pod}
-        refuse_bad_counts("clos", **counts, aggregations=self.aggregations, cores=self.cores)
-        ratios = {
-            "rack_oversubscription": self.rack_oversubscription,
-            "pod_oversubscription": self.pod_oversubscription,
-        }
-        refuse_bad_cables("clos", latency_s=self.latency_s, nic_gbps=self.nic_gbps, **ratios)
+        check_fields(self, "clos")
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph, with as many pods as the servers need, the last perhaps with fewer racks."""

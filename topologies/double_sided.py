@@ -9,7 +9,8 @@ from typing import Any
 import networkx as nx
 
 from ddlsched.network.inside import Inside, refuse_bad_port
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours, refuse_bad_cables, refuse_bad_counts
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["DoubleSided"]
 
@@ -52,21 +53,18 @@ class DoubleSided:
     Cao et al., "Crux: GPU-efficient communication scheduling for deep learning training", SIGCOMM 2024.
     """
 
-    pairs: int = 3
-    aggregations_per_pair: int = 4
-    cores: int = 32
-    links_per_host: int = 8
-    link_gbps: float = 200.0
-    oversubscription: float = 1.0
-    latency_s: float = 0.0
-    nvlink_gbps: float | None = None
-    nvlink_latency_s: float = 0.0
+    pairs: int = ranged(3, 1, 1024)
+    aggregations_per_pair: int = ranged(4, 1, 1024)
+    cores: int = ranged(32, 1, 1024)
+    links_per_host: int = ranged(8, 1, 1024)
+    link_gbps: float = ranged(200.0, 0.0, above=True)
+    oversubscription: float = ranged(1.0, 0.0, above=True)
+    latency_s: float = ranged(0.0, 0.0, 1e6)
+    nvlink_gbps: float | None = ranged(None, 0.0, above=True)
+    nvlink_latency_s: float = ranged(0.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
-        counts = {"pairs": self.pairs, "aggregations_per_pair": self.aggregations_per_pair, "cores": self.cores}
-        refuse_bad_counts("double-sided", **counts, links_per_host=self.links_per_host)
-        bandwidths = {"link_gbps": self.link_gbps, "oversubscription": self.oversubscription}
-        refuse_bad_cables("double-sided", latency_s=self.latency_s, **bandwidths)
+        check_fields(self, "double-sided")
         refuse_bad_port("double-sided", self.nvlink_gbps, self.nvlink_latency_s)
 
     @property

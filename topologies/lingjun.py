@@ -10,7 +10,8 @@ from typing import Any
 import networkx as nx
 
 from ddlsched.errors import InputError
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, refuse_bad_cables
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Lingjun"]
 
@@ -58,15 +59,13 @@ class Lingjun:
     github.com/alibaba/alibaba-lingjun-dataset-2023, topo.csv; Cao et al., "Crux", SIGCOMM 2024.
     """
 
-    nic_gbps: float = 800.0
-    rack_oversubscription: float = 1.0
-    group_oversubscription: float = 1.0
-    latency_s: float = 0.0
+    nic_gbps: float = ranged(800.0, 0.0, above=True)
+    rack_oversubscription: float = ranged(1.0, 0.0, above=True)
+    group_oversubscription: float = ranged(1.0, 0.0, above=True)
+    latency_s: float = ranged(0.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
-        ratios = {"rack_oversubscription": self.rack_oversubscription}
-        ratios |= {"group_oversubscription": self.group_oversubscription}
-        refuse_bad_cables("lingjun", latency_s=self.latency_s, nic_gbps=self.nic_gbps, **ratios)
+        check_fields(self, "lingjun")
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; nodes are ``"ASW P8.1"``, ``"PSW P8"`` and ``"DSW"``.

@@ -9,7 +9,8 @@ from typing import Any
 import networkx as nx
 
 from ddlsched.errors import InputError
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours, refuse_bad_cables, refuse_bad_counts
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["MonkeyTree"]
 
@@ -43,16 +44,14 @@ class MonkeyTree:
     Zabreyko, Wang, Ghobadi, "MonkeyTree", arXiv 2602.08296.
     """
 
-    racks: int = 16
-    servers_per_rack: int = 8
-    spines: int = 16
-    nic_gbps: float = 400.0
-    latency_s: float = 0.0
+    racks: int = ranged(16, 1, 1024)
+    servers_per_rack: int = ranged(8, 1, 1024)
+    spines: int = ranged(16, 1, 1024)
+    nic_gbps: float = ranged(400.0, 0.0, above=True)
+    latency_s: float = ranged(0.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
-        counts = {"racks": self.racks, "servers_per_rack": self.servers_per_rack, "spines": self.spines}
-        refuse_bad_counts("monkeytree", **counts)
-        refuse_bad_cables("monkeytree", latency_s=self.latency_s, nic_gbps=self.nic_gbps)
+        check_fields(self, "monkeytree")
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; racks are nodes ``"rack i"``, spines ``"spine i"``.

@@ -12,7 +12,8 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.network.cables import Cables
 from ddlsched.network.inside import Inside, refuse_bad_port
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours, refuse_bad_cables, refuse_bad_counts
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
+from ddlsched.ranges import check_fields, ranged
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -77,27 +78,23 @@ class RailOptimised:
     al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs with Trillion Parameters", HOTI 2024.
     """
 
-    hosts_per_unit: int = 32
-    rails: int = 8
-    spines: int = 4
-    rail_gbps: float = 400.0
-    oversubscription: float = 1.0
-    latency_s: float = 0.0
-    nvlink_gbps: float | None = None
-    nvlink_latency_s: float = 0.0
-    hosts_per_domain: int = 1
-    planes: int = 1
+    hosts_per_unit: int = ranged(32, 1, 1024)
+    rails: int = ranged(8, 1, 1024)
+    spines: int = ranged(4, 1, 1024)
+    rail_gbps: float = ranged(400.0, 0.0, above=True)
+    oversubscription: float = ranged(1.0, 0.0, above=True)
+    latency_s: float = ranged(0.0, 0.0, 1e6)
+    nvlink_gbps: float | None = ranged(None, 0.0, above=True)
+    nvlink_latency_s: float = ranged(0.0, 0.0, 1e6)
+    hosts_per_domain: int = ranged(1, 1, 1024)
+    planes: int = ranged(1, 1, 1024)
     rails_apart: bool = False
-    units_per_pod: int | None = None
-    cores: int = 4
-    pod_oversubscription: float = 1.0
+    units_per_pod: int | None = ranged(None, 1, 1024)
+    cores: int = ranged(4, 1, 1024)
+    pod_oversubscription: float = ranged(1.0, 0.0, above=True)
 
     def __post_init__(self) -> None:
-        refuse_bad_counts("rail-optimised", hosts_per_unit=self.hosts_per_unit, rails=self.rails, spines=self.spines)
-        refuse_bad_counts("rail-optimised", hosts_per_domain=self.hosts_per_domain, planes=self.planes)
-        refuse_bad_counts(
-            "rail-optimised", units_per_pod=1 if self.units_per_pod is None else self.units_per_pod, cores=self.cores
-        )
+        check_fields(self, "rail-optimised")
         if self.hosts_per_unit % self.hosts_per_domain:
             raise InputError(
                 f"rail-optimised: hosts_per_unit is {self.hosts_per_unit}; "
@@ -107,9 +104,6 @@ class RailOptimised:
             raise InputError(
                 "rail-optimised: nvlink_gbps is not given; expected it beside hosts_per_domain, planes and rails_apart"
             )
-        ratios = {"oversubscription": self.oversubscription, "pod_oversubscription": self.pod_oversubscription}
-        bandwidths = {"rail_gbps": self.rail_gbps, **ratios}
-        refuse_bad_cables("rail-optimised", latency_s=self.latency_s, **bandwidths)
         refuse_bad_port("rail-optimised", self.nvlink_gbps, self.nvlink_latency_s)
 
     @cached_property

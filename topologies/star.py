@@ -38,8 +38,8 @@ class Star:
 
     nic_gbps: float = ranged(10.0, 0.0, above=True)
     latency_s: float = ranged(0.0, 0.0, 1e6)
-    nvlink_gbps: float | None = None
-    nvlink_latency_s: float = 0.0
+    nvlink_gbps: float | None = ranged(None, 0.0, above=True)
+    nvlink_latency_s: float = ranged(0.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
         check_fields(self, "star")

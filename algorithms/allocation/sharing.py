@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.ranges import check_fields, ranged
@@ -14,7 +15,7 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.malleable.trainers import NodeAllocator, Numbers, Trainer
 from ddlsched.workload.rescale import ConstantRescaleCost
 
-__all__ = ["Sharing", "SharingPolicy", "rates_of"]
+__all__ = ["NodeEqualShare", "Sharing", "SharingPolicy", "rates_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,3 +92,33 @@ def rates_of(job: ElasticJob) -> Numbers:
         batch = job.largest_batch(n)
         rates[n] = batch / job.curve.iteration_s(n, batch)
     return rates
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeEqualShare:
+    """As many nodes for each job, up to its most; what is left over goes to the first that have room for it.
+
+    Parameters
+    ----------
+    most_jobs
+        How many jobs run at a time, first come, first served.
+    """
+
+    most_jobs: int = ranged(10, 1)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "malleable-equal-share")
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> Sharing:
+        """Return what is asked during a run."""
+        return Sharing(self, SharingPolicy(most_jobs=self.most_jobs, scale_up_s=0.0, scale_down_s=0.0))
+
+    def counts(self, trainers: Sequence[Trainer], num_nodes: int) -> list[int]:
+        """Return the shares; a trainer that needs more than is left for it gets as little as it may."""
+        sizes = [np.flatnonzero(trainer.allowed()) for trainer in trainers]
+        shares = [int(each[0]) for each in sizes]
+        for most in (num_nodes // max(len(trainers), 1), num_nodes):
+            for j, allowed in enumerate(sizes):
+                reach = min(most, shares[j] + num_nodes - sum(shares))
+                shares[j] = int(allowed[allowed <= max(reach, shares[j])][-1])
+        return shares

@@ -1,8 +1,9 @@
-"""Equal-cost multipath: a hash of the flow."""
+"""Paths by a hash of the flow: any of them (ECMP), or one of the few least loaded, anew for every transfer (SGLB)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import FlowView, LinkLoads
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Ecmp"]
+__all__ = ["Ecmp", "Sglb"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +33,47 @@ class Ecmp:
     def __post_init__(self) -> None:
         check_fields(self, "ecmp")
 
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> Ecmp:
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> Self:
         """Return the policy with its seed."""
         return self if self.seed is not None else replace(self, seed=int(rng.integers(2**32)))
 
     def path(self, flow: FlowView, network: LinkLoads) -> int:
         """Return the path of the flow's hash."""
         return flow.hash(self.seed or 0) % len(flow.paths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sglb(Ecmp):
+    """A flow's hash names one of the ``best`` paths of the lowest score: flows now on its links up and down, added up.
+
+    Its authors map flows anew every 10 ms; here a flow gets its path when its transfer becomes ready, and keeps it for
+    that transfer.
+
+    Parameters
+    ----------
+    best
+        Among how many paths the hash chooses; K.
+    seed
+        Of the hash, from 0 to 2**32 - 1; by default drawn from the run's seed.
+
+    References
+    ----------
+    Zabreyko, Wang, Ghobadi, "MonkeyTree", arXiv 2602.08296, whose baseline it is.
+    """
+
+    best: int = ranged(4, 1, 1024)
+    chosen: ClassVar[str] = "transfer"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "sglb")
+
+    def path(self, flow: FlowView, network: LinkLoads) -> int:
+        """Return one of the best paths; of equal scores the first are the best."""
+        num_paths, chosen = len(flow.paths), -1
+        for _ in range(flow.hash(self.seed or 0) % min(self.best, num_paths) + 1):
+            before, chosen = chosen, -1
+            for place, links in enumerate(flow.paths):
+                mark = sum(network.flows_on(link) for link in links) * num_paths + place  # ascending as the best are
+                if mark > before and (chosen < 0 or mark < chosen):
+                    chosen = mark
+        return chosen % num_paths

@@ -13,7 +13,7 @@ from algorithms.placement.kueue_domains import DomainTree, Request, Rooms, least
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.workload.levels import demands_of
+from ddlsched.workload.groups import demands_of
 
 __all__ = ["KueueTopology", "assigned"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
-from ddlsched.workload.levels import LevelDemand, demands_of, slices_of
+from ddlsched.workload.groups import LevelDemand, demands_of, slices_of
 
 __all__ = ["Levels"]
 

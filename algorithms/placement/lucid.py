@@ -8,14 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithms.placement.shared_gpus import refuse_exclusive
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Lucid", "scores_of"]
+__all__ = ["Lucid", "refuse_exclusive", "scores_of"]
+
+
+def refuse_exclusive(policy: str, cluster: Cluster) -> None:
+    """Raise InputError if a cluster lets nobody share a GPU."""
+    if cluster.exclusive:
+        raise InputError(
+            f"{policy}: the cluster is exclusive, so that no jobs can share a GPU; expected one that is not"
+        )
+
 
 _MOST_SCORE = 2
 _MOST_PRIORITY_RATIO = 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from algorithms.placement.shared_gpus import refuse_exclusive
+from algorithms.placement.lucid import refuse_exclusive
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithms.placement.whole_racks import WholeRacks, rings_leaving
+from algorithms.placement.whole_servers import WholeRacks, rings_leaving
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import ClusterView, GpuId, JobView

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.workload.levels import demands_of
+from ddlsched.workload.groups import demands_of
 
 __all__ = ["VolcanoHyperNodes"]
 

@@ -1,17 +1,22 @@
-"""Jobs of several servers on whole free servers of one rack or pod, smaller ones where the fewest GPUs are free."""
+"""Jobs of several servers on whole free servers, and of several racks on whole free racks or where cables have room."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
+from ddlsched.workload.tasks import CollectiveTask
 
-__all__ = ["WholeServers"]
+__all__ = ["WholeRacks", "WholeServers", "rings_leaving"]
 
 _Value = TypeVar("_Value")
 
@@ -105,3 +110,121 @@ def _nearest(num_gpus: int, free: Mapping[int, list[GpuId]], tiers: Sequence[int
         group = min(enough, key=sizes.__getitem__) if enough else max(sizes, key=sizes.__getitem__)
         chosen += _nearest(min(needed, sizes[group]), left.pop(group), tiers[:-1])
     return chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeRacks:
+    """Best fit, of whole free servers, racks and pods; needs to know a job's GPUs, and which of them reduce together.
+
+    A job that fits on a server goes to the one with the fewest free GPUs that suffice. One that fits in a rack takes
+    whole free servers, in the rack with the fewest that suffice; one that fits in a pod takes whole free racks so, and
+    the largest take whole free pods. So a job of several racks breaks none up, which ``whole-servers`` lets it do; and
+    unlike HiveD's cells the servers, racks and pods need not be neighbours.
+
+    If no rack has enough servers, a job that one could hold waits, unless ``rings_up`` are given: then it takes servers
+    of several racks, if no more rings leave any of these racks after it than so many. With ``--path perfect``, two
+    tiers and as many rings as spines nobody shares a cable then.
+
+    Parameters
+    ----------
+    servers_per_rack
+        Servers s to s + n - 1 for s a multiple of it share a rack; 0 for a network on which all servers are alike.
+    servers_per_pod
+        So do they share a pod, of whole racks; 0 for a network without pods.
+    rings_up
+        How many rings of running jobs may leave a rack; 0: none of jobs that fit in one.
+    """
+
+    servers_per_rack: int = ranged(0, 0, 1_000_000)
+    servers_per_pod: int = ranged(0, 0, 1_000_000)
+    rings_up: int = ranged(0, 0, 1_000_000)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "whole-racks")
+        refuse_uneven_pods("whole-racks", self.servers_per_rack, self.servers_per_pod)
+        if self.rings_up and not self.servers_per_rack:
+            raise InputError("whole-racks: rings_up is given without servers_per_rack; expected both")
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> WholeRacks:
+        """Return the policy itself.
+
+        Raises
+        ------
+        InputError
+            Servers differ in their GPUs, or are no whole number of racks or pods.
+        """
+        if len(set(cluster.gpus_of_servers)) > 1:
+            raise InputError("whole-racks: servers differ in their GPUs; expected as many in each")
+        widest = self.servers_per_pod or self.servers_per_rack or 1
+        if cluster.num_servers % widest:
+            raise InputError(f"whole-racks: the cluster has {cluster.num_servers} servers; expected groups of {widest}")
+        return self
+
+    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
+        """Return the GPUs, server by server, or None to wait, also for more than there are."""
+        gpus = cluster.eligible(job)
+        if not cluster.exclusive:
+            gpus = np.array([gpu for gpu in gpus.tolist() if not cluster.num_residents(gpu)], np.int64)
+        size = len(cluster.gpus_of(0))
+        free = np.bincount(gpus // size, minlength=cluster.num_servers)
+        if job.num_gpus <= size:
+            suffice = np.where(free >= job.num_gpus, free, size + 1)
+            server = int(suffice.argmin())
+            return gpus[gpus // size == server][: job.num_gpus].tolist() if suffice[server] <= size else None
+        servers = self._servers(-(-job.num_gpus // size), free == size)
+        if servers is None and self.rings_up:
+            servers = self._across_racks(job, free == size, cluster)
+        return None if servers is None else _all_gpus(servers, size)[: job.num_gpus]
+
+    def _servers(self, needed: int, whole: np.ndarray) -> list[int] | None:
+        """Return servers of the narrowest tier that could hold the job, in whole groups of the tier below."""
+        tiers = [1, *filter(None, (self.servers_per_rack, self.servers_per_pod)), len(whole)]
+        place = next((place for place, tier in enumerate(tiers) if needed <= tier), None)
+        if place is None:
+            return None
+        below, tier = tiers[max(place - 1, 0)], tiers[place]
+        free = whole.reshape(-1, below).all(axis=1)
+        count = -(-needed // below)
+        free_in = free.reshape(-1, tier // below).sum(axis=1)
+        suffice = np.where(free_in >= count, free_in, len(whole) + 1)
+        group = int(suffice.argmin())
+        if suffice[group] > len(whole):
+            return None
+        chosen = [unit for unit in np.flatnonzero(free).tolist() if unit * below // tier == group][:count]
+        return [unit * below + server for unit in chosen for server in range(below)][:needed]
+
+    def _across_racks(self, job: JobView, whole: np.ndarray, cluster: ClusterView) -> list[int] | None:
+        """Return servers of as few racks as can be, if the cables of all of these have room for the job's rings."""
+        size, rack = len(cluster.gpus_of(0)), self.servers_per_rack
+        needed = -(-job.num_gpus // size)
+        free = {place: np.flatnonzero(of_rack) + place * rack for place, of_rack in enumerate(whole.reshape(-1, rack))}
+        if needed > rack or whole.sum() < needed:
+            return None
+        chosen: list[int] = []
+        while (left := needed - len(chosen)) > 0:
+            enough = [(len(servers), place) for place, servers in free.items() if len(servers) >= left]
+            _, place = min(enough or [(-len(servers), place) for place, servers in free.items()])
+            chosen += free.pop(place)[:left].tolist()
+        chosen.sort()
+        rack_gpus = rack * size
+        rings = rings_leaving(job, _all_gpus(chosen, size), rack_gpus)
+        there = {other.number: other for gpu in range(0, cluster.num_gpus, size) for other in cluster.residents(gpu)}
+        held = sum((rings_leaving(other, other.gpus, rack_gpus) for other in there.values()), Counter[int]())
+        return chosen if all(held[place] + rings[place] <= self.rings_up for place in rings) else None
+
+
+def _all_gpus(servers: Sequence[int], size: int) -> list[GpuId]:
+    return [server * size + place for server in servers for place in range(size)]
+
+
+def rings_leaving(job: JobView, gpus: Sequence[GpuId], rack_gpus: int) -> Counter[int]:
+    """Return how many of a job's rings leave each rack, of the collective that has the most there."""
+    racks, most = [gpu // rack_gpus for gpu in gpus], Counter[int]()
+    if len(set(racks)) == 1:
+        return most
+    for task in job.dag.tasks:
+        if isinstance(task, CollectiveTask):
+            tuples = [range(job.num_gpus)] if task.group is None else job.dag.groups[task.group]
+            touched = [{racks[worker] for worker in members} for members in tuples]
+            most |= Counter(rack for ring in touched if len(ring) > 1 for rack in ring)
+    return most

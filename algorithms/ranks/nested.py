@@ -1,16 +1,19 @@
-"""Usual orders of ranks: groups of one kind on neighbouring GPUs, those of the next kind around them."""
+"""Orders of ranks: groups of one kind on neighbouring GPUs, those of the next kind around them; which sends least."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 
 from ddlsched.errors import InputError
+from ddlsched.network.collectives import ROUNDS
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.workload.tasks import CollectiveTask
 
-__all__ = ["Nested", "nested_order", "tp_dp_pp", "tp_pp_dp"]
+__all__ = ["LeastBytes", "Nested", "nested_order", "tp_dp_pp", "tp_pp_dp"]
 
 Tuples = Iterable[Sequence[Sequence[int]]]
 
@@ -74,3 +77,50 @@ def tp_dp_pp() -> Nested:
 def tp_pp_dp() -> Nested:
     """Return tensor, context and expert groups innermost, then pipelines, then data."""
     return Nested(kinds="tensor-context-expert-on-data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastBytes:
+    """Of the order in which a placement gave the GPUs and all orders of nested groups, the one with the least bytes.
+
+    First those that leave units of the widest level count, as networks are narrowest at the top; of equal ones those of
+    the next level, down to servers. Collectives are counted as rings over units, all-to-alls and sends as they go.
+    """
+
+    def order(self, job: JobView, gpus: Sequence[GpuId], cluster: ClusterView) -> Sequence[GpuId]:
+        """Return the GPUs in the order of the job's workers."""
+        groups, sent = by_kind(job), _sent(job)
+        used = {t.group.split()[0] for t in job.dag.tasks if isinstance(t, CollectiveTask) and t.group is not None}
+        kinds = sorted(used - {"back"})  # which pairs as the sends on do
+        candidates = [np.array(gpus)]
+        for order in permutations(kinds):
+            candidates.append(np.empty(job.num_gpus, np.int64))
+            candidates[-1][nested_order(groups, order, job.num_gpus)] = sorted(gpus)
+        levels = [cluster.units(name) for name in reversed(cluster.network.levels)]
+        best: list[GpuId] = min(candidates, key=lambda placed: _crossing(sent, [of[placed] for of in levels])).tolist()
+        return best
+
+
+def _sent(job: JobView) -> list[tuple[str, np.ndarray, float]]:
+    """Return kind, tuples and bytes of what an iteration sends; what is alike is added up."""
+    sent: dict[tuple[str, str], float] = {}
+    for task in job.dag.tasks:
+        if isinstance(task, CollectiveTask) and task.group is not None:
+            sent[task.kind, task.group] = sent.get((task.kind, task.group), 0.0) + task.message_bytes
+    return [(kind, np.array(job.dag.groups[group]), total) for (kind, group), total in sent.items()]
+
+
+def _crossing(sent: Sequence[tuple[str, np.ndarray, float]], units: Sequence[np.ndarray]) -> list[float]:
+    """Return the bytes that leave units; ``units`` has at each level those of the workers."""
+    return [sum(total * _share(kind, of_worker[tuples]) for kind, tuples, total in sent) for of_worker in units]
+
+
+def _share(kind: str, units: np.ndarray) -> float:
+    """Return how often the message of a collective leaves a unit, all tuples together; a row of units a tuple."""
+    units, size = np.sort(units, axis=1), int(units.shape[1])
+    spans: np.ndarray = 1 + (units[:, 1:] != units[:, :-1]).sum(axis=1)
+    if kind == "all-to-all":
+        return sum(int((units != units[:, [place]]).sum()) for place in range(size)) / size
+    if kind not in ROUNDS:
+        return float(np.sum(spans - 1))
+    return ROUNDS[kind] * (size - 1) / size * float(np.sum(spans[spans > 1]))

@@ -22,8 +22,7 @@ from ddlsched.checkpoints.division import Box, found_division, place_by_name
 from ddlsched.checkpoints.file_forms import HUGGING_FACE_FILES, MEGATRON_FILES, files_beside, has_file, is_file_name
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.plain_pickles import Record, number_of, shape_of, text_of, unpickled
-from ddlsched.checkpoints.reading import Reading, Replicas
-from ddlsched.checkpoints.stored_parts import PartsReading, stored_part, whole_parts
+from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas, stored_part, whole_parts
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Kind, Tensor
 from ddlsched.checkpoints.torch_archives import DTYPES, StoredChunk, chunk_entry
 from ddlsched.errors import InputError

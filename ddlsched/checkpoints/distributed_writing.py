@@ -14,9 +14,8 @@ from ddlsched.checkpoints.distributed_reading import METADATA, OWN_DESCRIPTION, 
 from ddlsched.checkpoints.division import divided
 from ddlsched.checkpoints.file_forms import FileForm, FilePlan, refuse_bad_file_name
 from ddlsched.checkpoints.plain_pickles import Items, Name, New, PickledCall, pickled
-from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.reading import PartsCollection, Reading
 from ddlsched.checkpoints.safetensors_files import Entry
-from ddlsched.checkpoints.stored_parts import PartsCollection
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Tensor, dense_layout
 from ddlsched.checkpoints.torch_archives import TORCH_NAMES, archive_of
 

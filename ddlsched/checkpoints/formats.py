@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ddlsched.checkpoints.checkpoint import DESCRIPTION
-from ddlsched.checkpoints.file_forms import RANK_FILES, FileForm
-from ddlsched.checkpoints.format_names import Format
-from ddlsched.checkpoints.reading import Reading
+if TYPE_CHECKING:
+    from ddlsched.checkpoints.file_forms import FileForm
+    from ddlsched.checkpoints.reading import Reading
 
-__all__ = ["foreign_reading", "form_of", "num_left_out", "reading_for"]
+__all__ = ["Format", "foreign_reading", "form_of", "num_left_out", "reading_for"]
+
+
+class Format(StrEnum):
+    """What is written."""
+
+    safetensors = "safetensors"
+    torch = "torch"
+    huggingface = "huggingface"
+    megatron = "megatron"
 
 
 def foreign_reading(source: Path | str, like: Path | str | None = None) -> Reading | None:
@@ -29,6 +39,8 @@ def foreign_reading(source: Path | str, like: Path | str | None = None) -> Readi
         from ddlsched.checkpoints.torch_archives import read_saved
 
         return read_saved(Path(source))
+    from ddlsched.checkpoints.checkpoint import DESCRIPTION
+
     if like is None and (Path(source) / DESCRIPTION).is_file():
         return None
     from ddlsched.checkpoints.distributed_reading import is_distributed, read_distributed
@@ -68,6 +80,8 @@ def num_left_out(form: Format, reading: Reading) -> int:
 def form_of(form: Format) -> FileForm:
     """Return how a format's files are laid out."""
     if form is Format.safetensors:
+        from ddlsched.checkpoints.file_forms import RANK_FILES
+
         return RANK_FILES
     from ddlsched.checkpoints.distributed_writing import TORCH_FILES
     from ddlsched.checkpoints.hugging_face import HUGGING_FACE

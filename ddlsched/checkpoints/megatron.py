@@ -25,8 +25,7 @@ from ddlsched.checkpoints.division import Box, found_division
 from ddlsched.checkpoints.file_forms import MEGATRON_FILES, FileForm, has_file
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.name_families import megatron_name
-from ddlsched.checkpoints.reading import Reading, Replicas
-from ddlsched.checkpoints.stored_parts import PartsReading
+from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas
 from ddlsched.checkpoints.tensors import Layout, Piece, Tensor
 from ddlsched.checkpoints.torch_archives import object_archive
 from ddlsched.errors import InputError

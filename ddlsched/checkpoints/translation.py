@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ddlsched.checkpoints.division import named_tensor
 from ddlsched.checkpoints.name_families import FAMILIES, Rows, Weight
-from ddlsched.checkpoints.reading import Reading, Replicas
-from ddlsched.checkpoints.stored_parts import PartsReading
+from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas
 from ddlsched.checkpoints.tensors import Layout, Piece, Tensor
 from ddlsched.errors import InputError
 from ddlsched.units import is_whole

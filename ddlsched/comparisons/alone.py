@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.plugins.defaults import DEFAULT_CONTENTION
+from ddlsched.plugins import DEFAULT_CONTENTION
 from ddlsched.results.metrics import finish_time_fairness, size_class
 from ddlsched.simulation import simulate
 from ddlsched.units import MAX_NS, NS_PER_S

@@ -16,7 +16,7 @@ from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.engine.run_progress import long_run_remark
 from ddlsched.errors import says_unknown_arguments
 from ddlsched.io.progress import progress_bar
-from ddlsched.plugins.defaults import DEFAULT_CONTENTION
+from ddlsched.plugins import DEFAULT_CONTENTION
 
 __all__ = ["carry_out", "compare", "planned"]
 

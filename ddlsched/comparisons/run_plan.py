@@ -24,10 +24,10 @@ from ddlsched.comparisons.sweeps.run import Run
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import DdlschedError, InputError, guarded
 from ddlsched.io.tables import located
-from ddlsched.network.card_remark import card_remark
+from ddlsched.network.contention import card_remark
 from ddlsched.network.topology import Network
 from ddlsched.options import declared
-from ddlsched.plugins.defaults import DEFAULT_CONTENTION
+from ddlsched.plugins import DEFAULT_CONTENTION
 from ddlsched.plugins.names import Kind, resolve
 from ddlsched.simulation import simulate
 from ddlsched.workload.dag import DataParallelIteration

@@ -37,7 +37,7 @@ from ddlsched.comparisons.fields import (
 from ddlsched.comparisons.folder import slug
 from ddlsched.errors import FaultyInputError, InputError, did_you_mean, label
 from ddlsched.io.reading import read_bytes
-from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
+from ddlsched.plugins import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve_bundle
 
 __all__ = ["Location", "Policies", "Settings", "Where", "checked_settings", "read_yaml", "text_of"]

@@ -17,8 +17,8 @@ from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Network, Node, Path, flows_of_ring
 from ddlsched.network.traffic import Way, collective_for
 from ddlsched.policies.network_views import FlowView, LinkLoads
+from ddlsched.workload.groups import demands_of
 from ddlsched.workload.job import Workload
-from ddlsched.workload.levels import demands_of
 
 __all__ = ["HopTables", "Routes", "beyond_plain_rings", "refuse_what_nobody_sends"]
 

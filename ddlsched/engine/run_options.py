@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from ddlsched.cluster.capacity import CapacityTrace
-from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.cluster import Cluster, Throughputs
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.cluster.tenants import Tenants
-from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.engine.outcome import CountedSpan, Window
 from ddlsched.engine.run_progress import RunWatcher
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Network, Topology
 from ddlsched.options import Option, declared
-from ddlsched.plugins.defaults import DEFAULT_ADMISSION, DEFAULT_BUNDLE, DEFAULT_CONTENTION
+from ddlsched.plugins import DEFAULT_ADMISSION, DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PathPolicy, PlacementPolicy
 from ddlsched.policies.tenants_view import AdmissionPolicy
 from ddlsched.workload.rescale import RescaleCost
@@ -111,7 +110,7 @@ class RunOptions(TypedDict, total=False):
         Simulate a part of the iterations of jobs that share GPUs or links, and let the rest pass at the rates of that
         part: faster, with an error that the result states.
     draw
-        Which draw of the jobs' lengths (:mod:`ddlsched.workload.length_draws`), from 0, the lengths that were given.
+        Which draw of the jobs' lengths (:func:`ddlsched.simulation.drawn`), from 0, the lengths that were given.
     timeline
         Record tasks and transfers: all of them, those of a window (from, to) in seconds, or a
         :class:`~ddlsched.engine.outcome.Window`, which may be of one job.

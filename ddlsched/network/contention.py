@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Link, Network, bytes_per_s_from_gbps, gbps_from_bytes_per_s
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = [
     "MAX_CONSTANT_S",
@@ -28,6 +28,7 @@ __all__ = [
     "MaxMin",
     "SharedLink",
     "SharingModel",
+    "card_remark",
     "count_per_link",
     "gigabit_ethernet",
     "measured_gigabit_ethernet",
@@ -40,8 +41,6 @@ TEN_GBE = {"per_byte_s": 8.56e-10, "penalty_per_byte_s": 2.35e-10}
 ONE_GBE = {"per_byte_s": 7.8125e-9, "penalty_per_byte_s": 0.7e-9}
 ONE_GBE_MEASURED = {"per_byte_s": 9.825e-9, "penalty_per_byte_s": 0.0}
 """Fitted to the published latencies of 1 to 16 all-reduces at a time; see experiments/contention_validity."""
-
-
 MAX_CONSTANT_S = 1e6
 """Largest time of a byte, or latency, that is taken for one; keeps sums within the clock."""
 
@@ -172,15 +171,6 @@ def count_per_link(flows: Sequence[Flow]) -> Counter[int]:
     return Counter(link for flow in flows for link in flow.links)
 
 
-def _refuse_negative(model: object, **values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not 0 <= value <= MAX_CONSTANT_S:
-            raise InputError(
-                f"contention {type(model).__name__}: {name} is {value}; "
-                f"expected a number from 0 to {MAX_CONSTANT_S:g} s"
-            )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Linear:
     """The linear model of the Ada-SRSF paper: k transfers on a link take k b + (k - 1) η a byte.
@@ -206,11 +196,11 @@ class Linear:
     Jobs", arXiv 2002.10105.
     """
 
-    latency_s: float = 0.0
+    latency_s: float = ranged(0.0, 0.0, MAX_CONSTANT_S)
     # None says "not given", and only until __post_init__.
-    per_byte_s: float = None  # type: ignore[assignment]
-    penalty_per_byte_s: float = None  # type: ignore[assignment]
-    card_gbps: float | None = None
+    per_byte_s: float = ranged(None, 0.0, MAX_CONSTANT_S, above=True)  # type: ignore[assignment]
+    penalty_per_byte_s: float = ranged(None, 0.0, MAX_CONSTANT_S)  # type: ignore[assignment]
+    card_gbps: float | None = ranged(None, 0.0, above=True)
     conserves_bytes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -219,13 +209,7 @@ class Linear:
             object.__setattr__(self, name, TEN_GBE[name])
         if len(untold) == len(TEN_GBE) and self.card_gbps is None:
             object.__setattr__(self, "card_gbps", 10.0)
-        if self.card_gbps is not None and not 0 < self.card_gbps < inf:
-            raise InputError(f"contention Linear: card_gbps is {self.card_gbps}; expected a finite number > 0")
-        _refuse_negative(
-            self, latency_s=self.latency_s, per_byte_s=self.per_byte_s, penalty_per_byte_s=self.penalty_per_byte_s
-        )
-        if self.per_byte_s == 0:
-            raise InputError("contention Linear: per_byte_s is 0; expected a number > 0")
+        check_fields(self, "contention Linear")
 
     @property
     def alone_per_byte_s(self) -> float:
@@ -294,15 +278,13 @@ def measured_gigabit_ethernet(*, latency_s: float = 0.0) -> Linear:
 class _SharedBandwidth:
     """Links that lose nothing when transfers share them: what the models of fair sharing have in common."""
 
-    latency_s: float = 0.0
-    per_byte_s: float | None = None
+    latency_s: float = ranged(0.0, 0.0, MAX_CONSTANT_S)
+    per_byte_s: float | None = ranged(None, 0.0, MAX_CONSTANT_S, above=True)
     penalty_per_byte_s: ClassVar[float] = 0.0
     conserves_bytes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _refuse_negative(self, latency_s=self.latency_s, per_byte_s=self.per_byte_s)
-        if self.per_byte_s == 0:
-            raise InputError(f"contention {type(self).__name__}: per_byte_s is 0; expected a number > 0")
+        check_fields(self, f"contention {type(self).__name__}")
 
     @property
     def alone_per_byte_s(self) -> float:
@@ -370,3 +352,20 @@ def ring_bytes(model: object, message_bytes: float, num_ranks: int) -> float:
 def moved_by_ring(message_bytes: float, num_ranks: int) -> float:
     """Return 2 (n - 1) / n of a message."""
     return message_bytes * (2 * (num_ranks - 1) / num_ranks)
+
+
+_MEASURED_GBPS = 10.0
+
+
+def card_remark(model: ContentionModel, network: Network) -> str | None:
+    """Return how the constants of a bound linear model came from a card that is not the usual one, or None.
+
+    Equal share and max-min sharing take the links' own bandwidth, and a model of a user's own speaks for itself.
+    """
+    gbps = gbps_from_bytes_per_s(network.nic_bytes_per_s)
+    if not isinstance(model, Linear) or gbps in (0.0, _MEASURED_GBPS):
+        return None
+    constants = f"b = {model.per_byte_s:.4g} s and η = {model.penalty_per_byte_s:.4g} s a byte"
+    if model.card_gbps is None:
+        return f"Linear contention: {constants}, as given, whatever the topology's card of {gbps:g} Gbit/s."
+    return f"Linear contention: {constants}, scaled to the topology's card of {gbps:g} Gbit/s."

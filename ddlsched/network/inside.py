@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ddlsched.errors import InputError
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Inside", "refuse_bad_port"]
 
@@ -33,20 +33,17 @@ class Inside:
     """
 
     gpu_gbps: float
-    cards: int = 1
-    latency_s: float = 0.0
-    servers: int = 1
-    planes: int = 1
+    cards: int = ranged(1, 1, 1024)
+    latency_s: float = ranged(0.0, 0.0, 1e6)
+    servers: int = ranged(1, 1, 1024)
+    planes: int = ranged(1, 1, 1024)
     by_rail: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.gpu_gbps < inf:
             raise InputError(f"inside of a server: gpu_gbps is {self.gpu_gbps}; expected a finite number > 0")
-        if not 0 <= self.latency_s <= 1e6:
-            raise InputError(f"inside of a server: latency_s is {self.latency_s}; expected a number from 0 to 1e6")
-        for name in ("cards", "servers", "planes"):
-            if not is_whole(count := getattr(self, name), 1, 1024):
-                raise InputError(f"inside of a server: {name} is {count}; expected a whole number from 1 to 1024")
+        check_fields(self, "inside of a server")
+        check_fields(self, "inside of a server")
 
     def card_of(self, place: int, num_gpus: int) -> int:
         """Return the card of the GPU at a place of a server with so many."""
@@ -54,10 +51,6 @@ class Inside:
 
 
 def refuse_bad_port(name: str, nvlink_gbps: float | None, nvlink_latency_s: float) -> None:
-    """Raise InputError for a bandwidth or a latency of a topology's GPUs inside a server that cannot be."""
-    if nvlink_gbps is not None and not 0 < nvlink_gbps < inf:
-        raise InputError(f"{name}: nvlink_gbps is {nvlink_gbps}; expected a finite number > 0")
-    if not 0 <= nvlink_latency_s <= 1e6:
-        raise InputError(f"{name}: nvlink_latency_s is {nvlink_latency_s}; expected a number from 0 to 1e6")
+    """Raise InputError for a topology that states the latency of a GPU's port, but not its bandwidth."""
     if nvlink_gbps is None and nvlink_latency_s:
         raise InputError(f"{name}: nvlink_latency_s is {nvlink_latency_s}; expected nvlink_gbps beside it")

@@ -12,6 +12,7 @@ from ddlsched.errors import InputError
 from ddlsched.network.contention import MAX_CONSTANT_S, MaxMin, moved_by_ring
 from ddlsched.network.rates import slowest_link_bytes_per_s
 from ddlsched.network.topology import Link, Network, flows_of_ring
+from ddlsched.ranges import ranged
 
 __all__ = ["PacketRings"]
 
@@ -28,7 +29,7 @@ class PacketRings(MaxMin):
 
     A transfer alone takes the time of its bytes, and what steps and further servers cost. Beside others it takes as
     long as all-reduces that go on and on beside each other do in
-    :mod:`ddlsched.network.packets.packet_simulation`, if that is longer: an answer for each set of messages that
+    :mod:`ddlsched.network.packet_simulation`, if that is longer: an answer for each set of messages that
     are sent at once, which is kept. Shares by size, rings that wait for each other where they overlap in part, and
     what a full queue costs follow from the packets. The transfers of a job are one connection from rank to rank.
 
@@ -45,7 +46,7 @@ class PacketRings(MaxMin):
         How long a rank takes to act on the word that the next one is ready, seconds.
     wait
         What each further server of a ring adds to the time of a byte, as a share of it
-        (:class:`~ddlsched.network.connection_shares.ConnectionShares`).
+        (:class:`~ddlsched.network.size_shares.ConnectionShares`).
     packet_bytes
         What a link sends in one go: TCP's segments leave the card in packets of many.
     overhead
@@ -60,27 +61,16 @@ class PacketRings(MaxMin):
     """
 
     only_rings: ClassVar[bool] = True
-    step_s: float = 0.0
-    react_s: float = 1.5e-3
-    wait: float = 0.0
+    step_s: float = ranged(0.0, 0.0, MAX_CONSTANT_S)
+    react_s: float = ranged(1.5e-3, 0.0, MAX_CONSTANT_S)
+    wait: float = ranged(0.0, 0.0, 1.0)
     queue_bytes: float = 200_000.0
     packet_bytes: float = 15_000.0
-    recover_s: float = 0.025
-    overhead: float = 0.0
+    recover_s: float = ranged(0.025, 0.0, MAX_CONSTANT_S, above=True)  # at once it would be lost again, for ever
+    overhead: float = ranged(0.0, 0.0, 1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("step_s", "react_s"):
-            if not 0 <= getattr(self, name) <= MAX_CONSTANT_S:
-                what = f"contention PacketRings: {name} is {getattr(self, name)}"
-                raise InputError(f"{what}; expected a number from 0 to {MAX_CONSTANT_S:g} s")
-        if not 0 < self.recover_s <= MAX_CONSTANT_S:  # at once it would be lost again at once, for ever
-            what = f"contention PacketRings: recover_s is {self.recover_s}"
-            raise InputError(f"{what}; expected a number above 0, at most {MAX_CONSTANT_S:g} s")
-        for name in ("wait", "overhead"):
-            if not 0 <= getattr(self, name) <= 1:
-                what = f"contention PacketRings: {name} is {getattr(self, name)}"
-                raise InputError(f"{what}; expected a number from 0 to 1")
         if not _LEAST_PACKET_BYTES <= self.packet_bytes <= self.queue_bytes <= 1e9:
             what = f"contention PacketRings: packet_bytes is {self.packet_bytes} and queue_bytes {self.queue_bytes}"
             raise InputError(f"{what}; expected {_LEAST_PACKET_BYTES:g} <= packet_bytes <= queue_bytes <= 1e9")
@@ -196,8 +186,8 @@ class _OnNetwork:
 
     def _simulated_s(self, jobs: _Jobs) -> np.ndarray:
         """Return how long each message takes beside all, seconds."""
-        from ddlsched.network.packets.packet_queues import Rings
-        from ddlsched.network.packets.packet_simulation import mean_durations_s
+        from ddlsched.network.packet_queues import Rings
+        from ddlsched.network.packet_simulation import mean_durations_s
 
         model, count = self.model, len(self._network.links)
         rings = [own[0].servers for own in jobs]

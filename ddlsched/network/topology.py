@@ -11,12 +11,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
-from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
 from ddlsched.network.collectives import Card, Rank
-from ddlsched.units import is_whole
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -37,8 +35,6 @@ __all__ = [
     "flows_of_ring",
     "gbps_from_bytes_per_s",
     "neighbours",
-    "refuse_bad_cables",
-    "refuse_bad_counts",
     "ring_along",
 ]
 
@@ -53,22 +49,6 @@ def bytes_per_s_from_gbps(gbps: float) -> float:
 def gbps_from_bytes_per_s(bytes_per_s: float) -> float:
     """Return Gbit/s (1e9 bits) of a bandwidth in bytes per second."""
     return bytes_per_s * 8 / 1e9
-
-
-def refuse_bad_cables(name: str, *, latency_s: float, **above_0: float) -> None:
-    """Raise InputError for a topology's bandwidth or ratio that is not finite and > 0, or a latency out of range."""
-    for field, value in above_0.items():
-        if not 0 < value < inf:
-            raise InputError(f"{name}: {field} is {value}; expected a finite number > 0")
-    if not 0 <= latency_s <= 1e6:
-        raise InputError(f"{name}: latency_s is {latency_s}; expected a number from 0 to 1e6")
-
-
-def refuse_bad_counts(name: str, **counts: int) -> None:
-    """Raise InputError for a topology's number of switches or servers that is not from 1 to 1024."""
-    for field, count in counts.items():
-        if not is_whole(count, 1, 1024):
-            raise InputError(f"{name}: {field} is {count}; expected a whole number from 1 to 1024")
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddlsched.policies.cluster_view import ClusterView
 from ddlsched.policies.job_view import JobView
-from ddlsched.workload.levels import whole_levels
+from ddlsched.workload.groups import whole_levels
 
 __all__ = ["LevelRoom"]
 

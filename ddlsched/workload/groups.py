@@ -1,21 +1,33 @@
-"""Groups of a job's workers, and what of an iteration runs in each tuple of a group."""
+"""Groups of a job's workers, and what of an iteration runs in each tuple of one, and on which levels of a network."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, did_you_mean
 from ddlsched.units import is_whole
 from ddlsched.workload.tasks import CollectiveTask, Task
 
-__all__ = ["Groups", "TaskPart", "checked_groups", "is_grouped", "parts_of", "refuse_strangers", "workers_of"]
+__all__ = [
+    "Groups",
+    "LevelDemand",
+    "TaskPart",
+    "checked_groups",
+    "demands_of",
+    "is_grouped",
+    "parts_of",
+    "refuse_strangers",
+    "slices_of",
+    "whole_levels",
+    "workers_of",
+]
 
 Groups: TypeAlias = Mapping[str, tuple[tuple[int, ...], ...]]
 """For each group's name its tuples of workers."""
-
 MOST_WORKERS = 1_000_000
 
 
@@ -115,3 +127,63 @@ def is_grouped(tasks: Sequence[Task], groups: Groups, num_gpus: int) -> bool:
     """Return whether some task is not one of all workers together, so that these may do different things."""
     together = {name for name, tuples in groups.items() if len(tuples) == 1 and len(tuples[0]) == num_gpus}
     return any(task.group is not None and task.group not in together for task in tasks)
+
+
+class LevelDemand(NamedTuple):
+    """A level in one unit of which all workers of a slice shall be.
+
+    ``part`` is empty for the whole job, the name of a group for each of its tuples, or a number for each so many
+    workers in their order.
+    """
+
+    part: str
+    level: str
+
+
+def demands_of(text: str | None) -> tuple[LevelDemand, ...]:
+    """Return the demands of a job's ``required_levels`` or ``preferred_levels``.
+
+    Raises
+    ------
+    InputError
+        The text is none of that.
+
+    Examples
+    --------
+    >>> demands_of("pod stage:rack 8:server")
+    (LevelDemand(part='', level='pod'), LevelDemand(part='stage', level='rack'), LevelDemand(part='8', level='server'))
+    """
+    demands = [LevelDemand(*item.rpartition(":")[::2]) for item in (text or "").split()]
+    for demand in demands:
+        if not demand.level or (demand.part.isdecimal() and not int(demand.part)):
+            expected = "expected levels between spaces, for a slice with it before a colon, such as 'pod 8:server'"
+            raise InputError(f"is {text!r}; {expected}")
+    return tuple(demands)
+
+
+@cache
+def whole_levels(text: str | None) -> tuple[str, ...]:
+    """Return the levels that demands want of the whole job."""
+    return tuple(demand.level for demand in demands_of(text) if not demand.part)
+
+
+def slices_of(part: str, groups: Mapping[str, Sequence[Sequence[int]]], num_gpus: int) -> list[tuple[int, ...]]:
+    """Return the workers of each slice of a part of a job, each worker once; who is in no tuple is one by itself.
+
+    Raises
+    ------
+    InputError
+        The job has no such group, or no whole number of such slices.
+    """
+    if not part:
+        return [tuple(range(num_gpus))]
+    if part.isdecimal():
+        if num_gpus % int(part):
+            raise InputError(f"has slices of {part} workers; expected a divisor of the job's {num_gpus}")
+        return [tuple(range(first, first + int(part))) for first in range(0, num_gpus, int(part))]
+    if part not in groups:
+        known = ", ".join(groups) or "there is none"
+        raise InputError(f"has the group {part!r}; expected a group of the job ({known}).{did_you_mean(part, groups)}")
+    tuples = [tuple(members) for members in groups[part]]
+    alone = sorted(set(range(num_gpus)).difference(*tuples))
+    return [*tuples, *((worker,) for worker in alone)]

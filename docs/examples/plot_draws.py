@@ -8,7 +8,7 @@ leave other GPUs. Each dot is a run of the same 160 jobs: one dot of each policy
 
 import ddlsched
 from ddlsched.comparisons.charts.style import in_style, new_figure
-from ddlsched.workload.length_draws import drawn
+from ddlsched.simulation import drawn
 
 workload = ddlsched.microsoft_160(seed=3, scale=0.02)
 averages_s = {

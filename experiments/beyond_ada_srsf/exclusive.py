@@ -19,8 +19,7 @@ from bounds import distance_table, distances
 from run import BASELINES, BLOCKS, LWF, METRICS, MIXES, Table
 
 import ddlsched
-from algorithms.placement.easy_backfill import EasyBackfill
-from algorithms.placement.in_order import InOrder
+from algorithms.placement.backfilling import EasyBackfill, InOrder
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
 from ddlsched.results.paired_comparison import compare_runs, readable
 from ddlsched.results.statistics import mean_interval

@@ -13,7 +13,7 @@ from parallel import Workers
 from replay import TrainingJob, replay
 
 from algorithms.allocation.count_programme import CountProgramme
-from algorithms.allocation.equal_share import NodeEqualShare
+from algorithms.allocation.sharing import NodeEqualShare
 from ddlsched.cluster.idle_trace import IdleTrace
 
 POLICIES: dict[str, Any] = {

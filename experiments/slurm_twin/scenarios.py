@@ -8,8 +8,8 @@ from typing import Any
 
 from stream import SIZES, WHOLE_NODES, stream
 
+from algorithms.placement.backfilling import EasyBackfill
 from algorithms.placement.conservative_backfill import ConservativeBackfill
-from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.rounds import Rounds
 from ddlsched.real.slurm.board import shaped

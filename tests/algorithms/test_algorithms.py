@@ -12,8 +12,8 @@ from algorithms.communication.adadual import AdaDual
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.communication.preemptive import PreemptiveShortestFirst
 from algorithms.ordering.fifo import FirstInFirstOut
+from algorithms.ordering.history import QuasiShortestServiceFirst
 from algorithms.ordering.las import LeastAttainedService
-from algorithms.ordering.qssf import QuasiShortestServiceFirst
 from algorithms.ordering.srsf import ShortestRemainingServiceFirst
 from algorithms.ordering.srtf import ShortestRemainingTimeFirst
 from algorithms.ordering.themis import FinishTimeFairness

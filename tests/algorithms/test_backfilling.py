@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from jobs_by_hand import data_parallel_job
 from tiers import examples
 
-from algorithms.placement.backfilling import Backfilling
+from algorithms.placement.backfilling import Backfilling, EasyBackfill, InOrder
 from algorithms.placement.conservative_backfill import ConservativeBackfill
-from algorithms.placement.easy_backfill import EasyBackfill
-from algorithms.placement.in_order import InOrder
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError

@@ -7,7 +7,7 @@ import pytest
 
 import ddlsched
 from algorithms.placement.near_enough import NearEnough
-from algorithms.placement.whole_racks import WholeRacks
+from algorithms.placement.whole_servers import WholeRacks
 from ddlsched import Cluster, Server
 from ddlsched.errors import InputError
 from ddlsched.testing import cluster_view, job_view

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from algorithms.allocation.count_programme import CountProgramme, best_counts
-from algorithms.allocation.equal_share import NodeEqualShare
 from algorithms.allocation.node_milp import SOLVERS, NodeMilp, best_map, breakpoints
+from algorithms.allocation.sharing import NodeEqualShare
 from ddlsched.errors import InputError, SimulationError
 from ddlsched.workload.malleable.trainers import Trainer, gains, objective, rates_at
 

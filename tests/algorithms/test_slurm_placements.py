@@ -10,8 +10,8 @@ import pytest
 from fake_slurm import greedy
 from jobs_by_hand import data_parallel_job
 
+from algorithms.placement.backfilling import EasyBackfill
 from algorithms.placement.conservative_backfill import ConservativeBackfill
-from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.rounds import Rounds
 from algorithms.placement.slurm_shape import SlurmShape
 from ddlsched.cluster.cluster import Cluster

@@ -9,8 +9,7 @@ import pytest
 from jobs_by_hand import data_parallel_job
 
 import ddlsched
-from algorithms.placement.whole_racks import WholeRacks
-from algorithms.placement.whole_servers import WholeServers
+from algorithms.placement.whole_servers import WholeRacks, WholeServers
 from ddlsched import Cluster, Workload
 from ddlsched.errors import InputError
 from ddlsched.testing import cluster_view, job_view

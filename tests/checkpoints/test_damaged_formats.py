@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddlsched.checkpoints.format_names import Format
-from ddlsched.checkpoints.formats import foreign_reading, form_of, reading_for
+from ddlsched.checkpoints.formats import Format, foreign_reading, form_of, reading_for
 from ddlsched.checkpoints.plain_pickles import unpickled
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.errors import InputError

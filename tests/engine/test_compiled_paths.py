@@ -10,7 +10,7 @@ import pytest
 
 import ddlsched
 from algorithms.communication.bounded_overlap import BoundedOverlap
-from algorithms.path.sglb import Sglb
+from algorithms.path.ecmp import Sglb
 from ddlsched.errors import InvalidDecisionError, PluginError
 from ddlsched.network.mltcp import Mltcp
 from ddlsched.testing import python_form

@@ -11,9 +11,8 @@ from reference_simulator import reference_simulate
 from runs_of_settings import assert_agrees
 
 import ddlsched
-from algorithms.path.ecmp import Ecmp
+from algorithms.path.ecmp import Ecmp, Sglb
 from algorithms.path.least_congested import LeastCongested
-from algorithms.path.sglb import Sglb
 from ddlsched.engine.loop.sharing.small_components import MOST_LINKS
 from ddlsched.network.contention import Linear, MaxMin
 from ddlsched.network.mltcp import Mltcp

@@ -17,8 +17,8 @@ from tiers import examples
 
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.ordering.fifo import FirstInFirstOut
-from algorithms.ordering.stopping_srtf import StoppingShortestRemainingTimeFirst
-from algorithms.ordering.stopping_tiresias import StoppingTiresias
+from algorithms.ordering.srtf import StoppingShortestRemainingTimeFirst
+from algorithms.ordering.tiresias import StoppingTiresias
 from algorithms.placement.first_fit import FirstFit
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, Outage
@@ -400,7 +400,7 @@ def test_explain_says_who_stopped_a_job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_workload(Workload((LONG, SHORT)), "w.csv")
     (tmp_path / "mine.py").write_text(
-        "from algorithms.ordering.stopping_srtf import StoppingShortestRemainingTimeFirst as Mine\n"
+        "from algorithms.ordering.srtf import StoppingShortestRemainingTimeFirst as Mine\n"
     )
     options = [
         "--servers",
@@ -516,8 +516,7 @@ def test_a_job_that_is_stopped_again_and_again_ends_the_run_with_an_error():
 
 
 def test_elastic_jobs_are_refused_beside_them():
-    from ddlsched.workload.elastic_job import ElasticJob
-    from ddlsched.workload.scaling_curves import LinearCurve
+    from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 
     elastic = ElasticJob(
         job_id="e", arrival_s=0.0, samples=10, curve=LinearCurve(fixed_s=0.0, sample_s=0.01), gpu_batch=1, max_gpus=2

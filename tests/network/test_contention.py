@@ -8,11 +8,11 @@ from jobs_by_hand import data_parallel_job
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.network.card_remark import card_remark
 from ddlsched.network.contention import (
     EqualShare,
     Linear,
     MaxMin,
+    card_remark,
     measured_gigabit_ethernet,
     ring_bytes,
     ten_gigabit_ethernet,

@@ -15,9 +15,8 @@ from tiers import examples
 
 from ddlsched import Cluster, Job, Workload, simulate
 from ddlsched.errors import InputError
-from ddlsched.network import packet_rings
+from ddlsched.network import packet_rings, packet_simulation
 from ddlsched.network.packet_rings import PacketRings
-from ddlsched.network.packets import packet_simulation as packet_simulation
 from ddlsched.network.rates import contention_form
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
@@ -226,8 +225,8 @@ def test_what_is_no_ring_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given_", "message"),
     [
-        ({"react_s": -1.0}, "react_s is -1.0; expected a number from 0 to 1e"),
-        ({"recover_s": 0.0}, "recover_s is 0.0; expected a number above 0, at most 1e"),
+        ({"react_s": -1.0}, "react_s is -1.0; expected seconds from 0 to 1e"),
+        ({"recover_s": 0.0}, "recover_s is 0.0; expected seconds > 0 to 1e"),
         ({"wait": 1.5}, "wait is 1.5; expected a number from 0 to 1"),
         ({"packet_bytes": 100.0}, "packet_bytes is 100.0 and queue_bytes 200000.0; expected 1448 <= packet_bytes"),
         ({"queue_bytes": 10_000.0}, "queue_bytes 10000.0; expected 1448 <= packet_bytes <= queue_bytes"),

@@ -11,16 +11,14 @@ from algorithms.admission.kai import Kai
 from algorithms.admission.kueue import Kueue
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
 from algorithms.admission.volcano import Volcano
-from algorithms.allocation.count_programme import CountProgramme
+from algorithms.allocation.count_programme import CountProgramme, LinkAware, SurvivalAware
 from algorithms.allocation.elastic_scaling import ElasticScaling
-from algorithms.allocation.equal_share import NodeEqualShare
 from algorithms.allocation.gavel import Gavel
-from algorithms.allocation.link_aware import LinkAware
 from algorithms.allocation.malletrain import MalleTrain
 from algorithms.allocation.node_milp import NodeMilp
 from algorithms.allocation.rubick import Rubick
+from algorithms.allocation.sharing import NodeEqualShare
 from algorithms.allocation.sia import Sia
-from algorithms.allocation.survival_aware import SurvivalAware
 from algorithms.allocation.tiresias import PreemptiveTiresias
 from algorithms.collective.direct import Direct
 from algorithms.collective.double_binary_tree import DoubleBinaryTree
@@ -35,32 +33,27 @@ from algorithms.communication.cassini import Cassini
 from algorithms.communication.preemptive import PreemptiveShortestFirst
 from algorithms.contention.crux import Crux
 from algorithms.ordering.fifo import FirstInFirstOut
-from algorithms.ordering.history import ShortByHistory
+from algorithms.ordering.history import QuasiShortestServiceFirst, ShortByHistory
 from algorithms.ordering.las import LeastAttainedService
 from algorithms.ordering.monkeytree import MonkeyTreeOrder
 from algorithms.ordering.narrow_first import NarrowFirst
-from algorithms.ordering.qssf import QuasiShortestServiceFirst
 from algorithms.ordering.srsf import ShortestRemainingServiceFirst
-from algorithms.ordering.srtf import ShortestRemainingTimeFirst
-from algorithms.ordering.stopping_srtf import StoppingShortestRemainingTimeFirst
-from algorithms.ordering.stopping_tiresias import StoppingTiresias
+from algorithms.ordering.srtf import ShortestRemainingTimeFirst, StoppingShortestRemainingTimeFirst
 from algorithms.ordering.themis import FinishTimeFairness
-from algorithms.ordering.tiresias import Tiresias
+from algorithms.ordering.tiresias import StoppingTiresias, Tiresias
 from algorithms.path.crux import CruxPaths
-from algorithms.path.ecmp import Ecmp
+from algorithms.path.ecmp import Ecmp, Sglb
 from algorithms.path.least_congested import LeastCongested
 from algorithms.path.perfect import PerfectRouting
-from algorithms.path.sglb import Sglb
 from algorithms.path.topology_route import TopologyRoute
 from algorithms.placement.arnold import Arnold
+from algorithms.placement.backfilling import EasyBackfill, InOrder
 from algorithms.placement.blocks import AlignedBlocks
 from algorithms.placement.cassini import CassiniPlacement
 from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.delay import DelayScheduling
-from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.first_fit import FirstFit
 from algorithms.placement.hived import HiveD
-from algorithms.placement.in_order import InOrder
 from algorithms.placement.kueue_topology import KueueTopology
 from algorithms.placement.learned_start import LearnedStart
 from algorithms.placement.list_scheduling import ListScheduling
@@ -72,13 +65,11 @@ from algorithms.placement.near_enough import NearEnough
 from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
 from algorithms.placement.volcano_hypernodes import VolcanoHyperNodes
-from algorithms.placement.whole_racks import WholeRacks
-from algorithms.placement.whole_servers import WholeServers
+from algorithms.placement.whole_servers import WholeRacks, WholeServers
 from ddlsched.cluster.interference import UniformInterference
-from ddlsched.network.connection_shares import ConnectionShares
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.network.mltcp import Mltcp
-from ddlsched.network.size_shares import SizeShares
+from ddlsched.network.size_shares import ConnectionShares, SizeShares
 from ddlsched.network.strict_levels import StrictLevels
 from ddlsched.testing import (
     AdmissionConformance,

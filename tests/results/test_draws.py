@@ -10,8 +10,8 @@ import pytest
 import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.results.draws import ensemble_of
+from ddlsched.simulation import drawn
 from ddlsched.workload.job import Workload
-from ddlsched.workload.length_draws import drawn
 from ddlsched.workload.workload_files import write_workload
 from tests.jobs_by_hand import data_parallel_job, elastic_job
 

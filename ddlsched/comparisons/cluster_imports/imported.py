@@ -12,7 +12,7 @@ from ddlsched.cluster.cluster import Server
 from ddlsched.cluster.tenants import Queue, Tenants
 from ddlsched.cluster.tenants_file import write_tenants
 from ddlsched.errors import InputError
-from ddlsched.plugins.defaults import IMPORT_CONTENTION
+from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.traces.trace_models import JobRule
 from ddlsched.workload.traces.traced import TracedJob

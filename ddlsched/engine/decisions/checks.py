@@ -12,7 +12,7 @@ from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.units import is_whole
-from ddlsched.workload.levels import demands_of, slices_of
+from ddlsched.workload.groups import demands_of, slices_of
 
 __all__ = [
     "what_is_wrong_with_admission",

@@ -18,7 +18,7 @@ import numpy as np
 from ddlsched.errors import MeasurementError
 from ddlsched.real.wire.channel import Address, Channel, ChannelEndedError, WireError, connect
 from ddlsched.real.wire.listener import Caller, TokenListener
-from ddlsched.units import is_whole
+from ddlsched.units import MAX_NS, is_whole
 
 __all__ = [
     "ITEM_BYTES",
@@ -139,7 +139,7 @@ class RingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hosts: Annotated[tuple[Address, ...], msgspec.Meta(min_length=2, max_length=MAX_HOSTS)]
     rank: Annotated[int, msgspec.Meta(ge=0)]
     jobs: Annotated[int, msgspec.Meta(ge=1, le=MAX_JOBS)]
-    message_bytes: Annotated[int, msgspec.Meta(ge=ITEM_BYTES, multiple_of=ITEM_BYTES)]
+    message_bytes: Annotated[int, msgspec.Meta(ge=ITEM_BYTES, le=MAX_NS, multiple_of=ITEM_BYTES)]
     repeats: Annotated[int, msgspec.Meta(ge=1, le=MAX_REPEATS)]
 
     @classmethod
@@ -153,7 +153,7 @@ class RingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         try:
             request = msgspec.convert(message, cls)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, UnicodeError) as error:  # half a surrogate pair
             raise MeasurementError(f"a request came that is none: {error}") from None
         size = len(request.hosts)
         if request.rank >= size or request.message_bytes < ITEM_BYTES * size:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import reprlib
 import selectors
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.real.gate.gate import GateSettings, begun_policies
@@ -15,7 +18,7 @@ from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.gate.transfer_gate import TransferGate
 from ddlsched.real.wire.channel import Address, ChannelEndedError
 from ddlsched.real.wire.listener import Caller, TokenListener
-from ddlsched.units import NS_PER_S, s_from_ns
+from ddlsched.units import MAX_NS, NS_PER_S, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job
 
@@ -25,6 +28,44 @@ MOST_JOBS = 1_000_000
 _MOST_RANKS = 4096
 HANG_S = 30.0
 """A rank of which so long nothing is heard, although it is asked, holds the links for nothing: its job is dropped."""
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NS)]
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=MAX_NS)]
+
+
+class _Join(msgspec.Struct, tag_field="say", tag="join"):
+    """A rank of a job comes (:class:`~ddlsched.real.gate.client.RankMembership`)."""
+
+    job_id: Annotated[str, msgspec.Meta(min_length=1)]
+    rank: _Count
+    size: Annotated[int, msgspec.Meta(ge=1, le=_MOST_RANKS)]
+    iterations: _Count
+    compute_s: _Amount
+    message_bytes: _Amount
+
+
+class _Ready(msgspec.Struct, tag_field="say", tag="ready"):
+    task: _Count
+    iteration: _Count
+    message_bytes: _Amount
+
+
+class _Sent(msgspec.Struct, tag_field="say", tag="sent"):
+    task: _Count
+    iteration: _Count
+    chunk: _Count
+
+
+class _Iterated(msgspec.Struct, tag_field="say", tag="iterated"):
+    iteration: _Count
+
+
+class _Pong(msgspec.Struct, tag_field="say", tag="pong"):
+    pass
+
+
+_Said = _Join | _Ready | _Sent | _Iterated | _Pong
 
 
 class Membership:
@@ -58,62 +99,59 @@ class Membership:
     def hear(self, rank: LiveRank, message: dict[str, Any]) -> None:
         """Take in what a rank says; if it cannot be, its job is told and dropped."""
         try:
-            self._hear(rank, message)
+            self._hear(rank, msgspec.convert(message, _Said))
         except (TestbedError, InputError) as error:
             self.lose(rank, str(error))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            self.lose(rank, f"{str(message)[:100]} came ({error!r}); expected a message of ddlsched.real.torch")
+        except (msgspec.ValidationError, UnicodeError) as error:  # half a surrogate pair
+            self.lose(rank, f"{reprlib.repr(message)} came: {error}; expected a message of ddlsched.real.torch")
 
-    def _hear(self, rank: LiveRank, message: dict[str, Any]) -> None:
-        what, now_ns = message["say"], self.now_ns()
+    def _hear(self, rank: LiveRank, said: _Said) -> None:
+        now_ns = self.now_ns()
         self._heard_ns[rank] = now_ns
-        if what == "pong":
+        if isinstance(said, _Pong):
             return
-        if what == "join":
-            self._join(rank, message, now_ns)
+        if isinstance(said, _Join):
+            self._join(rank, said, now_ns)
             return
-        name, number = self._seats[rank]
-        job = self.jobs[name]
-        if what == "ready":
-            task, iteration, size = int(message["task"]), int(message["iteration"]), float(message["message_bytes"])
-            self.transfers.ready(job, number, task, iteration, size, now_ns)
-        elif what == "sent":
-            self.transfers.sent(job, int(message["task"]), int(message["iteration"]), int(message["chunk"]), now_ns)
-        elif what == "iterated":
+        name, number = self._seats.get(rank, ("", 0))
+        job = self.jobs.get(name)
+        if job is None:
+            raise TestbedError("a message of a job that has not begun came")
+        if isinstance(said, _Ready):
+            self.transfers.ready(job, number, said.task, said.iteration, said.message_bytes, now_ns)
+        elif isinstance(said, _Sent):
+            self.transfers.sent(job, said.task, said.iteration, said.chunk, now_ns)
+        else:
             job.computed(job.job.compute_ns, [number])
             job.iterate(number)
-        else:
-            raise TestbedError(f"{what!r} came; expected join, ready, sent or iterated")
 
-    def _join(self, rank: LiveRank, message: dict[str, Any], now_ns: int) -> None:
+    def _join(self, rank: LiveRank, said: _Join, now_ns: int) -> None:
         """Note a rank; the job begins when all have come."""
-        name, size, number = str(message["job_id"]), int(message["size"]), int(message["rank"])
-        if not 1 <= size <= _MOST_RANKS or not 0 <= number < size:
-            raise InputError(f"rank {number} of {size} joined; expected 0 to {size - 1}, of at most {_MOST_RANKS}")
+        name, size, number = said.job_id, said.size, said.rank
+        joined = self._joined.get(name, {})
+        if max([number, *joined]) >= size:
+            raise InputError(f"rank {max([number, *joined])} of {size} joined; expected 0 to {size - 1}")
         if not 0 <= rank.server < self._settings.cluster.num_servers:
             servers = self._settings.cluster.num_servers
             raise InputError(f"job {name!r}: server {rank.server} joined; the gate's network has {servers} (--servers)")
-        joined = self._joined.setdefault(name, {})
-        if name in self.jobs or number in joined:
+        if name in self.jobs or number in joined or rank in self._seats:
             raise InputError(f"job {name!r}, rank {number}, has joined already; expected a job_id of its own")
-        joined[number] = rank
+        self._joined.setdefault(name, joined)[number] = rank
         self._seats[rank] = (name, number)
         if len(joined) == size:
-            self._begin(name, message, now_ns)
+            self._begin(said, now_ns)
 
-    def _begin(self, name: str, message: dict[str, Any], now_ns: int) -> None:
-        joined = self._joined.pop(name)
-        compute_s, size = float(message["compute_s"]), len(joined)
+    def _begin(self, said: _Join, now_ns: int) -> None:
+        name, size = said.job_id, said.size
         job = Job(
             job_id=name,
             arrival_s=s_from_ns(now_ns),
             num_gpus=size,
-            iterations=int(message["iterations"]),
-            iteration=DataParallelIteration(
-                forward_s=0.0, backward_s=compute_s, message_bytes=float(message["message_bytes"])
-            ),
+            iterations=said.iterations,
+            iteration=DataParallelIteration(forward_s=0.0, backward_s=said.compute_s, message_bytes=said.message_bytes),
             gpu_memory_mb=0.0,
         )
+        joined = self._joined.pop(name)
         live = LiveJob(job, self._count, in_buckets=True)
         self._count += 1
         live.ranks = [joined[number] for number in range(size)]

@@ -17,6 +17,7 @@ from typing import IO, Protocol, runtime_checkable
 from ddlsched.cluster.idle_trace import IdleTrace, expand_hosts
 from ddlsched.errors import DdlschedError, InputError
 from ddlsched.io.tables import abbreviated, located
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.real.slurm.commands import Run, runner
 
 __all__ = ["Launcher", "LocalLauncher", "Scavenger", "SeldomAsked", "SlurmLauncher", "SlurmScavenger", "TraceScavenger"]
@@ -44,11 +45,10 @@ class TraceScavenger:
     """
 
     trace: IdleTrace
-    speed: float = 1.0
+    speed: float = ranged(1.0, 0.0, above=True)
 
     def __post_init__(self) -> None:
-        if not 0 < self.speed < float("inf"):
-            raise InputError(f"scavenger: speed is {self.speed}; expected a number above 0")
+        check_fields(self, "scavenger")
 
     def idle(self, now_s: float) -> frozenset[str]:
         """Return the nodes that are idle in the trace at that time."""

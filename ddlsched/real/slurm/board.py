@@ -11,7 +11,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
-from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
+from ddlsched.plugins import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import maker, resolve
 from ddlsched.policies.job_view import JobQueue
 from ddlsched.policies.views import ClusterView, GpuId, JobView

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.io.tables import abbreviated, csv_rows, located, readable
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job
@@ -185,16 +186,13 @@ class AgentSettings:
     user: str | None
     policies: PolicyNames = field(default_factory=PolicyNames)
     facts: Mapping[str, JobFacts] = field(default_factory=dict)
-    every_s: float = 1.0
-    start_s: float = 60.0
-    give_up_s: float = 3600.0
+    every_s: float = ranged(1.0, 0.0, 1e7, above=True)
+    start_s: float = ranged(60.0, 0.0, 1e7, above=True)
+    give_up_s: float = ranged(3600.0, 0.0, 1e7, above=True)
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("every_s", "start_s", "give_up_s"):
-            value = getattr(self, name)
-            if not 0 < value <= 1e7:
-                raise InputError(f"slurm-agent: {name} is {value}; expected seconds above 0, at most 1e7")
+        check_fields(self, "slurm-agent")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.errors import InputError, label
 from ddlsched.network.topology import Node
-from ddlsched.plugins.defaults import DEFAULT_BUNDLE
+from ddlsched.plugins import DEFAULT_BUNDLE
 from ddlsched.plugins.names import resolve
 from ddlsched.real.gate.gate import GateSettings, begun_policies
 from ddlsched.real.gate.transfer_gate import WINDOW

@@ -307,10 +307,9 @@ def connect(address: Address, token: bytes, role: dict[str, Any], there: str = "
     """
     try:
         channel = Channel(socket.create_connection(address, timeout=HANDSHAKE_S), MOST_UNPROVEN_BYTES)
-    except OSError as error:
-        raise MeasurementError(
-            f"{address}: cannot be reached ({error.strerror or error}); expected `{there}` there"
-        ) from None
+    except (OSError, UnicodeError) as error:  # a host's name may be none
+        why = getattr(error, "strerror", None) or error
+        raise MeasurementError(f"{address}: cannot be reached ({why}); expected `{there}` there") from None
     try:
         _prove(channel, token, role)
     except (OSError, WireError, KeyError, ValueError) as error:

@@ -16,6 +16,7 @@ from statistics import fmean
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.agreement import JobGroups, agreed, common_steps, ranks_of_groups
+from ddlsched.training.recorded.call_costs import with_call_costs
 from ddlsched.training.recorded.rank_steps import EVERYBODY, MarkKind, RankCommunication, RankStep, RankTrace
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag, Task
 
@@ -219,7 +220,8 @@ def merged(traces: Sequence[RankTrace], num_ranks: int | None = None) -> Recorde
     steps = common_steps(traces)
     agreed(groups, steps)
     classes = _classes(steps.by_rank)
-    by_class = [_moments_of_steps([steps.by_rank[rank] for rank in ranks]) for ranks in classes]
+    paid = with_call_costs(steps.by_rank, steps.notes)
+    by_class = [_moments_of_steps([paid[rank] for rank in ranks]) for ranks in classes]
     lines = [
         _line(ranks, steps.by_rank[ranks[0]][0], moments) for ranks, moments in zip(classes, by_class, strict=True)
     ]
@@ -260,8 +262,7 @@ def _classes(steps: Mapping[int, Sequence[RankStep]]) -> list[tuple[int, ...]]:
 
 def _moments_of_steps(steps: Sequence[Sequence[RankStep]]) -> tuple[tuple[int, ...], ...]:
     """Return the moments of a class, an entry a step; ``steps`` has those of each of its ranks."""
-    first = steps[0][0]
-    return tuple(tuple(_latest([_moments(step) for step in each], first)) for each in zip(*steps, strict=True))
+    return tuple(tuple(_latest(each)) for each in zip(*steps, strict=True))
 
 
 def _line(ranks: tuple[int, ...], first: RankStep, moments_ns: Sequence[Sequence[int]]) -> Line:
@@ -270,20 +271,24 @@ def _line(ranks: tuple[int, ...], first: RankStep, moments_ns: Sequence[Sequence
     return Line(ranks, first.communications, tuple((mark.kind, mark.what) for mark in first.marks), mean_ns)
 
 
-def _moments(step: RankStep) -> list[int]:
-    return [*(mark.at_ns for mark in step.marks), step.compute_ns]
-
-
-def _latest(moments_ns: Sequence[Sequence[int]], step: RankStep) -> list[int]:
-    """Return the moments of the marks, and of the end, of several ranks that wait for each other at waits.
+def _latest(steps: Sequence[RankStep]) -> list[int]:
+    """Return the moments of the marks, and of the end, of a step of several ranks that wait for each other at waits.
 
     From one wait to the next, the rank that has computed longest since then is the one that counts.
     """
-    waits = [place for place, mark in enumerate(step.marks) if mark.kind is MarkKind.WAITS]
-    end = len(step.marks)
+    moments_ns = [[*(mark.at_ns for mark in step.marks), step.compute_ns] for step in steps]
+    marks = enumerate(steps[0].marks)
+    waits = [place for place, mark in marks if mark.kind is MarkKind.WAITS and _meet(steps, int(mark.what))]
+    end = len(steps[0].marks)
     latest_ns = [max(each[0] for each in moments_ns)] * (end + 1)
     for begin, until in pairwise([-1, *waits, end]):
         so_far_ns = 0 if begin < 0 else latest_ns[begin]
         for place in range(begin + 1, until + 1):
             latest_ns[place] = so_far_ns + max(each[place] - (0 if begin < 0 else each[begin]) for each in moments_ns)
     return latest_ns
+
+
+def _meet(steps: Sequence[RankStep], number: int) -> bool:
+    """Return whether ranks meet where they wait: none does that finds the collective done, but for its cost."""
+    waits = [step.communications[number].waited_ns for step in steps if step.call_ns]
+    return len(waits) < len(steps) or any(wait is None or wait[0] < wait[1] for wait in waits)

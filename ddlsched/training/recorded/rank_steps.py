@@ -9,13 +9,24 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import accumulate
 
 from ddlsched.errors import InputError
 
-__all__ = ["EVERYBODY", "Mark", "MarkKind", "RankCommunication", "RankStep", "RankTrace", "WallTime"]
+__all__ = [
+    "EVERYBODY",
+    "Mark",
+    "MarkKind",
+    "RankCommunication",
+    "RankStep",
+    "RankTrace",
+    "WallTime",
+    "apart",
+    "covered",
+]
 
 
 EVERYBODY = ""
@@ -66,6 +77,8 @@ class RankCommunication:
         Numbers of communications of the step, of other groups, that must have ended before.
     measured_ns
         When the trace has it begin and end, nanoseconds of wall time since the step began.
+    waited_ns
+        From when until when the rank stood still for it, likewise; None if it never waited, or nothing tells.
     """
 
     kind: str
@@ -73,6 +86,7 @@ class RankCommunication:
     group: str = EVERYBODY
     after: tuple[int, ...] = ()
     measured_ns: tuple[int, int] | None = None
+    waited_ns: tuple[int, int] | None = None
 
     def is_received_by(self, ranks: Sequence[int]) -> bool:
         """Return whether it is a message to one of the ranks; its group says from which rank to which."""
@@ -97,6 +111,8 @@ class RankStep:
         From when until when the rank stood still for communication, nanoseconds since the step began.
     begin_ns
         When the step began, by a clock that ranks on one host share.
+    call_ns
+        What a collective takes on average whatever it sends, 0 if nothing tells; not part of the compute time.
     """
 
     compute_ns: int
@@ -105,6 +121,7 @@ class RankStep:
     wall_ns: int | None = None
     stalls_ns: tuple[tuple[int, int], ...] = ()
     begin_ns: int = 0
+    call_ns: int = 0
 
     def form(self) -> tuple[object, ...]:
         """Return what steps have in common that differ in times alone."""
@@ -152,16 +169,13 @@ class RankTrace:
 class WallTime:
     """A step between two moments, nanoseconds of any clock; what lies outside is moved to its ends.
 
-    ``call_ns`` is what a collective takes on average whatever it sends: computation, if the rank stood still so long,
-    once for each moment at which one that was under way ended meanwhile.
+    ``call_ns`` is that of :class:`RankStep`.
     """
 
     def __init__(self, begin_ns: int, end_ns: int, call_ns: int = 0) -> None:
         self._begin_ns, self._length_ns, self._call_ns = begin_ns, end_ns - begin_ns, call_ns
         self._places: list[tuple[int, int, MarkKind, str]] = []
         self._communications: list[RankCommunication] = []
-        self._waited_ns: dict[int, tuple[int, int]] = {}
-        self._ended_ns: set[int] = set()
 
     def phase(self, name: str, at_ns: int) -> None:
         """Begin a phase."""
@@ -188,47 +202,47 @@ class WallTime:
         """
         number = len(self._communications)
         self._places.append((self._since(at_ns), number, MarkKind.STARTS, ""))
+        measured = waited = None
         if waited_ns is not None:
-            self._waited_ns[number] = waited_ns
-        measured = None
+            waited = self._since(waited_ns[0]), self._since(waited_ns[1])
+            if waited[1] < self._length_ns:  # The end of a step waits for everything.
+                self._places.append((waited[1], number, MarkKind.WAITS, ""))
         if work_ns is not None:
-            begin_ns, end_ns = work_ns
-            # Who waited may go on before it is told that the work has ended.
-            self._ended_ns.add(end_ns if waited_ns is None else min(end_ns, waited_ns[1]))
-            measured = begin_ns - self._begin_ns, end_ns - min(self._call_ns, end_ns - begin_ns) - self._begin_ns
-        self._communications.append(replace(communication, measured_ns=measured))
+            measured = work_ns[0] - self._begin_ns, work_ns[1] - self._begin_ns
+        self._communications.append(replace(communication, measured_ns=measured, waited_ns=waited))
 
     def step(self) -> RankStep:
         """Return the step."""
-        places, stalls_ns, ended_ns = list(self._places), [], sorted(self._ended_ns)
-        for number, (begin_ns, end_ns) in self._waited_ns.items():
-            calls = bisect_right(ended_ns, end_ns) - bisect_right(ended_ns, begin_ns)
-            called_ns = min(self._call_ns * calls, end_ns - begin_ns)
-            stall = self._since(begin_ns), self._since(end_ns - called_ns)
-            stalls_ns.append(stall)
-            if stall[1] < self._length_ns:  # The end of a step waits for everything.
-                places.append((stall[1], number, MarkKind.WAITS, ""))
-        stalls = _apart(stalls_ns)
-        places.sort(key=lambda place: (place[0], place[1], place[2] is MarkKind.WAITS))
-        marks = tuple(Mark(kind, name or number, _computed(at, stalls)) for at, number, kind, name in places)
-        computed_ns = _computed(self._length_ns, stalls)
-        return RankStep(computed_ns, tuple(self._communications), marks, self._length_ns, tuple(stalls), self._begin_ns)
+        stalls = apart([each.waited_ns for each in self._communications if each.waited_ns is not None])
+        stood_ns = covered(stalls)
+        places = sorted(self._places, key=lambda place: (place[0], place[1], place[2] is MarkKind.WAITS))
+        marks = tuple(Mark(kind, name or number, at - stood_ns(at)) for at, number, kind, name in places)
+        length_ns, calls = self._length_ns, tuple(self._communications)
+        computed_ns = length_ns - stood_ns(length_ns)
+        return RankStep(computed_ns, calls, marks, length_ns, tuple(stalls), self._begin_ns, self._call_ns)
 
     def _since(self, at_ns: int) -> int:
         return min(max(at_ns - self._begin_ns, 0), self._length_ns)
 
 
-def _apart(stalls_ns: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def apart(stretches_ns: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the same stretches of time without overlaps, in order."""
-    apart: list[tuple[int, int]] = []
-    for begin, end in sorted(stalls_ns):
-        if apart and begin <= apart[-1][1]:
-            apart[-1] = (apart[-1][0], max(apart[-1][1], end))
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(stretches_ns):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
         elif end > begin:
-            apart.append((begin, end))
-    return apart
+            found.append((begin, end))
+    return found
 
 
-def _computed(at_ns: int, stalls_ns: list[tuple[int, int]]) -> int:
-    """Return the compute time from the begin of a step to ``at_ns``."""
-    return at_ns - sum(min(end, at_ns) - begin for begin, end in stalls_ns if begin < at_ns)
+def covered(apart_ns: Sequence[tuple[int, int]]) -> Callable[[int], int]:
+    """Return what tells how much of the time until a moment lies in stretches without overlaps, in order."""
+    begins = [begin for begin, _ in apart_ns]
+    sums = [0, *accumulate(end - begin for begin, end in apart_ns)]
+
+    def until(at_ns: int) -> int:
+        place = bisect_right(begins, at_ns)
+        return sums[place] - max(apart_ns[place - 1][1] - at_ns, 0) if place else 0
+
+    return until

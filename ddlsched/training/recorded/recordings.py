@@ -55,6 +55,7 @@ class _CommunicationFile(msgspec.Struct):
     input_bytes: _Whole
     group: str
     measured_ns: tuple[_Time, _Time] | None = None
+    waited_ns: tuple[_Time, _Time] | None = None
 
 
 class _StepFile(msgspec.Struct):
@@ -65,6 +66,7 @@ class _StepFile(msgspec.Struct):
     wall_ns: _Whole
     begin_ns: _Time
     stalls_ns: list[tuple[_Time, _Time]] = []
+    call_ns: _Whole = 0
 
 
 class _File(msgspec.Struct):
@@ -108,13 +110,15 @@ def _content(path: Path) -> bytes:
 
 
 def _step(where: str, step: _StepFile) -> RankStep:
-    calls = tuple(RankCommunication(c.kind, c.input_bytes, c.group, (), c.measured_ns) for c in step.communications)
+    calls = tuple(
+        RankCommunication(c.kind, c.input_bytes, c.group, (), c.measured_ns, c.waited_ns) for c in step.communications
+    )
     marks = tuple(_mark(f"{where}, mark {n}", mark, len(calls)) for n, mark in enumerate(step.marks, start=1))
     times_ns = [*(mark.at_ns for mark in marks), step.compute_ns]
     if times_ns != sorted(times_ns):
         raise InputError(f"{where}, field marks: their times fall; expected the order of the program")
     _refuse_early_waits(where, marks, len(calls))
-    return RankStep(step.compute_ns, calls, marks, step.wall_ns, tuple(step.stalls_ns), step.begin_ns)
+    return RankStep(step.compute_ns, calls, marks, step.wall_ns, tuple(step.stalls_ns), step.begin_ns, step.call_ns)
 
 
 def _mark(where: str, found: tuple[MarkKind, int | str, int], count: int) -> Mark:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddlsched.errors import InputError
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_arguments, check_fields, ranged
 
 __all__ = ["NodeAllocator", "Survival", "Trainer", "gains", "objective", "rates_at"]
 
@@ -90,21 +90,16 @@ class Trainer:
     nodes: int
     rates: Numbers
     min_nodes: int = 1
-    scale_up_s: float = 0.0
-    scale_down_s: float = 0.0
+    scale_up_s: float = ranged(0.0, 0.0)
+    scale_down_s: float = ranged(0.0, 0.0)
     least: int = 0
     most: int | None = None
 
     def __post_init__(self) -> None:
         if self.rates.ndim != 1 or len(self.rates) < 2 or self.rates[0] != 0 or not np.isfinite(self.rates).all():
             raise InputError(f"trainer: rates are {self.rates}; expected samples/s from 0 nodes (0) to its most")
-        for name, at_least, at_most in (("nodes", 0, len(self.rates) - 1), ("min_nodes", 1, len(self.rates) - 1)):
-            if not is_whole(getattr(self, name), at_least, at_most):
-                expected = f"expected a whole number from {at_least} to {at_most}"
-                raise InputError(f"trainer: {name} is {getattr(self, name)}; {expected}")
-        for name in ("scale_up_s", "scale_down_s"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise InputError(f"trainer: {name} is {getattr(self, name)}; expected seconds from 0")
+        check_arguments("trainer", nodes=(self.nodes, 0, self.max_nodes), min_nodes=(self.min_nodes, 1, self.max_nodes))
+        check_fields(self, "trainer")
 
     @property
     def max_nodes(self) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.reading import MOST_ROWS
-from ddlsched.plugins.defaults import IMPORT_CONTENTION
+from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.job import Workload
 from ddlsched.workload.traces.trace_files import sources

@@ -20,7 +20,7 @@ def no_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         (["slurm-agent", "gpus", "--dry-run"], "sinfo: no such program; expected Slurm's commands on this machine"),
         (["slurm-agent", "gpus"], "expected --state DIR, or --dry-run without one"),
-        (["slurm-agent", "gpus", "--dry-run", "--every-s", "0"], "every_s is 0.0; expected seconds above 0"),
+        (["slurm-agent", "gpus", "--dry-run", "--every-s", "0"], "every_s is 0.0; expected seconds > 0"),
         (["slurm-agent", "gpus", "--dry-run", "--facts", "no.csv"], "no.csv"),
         (["slurm-agent", "gpus", "--dry-run", "--state", "here"], "expected --state DIR, or --dry-run without one"),
         (["slurm-trial"], "slurmctld slurmd slurm-client munge"),

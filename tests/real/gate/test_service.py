@@ -198,6 +198,17 @@ def test_nonsense_ends_who_says_it_and_nobody_else(gate: Gate, token: Path) -> N
     assert eventually(lambda: gate.rows)
 
 
+def test_a_job_that_cannot_be_is_refused_to_all_its_ranks(gate: Gate, token: Path) -> None:
+    def join(rank: int) -> str:
+        member = Member(job_id="a", rank=rank, size=2, iterations=0, compute_s=0.1, message_bytes=1e6)
+        with pytest.raises(TestbedError, match="iterations") as error:
+            GateClient.connected(str(gate.service.address), token, member, rank)
+        return str(error.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert len(set(pool.map(join, range(2)))) == 1
+
+
 def test_an_address_that_is_taken_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = parse_address(f"127.0.0.1:{taken.getsockname()[1]}")

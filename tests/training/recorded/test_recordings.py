@@ -47,38 +47,6 @@ def test_time_that_a_rank_stood_still_is_no_computation(tmp_path: Path) -> None:
     assert [mark.at_ns for mark in made.marks] == [0, 100, 200, 700, 750]
 
 
-def test_item_12_the_cost_of_a_call_is_computation_as_far_as_the_rank_stood_still() -> None:
-    """Calls of 40 ns: of a wait of 100, 60 are the network's; one of 30 is all cost; between them 20 are computed."""
-    stretch = WallTime(1000, 2000, call_ns=40)
-    for begin_ns, end_ns in ((1100, 1200), (1220, 1250)):
-        stretch.communicate(RankCommunication("all-reduce", 16), begin_ns, (begin_ns, end_ns), (begin_ns, end_ns))
-    made = stretch.step()
-    assert made.compute_ns == 1000 - 60
-    assert [(mark.kind.value, mark.at_ns) for mark in made.marks] == [
-        ("starts", 100), ("waits", 100), ("starts", 160), ("waits", 160)
-    ]  # fmt: skip
-    assert [each.measured_ns for each in made.communications] == [(100, 160), (220, 220)]
-
-
-def test_item_12_buckets_that_are_waited_for_together_cost_one_call() -> None:
-    stretch = WallTime(0, 1000, call_ns=40)
-    for begin_ns in (100, 200, 300):
-        stretch.communicate(RankCommunication("all-reduce", 16), begin_ns, (400, 700), (begin_ns, 700))
-    assert stretch.step().compute_ns == 700 + 40
-
-
-def test_item_12_calls_that_end_one_after_another_in_one_wait_cost_a_call_each() -> None:
-    """Of 5 calls of 40 ns 1 ended while the rank computed, 3 in its first wait of 300, 1, told late, in the next."""
-    stretch = WallTime(0, 1000, call_ns=40)
-    for work_ns, waited_ns in (
-        ((100, 350), None), ((110, 500), (400, 700)), ((120, 600), None), ((130, 700), None), ((140, 790), (700, 780))
-    ):  # fmt: skip
-        stretch.communicate(RankCommunication("all-reduce", 16), work_ns[0], waited_ns, work_ns)
-    made = stretch.step()
-    assert made.stalls_ns == ((400, 580), (700, 740))
-    assert made.compute_ns == 1000 - 180 - 40
-
-
 def test_variation_has_means_and_quantiles_over_steps(tmp_path: Path) -> None:
     paths = [
         write(tmp_path / "0.recording.json"),

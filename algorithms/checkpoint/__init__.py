@@ -1,1 +1,0 @@
-"""When jobs save their state."""

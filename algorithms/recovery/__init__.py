@@ -1,1 +1,0 @@
-"""How a job goes on that has lost servers."""

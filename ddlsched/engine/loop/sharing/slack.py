@@ -121,7 +121,6 @@ def look_for_slack(s: State, number: int) -> None:
     link.unused += 1
     if link.unused < PATIENCE:
         return
-    link.unused = 0
     taken = np.int64(0)
     e = link.head
     while e >= 0:
@@ -130,6 +129,7 @@ def look_for_slack(s: State, number: int) -> None:
             return
         taken += taken_of(s, link, s.entries[e].units, transfer.counted_share)
         e = s.entries[e].next
+    link.unused = 0
     if taken < WHOLE * ENOUGH:
         link.tight, link.taken, link.first_filled = 0, taken, -1
 

@@ -80,16 +80,20 @@ def begin_filling(s: State) -> None:
 
 @njit
 def tighten_full(s: State, first: int) -> None:
-    """Count the transfers that were filled, from one on, at their slack links, of which those that are full wake up."""
+    """Count the transfers that were filled, from one on, at their slack links; then wake those links that are full."""
+    some_are_full = False
     for place in range(first, s.filling[0].num_rated):
         transfer = s.transfers[s.items[place]]
         share = s.steps[transfer.step].share
         if share != transfer.counted_share and count_in_sums(s, transfer, share):
-            for own in range(transfer.first_entry, transfer.first_entry + transfer.num_binding):
-                number = s.entries[s.entries[own].binding].link
-                if is_full(s.links[number]):
-                    tighten(s, number)
-                    wake(s, number)
+            some_are_full = True
+    for place in range(first, s.filling[0].num_rated if some_are_full else first):
+        transfer = s.transfers[s.items[place]]
+        for own in range(transfer.first_entry, transfer.first_entry + transfer.num_binding):
+            number = s.entries[s.entries[own].binding].link
+            if is_full(s.links[number]):
+                tighten(s, number)
+                wake(s, number)
 
 
 @njit

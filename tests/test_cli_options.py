@@ -16,7 +16,7 @@ from command_line import COMMAND, run
 import ddlsched
 import ddlsched.comparisons.compare
 import ddlsched.simulation
-from ddlsched.cli.command_class import DROPPED
+from ddlsched.cli.app import DROPPED
 from ddlsched.cli.dataclass_options import Given, Panel, option, option_names, with_options
 from ddlsched.cli.simulate_command import OutputOptions
 from ddlsched.cluster.cluster import Cluster

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-from algorithms.collective.lanes import Flow, by_server, gates_of
+from algorithms.collective import Flow, by_server, gates_of
 from ddlsched.network.collectives import Message, Phase, Rank
 
 __all__ = ["DoubleBinaryTree"]
@@ -29,11 +29,7 @@ class DoubleBinaryTree:
     """
 
     by_order: ClassVar[bool] = True
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """All-reduces."""
-        return ("all-reduce",)
+    kinds: ClassVar[tuple[str, ...]] = ("all-reduce",)
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return the chains inside servers, and the trees between them."""

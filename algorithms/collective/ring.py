@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from algorithms.collective import between, by_server, gates_of, round_inside
 from algorithms.collective.direct import straight
-from algorithms.collective.lanes import between, by_server, gates_of, round_inside
 from ddlsched.network.collectives import KINDS, ROUNDS, Message, Phase, Rank
 
 __all__ = ["Ring"]
@@ -28,11 +28,7 @@ class Ring:
     """
 
     by_order: ClassVar[bool] = True
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """All."""
-        return KINDS
+    kinds: ClassVar[tuple[str, ...]] = KINDS
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return one phase, in which every rank passes on what it gets."""

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FORWARD_SHARE", "PARAMETERS", "JobRule", "model_of"]
 
+
 FORWARD_SHARE = 0.4
 """Forward's share of a traced iteration's compute time: 0.400 to 0.405 in the four measured models."""
-
 PARAMETERS = {
     "alexnet": 61_100_840,
     "vgg11": 132_863_336,
@@ -38,7 +38,6 @@ PARAMETERS = {
 }
 """Parameters of models that traces name and that are not measured: torchvision's documentation of each model; timm's
 inception_v4; bert-base-uncased and gpt2 of Hugging Face. A gradient has 4 bytes a parameter."""
-
 _BYTES_PER_PARAMETER = 4
 _OTHER_NAMES = {"inception3": "inceptionv3"}
 _MOST_S = 9.2e9

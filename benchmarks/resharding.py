@@ -16,8 +16,7 @@ from pathlib import Path
 from benchmark_tables import Table, say, timed
 from resharding_processes import changes, memory, summary
 
-from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import parse_parallelism
+from ddlsched.checkpoints.collection import TensorCollection, parse_parallelism
 from ddlsched.checkpoints.plan import plan
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 

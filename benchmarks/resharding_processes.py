@@ -25,8 +25,7 @@ from benchmark_tables import DDLSCHED, Table, say
 
 from ddlsched.checkpoints.arrays import numpy_dtype, write_rank
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import StoredParallelism, parse_parallelism
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection, parse_parallelism
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Cut, Tensor
 

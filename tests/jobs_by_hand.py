@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddlsched.workload.dag import DataParallelIteration
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Job
-from ddlsched.workload.scaling_curves import LinearCurve
 
 __all__ = ["Fixed", "data_parallel_job", "elastic_job"]
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from ddlsched.checkpoints.arrays import Array, numpy_dtype, whole_tensor, write_checkpoint
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor
 

@@ -16,7 +16,7 @@ from command_line import COMMAND, run
 import ddlsched
 import ddlsched.comparisons.compare
 import ddlsched.simulation
-from ddlsched.cli.command_class import DROPPED
+from ddlsched.cli.app import DROPPED
 from ddlsched.cli.dataclass_options import Given, Panel, option, option_names, with_options
 from ddlsched.cli.simulate_command import OutputOptions
 from ddlsched.cluster.cluster import Cluster
@@ -279,13 +279,17 @@ class Oven:
         How many.
     until_s
         The end.
+    label
+        What it is called.
+    clean
+        First clean it.
     """
 
     heat_s: float | tuple[float, float] = 2.0
     trays: int = 3
     until_s: float = float("inf")
-    label: str | None = option(None, "What it is called.", metavar="WORDS", shown="nothing")
-    clean: bool = option(False, "First clean it.", flag="--cleaned")
+    label: str | None = option(None, metavar="WORDS", shown="nothing")
+    clean: bool = option(False, flag="--cleaned")
 
     def __post_init__(self) -> None:
         if self.trays < 1:

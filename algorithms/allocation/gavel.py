@@ -30,7 +30,7 @@ class Gavel:
     """Max-min fair shares of time, by throughput on each kind; rounds give GPUs to those furthest behind their share.
 
     A job gets its fewest GPUs or none (state a fixed size as ``min_gpus = max_gpus``), all of one kind, for itself.
-    Needs the throughput of each model on each kind (:class:`~ddlsched.cluster.throughputs.Throughputs`), not durations.
+    Needs the throughput of each model on each kind (:class:`~ddlsched.cluster.cluster.Throughputs`), not durations.
 
     Deviations: GPUs that are free within a round, because a job ended or one came, are given out at once. Of optima of
     the programme one with a large sum of throughputs is taken. Left out: pairs of jobs on a GPU, the other objectives

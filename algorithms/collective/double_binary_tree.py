@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-from algorithms.collective.lanes import Flow, by_server, gates_of
+from algorithms.collective import Flow, by_server, gates_of
 from ddlsched.network.collectives import Message, Phase, Rank
 
 __all__ = ["DoubleBinaryTree"]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from algorithms.collective.lanes import Flow
+from algorithms.collective import Flow
 from ddlsched.network.collectives import ROUNDS, Message, Phase, Rank
 
 __all__ = ["HalvingDoubling"]

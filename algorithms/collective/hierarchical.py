@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from algorithms.collective.lanes import Flow, between, by_server, gates_of, round_inside
+from algorithms.collective import Flow, between, by_server, gates_of, round_inside
 from algorithms.collective.ring import Ring
 from ddlsched.network.collectives import KINDS, ROUNDS, Message, Phase, Rank
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from algorithms.collective.lanes import by_server, gates_of
+from algorithms.collective import by_server, gates_of
 from ddlsched.network.collectives import Message, Phase, Rank
 
 __all__ = ["InNetwork"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from algorithms.collective import between, by_server, gates_of, round_inside
 from algorithms.collective.direct import straight
-from algorithms.collective.lanes import between, by_server, gates_of, round_inside
 from ddlsched.network.collectives import KINDS, ROUNDS, Message, Phase, Rank
 
 __all__ = ["Ring"]

@@ -1,1 +1,1 @@
-"""How good any scheduler could be: the exact optimum of small instances, and a lower bound of large ones."""
+"""How good any scheduler could be: a lower bound of the average JCT."""

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.division import divided
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.plan import NoReplicaError, ReshardPlan, plan
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.errors import InputError

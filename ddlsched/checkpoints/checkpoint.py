@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.locations import Location, location_of
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 from typing import NamedTuple, TypeAlias
 
-from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.tensors import Cut, CutPart, Layout, Piece, Place, Tensor, dense_layout
 
 __all__ = ["Box", "Holding", "TensorCell", "divided", "found_division", "named_tensor", "place_by_name", "within"]

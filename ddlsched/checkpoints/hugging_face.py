@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import Shard, TensorCollection
+from ddlsched.checkpoints.collection import Shard, StoredParallelism, TensorCollection
 from ddlsched.checkpoints.division import named_tensor
 from ddlsched.checkpoints.file_forms import (
     HUGGING_FACE_FILES,
@@ -25,7 +25,6 @@ from ddlsched.checkpoints.file_forms import (
     whole_file_plan,
 )
 from ddlsched.checkpoints.locations import Location, location_of
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import PartsCollection, PartsReading, Reading, whole_parts
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.tensors import Tensor, dense_layout

@@ -19,10 +19,9 @@ import numpy as np
 
 from ddlsched.checkpoints.arrays import Array, part_of
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import DIGESTS
 from ddlsched.checkpoints.dataset_state import DatasetState
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Tensor

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.content import Digest
 from ddlsched.checkpoints.execution import BATCHES_VERSION, chunk_bytes_of, copied, new_arrays, num_threads
 from ddlsched.checkpoints.file_forms import RANK_FILES, FileForm, FilePlan
 from ddlsched.checkpoints.gathering import NewArray
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.partial_folder import (
     OpenFiles,
     PartialFolder,

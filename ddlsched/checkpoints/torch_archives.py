@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.division import named_tensor
 from ddlsched.checkpoints.locations import Location, location_of
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.plain_pickles import Name, Persistent, PickledCall, pickled, shape_of, unpickled
 from ddlsched.checkpoints.reading import PartsReading, Replicas, stored_part
 from ddlsched.checkpoints.safetensors_files import Entry

@@ -7,6 +7,7 @@ heading of the help it stands.
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Iterator
 from functools import cache
@@ -15,13 +16,69 @@ from typing import Annotated, Any, Final
 
 import typer
 import typer.main
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from ddlsched.cli.command_class import Command, TakesPlainly
 from ddlsched.cli.dataclass_options import make_values_plainly
 from ddlsched.cli.reporting import emit, interrupted, reported
+from ddlsched.errors import InputError
 
-__all__ = ["LazyCommands", "ReportingGroup", "app"]
+__all__ = ["DROPPED", "Command", "LazyCommands", "ReportingGroup", "app"]
+
+_CONSTANT = "is a parameter of the contention model now; expected --contention linear:{}=SECONDS"
+DROPPED: Final = {
+    "simulate": {
+        "--latency-s": _CONSTANT.format("latency_s"),
+        "--per-byte-s": _CONSTANT.format("per_byte_s"),
+        "--penalty-per-byte-s": _CONSTANT.format("penalty_per_byte_s"),
+    },
+    "compare": {"--option": "each option has the flag that it has in simulate now; expected --load-per-byte-s 7.8e-9"},
+}
+"""By command, the flags of earlier versions and what to write now."""
+
+
+class Command(TyperCommand):
+    """A command whose help lists the plug-ins of each option that names one, and that tells what replaces a flag."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments.
+
+        Raises
+        ------
+        InputError
+            A flag of an earlier version, or the beginning of other flags; the message has what to write.
+        """
+        make_values_plainly(self.get_params(ctx))
+        if not ctx.resilient_parsing:
+            for arg in args[: args.index("--") if "--" in args else None]:
+                self._refuse_near(arg.partition("=")[0])
+        return super().parse_args(ctx, args)
+
+    def _refuse_near(self, flag: str) -> None:
+        dropped = DROPPED.get(str(self.name), {})
+        if flag in dropped:
+            raise InputError(f"{flag}: {dropped[flag]}")
+        known = [name for parameter in self.params for name in parameter.opts]
+        longer = [name for name in known if name.startswith(flag)]
+        if len(flag) > len("--") and flag.startswith("--") and flag not in known and longer:
+            raise InputError(f"{flag}: no such flag; expected {' or '.join(longer)}")
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, for which alone the registered names are looked up."""
+        shown = copy.copy(self)
+        shown.params = [_with_names(parameter) for parameter in self.params]
+        TyperCommand.format_help(shown, ctx, formatter)
+
+
+def _with_names(parameter: Any) -> Any:
+    """Return an option that is called as a kind of plug-in with that kind's names at the end of its help."""
+    from ddlsched.plugins.names import KINDS, names
+
+    kind = {"scheduler": "bundle"}.get(parameter.name, parameter.name)
+    if kind not in KINDS:
+        return parameter
+    shown = copy.copy(parameter)
+    shown.help = f"{parameter.help} Names: {', '.join(names(kind))}."
+    return shown
 
 
 class ReportingGroup(TyperGroup):
@@ -63,7 +120,7 @@ _HEADINGS: Final = {"train": "Train", "real": "Run for real", "checkpoints": "Ch
 """By the last word of a group of entry points, in the order of the help."""
 
 
-class LazyCommands(TakesPlainly, ReportingGroup):
+class LazyCommands(ReportingGroup):
     """The group of all commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:

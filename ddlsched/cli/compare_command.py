@@ -36,53 +36,42 @@ _SHOWN = dict.fromkeys(("placement", "order", "communication"), f"{DEFAULT_BUNDL
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """What is compared beside the options of its runs, and how it is carried out."""
+    """What is compared beside the options of its runs, and how it is carried out.
 
-    name: Sequence[str] = option(
-        (),
-        "What tables and charts call a policy, once for each policy in their order.",
-        metavar="LABEL",
-        shown="what tells them apart",
-        panel=_POLICIES,
-    )
-    baseline: str | None = option(
-        None, "Policy that the others are compared with.", metavar="LABEL", shown="the first", panel=_POLICIES
-    )
-    seeds: str | None = option(
-        None, "How many (20), a range (0-19) or a list (1,5,9).", metavar="N", shown="20, which is 1-20", panel=_RUNS
-    )
-    draws: int | None = option(
-        None,
-        "Runs of a workload that no seed makes: their jobs' lengths differ by at most 0.1 %, or one iteration.",
-        shown="1",
-        panel=_RUNS,
-    )
-    config: Path | None = option(
-        None,
-        "YAML file with all of the above, which flags replace; see docs/comparing.md.",
-        metavar="FILE.yaml",
-        panel=_RUNS,
-    )
-    out: Path = option(
-        Path("comparison"),
-        "Folder for finished runs and tables; the same one again goes on where it was.",
-        metavar="DIR",
-        panel=_RUNS,
-    )
-    processes: int = option(-1, "Runs at once.", shown="one a core", panel=_RUNS)
-    dask: str | None = option(
-        None,
-        "Scheduler of a Dask cluster that is to run them, e.g. tcp://10.0.0.1:8786.",
-        metavar="ADDRESS",
-        panel=_RUNS,
-    )
-    timeline: str | None = option(
-        None,
-        "Record this part of each policy's first run, seconds, e.g. 100:160.",
-        metavar="FROM:TO",
-        panel=_RUNS,
-    )
-    as_json: bool = option(False, "Print the comparison as one JSON object.", flag="--json", panel=_RUNS)
+    Parameters
+    ----------
+    name
+        What tables and charts call a policy, once for each policy in their order.
+    baseline
+        Policy that the others are compared with.
+    seeds
+        How many (20), a range (0-19) or a list (1,5,9).
+    draws
+        Runs of a workload that no seed makes: their jobs' lengths differ by at most 0.1 %, or one iteration.
+    config
+        YAML file with all of the above, which flags replace; see docs/comparing.md.
+    out
+        Folder for finished runs and tables; the same one again goes on where it was.
+    processes
+        Runs at once.
+    dask
+        Scheduler of a Dask cluster that is to run them, e.g. tcp://10.0.0.1:8786.
+    timeline
+        Record this part of each policy's first run, seconds, e.g. 100:160.
+    as_json
+        Print the comparison as one JSON object.
+    """
+
+    name: Sequence[str] = option((), metavar="LABEL", shown="what tells them apart", panel=_POLICIES)
+    baseline: str | None = option(None, metavar="LABEL", shown="the first", panel=_POLICIES)
+    seeds: str | None = option(None, metavar="N", shown="20, which is 1-20", panel=_RUNS)
+    draws: int | None = option(None, shown="1", panel=_RUNS)
+    config: Path | None = option(None, metavar="FILE.yaml", panel=_RUNS)
+    out: Path = option(Path("comparison"), metavar="DIR", panel=_RUNS)
+    processes: int = option(-1, shown="one a core", panel=_RUNS)
+    dask: str | None = option(None, metavar="ADDRESS", panel=_RUNS)
+    timeline: str | None = option(None, metavar="FROM:TO", panel=_RUNS)
+    as_json: bool = option(False, flag="--json", panel=_RUNS)
 
 
 @with_options

@@ -6,9 +6,9 @@ A command has a parameter for each group of options, such as::
     def simulate(options: Annotated[Given[RunOptions], Panel()]) -> None: ...
 
 which on the command line is an option for each field of a dataclass, or key of a ``TypedDict``
-(:mod:`ddlsched.options`). Its help is what a field says (:func:`option`) or else what the class's docstring says of it,
-up to "; in Python", from where on it is not for the command line. Values are made without pydantic, by which typer
-makes them and whose import takes as long as a short run.
+(:mod:`ddlsched.options`). Its help is what the class's docstring says of it, up to "; in Python", from where on it is
+not for the command line. Values are made without pydantic, by which typer makes them and whose import takes as long as
+a short run.
 """
 
 from __future__ import annotations
@@ -159,21 +159,22 @@ class _Field:
 
 def option(
     default: Any,
-    help_text: str,
     *,
+    help_text: str = "",
     metavar: str | None = None,
     shown: str | None = None,
     flag: str | None = None,
     panel: str | None = None,
 ) -> Any:
-    """Return a dataclass's field that is an option.
+    """Return a dataclass's field that is an option of which more is said than its default.
 
     Parameters
     ----------
     default
         Of the field.
     help_text, metavar
-        What help says of it, and what it calls its value; by default the end of its name, or N for a whole number.
+        What help says of it, by default what the class's docstring does, and what it calls its value: by default the
+        end of its name, or N for a whole number.
     shown
         What help says of a default that is None.
     flag
@@ -187,7 +188,7 @@ def option(
 
 def like(kind: type, name: str) -> Any:
     """Return a dataclass's field with the default and the help of another dataclass's field."""
-    return option(getattr(kind, name), _for_help(described(kind).get(name, "")))
+    return dataclasses.field(default=getattr(kind, name), metadata={"help": _for_help(described(kind).get(name, ""))})
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

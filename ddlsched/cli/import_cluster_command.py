@@ -12,7 +12,7 @@ from ddlsched.cli.reporting import emit, notice
 from ddlsched.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
-    from ddlsched.comparisons.cluster_imports.imported import ImportedCluster
+    from ddlsched.comparisons.cluster_imports import ImportedCluster
 
 __all__ = ["import_cluster"]
 
@@ -47,7 +47,7 @@ def import_cluster(
 
     What jobs compute and send, which such files do not say, is that of the models of 'workload import'.
     """
-    from ddlsched.comparisons.cluster_imports.imported import write_imported
+    from ddlsched.comparisons.cluster_imports import write_imported
 
     imported = _read(scheduler, source)
     arguments = write_imported(imported, out, default_s)

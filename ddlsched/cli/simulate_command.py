@@ -37,32 +37,32 @@ _POLICIES = ("placement", "order", "communication", "allocation", "path", "admis
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """What a run writes and prints."""
+    """What a run writes and prints.
 
-    jobs_out: Path | None = option(
-        None,
-        "Write each job's job_id, start_s, finish_s, jct_s, exact to the nanosecond, as CSV (empty where the run was "
-        "cut off before).",
-        metavar="FILE.csv",
-    )
-    run_out: Path | None = option(
-        None,
-        "Write the run's file, which 'ddlsched explain' and --replay read: its jobs with all metrics, where they were, "
-        "the workload, and the flags.",
-        metavar="FILE.parquet",
-    )
-    draws: int = option(
-        1,
-        "Run so often, with jobs' lengths that differ by at most 0.1 % or one iteration: how much one run is worth.",
-        metavar="N",
-    )
-    timeline: Path | None = option(
-        None, "Write tasks and transfers as a trace for https://ui.perfetto.dev.", metavar="FILE.json"
-    )
-    timeline_window: str | None = option(
-        None, "Only this part of the timeline, seconds, e.g. 100:160.", metavar="FROM:TO", shown="all"
-    )
-    as_json: bool = option(False, "Print the metrics as one JSON object.", flag="--json")
+    Parameters
+    ----------
+    jobs_out
+        Write each job's job_id, start_s, finish_s, jct_s, exact to the nanosecond, as CSV (empty where the run was cut
+        off before).
+    run_out
+        Write the run's file, which 'ddlsched explain' and --replay read: its jobs with all metrics, where they were,
+        the workload, and the flags.
+    draws
+        Run so often, with jobs' lengths that differ by at most 0.1 % or one iteration: how much one run is worth.
+    timeline
+        Write tasks and transfers as a trace for https://ui.perfetto.dev.
+    timeline_window
+        Only this part of the timeline, seconds, e.g. 100:160.
+    as_json
+        Print the metrics as one JSON object.
+    """
+
+    jobs_out: Path | None = option(None, metavar="FILE.csv")
+    run_out: Path | None = option(None, metavar="FILE.parquet")
+    draws: int = option(1, metavar="N")
+    timeline: Path | None = option(None, metavar="FILE.json")
+    timeline_window: str | None = option(None, metavar="FROM:TO", shown="all")
+    as_json: bool = option(False, flag="--json")
 
 
 @with_options

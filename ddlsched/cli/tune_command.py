@@ -28,23 +28,40 @@ _TUNED = ("placement", "order", "communication", "allocation", "path")
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """What is searched for, on which seeds, and where it is kept."""
+    """What is searched for, on which seeds, and where it is kept.
+
+    Parameters
+    ----------
+    vary
+        A field and its values, e.g. placement.kappa=1:32 or communication.by=bytes,service.
+    metric
+        Column of runs.csv to improve.
+    trials
+        Sets of values tried in all.
+    seeds
+        On which values are chosen.
+    held_out
+        On which the choice is checked.
+    out
+        Folder of the search; the same command again goes on where it was.
+    processes
+        Runs at once.
+    as_json
+        Print what was found as one JSON object.
+    """
 
     vary: Sequence[str] = option(
         (),
-        "A field and its values, e.g. placement.kappa=1:32 or communication.by=bytes,service.",
         metavar="DOOR.FIELD=LOW:HIGH",
         shown="every number, from a quarter to four times its default, and every truth value",
     )
-    metric: str = option("average_jct_s", "Column of runs.csv to improve.")
-    trials: int = option(40, "Sets of values tried in all.")
-    seeds: str = option("1-6", "On which values are chosen.", metavar="SEEDS")
-    held_out: str = option("101-112", "On which the choice is checked.", metavar="SEEDS")
-    out: Path = option(
-        Path("tuning"), "Folder of the search; the same command again goes on where it was.", metavar="DIR"
-    )
-    processes: int = option(-1, "Runs at once.", shown="one a core")
-    as_json: bool = option(False, "Print what was found as one JSON object.", flag="--json")
+    metric: str = "average_jct_s"
+    trials: int = 40
+    seeds: str = option("1-6", metavar="SEEDS")
+    held_out: str = option("101-112", metavar="SEEDS")
+    out: Path = option(Path("tuning"), metavar="DIR")
+    processes: int = option(-1, shown="one a core")
+    as_json: bool = option(False, flag="--json")
 
 
 @with_options

@@ -26,8 +26,7 @@ from ddlsched.workload.groups import parts_of
 from ddlsched.workload.tasks import CollectiveTask
 
 if TYPE_CHECKING:
-    from ddlsched.cluster.cluster import Cluster
-    from ddlsched.cluster.throughputs import Throughputs
+    from ddlsched.cluster.cluster import Cluster, Throughputs
     from ddlsched.network.topology import Network
     from ddlsched.workload.job import Workload
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.command_class import Command
+from ddlsched.cli.app import Command
 from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole, with_options
 from ddlsched.cli.reporting import emit, notice, one_line
 from ddlsched.cluster.cluster import Cluster
@@ -20,7 +20,7 @@ from ddlsched.io.files import refuse_unwritable, replacing
 from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.workload.traces.columns import TOLD
 from ddlsched.workload.traces.trace_formats import FORMATS
-from ddlsched.workload.traces.trace_selection import Selection
+from ddlsched.workload.traces.trace_models import Selection
 
 if TYPE_CHECKING:
     from ddlsched.workload.traces.trace_import import ImportedTrace
@@ -36,22 +36,36 @@ EPILOG = "\n\n".join(["Formats:", *(f"{name}: {entry.summary}" for name, entry i
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """How a trace's rows become jobs, and where these go."""
+    """How a trace's rows become jobs, and where these go.
+
+    Parameters
+    ----------
+    out
+        File to write, by its suffix .csv or .parquet.
+    rejected
+        Write every refused row here: file, line, reason, found.
+    seed
+        Of the models drawn for jobs whose trace names none.
+    contention
+        Whose time of an all-reduce, alone, is part of an iteration on several servers.
+    gpus_per_server
+        Decides which jobs are on several servers.
+    as_json
+        Print the report as JSON to stdout; needs --out.
+    """
 
     column: Sequence[str] = option(
         (),
-        f"For the format csv: which column tells what, such as arrival_s=SubmitTime: {', '.join(TOLD)}.",
+        help_text=f"For the format csv: which column tells what, such as arrival_s=SubmitTime: {', '.join(TOLD)}.",
         metavar="WHAT=COLUMN",
         shown="the column of that name",
     )
-    out: Path | None = option(None, "File to write, by its suffix .csv or .parquet.", shown="CSV to stdout")
-    rejected: Path | None = option(None, "Write every refused row here: file, line, reason, found.", metavar="FILE.csv")
-    seed: int = option(1, "Of the models drawn for jobs whose trace names none.")
-    contention: str = option(
-        IMPORT_CONTENTION, "Whose time of an all-reduce, alone, is part of an iteration on several servers."
-    )
-    gpus_per_server: int = option(Cluster.gpus_per_server, "Decides which jobs are on several servers.")
-    as_json: bool = option(False, "Print the report as JSON to stdout; needs --out.", flag="--json")
+    out: Path | None = option(None, shown="CSV to stdout")
+    rejected: Path | None = option(None, metavar="FILE.csv")
+    seed: int = 1
+    contention: str = IMPORT_CONTENTION
+    gpus_per_server: int = Cluster.gpus_per_server
+    as_json: bool = option(False, flag="--json")
 
 
 @with_options

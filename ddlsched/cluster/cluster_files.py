@@ -20,8 +20,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from ddlsched.cluster.cluster import MAX_GPUS, Cluster, Server
-from ddlsched.cluster.throughputs import Throughputs
+from ddlsched.cluster.cluster import MAX_GPUS, Cluster, Server, Throughputs
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.tables import (
     cell_number,

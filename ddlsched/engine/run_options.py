@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from ddlsched.cluster.capacity import CapacityTrace
-from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.cluster import Cluster, Throughputs
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.cluster.tenants import Tenants
-from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.engine.outcome import CountedSpan, Window
 from ddlsched.engine.run_progress import RunWatcher
 from ddlsched.network.contention import ContentionModel

@@ -29,7 +29,7 @@ class PacketRings(MaxMin):
 
     A transfer alone takes the time of its bytes, and what steps and further servers cost. Beside others it takes as
     long as all-reduces that go on and on beside each other do in
-    :mod:`ddlsched.network.packets.packet_simulation`, if that is longer: an answer for each set of messages that
+    :mod:`ddlsched.network.packet_simulation`, if that is longer: an answer for each set of messages that
     are sent at once, which is kept. Shares by size, rings that wait for each other where they overlap in part, and
     what a full queue costs follow from the packets. The transfers of a job are one connection from rank to rank.
 
@@ -186,8 +186,8 @@ class _OnNetwork:
 
     def _simulated_s(self, jobs: _Jobs) -> np.ndarray:
         """Return how long each message takes beside all, seconds."""
-        from ddlsched.network.packets.packet_queues import Rings
-        from ddlsched.network.packets.packet_simulation import mean_durations_s
+        from ddlsched.network.packet_queues import Rings
+        from ddlsched.network.packet_simulation import mean_durations_s
 
         model, count = self.model, len(self._network.links)
         rings = [own[0].servers for own in jobs]

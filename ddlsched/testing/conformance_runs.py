@@ -18,9 +18,8 @@ from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.testing.handmade import job_view
 from ddlsched.workload.dag import DataParallelIteration
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Job, Workload
-from ddlsched.workload.scaling_curves import LinearCurve
 
 __all__ = [
     "CLUSTER",

@@ -17,9 +17,8 @@ from ddlsched.policies.view_parts import write_fields
 from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import bytes_from_mb, ns_from_s
 from ddlsched.workload.dag import DataParallelIteration
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve, ScalingCurve
 from ddlsched.workload.job import Job
-from ddlsched.workload.scaling_curves import LinearCurve, ScalingCurve
 
 __all__ = [
     "capacity_view",

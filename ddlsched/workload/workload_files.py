@@ -30,10 +30,9 @@ from ddlsched.io.tables import (
 )
 from ddlsched.network.traffic import collective_for
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import BatchCurve, ElasticJob, LinearCurve, ScalingCurve, ThroughputCurve
 from ddlsched.workload.groups import checked_groups
 from ddlsched.workload.job import MAX_PRIORITY, TEXTS, Job, Workload
-from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ A matrix says how fast each model trains on each kind; a placement sees it as ``
 from dataclasses import dataclass, replace
 
 import ddlsched
-from ddlsched.cluster.throughputs import Throughputs
+from ddlsched.cluster.cluster import Throughputs
 
 
 @dataclass(frozen=True, kw_only=True)

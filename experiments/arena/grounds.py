@@ -11,11 +11,10 @@ import numpy as np
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.errors import InputError
 from ddlsched.units import NS_PER_S
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.generators.microsoft import microsoft_160
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES
-from ddlsched.workload.scaling_curves import LinearCurve
 from ddlsched.workload.traces.trace_import import Selection, import_trace, write_jobs
 from ddlsched.workload.workload_files import read_workload
 from experiments.arrivals import alone_gpu_s, drawn_once, poisson

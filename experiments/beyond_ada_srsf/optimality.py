@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from bounds import small_gaps
+from exact import optimum
 
 import ddlsched
 from algorithms.optimal.bound import average_jct_bound_s
-from algorithms.optimal.exact import optimum
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.io.progress import progress_bar
 from ddlsched.network.contention import TEN_GBE, Linear

@@ -14,8 +14,7 @@ from on_engine import Watched, simulated
 from parallel import Workers
 from replay import TrainingJob
 
-from algorithms.allocation.count_programme import CountProgramme
-from algorithms.allocation.survival_aware import SurvivalAware, SurvivalRun
+from algorithms.allocation.count_programme import CountProgramme, SurvivalAware, SurvivalRun
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.idle_trace import IdleTrace
 from ddlsched.workload.malleable.trainers import Survival

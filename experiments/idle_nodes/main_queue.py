@@ -21,7 +21,7 @@ from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
-from ddlsched.workload.traces.swf import swf
+from ddlsched.workload.traces.text_formats import swf
 from ddlsched.workload.traces.trace_files import sources
 from ddlsched.workload.traces.traced import TracedJob
 

@@ -10,15 +10,13 @@ from inputs import Inputs
 from on_engine import Watched
 from parallel import Workers
 
-from algorithms.allocation.count_programme import CountProgramme
-from algorithms.allocation.link_aware import LinkAware
+from algorithms.allocation.count_programme import CountProgramme, LinkAware
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.idle_trace import IdleTrace
 from ddlsched.simulation import simulate
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Workload
 from ddlsched.workload.rescale import ConstantRescaleCost
-from ddlsched.workload.scaling_curves import LinearCurve
 
 NETWORKS = {
     "star": "star",

@@ -28,10 +28,9 @@ from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.results.paired_comparison import interval_text
 from ddlsched.results.statistics import by_seed, mean_interval, paired_ratio
 from ddlsched.simulation import simulate
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, Rescale, RescaleCost
-from ddlsched.workload.scaling_curves import LinearCurve
 from experiments.commands import new_parser, write_tables
 from topologies.star import Star
 

@@ -17,8 +17,7 @@ from published import FAILURES, FROM, GPUS_PER_HOST, HOSTS, MODELS, RESIZES, Cha
 from schemes import central_s, collection, lost_with, moved, stored_bytes
 
 from ddlsched.checkpoints.change_cost import Site, reconfiguration_s, staying
-from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
-from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.plan import NoReplicaError, ReshardPlan, plan
 from experiments.commands import new_parser, write_tables
 from topologies.star import Star

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from published_plan import first_replica_plan
 
 from ddlsched.checkpoints.change_cost import Site, reconfiguration_s, staying
-from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
-from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.plan import ReshardPlan, plan
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 

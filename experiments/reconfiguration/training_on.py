@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ddlsched.checkpoints.collection import parse_parallelism
 from ddlsched.checkpoints.dataset_files import TokenFiles
 from ddlsched.checkpoints.dataset_state import DatasetState
 from ddlsched.checkpoints.making import make_checkpoint
-from ddlsched.checkpoints.parallelism import parse_parallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
 from experiments.commands import new_parser, write_tables

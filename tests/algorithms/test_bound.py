@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from experiment_scripts import scripts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs_by_hand import data_parallel_job
@@ -11,14 +12,14 @@ from tiers import examples, tried
 
 import ddlsched
 from algorithms.optimal.bound import Phases, Prices, average_jct_bound_s, dual_value_s, jct_bound, least_mean_busy_s
-from algorithms.optimal.exact import optimum
 from ddlsched import Cluster, DataParallelIteration, Workload
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError
 from ddlsched.network.contention import Linear, MaxMin
-from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.scaling_curves import LinearCurve
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 
+(exact,) = scripts_of("beyond_ada_srsf", "exact")
+optimum = exact.optimum
 UNIT_S = 0.01
 MODEL = Linear(per_byte_s=1e-9, penalty_per_byte_s=0.3e-9)
 TWO = Cluster(num_servers=2, gpus_per_server=2)

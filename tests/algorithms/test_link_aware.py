@@ -2,15 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from algorithms.allocation.count_programme import CountProgramme
-from algorithms.allocation.link_aware import LinkAware
+from algorithms.allocation.count_programme import CountProgramme, LinkAware
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.simulation import simulate
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Workload
-from ddlsched.workload.scaling_curves import LinearCurve
 
 
 @pytest.mark.parametrize(

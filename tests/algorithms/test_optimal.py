@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from experiment_scripts import scripts_of
 from jobs_by_hand import data_parallel_job
 
 import ddlsched
-from algorithms.optimal.exact import optimum
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.errors import InputError
 from ddlsched.network.contention import Linear
 
+(exact,) = scripts_of("beyond_ada_srsf", "exact")
+optimum = exact.optimum
 UNIT_S = 0.01
 MODEL = Linear(per_byte_s=1e-9, penalty_per_byte_s=0.3e-9)
 TWO = Cluster(num_servers=2, gpus_per_server=2)

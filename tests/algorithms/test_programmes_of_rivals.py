@@ -15,10 +15,10 @@ from algorithms.allocation.kinds import Kinds
 from algorithms.allocation.rubick import Curve, Rubick, shared
 from algorithms.allocation.sia import Configuration, Sia, best_configurations, configurations, placed, restart_factor
 from algorithms.solving import Solver
-from ddlsched.cluster.throughputs import Throughputs
+from ddlsched.cluster.cluster import Throughputs
 from ddlsched.errors import InputError
 from ddlsched.testing import capacity_view, elastic_job_view
-from ddlsched.workload.scaling_curves import LinearCurve
+from ddlsched.workload.elastic_job import LinearCurve
 
 
 def solver(time_limit_s: float = 10.0) -> Solver:

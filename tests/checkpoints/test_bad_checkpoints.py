@@ -17,9 +17,8 @@ from small_jobs import GPT, contents, stored
 
 from ddlsched.checkpoints import partial_folder
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.content import DIGESTS, Digest, content_hashes
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors

@@ -16,9 +16,8 @@ from small_jobs import GPT, assert_holds, stored
 
 from ddlsched.checkpoints import execution, partial_folder, resharding
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.partial_folder import claimed
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors

@@ -18,18 +18,16 @@ from ddlsched.checkpoints.change_cost import (
     reconfiguration_s,
     staying,
 )
-from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
-from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.plan import plan
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.simulation import simulate
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Workload
 from ddlsched.workload.rescale import Rescale
-from ddlsched.workload.scaling_curves import LinearCurve
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from small_jobs import MODELS, stored
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
 from ddlsched.errors import InputError
 

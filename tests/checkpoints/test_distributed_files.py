@@ -17,10 +17,9 @@ import pytest
 
 from ddlsched.checkpoints.arrays import whole_tensor, write_checkpoint
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.distributed_reading import is_distributed, read_distributed, read_metadata
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensors import Cut, Tensor
 from ddlsched.errors import InputError

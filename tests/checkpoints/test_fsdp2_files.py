@@ -17,11 +17,11 @@ import pytest
 
 from ddlsched.checkpoints.arrays import whole_tensor
 from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.distributed_reading import read_distributed, read_metadata
 from ddlsched.checkpoints.distributed_writing import TORCH_FILES
 from ddlsched.checkpoints.division import Box, found_division, place_by_name
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.partial_folder import OpenFiles
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensors import Cut, dense_layout

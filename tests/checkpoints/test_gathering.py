@@ -11,9 +11,8 @@ import pytest
 from small_jobs import stored
 
 from ddlsched.checkpoints import gathering, partial_folder
-from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import content_hashes
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensors import Cut, Tensor

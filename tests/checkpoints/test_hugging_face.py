@@ -13,12 +13,12 @@ from small_jobs import assert_holds
 
 from ddlsched.checkpoints import hugging_face
 from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.content import Digest
 from ddlsched.checkpoints.distributed_reading import read_distributed
 from ddlsched.checkpoints.distributed_writing import TORCH_FILES
 from ddlsched.checkpoints.file_forms import FileForm
 from ddlsched.checkpoints.hugging_face import HUGGING_FACE, read_hugging_face, weights_of
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.errors import InputError
 

@@ -18,8 +18,7 @@ import pytest
 from small_jobs import assert_holds, contents, stored
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 
 KILLS = int(os.environ.get("KILLS", 40))

@@ -12,9 +12,9 @@ from safetensors.numpy import load_file
 
 from ddlsched.checkpoints.arrays import numpy_dtype, part_of
 from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.content import content_hashes
 from ddlsched.checkpoints.making import bfloat16, made_tensor, make_checkpoint
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer

@@ -18,13 +18,12 @@ from small_jobs import GPT, LLAMA, read_whole, stored
 
 from ddlsched.checkpoints.arrays import whole_tensor
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import content_hashes
 from ddlsched.checkpoints.distributed_reading import read_distributed, read_metadata
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.megatron import read_megatron
 from ddlsched.checkpoints.name_families import megatron_name
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
 from ddlsched.errors import InputError

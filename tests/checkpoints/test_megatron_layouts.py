@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 from ddlsched.checkpoints.arrays import part_of
-from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import Coordinates, StoredParallelism, even_stages, parse_parallelism
+from ddlsched.checkpoints.collection import (
+    Coordinates,
+    StoredParallelism,
+    TensorCollection,
+    even_stages,
+    parse_parallelism,
+)
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import DTYPE_BYTES
 from ddlsched.errors import InputError

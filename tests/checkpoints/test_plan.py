@@ -16,9 +16,8 @@ from small_jobs import GPT, collections, odd_collections, under, under_odd
 from tiers import examples
 
 from ddlsched.checkpoints.arrays import box_of
-from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.division import divided
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.plan import ReshardPlan, plan
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor

@@ -35,9 +35,8 @@ from tiers import examples
 from ddlsched.checkpoints import execution
 from ddlsched.checkpoints.arrays import part_of, view_of, write_checkpoint
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import DIGESTS, Digest, content_hashes, refuse_other_content
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors

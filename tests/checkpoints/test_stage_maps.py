@@ -10,8 +10,7 @@ from command_line import run
 from small_jobs import GPT, assert_holds, stored
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.tensor_models import job_tensors
 
 MAP = (0, 1, 1, 1)

@@ -9,11 +9,10 @@ from small_jobs import GPT, contents, stored
 from tiers import tried
 
 from ddlsched.checkpoints import execution, partial_folder
-from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import content_hashes
 from ddlsched.checkpoints.distributed_reading import read_distributed
 from ddlsched.checkpoints.distributed_writing import TORCH_FILES
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors

@@ -15,11 +15,10 @@ from small_jobs import GPT, stored
 
 from ddlsched.checkpoints import execution, gathering, locations, verification
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import content_hash
 from ddlsched.checkpoints.gathering import GATHERED_BYTES, ThreadBuffers
 from ddlsched.checkpoints.locations import begin_reading
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.partial_folder import OpenFiles
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard

@@ -16,9 +16,8 @@ from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import MODELS, Setting, settings
 from tiers import examples
 
-from ddlsched.cluster.cluster import Cluster, Server
+from ddlsched.cluster.cluster import Cluster, Server, Throughputs
 from ddlsched.cluster.cluster_files import read_cluster, read_throughputs
-from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.errors import InputError
 from ddlsched.simulation import simulate

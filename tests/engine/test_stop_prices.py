@@ -15,8 +15,7 @@ from ddlsched.errors import InputError
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.simulation import simulate
-from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.scaling_curves import LinearCurve
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 
 CLUSTER = Cluster(num_servers=2, gpus_per_server=2, exclusive=True)
 NETWORK = Network(resolve("topology", "star"), 2)

@@ -516,8 +516,7 @@ def test_a_job_that_is_stopped_again_and_again_ends_the_run_with_an_error():
 
 
 def test_elastic_jobs_are_refused_beside_them():
-    from ddlsched.workload.elastic_job import ElasticJob
-    from ddlsched.workload.scaling_curves import LinearCurve
+    from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 
     elastic = ElasticJob(
         job_id="e", arrival_s=0.0, samples=10, curve=LinearCurve(fixed_s=0.0, sample_s=0.01), gpu_batch=1, max_gpus=2

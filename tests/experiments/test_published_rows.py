@@ -90,7 +90,7 @@ def test_the_table_of_bytes_is_what_the_plans_move() -> None:
 
 def test_sharing_cables_fairly_is_no_faster_than_the_busiest_cable() -> None:
     from ddlsched.checkpoints.change_cost import Site, reconfiguration_s
-    from ddlsched.checkpoints.parallelism import StoredParallelism
+    from ddlsched.checkpoints.collection import StoredParallelism
     from ddlsched.checkpoints.plan import plan
     from ddlsched.checkpoints.tensor_models import StoredTransformer, job_tensors
     from topologies.star import Star

@@ -15,9 +15,8 @@ from tiers import examples
 
 from ddlsched import Cluster, Job, Workload, simulate
 from ddlsched.errors import InputError
-from ddlsched.network import packet_rings
+from ddlsched.network import packet_rings, packet_simulation
 from ddlsched.network.packet_rings import PacketRings
-from ddlsched.network.packets import packet_simulation as packet_simulation
 from ddlsched.network.rates import contention_form
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve

@@ -11,16 +11,14 @@ from algorithms.admission.kai import Kai
 from algorithms.admission.kueue import Kueue
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
 from algorithms.admission.volcano import Volcano
-from algorithms.allocation.count_programme import CountProgramme
+from algorithms.allocation.count_programme import CountProgramme, LinkAware, SurvivalAware
 from algorithms.allocation.elastic_scaling import ElasticScaling
 from algorithms.allocation.gavel import Gavel
-from algorithms.allocation.link_aware import LinkAware
 from algorithms.allocation.malletrain import MalleTrain
 from algorithms.allocation.node_milp import NodeMilp
 from algorithms.allocation.rubick import Rubick
 from algorithms.allocation.sharing import NodeEqualShare
 from algorithms.allocation.sia import Sia
-from algorithms.allocation.survival_aware import SurvivalAware
 from algorithms.allocation.tiresias import PreemptiveTiresias
 from algorithms.collective.direct import Direct
 from algorithms.collective.double_binary_tree import DoubleBinaryTree

@@ -17,8 +17,7 @@ from small_jobs import LLAMA
 
 import ddlsched
 from ddlsched.checkpoints.arrays import numpy_dtype
-from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.tensor_models import job_tensors
 from ddlsched.comparisons.alone import job_metrics
 from ddlsched.results.metrics import run_metrics

@@ -16,10 +16,8 @@ from typing import Any
 import pandas as pd
 
 import ddlsched
-from ddlsched.cluster.cluster import Server
-from ddlsched.cluster.throughputs import Throughputs
-from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.scaling_curves import LinearCurve
+from ddlsched.cluster.cluster import Server, Throughputs
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from experiments.commands import PUBLIC_DATA
 
 GPUS = {"v100": 12, "p100": 12, "k80": 24}

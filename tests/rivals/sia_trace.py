@@ -38,8 +38,7 @@ from algorithms.allocation.sia import (
 )
 from algorithms.solving import Solver
 from ddlsched.cli.reporting import reported
-from ddlsched.cluster.cluster import Server
-from ddlsched.cluster.throughputs import Throughputs
+from ddlsched.cluster.cluster import Server, Throughputs
 from ddlsched.errors import InputError
 from ddlsched.policies.elastic_views import CapacityView
 from experiments.commands import PUBLIC_DATA

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.collection import StoredParallelism
 
 __all__ = ["Groups", "PairwiseSum", "enter", "gather_last", "gathered", "leave", "summed"]
 

@@ -22,11 +22,11 @@ from processes import on_ranks
 
 from ddlsched.checkpoints.arrays import whole_tensor
 from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.formats import Format, foreign_reading, form_of, reading_for
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.making import make_checkpoint
 from ddlsched.checkpoints.name_families import megatron_name
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer

@@ -15,8 +15,8 @@ from worlds import GPT, STOP, Uninterrupted, World
 
 from ddlsched.checkpoints.arrays import Array, whole_tensor, write_checkpoint
 from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.errors import InputError
 

@@ -10,10 +10,10 @@ import pytest
 from worlds import GPT, START, World
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import parse_parallelism
 from ddlsched.checkpoints.distributed_reading import read_distributed
 from ddlsched.checkpoints.distributed_writing import TORCH_FILES
 from ddlsched.checkpoints.making import made_tensor
-from ddlsched.checkpoints.parallelism import parse_parallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.errors import InputError
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from worlds import GPT, START, STEPS, STOP, Uninterrupted, World, run_of
 
+from ddlsched.checkpoints.collection import parse_parallelism
 from ddlsched.checkpoints.content import content_hashes
-from ddlsched.checkpoints.parallelism import parse_parallelism
 from ddlsched.checkpoints.plan import NoReplicaError
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import parse_parallelism
 from ddlsched.checkpoints.distributed_reading import read_distributed
 from ddlsched.checkpoints.distributed_writing import TORCH_FILES
-from ddlsched.checkpoints.parallelism import parse_parallelism
 from ddlsched.checkpoints.resharding import reshard
 
 pytestmark = pytest.mark.torch

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from ddlsched.checkpoints.collection import parse_parallelism
 from ddlsched.checkpoints.dataset_files import TokenFiles
 from ddlsched.checkpoints.dataset_state import DatasetState
 from ddlsched.checkpoints.making import make_checkpoint
-from ddlsched.checkpoints.parallelism import parse_parallelism
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
 
 GPT = StoredTransformer(num_layers=4, hidden=64, heads=4, vocabulary=250, positions=32)

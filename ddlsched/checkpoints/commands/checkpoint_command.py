@@ -44,23 +44,57 @@ class Sharding(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MakeOptions:
-    """What a checkpoint to try things on is like."""
+    """What a checkpoint to try things on is like.
 
-    parallelism: str = option("tp=2,pp=1,dp=2", "Degrees; what is left out is 1.", metavar="tp=N,pp=N,dp=N,ep=N")
-    layers: int = option(4, "Transformer layers.")
-    hidden: int = option(256, "Hidden size.")
-    heads: int = option(8, "Attention heads.")
-    vocabulary: int = option(50257, "Words, before padding to a multiple of 128 x tp.")
-    positions: int = option(1024, "Learned positions; 0: none.")
-    key_value_heads: int = option(0, "Fewer than heads for grouped queries; 0: as many.")
-    experts: int = option(0, "Feed-forward networks of a layer; 0: one without a router.")
-    gated: bool = option(False, "Gate and up projection are one fused matrix.")
-    untied: bool = option(False, "The output layer is not the word embedding.")
-    dtype: Dtype = option(Dtype.bf16, "Of the weights; bf16 and f16 have fp32 master weights.")
-    sharding: Sharding = option(Sharding.none, "Who holds Adam's state: every replica, or replicas share it.")
-    iteration: int = option(100, "Steps that it says were trained.")
-    seed: int = option(0, "The same seed gives the same contents under every parallelism.")
-    as_json: bool = option(False, "Print what was written as one JSON object.", flag="--json")
+    Parameters
+    ----------
+    parallelism
+        Degrees; what is left out is 1.
+    layers
+        Transformer layers.
+    hidden
+        Hidden size.
+    heads
+        Attention heads.
+    vocabulary
+        Words, before padding to a multiple of 128 x tp.
+    positions
+        Learned positions; 0: none.
+    key_value_heads
+        Fewer than heads for grouped queries; 0: as many.
+    experts
+        Feed-forward networks of a layer; 0: one without a router.
+    gated
+        Gate and up projection are one fused matrix.
+    untied
+        The output layer is not the word embedding.
+    dtype
+        Of the weights; bf16 and f16 have fp32 master weights.
+    sharding
+        Who holds Adam's state: every replica, or replicas share it.
+    iteration
+        Steps that it says were trained.
+    seed
+        The same seed gives the same contents under every parallelism.
+    as_json
+        Print what was written as one JSON object.
+    """
+
+    parallelism: str = option("tp=2,pp=1,dp=2", metavar="tp=N,pp=N,dp=N,ep=N")
+    layers: int = 4
+    hidden: int = 256
+    heads: int = 8
+    vocabulary: int = 50257
+    positions: int = 1024
+    key_value_heads: int = 0
+    experts: int = 0
+    gated: bool = False
+    untied: bool = False
+    dtype: Dtype = Dtype.bf16
+    sharding: Sharding = Sharding.none
+    iteration: int = 100
+    seed: int = 0
+    as_json: bool = option(False, flag="--json")
 
 
 @with_options
@@ -69,8 +103,8 @@ def make(
     options: Annotated[Given[MakeOptions], Panel()],
 ) -> None:
     """Write the checkpoint of a GPT in the middle of its training with Adam: random, seeded weights and moments."""
+    from ddlsched.checkpoints.collection import parse_parallelism
     from ddlsched.checkpoints.making import make_checkpoint
-    from ddlsched.checkpoints.parallelism import parse_parallelism
     from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
     from ddlsched.io.progress import bytes_bar
 

@@ -34,38 +34,51 @@ class Hash(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ReshardOptions:
-    """What is written, from what, and by which host."""
+    """What is written, from what, and by which host.
 
-    to: str = option(
-        "", "The new parallelism, e.g. tp=4,pp=2,dp=2; what is left out is 1.", metavar="DEGREES", shown="as in SRC"
-    )
-    stages: str = option(
-        "",
-        "The new stage of each layer, e.g. 0,1,1,1.",
-        metavar="STAGES",
-        shown="as in SRC for the same pp, else even",
-    )
-    dry_run: bool = option(False, "Only show the plan.")
-    verify: bool = option(False, "Read all back: contents as saved, replicas equal; takes longer.")
-    digest: Hash = option(
-        Hash.xxh3, "For --verify, and checked if SRC records it; sha256 also resists intent, and is slower."
-    )
-    lost: str = option("", "Ranks whose files are gone, e.g. 4,5; replicas serve for them.", metavar="RANKS")
-    buffer_mb: int = option(64, "Most memory for data on its way.")
-    gpus_per_host: int = option(0, "Devices of a host, before and after.", shown="as the checkpoint says", panel=_HOSTS)
-    host: int = option(-1, "Write only this host's ranks.", shown="all", panel=_HOSTS)
-    peer: Sequence[str] = option(
-        (), "Where the files of a host's ranks are, if not in SRC, a host each.", metavar="HOST=URL", panel=_HOSTS
-    )
-    like: str | None = option(
-        None,
-        "If SRC is PyTorch's: a checkpoint with the same tensors, which says how each is divided.",
-        metavar="DIR",
-        shown="as in SRC",
-        panel=_FORMATS,
-    )
-    write: Format = option(Format.safetensors, "What DST becomes.", flag="--format", panel=_FORMATS)
-    as_json: bool = option(False, "Print plan and times as one JSON object.", flag="--json")
+    Parameters
+    ----------
+    to
+        The new parallelism, e.g. tp=4,pp=2,dp=2; what is left out is 1.
+    stages
+        The new stage of each layer, e.g. 0,1,1,1.
+    dry_run
+        Only show the plan.
+    verify
+        Read all back: contents as saved, replicas equal; takes longer.
+    digest
+        For --verify, and checked if SRC records it; sha256 also resists intent, and is slower.
+    lost
+        Ranks whose files are gone, e.g. 4,5; replicas serve for them.
+    buffer_mb
+        Most memory for data on its way.
+    gpus_per_host
+        Devices of a host, before and after.
+    host
+        Write only this host's ranks.
+    peer
+        Where the files of a host's ranks are, if not in SRC, a host each.
+    like
+        If SRC is PyTorch's: a checkpoint with the same tensors, which says how each is divided.
+    write
+        What DST becomes.
+    as_json
+        Print plan and times as one JSON object.
+    """
+
+    to: str = option("", metavar="DEGREES", shown="as in SRC")
+    stages: str = option("", metavar="STAGES", shown="as in SRC for the same pp, else even")
+    dry_run: bool = False
+    verify: bool = False
+    digest: Hash = Hash.xxh3
+    lost: str = option("", metavar="RANKS")
+    buffer_mb: int = 64
+    gpus_per_host: int = option(0, shown="as the checkpoint says", panel=_HOSTS)
+    host: int = option(-1, shown="all", panel=_HOSTS)
+    peer: Sequence[str] = option((), metavar="HOST=URL", panel=_HOSTS)
+    like: str | None = option(None, metavar="DIR", shown="as in SRC", panel=_FORMATS)
+    write: Format = option(Format.safetensors, flag="--format", panel=_FORMATS)
+    as_json: bool = option(False, flag="--json")
 
 
 @with_options
@@ -84,9 +97,9 @@ def reshard(
 
     begin_reading(source)  # The disk is at work while the rest is imported.
     from ddlsched.checkpoints import resharding
+    from ddlsched.checkpoints.collection import parse_parallelism
     from ddlsched.checkpoints.commands import reshard_output as output
     from ddlsched.checkpoints.formats import form_of, num_left_out, reading_for
-    from ddlsched.checkpoints.parallelism import parse_parallelism
     from ddlsched.io.progress import bytes_bar
 
     asked = options.made()

@@ -131,32 +131,7 @@ _FILE = re.compile(r"^\S*\.py:")
 _LIGHT, _DARK = "#86c8dc", "#0b2a5b"
 _FEWEST_IN_ORDER = 3
 
-_RC: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 8,
-    "axes.titlesize": 8.5,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "legend.fontsize": 7.5,
-    "legend.frameon": False,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": MUTED,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.4,
-    "text.parse_math": False,  # a label is the user's text, whatever its dollar signs
-    "savefig.dpi": 300,
-    "svg.hashsalt": "ddlsched",
-    "pdf.fonttype": 42,  # text that publishers' checks take and readers can search
-}
+_STYLE = Path(__file__).with_name("ddlsched.mplstyle")
 
 
 def colours(labels: Sequence[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -302,7 +277,7 @@ def in_style() -> Iterator[None]:
     """Draw in the style, whatever the user's matplotlibrc says; also a decorator of what draws."""
     from matplotlib import style
 
-    with style.context(["default", _RC]):
+    with style.context(["default", _STYLE]):
         yield
 
 

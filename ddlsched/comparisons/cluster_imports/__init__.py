@@ -1,1 +1,108 @@
-"""Queues, servers and jobs from the files of schedulers in use: Kueue, Volcano, KAI, Slurm."""
+"""Queues, servers and jobs from the files of schedulers in use (Kueue, Volcano, KAI, Slurm), and files made of them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddlsched.cluster.cluster import Server
+from ddlsched.cluster.tenants import Queue, Tenants
+from ddlsched.cluster.tenants_file import write_tenants
+from ddlsched.errors import InputError
+from ddlsched.plugins import IMPORT_CONTENTION
+from ddlsched.plugins.names import resolve
+from ddlsched.workload.traces.trace_models import JobRule
+from ddlsched.workload.traces.traced import TracedJob
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ImportedCluster", "write_imported"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedCluster:
+    """Queues, servers and jobs.
+
+    Parameters
+    ----------
+    queues, servers, jobs
+        As they were told; perhaps none.
+    admission
+        The policy that decides as the scheduler does, with its parameters.
+    notes
+        What was left out, and why, a line each.
+    """
+
+    queues: tuple[Queue, ...]
+    servers: tuple[Server, ...]
+    jobs: tuple[TracedJob, ...]
+    admission: str
+    notes: list[str] = field(default_factory=list)
+
+
+def write_imported(imported: ImportedCluster, folder: Path, default_s: float | None) -> list[str]:
+    """Write ``queues.yaml``, ``servers.csv`` and ``jobs.csv``, of what there is; return the flags of a run with them.
+
+    Parameters
+    ----------
+    imported, folder
+        What was told, and where the files go.
+    default_s
+        For how long jobs run of which it is not known, seconds; None: they are left out.
+
+    Raises
+    ------
+    InputError
+        There are no queues, or no jobs whose duration is known.
+    """
+    if not imported.queues:
+        raise InputError("the files hold no queues; expected those that jobs are submitted to")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tenants(Tenants(queues=imported.queues), folder / "queues.yaml")
+    flags = [f"--queues {folder / 'queues.yaml'}", f"--admission {imported.admission}"]
+    if imported.servers:
+        _write_servers(imported.servers, folder / "servers.csv")
+        flags.append(f"--server-table {folder / 'servers.csv'}")
+        flags += ["--placement kueue-topology"] if imported.servers[0].levels else []
+    else:
+        imported.notes.append("no servers with GPUs are told; give --servers and --gpus-per-server")
+    table = _jobs_table(imported, default_s)
+    table.to_csv(folder / "jobs.csv", index=False, lineterminator="\n")
+    return [str(folder / "jobs.csv"), *flags]
+
+
+def _write_servers(servers: tuple[Server, ...], path: Path) -> None:
+    kinds, levels = any(server.gpu_kind for server in servers), [f"level {name}" for name, _ in servers[0].levels]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["gpus", "gpu_memory_mb", "exclusive", *(["gpu_kind"] if kinds else []), *levels])
+        for server in servers:
+            kind = [server.gpu_kind or ""] if kinds else []
+            units = [unit for _, unit in server.levels]
+            writer.writerow([server.gpus, f"{server.gpu_memory_mb:g}", 1, *kind, *units])
+
+
+def _jobs_table(imported: ImportedCluster, default_s: float | None) -> pd.DataFrame:
+    """Return a workload's table; what jobs compute and send is that of the models of traces."""
+    import pandas as pd
+
+    default_s = math.nan if default_s is None else default_s
+    jobs = [job._replace(duration_s=default_s) if math.isnan(job.duration_s) else job for job in imported.jobs]
+    known = sorted((job for job in jobs if not math.isnan(job.duration_s)), key=lambda job: job.arrival_s)
+    if left_out := len(jobs) - len(known):
+        imported.notes.append(f"{left_out} jobs left out, of which no duration is known; give --default-s")
+    if not known:
+        raise InputError("the files hold no job whose duration is known; expected finished ones, or --default-s")
+    first_s = known[0].arrival_s
+    rows = [job._replace(arrival_s=round(job.arrival_s - first_s, 3)) for job in known]
+    traced = pd.DataFrame(rows).astype({"model": object, "user": object, "queue": object})
+    made = JobRule(contention=resolve("contention", IMPORT_CONTENTION), gpus_per_server=8, seed=1).apply(traced)
+    for name in ("required_levels", "preferred_levels"):
+        made[name] = [getattr(job, name) for job in known]
+    optional = ("user", "time_limit_s", "required_levels", "preferred_levels")
+    unused = [name for name in optional if made[name].isna().all()]
+    return made.drop(columns=["drawn", "alone_s", "refused", *unused])

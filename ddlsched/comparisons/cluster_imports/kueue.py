@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.cluster.tenants import ANY_KIND, Preemption, Queue, Quota, Rule
-from ddlsched.comparisons.cluster_imports.imported import ImportedCluster
+from ddlsched.comparisons.cluster_imports import ImportedCluster
 from ddlsched.comparisons.cluster_imports.kubernetes import (
     HOSTNAME,
     gpus_of_pods,

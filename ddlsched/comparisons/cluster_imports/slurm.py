@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddlsched.cluster.cluster import Server
 from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota
-from ddlsched.comparisons.cluster_imports.imported import ImportedCluster
+from ddlsched.comparisons.cluster_imports import ImportedCluster
 from ddlsched.comparisons.cluster_imports.kubernetes import seconds_of
 from ddlsched.errors import InputError
 from ddlsched.io.tables import read_text

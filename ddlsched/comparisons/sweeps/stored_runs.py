@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddlsched.cluster.cluster import Cluster, Server
+from ddlsched.cluster.cluster import Cluster, Server, Throughputs
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
-from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.errors import InputError
 from ddlsched.io.reading import MOST_BYTES, opened_parquet, read_bytes
 from ddlsched.io.tables import located

@@ -38,34 +38,52 @@ _SHOWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """What is fitted beside the measurements, and what comes out."""
+    """What is fitted beside the measurements, and what comes out.
 
-    shares: Path | None = option(
-        None,
-        "Small messages beside large ones, as the testbed measures them: fits size-shares, too.",
-        metavar="FILE.csv",
-    )
-    workload: Path | None = option(
-        None, "Say which of its messages and rings are beyond those measured.", metavar="JOBS"
-    )
-    chart: Path | None = option(None, "Draw the fit against the measurements: .png and .svg.", metavar="FILE.png")
-    as_json: bool = option(False, "Print the fits as one JSON object.", flag="--json")
+    Parameters
+    ----------
+    shares
+        Small messages beside large ones, as the testbed measures them: fits size-shares, too.
+    workload
+        Say which of its messages and rings are beyond those measured.
+    chart
+        Draw the fit against the measurements: .png and .svg.
+    as_json
+        Print the fits as one JSON object.
+    """
+
+    shares: Path | None = option(None, metavar="FILE.csv")
+    workload: Path | None = option(None, metavar="JOBS")
+    chart: Path | None = option(None, metavar="FILE.png")
+    as_json: bool = option(False, flag="--json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
-    """What is measured, and where."""
+    """What is measured, and where.
 
-    measure: list[str] | None = option(
-        None,
-        "Measure instead: a host of the ring, where `ddlsched calibrate-agent` listens.",
-        metavar="HOST:PORT",
-    )
-    token_file: Path | None = option(None, "File with the agents' token.", metavar="FILE")
-    jobs: str = option("1,2,4,8", "Numbers of all-reduces at a time.", metavar="N,...")
-    sizes_mb: str = option("1,4,16,64", "Sizes of a message, MB (1e6 B).", metavar="MB,...")
-    repeats: int = option(5, "All-reduces of each setting.", metavar="N")
-    out: Path | None = option(None, "Keep what was measured here.", metavar="FILE.csv")
+    Parameters
+    ----------
+    measure
+        Measure instead: a host of the ring, where `ddlsched calibrate-agent` listens.
+    token_file
+        File with the agents' token.
+    jobs
+        Numbers of all-reduces at a time.
+    sizes_mb
+        Sizes of a message, MB (1e6 B).
+    repeats
+        All-reduces of each setting.
+    out
+        Keep what was measured here.
+    """
+
+    measure: list[str] | None = option(None, metavar="HOST:PORT")
+    token_file: Path | None = option(None, metavar="FILE")
+    jobs: str = option("1,2,4,8", metavar="N,...")
+    sizes_mb: str = option("1,4,16,64", metavar="MB,...")
+    repeats: int = option(5, metavar="N")
+    out: Path | None = option(None, metavar="FILE.csv")
 
 
 @with_options

@@ -27,45 +27,69 @@ __all__ = ["live"]
 
 @dataclass(frozen=True, kw_only=True)
 class LiveOptions:
-    """How jobs are trained, and on which nodes."""
+    """How jobs are trained, and on which nodes.
 
-    trace: Path | None = option(None, "Idle fragments to play back: node, idle_from_s, idle_to_s.", metavar="FILE")
-    nodes: int | None = option(
-        None, "So many nodes of this machine instead, always there but for --failures.", metavar="N"
-    )
-    failures: str | None = option(
-        None, "With --nodes: nodes fail as simulated servers of one GPU do; a table as for simulate.", metavar="TABLE"
-    )
-    seed: int = option(0, "Of the failures: as in a simulated run of that seed.")
-    recovery: str | None = option(None, "With --failures: how a job goes on, as for simulate.", metavar="NAME")
-    health: str | None = option(None, "With --failures: which nodes are replaced, as for simulate.", metavar="NAME")
-    checkpoint: str | None = option(
-        None, "When jobs commit, as for simulate.", metavar="NAME", shown="after every step"
-    )
-    speed: float = option(1.0, "Seconds of the trace, or of the failures, that pass in one.")
-    slurm: str | None = option(
-        None,
-        "Start processes on Slurm's idle nodes instead, as jobs of this partition, which others preempt.",
-        metavar="PARTITION",
-    )
-    listen: str | None = option(
-        None, "With --slurm: by which name nodes reach this host.", metavar="HOST", shown="its own"
-    )
-    commits: str | None = option(
-        None, "Commit there, in any place that fsspec knows and all nodes see.", metavar="URL", shown="in DIR"
-    )
-    allocation: str = option(
-        "malleable:lookahead_s=120", "Who shares the nodes out, by counts as malleable does.", metavar="NAME"
-    )
-    hold_s: float = option(20.0, "How long the profiling advisor holds a size, seconds.")
-    most_jobs: int = option(10, "Jobs that run at a time.")
-    hang_s: float = option(300.0, "End processes of which nothing is heard for so many seconds.")
-    until_s: float = option(1e9, "Stop after so many seconds; unfinished jobs stay queued.")
-    retry_failed: bool = option(
-        False, "Begin jobs again that were given up, from what they have committed.", flag="--retry-failed"
-    )
-    chart: Path | None = option(None, "Draw the timeline into STEM.png and STEM.svg.", metavar="STEM")
-    as_json: bool = option(False, "Print every event as a line of JSON.", flag="--json")
+    Parameters
+    ----------
+    trace
+        Idle fragments to play back: node, idle_from_s, idle_to_s.
+    nodes
+        So many nodes of this machine instead, always there but for --failures.
+    failures
+        With --nodes: nodes fail as simulated servers of one GPU do; a table as for simulate.
+    seed
+        Of the failures: as in a simulated run of that seed.
+    recovery
+        With --failures: how a job goes on, as for simulate.
+    health
+        With --failures: which nodes are replaced, as for simulate.
+    checkpoint
+        When jobs commit, as for simulate.
+    speed
+        Seconds of the trace, or of the failures, that pass in one.
+    slurm
+        Start processes on Slurm's idle nodes instead, as jobs of this partition, which others preempt.
+    listen
+        With --slurm: by which name nodes reach this host.
+    commits
+        Commit there, in any place that fsspec knows and all nodes see.
+    allocation
+        Who shares the nodes out, by counts as malleable does.
+    hold_s
+        How long the profiling advisor holds a size, seconds.
+    most_jobs
+        Jobs that run at a time.
+    hang_s
+        End processes of which nothing is heard for so many seconds.
+    until_s
+        Stop after so many seconds; unfinished jobs stay queued.
+    retry_failed
+        Begin jobs again that were given up, from what they have committed.
+    chart
+        Draw the timeline into STEM.png and STEM.svg.
+    as_json
+        Print every event as a line of JSON.
+    """
+
+    trace: Path | None = option(None, metavar="FILE")
+    nodes: int | None = option(None, metavar="N")
+    failures: str | None = option(None, metavar="TABLE")
+    seed: int = 0
+    recovery: str | None = option(None, metavar="NAME")
+    health: str | None = option(None, metavar="NAME")
+    checkpoint: str | None = option(None, metavar="NAME", shown="after every step")
+    speed: float = 1.0
+    slurm: str | None = option(None, metavar="PARTITION")
+    listen: str | None = option(None, metavar="HOST", shown="its own")
+    commits: str | None = option(None, metavar="URL", shown="in DIR")
+    allocation: str = option("malleable:lookahead_s=120", metavar="NAME")
+    hold_s: float = 20.0
+    most_jobs: int = 10
+    hang_s: float = 300.0
+    until_s: float = 1e9
+    retry_failed: bool = False
+    chart: Path | None = option(None, metavar="STEM")
+    as_json: bool = option(False, flag="--json")
 
 
 @with_options

@@ -24,24 +24,39 @@ __all__ = ["slurm_agent", "slurm_trial"]
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
-    """How an agent is run."""
+    """How an agent is run.
 
-    state: Path | None = option(
-        None, "Where the journal is kept.", metavar="DIR", shown="none, as --dry-run needs none"
-    )
-    facts: Path | None = option(
-        None,
-        "Facts of jobs whose comment has none, by the job's name: the columns name, iterations, and as in a comment.",
-        metavar="FILE.csv",
-        shown="none",
-    )
-    all_users: bool = option(False, "Start everybody's jobs, as an operator of Slurm may; otherwise only your own.")
-    every_s: float = option(1.0, "Seconds from one look at Slurm to the next.")
-    start_s: float = option(60.0, "Take back a job that Slurm does not start within so many seconds.")
-    give_up_s: float = option(3600.0, "End when Slurm is out of reach for so many seconds.")
-    dry_run: bool = option(False, "Print decisions and do nothing.")
-    once: bool = option(False, "Look at Slurm once and end.")
-    as_json: bool = option(False, "Print every event as a line of JSON.", flag="--json")
+    Parameters
+    ----------
+    state
+        Where the journal is kept.
+    facts
+        Facts of jobs whose comment has none, by the job's name: the columns name, iterations, and as in a comment.
+    all_users
+        Start everybody's jobs, as an operator of Slurm may; otherwise only your own.
+    every_s
+        Seconds from one look at Slurm to the next.
+    start_s
+        Take back a job that Slurm does not start within so many seconds.
+    give_up_s
+        End when Slurm is out of reach for so many seconds.
+    dry_run
+        Print decisions and do nothing.
+    once
+        Look at Slurm once and end.
+    as_json
+        Print every event as a line of JSON.
+    """
+
+    state: Path | None = option(None, metavar="DIR", shown="none, as --dry-run needs none")
+    facts: Path | None = option(None, metavar="FILE.csv", shown="none")
+    all_users: bool = False
+    every_s: float = 1.0
+    start_s: float = 60.0
+    give_up_s: float = 3600.0
+    dry_run: bool = False
+    once: bool = False
+    as_json: bool = option(False, flag="--json")
 
 
 @with_options

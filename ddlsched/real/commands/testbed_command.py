@@ -24,13 +24,23 @@ __all__ = ["Access", "GateOptions", "NetworkOfNamespaces", "RunPlace", "app", "c
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOfNamespaces:
-    """Servers, and the network between them."""
+    """Servers, and the network between them.
 
-    servers: int = option(4, "Number of servers.")
+    Parameters
+    ----------
+    servers
+        Number of servers.
+    scale
+        What every rate is multiplied by: 10 Gbit/s become 100 Mbit/s.
+    exclusive
+        One job a GPU at a time, however little memory it needs.
+    """
+
+    servers: int = 4
     gpus_per_server: int = like(Cluster, "gpus_per_server")
     topology: str = like(Cluster, "topology")
-    scale: float = option(0.01, "What every rate is multiplied by: 10 Gbit/s become 100 Mbit/s.", metavar="FACTOR")
-    exclusive: bool = option(False, "One job a GPU at a time, however little memory it needs.", flag="--exclusive")
+    scale: float = option(0.01, metavar="FACTOR")
+    exclusive: bool = False
 
     def cluster(self) -> Cluster:
         """Return the cluster with its scaled network."""
@@ -47,42 +57,68 @@ class NetworkOfNamespaces:
 
 @dataclass(frozen=True, kw_only=True)
 class GateOptions:
-    """How transfers are cut, and what else the gate decides on."""
+    """How transfers are cut, and what else the gate decides on.
 
-    contention: str = option("max-min", "By which model policies count bytes, and the time of an all-reduce alone.")
-    seed: int = option(0, "Of the policies' randomness.")
-    chunk_bytes: float | None = option(
-        None,
-        "Largest part of a message that cannot be paused.",
-        shown="400 kB under a policy that pauses transfers, else whole messages",
-    )
-    window: int = option(2, "Chunks of a transfer that are under way at a time.")
-    train: bool = option(
-        False,
-        "Jobs train a model with DDP, of gradients as large as their messages, in place of timed computes.",
-        flag="--train",
-    )
-    slots: bool = option(False, "Compute of jobs that share a GPU goes one after the other.", flag="--slots")
+    Parameters
+    ----------
+    contention
+        By which model policies count bytes, and the time of an all-reduce alone.
+    seed
+        Of the policies' randomness.
+    chunk_bytes
+        Largest part of a message that cannot be paused.
+    window
+        Chunks of a transfer that are under way at a time.
+    train
+        Jobs train a model with DDP, of gradients as large as their messages, in place of timed computes.
+    slots
+        Compute of jobs that share a GPU goes one after the other.
+    """
+
+    contention: str = "max-min"
+    seed: int = 0
+    chunk_bytes: float | None = option(None, shown="400 kB under a policy that pauses transfers, else whole messages")
+    window: int = 2
+    train: bool = False
+    slots: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlace:
-    """Where a run takes place, and what it writes."""
+    """Where a run takes place, and what it writes.
 
-    hosts: Path | None = option(
-        None, "Hosts, with an agent's HOST:PORT a line.", metavar="FILE", shown="namespaces of this machine"
-    )
-    token_file: Path | None = option(None, "File with the agents' token.", metavar="FILE")
-    no_realtime: bool = option(False, "Do not run workers ahead of other processes.", flag="--no-realtime")
-    out: Path | None = option(None, "Folder for jobs.parquet and transfers.parquet.", metavar="DIR")
-    as_json: bool = option(False, "Print the metrics as one JSON object.", flag="--json")
+    Parameters
+    ----------
+    hosts
+        Hosts, with an agent's HOST:PORT a line.
+    token_file
+        File with the agents' token.
+    no_realtime
+        Do not run workers ahead of other processes.
+    out
+        Folder for jobs.parquet and transfers.parquet.
+    as_json
+        Print the metrics as one JSON object.
+    """
+
+    hosts: Path | None = option(None, metavar="FILE", shown="namespaces of this machine")
+    token_file: Path | None = option(None, metavar="FILE")
+    no_realtime: bool = False
+    out: Path | None = option(None, metavar="DIR")
+    as_json: bool = option(False, flag="--json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Who may join a gate."""
+    """Who may join a gate.
 
-    token_file: Path | None = option(None, "File with a token of at least 16 characters.", metavar="FILE")
+    Parameters
+    ----------
+    token_file
+        File with a token of at least 16 characters.
+    """
+
+    token_file: Path | None = option(None, metavar="FILE")
 
 
 _SEVERAL = ("scheduler", "communication", "contention")
@@ -90,22 +126,33 @@ _SEVERAL = ("scheduler", "communication", "contention")
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPolicies:
-    """What is compared, and how often."""
+    """What is compared, and how often.
 
-    scheduler: list[str] | None = option(None, "A bundle to compare.", metavar="BUNDLE", shown="none")
-    communication: list[str] | None = option(
-        None, "A communication policy to compare, with --placement and --order.", metavar="NAME", shown="none"
-    )
-    placement: str = option("first-fit", "Placement of those with --communication.", metavar="NAME")
-    order: str = option("srsf", "Order of those with --communication.", metavar="NAME")
-    contention: list[str] | None = option(
-        None,
-        "A contention model to simulate as it is given, beside those that are fitted.",
-        metavar="NAME",
-        shown="none",
-    )
-    repeats: int = option(3, "How often each is run for real, in shuffled order.")
-    seed: int = option(0, "Of that order, and of the policies' randomness.")
+    Parameters
+    ----------
+    scheduler
+        A bundle to compare.
+    communication
+        A communication policy to compare, with --placement and --order.
+    placement
+        Placement of those with --communication.
+    order
+        Order of those with --communication.
+    contention
+        A contention model to simulate as it is given, beside those that are fitted.
+    repeats
+        How often each is run for real, in shuffled order.
+    seed
+        Of that order, and of the policies' randomness.
+    """
+
+    scheduler: list[str] | None = option(None, metavar="BUNDLE", shown="none")
+    communication: list[str] | None = option(None, metavar="NAME", shown="none")
+    placement: str = option("first-fit", metavar="NAME")
+    order: str = option("srsf", metavar="NAME")
+    contention: list[str] | None = option(None, metavar="NAME", shown="none")
+    repeats: int = 3
+    seed: int = 0
 
 
 @with_options

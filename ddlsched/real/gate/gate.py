@@ -11,8 +11,7 @@ from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_s
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.errors import TestbedError, guarded, label
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
-from ddlsched.real.gate.live_jobs import LiveJob, LiveRank, SentRow
-from ddlsched.real.gate.placements import Placements, ProcessorSlots
+from ddlsched.real.gate.live_jobs import LiveJob, LiveRank, Placements, ProcessorSlots, SentRow
 from ddlsched.real.gate.transfer_gate import WINDOW, TransferGate
 from ddlsched.workload.dag import ComputeTask
 from ddlsched.workload.job import Workload

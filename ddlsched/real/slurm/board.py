@@ -16,8 +16,7 @@ from ddlsched.plugins.names import maker, resolve
 from ddlsched.policies.job_view import JobQueue
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.real.gate.gate import GateSettings, begun_policies
-from ddlsched.real.gate.live_jobs import LiveJob
-from ddlsched.real.gate.placements import Placements
+from ddlsched.real.gate.live_jobs import LiveJob, Placements
 from ddlsched.real.slurm.commands import SlurmNode
 from ddlsched.real.slurm.journal import Seats
 from ddlsched.units import ns_from_s, s_from_ns

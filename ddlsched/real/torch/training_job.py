@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from ddlsched.errors import TestbedError
-from ddlsched.real.torch.scheduled import Hook
+from ddlsched.real.torch import Hook
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
 __all__ = ["TrainingJob"]

@@ -27,44 +27,61 @@ _BY = {"time": "step_s", "cost": "cost", "energy": "energy_j"}
 
 @dataclass(frozen=True, kw_only=True)
 class SizeOptions:
-    """How large the clusters are."""
+    """How large the clusters are.
 
-    gpus: str | None = option(
-        None, "Sizes of cluster to try, e.g. 64,128,256.", metavar="N,...", shown="the cluster's nodes, else 64"
-    )
+    Parameters
+    ----------
+    gpus
+        Sizes of cluster to try, e.g. 64,128,256.
+    """
+
+    gpus: str | None = option(None, metavar="N,...", shown="the cluster's nodes, else 64")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TriedOptions:
-    """What to try."""
+    """What to try.
 
-    global_batch: int = option(512, "Samples of a step.")
-    sweep: str | None = option(
-        None,
-        "Values of an axis, e.g. tensor=1,2,4,8 or memory_bandwidth=0.5,1,2. "
-        "Axes: tensor, pipeline, micro_batch, interleave, expert, zero, sequence_parallel, overlap; factors "
-        "memory_bandwidth, link_bandwidth, network_bandwidth, compute; expansion_gb with expansion_gb_per_s.",
-        metavar="AXIS=V,...",
-        shown="every tensor, pipeline and micro_batch that divides",
-    )
-    recompute: str = option("none,selective,full", "What to try of recomputation.", metavar="WHAT,...")
+    Parameters
+    ----------
+    global_batch
+        Samples of a step.
+    sweep
+        Values of an axis, e.g. tensor=1,2,4,8 or memory_bandwidth=0.5,1,2. Axes: tensor, pipeline, micro_batch,
+        interleave, expert, zero, sequence_parallel, overlap; factors memory_bandwidth, link_bandwidth,
+        network_bandwidth, compute; expansion_gb with expansion_gb_per_s.
+    recompute
+        What to try of recomputation.
+    """
+
+    global_batch: int = 512
+    sweep: str | None = option(None, metavar="AXIS=V,...", shown="every tensor, pipeline and micro_batch that divides")
+    recompute: str = option("none,selective,full", metavar="WHAT,...")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownOptions:
-    """What is best, and where it goes."""
+    """What is best, and where it goes.
 
-    by: str = option(
-        "time",
-        "What is best: least time, cost (at guessed prices unless --cluster gives them) or energy.",
-        metavar="WHAT",
-    )
-    top: int = option(10, "How many configurations to print.")
-    out: Path | None = option(None, "Write all configurations.", metavar="FILE.csv")
-    charts: Path | None = option(
-        None, "Folder for heat maps of the swept axes and the Pareto front of time and cost.", metavar="DIR"
-    )
-    as_json: bool = option(False, "Print the best as a JSON list.", flag="--json")
+    Parameters
+    ----------
+    by
+        What is best: least time, cost (at guessed prices unless --cluster gives them) or energy.
+    top
+        How many configurations to print.
+    out
+        Write all configurations.
+    charts
+        Folder for heat maps of the swept axes and the Pareto front of time and cost.
+    as_json
+        Print the best as a JSON list.
+    """
+
+    by: str = option("time", metavar="WHAT")
+    top: int = 10
+    out: Path | None = option(None, metavar="FILE.csv")
+    charts: Path | None = option(None, metavar="DIR")
+    as_json: bool = option(False, flag="--json")
 
 
 @with_options

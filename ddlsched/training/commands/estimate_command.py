@@ -28,24 +28,23 @@ __all__ = ["MachineOptions", "calibrate_gpu", "estimate"]
 
 @dataclass(frozen=True, kw_only=True)
 class MachineOptions:
-    """GPUs, their servers and networks, as :func:`~ddlsched.training.estimate.clusters.parse_cluster` reads them."""
+    """GPUs, their servers and networks, as :func:`~ddlsched.training.estimate.clusters.parse_cluster` reads them.
 
-    cluster: str = option(
-        "a100-80",
-        "GPU and what differs from its usual server, e.g. h100:nodes=64,nic_gbps=1600 or "
-        "a100-80:expansion_gb=256,expansion_gb_per_s=100.",
-    )
-    topology: str | None = option(
-        None,
-        "Network between the servers, e.g. leaf-spine:servers_per_leaf=4,nic_gbps=1600,oversubscription=2.",
-        shown="one switch",
-    )
-    efficiency: str = option(
-        "",
-        "How far GPUs and networks stay below their data sheets: as a program's published steps show it (megatron, "
-        "eager, fsdp, torchtitan, megatron-bridge) or ideal (they do not).",
-        shown="megatron-bridge on Hopper and Blackwell, else megatron",
-    )
+    Parameters
+    ----------
+    cluster
+        GPU and what differs from its usual server, e.g. h100:nodes=64,nic_gbps=1600 or
+        a100-80:expansion_gb=256,expansion_gb_per_s=100.
+    topology
+        Network between the servers, e.g. leaf-spine:servers_per_leaf=4,nic_gbps=1600,oversubscription=2.
+    efficiency
+        How far GPUs and networks stay below their data sheets: as a program's published steps show it (megatron, eager,
+        fsdp, torchtitan, megatron-bridge) or ideal (they do not).
+    """
+
+    cluster: str = "a100-80"
+    topology: str | None = option(None, shown="one switch")
+    efficiency: str = option("", shown="megatron-bridge on Hopper and Blackwell, else megatron")
 
 
 _DEGREES = Panel(
@@ -58,43 +57,65 @@ _DEGREES = Panel(
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """What is trained, beside its name."""
+    """What is trained, beside its name.
 
-    hf_config: Path | None = option(
-        None, "In place of MODEL: a language model's config.json of Hugging Face.", metavar="FILE.json"
-    )
-    sequence: int | None = option(None, "Tokens of a sequence.", shown="the model's")
+    Parameters
+    ----------
+    hf_config
+        In place of MODEL: a language model's config.json of Hugging Face.
+    sequence
+        Tokens of a sequence.
+    """
+
+    hf_config: Path | None = option(None, metavar="FILE.json")
+    sequence: int | None = option(None, shown="the model's")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateOptions:
-    """How products and collectives run."""
+    """How products and collectives run.
 
-    precision: str = option("half", "Of matrix products: half, single, fp8, mxfp8 or nvfp4.")
-    gpu: Path | None = option(
-        None, "Kernels of --cluster's GPU that 'calibrate-gpu' measured, in place of a program's.", metavar="FILE.csv"
-    )
-    algorithm: str = option("ring", "Of collectives: ring, halving-doubling, direct, or one of yours.")
+    Parameters
+    ----------
+    precision
+        Of matrix products: half, single, fp8, mxfp8 or nvfp4.
+    gpu
+        Kernels of --cluster's GPU that 'calibrate-gpu' measured, in place of a program's.
+    algorithm
+        Of collectives: ring, halving-doubling, direct, or one of yours.
+    """
+
+    precision: str = "half"
+    gpu: Path | None = option(None, metavar="FILE.csv")
+    algorithm: str = "ring"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultOptions:
-    """What is estimated, and where it goes."""
+    """What is estimated, and where it goes.
 
-    rows: Path | None = option(
-        None,
-        "Instead of MODEL: predict each row of a CSV file, ours or a published table of step times.",
-        metavar="FILE.csv",
-    )
-    out: Path | None = option(
-        None, "With --rows: where to write the rows and what is predicted.", metavar="FILE.csv", shown="stdout"
-    )
-    job_out: Path | None = option(None, "Also write the step as a job for 'simulate'.", metavar="FILE.json")
-    iterations: int = option(1000, "Of the job.")
-    groups: bool = option(
-        False, "Of the job: traffic of each kind of parallelism as collectives over groups of its workers."
-    )
-    as_json: bool = option(False, "Print the estimate as one JSON object.", flag="--json")
+    Parameters
+    ----------
+    rows
+        Instead of MODEL: predict each row of a CSV file, ours or a published table of step times.
+    out
+        With --rows: where to write the rows and what is predicted.
+    job_out
+        Also write the step as a job for 'simulate'.
+    iterations
+        Of the job.
+    groups
+        Of the job: traffic of each kind of parallelism as collectives over groups of its workers.
+    as_json
+        Print the estimate as one JSON object.
+    """
+
+    rows: Path | None = option(None, metavar="FILE.csv")
+    out: Path | None = option(None, metavar="FILE.csv", shown="stdout")
+    job_out: Path | None = option(None, metavar="FILE.json")
+    iterations: int = 1000
+    groups: bool = False
+    as_json: bool = option(False, flag="--json")
 
 
 @with_options
@@ -173,10 +194,9 @@ def _with_kernels(machine: Machine, path: Path | None) -> tuple[Machine, str]:
 
 def _model(name: str | None, given: ModelOptions) -> tuple[str, Model]:
     """Return a model and its name, from a preset or a configuration."""
-    from ddlsched.training.estimate.hugging_face_configs import read_configuration
     from ddlsched.training.estimate.models import Transformer
     from ddlsched.training.estimate.parallel_layout import MOST
-    from ddlsched.training.estimate.presets import MODELS, preset
+    from ddlsched.training.estimate.presets import MODELS, preset, read_configuration
 
     if given.sequence is not None and not 1 <= given.sequence <= MOST:
         raise InputError(f"--sequence {given.sequence}: expected a whole number of tokens from 1 to {MOST:,}")

@@ -28,15 +28,33 @@ Out = Annotated[Path, typer.Option(help="Workload file of the job to write.", me
 
 @dataclass(frozen=True, kw_only=True)
 class MadeJob:
-    """What is made of a recorded iteration: a job in a workload file, a summary, a picture."""
+    """What is made of a recorded iteration: a job in a workload file, a summary, a picture.
 
-    iterations: int = option(1000, "Of the job.")
-    job_id: str = option("recorded", "Of the job.", metavar="TEXT")
-    gpu_memory_mb: float = option(Server.gpu_memory_mb, "The job's on each GPU, MB; no trace tells it.", metavar="MB")
-    gbps: float = option(10.0, "Network card of each rank, for the summary.", metavar="GBIT/S")
-    latency_us: float = option(0.0, "Of a step from rank to rank, for the summary.", metavar="US")
-    chart: Path | None = option(None, "Draw the iteration into STEM.png and STEM.svg.", metavar="STEM")
-    as_json: bool = option(False, "Print the summary as one JSON object.", flag="--json")
+    Parameters
+    ----------
+    iterations
+        Of the job.
+    job_id
+        Of the job.
+    gpu_memory_mb
+        The job's on each GPU, MB; no trace tells it.
+    gbps
+        Network card of each rank, for the summary.
+    latency_us
+        Of a step from rank to rank, for the summary.
+    chart
+        Draw the iteration into STEM.png and STEM.svg.
+    as_json
+        Print the summary as one JSON object.
+    """
+
+    iterations: int = 1000
+    job_id: str = option("recorded", metavar="TEXT")
+    gpu_memory_mb: float = option(Server.gpu_memory_mb, metavar="MB")
+    gbps: float = option(10.0, metavar="GBIT/S")
+    latency_us: float = option(0.0, metavar="US")
+    chart: Path | None = option(None, metavar="STEM")
+    as_json: bool = option(False, flag="--json")
 
     def checked_card(self, out: Path) -> Card:
         """Return the ranks' network card; raise InputError if there is none, or a job cannot be written to ``out``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.training.estimate.hardware import (
@@ -18,36 +18,10 @@ from ddlsched.training.estimate.hardware import (
     tiers_of_topology,
 )
 from ddlsched.training.estimate.measured import PROGRAMS, usual_program
-from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, preset
+from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, USUAL_SERVERS, preset
 
 __all__ = ["Plan", "parse_cluster"]
 
-
-class _Node(NamedTuple):
-    """The usual server of a GPU: how many it has, and Gbit/s of all its network cards."""
-
-    gpus: int
-    nic_gbps: float
-
-
-_NODES = {
-    "v100": _Node(8, 400),
-    "a100-40": _Node(8, 1600),
-    "a100-80": _Node(8, 1600),
-    "h100": _Node(8, 3200),
-    "h200": _Node(8, 3200),
-    "h100-96": _Node(8, 3200),
-    "b200": _Node(8, 3200),
-    "b300": _Node(8, 3200),
-    "gb200": _Node(64, 25600),
-    "gb300": _Node(64, 51200),
-    "a6000": _Node(8, 200),
-    "tpu-v4": _Node(4, 9600),
-}
-"""NVIDIA's DGX-1V, DGX A100, DGX H100, DGX H200, DGX B200 and DGX B300; of GB200 and GB300 NVL72 the 64 GPUs of 16
-trays of a rack, which are one domain of NVLink, two trays being spares; for a6000 an assumption. DGX B300's cards have
-800 Gbit/s each; its published steps go as with 400, which stand here. A tpu-v4 board's links go on to other boards at
-the same speed, so its "card" is that of its four chips."""
 
 _SHARES = {"ideal": (1.0, 1.0), "megatron": (0.76, 0.8), "eager": (0.76, 0.53)}
 """Of the data sheet's bandwidth inside and between nodes, by efficiency: 0.76 and 0.53 as fitted to measurements, 0.8
@@ -187,8 +161,8 @@ def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "
     for one, other in (("expansion_gb", "expansion_gb_per_s"), ("expansion_gb_per_s", "expansion_gb")):
         if one in given and other not in given:
             raise InputError(f"cluster {text}: has {one} but no {other}; expected both, GB and GB/s")
-    usual = {"gpus_per_node": _NODES[name].gpus, "nic_gbps": _NODES[name].nic_gbps}
-    return Plan(gpu=gpu, topology=topology, efficiency=efficiency or usual_program(name), **(usual | given))
+    given = USUAL_SERVERS[name] | given
+    return Plan(gpu=gpu, topology=topology, efficiency=efficiency or usual_program(name), **given)
 
 
 def _field(text: str, part: str) -> tuple[str, float]:

@@ -20,9 +20,8 @@ from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.step_estimate import Estimate, estimate_checked
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag, Task
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import BatchCurve, ElasticJob
 from ddlsched.workload.job import Job
-from ddlsched.workload.scaling_curves import BatchCurve
 
 if TYPE_CHECKING:
     import pandas as pd

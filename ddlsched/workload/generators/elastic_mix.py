@@ -8,9 +8,8 @@ import numpy as np
 
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.ranges import check_arguments
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Workload
-from ddlsched.workload.scaling_curves import LinearCurve
 
 __all__ = ["ARRIVALS", "CATEGORIES", "Category", "elastic_mix"]
 

@@ -14,9 +14,8 @@ from command_line import refused, run
 from small_jobs import GPT, assert_holds, contents, stored
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import Digest, content_hashes
-from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddlsched.real.torch.scheduled import part_length
+from ddlsched.real.torch import part_length
 
 
 @given(st.integers(1, 10**8), st.integers(2, 64), st.sampled_from([2, 4, 8]))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
+import yaml
 
 from ddlsched.errors import InputError, UnknownNameError
+from ddlsched.training.estimate import presets
 from ddlsched.training.estimate.memory import memory_per_gpu
 from ddlsched.training.estimate.models import Transformer, forward_flops_per_sample, parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism, refuse_broken
@@ -146,3 +151,9 @@ def test_dlrm_tables_are_spread_over_all_gpus() -> None:
     tables_bytes = 4 * 64 * 146_500_000 * 128
     assert few.weights_bytes - many.weights_bytes == pytest.approx(tables_bytes / 16 - tables_bytes / 64)
     assert few.optimiser_bytes == many.optimiser_bytes
+
+
+def test_presets_say_of_models_only_what_they_are_described_by() -> None:
+    text = Path(presets.__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    known = {field.name for field in dataclasses.fields(Transformer)}
+    assert {name: set(said) - known for name, said in yaml.safe_load(text)["models"].items() if set(said) - known} == {}

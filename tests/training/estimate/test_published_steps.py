@@ -18,12 +18,11 @@ from tiers import tried
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Efficiency, Machine, operations_s
-from ddlsched.training.estimate.hugging_face_configs import read_configuration
 from ddlsched.training.estimate.layers import Operation
 from ddlsched.training.estimate.measured import PROGRAMS, RELEASE_GAIN, remark
 from ddlsched.training.estimate.models import forward_flops_per_sample, parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism
-from ddlsched.training.estimate.presets import GPUS, MODELS, unmodelled
+from ddlsched.training.estimate.presets import GPUS, MODELS, read_configuration, unmodelled
 from ddlsched.training.estimate.published_rows import PublishedRun, read_published
 from ddlsched.training.estimate.row_predictions import predicted_rows
 from ddlsched.training.estimate.step_estimate import Estimate, estimate, estimate_checked

@@ -5,14 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from algorithms.allocation.count_programme import CountProgramme
+from algorithms.allocation.count_programme import CountProgramme, SurvivalAware
 from algorithms.allocation.malletrain import MalleTrain
-from algorithms.allocation.survival_aware import SurvivalAware
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.simulation import simulate
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ElasticJob, ThroughputCurve
 from ddlsched.workload.job import Workload
 from ddlsched.workload.malleable.profiling import (
     Candidate,
@@ -23,7 +22,6 @@ from ddlsched.workload.malleable.profiling import (
 )
 from ddlsched.workload.malleable.trainers import Survival
 from ddlsched.workload.rescale import ConstantRescaleCost
-from ddlsched.workload.scaling_curves import ThroughputCurve
 
 
 def tell(monitor: JobMonitor, nodes: int, begin_s: float, first: int, count: int, step_s: float) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from ddlsched.network.packets.packet_queues import (
+from ddlsched.network.packet_queues import (
     ACKNOWLEDGED,
     BEGINS,
     KINDS,

@@ -1,1 +1,0 @@
-"""Packets of rings, one by one, in compiled code; :mod:`ddlsched.network.packet_rings` asks it."""

@@ -31,11 +31,7 @@ class Direct:
     """
 
     by_order: ClassVar[bool] = True
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """All."""
-        return KINDS
+    kinds: ClassVar[tuple[str, ...]] = KINDS
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return a phase a round."""

@@ -29,11 +29,7 @@ class DoubleBinaryTree:
     """
 
     by_order: ClassVar[bool] = True
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """All-reduces."""
-        return ("all-reduce",)
+    kinds: ClassVar[tuple[str, ...]] = ("all-reduce",)
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return the chains inside servers, and the trees between them."""

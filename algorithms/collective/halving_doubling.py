@@ -30,11 +30,7 @@ class HalvingDoubling:
 
     by_order: ClassVar[bool] = True
     powers_of_two: ClassVar[bool] = True
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """All but broadcasts and sends."""
-        return (*ROUNDS, "all-to-all")
+    kinds: ClassVar[tuple[str, ...]] = (*ROUNDS, "all-to-all")
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return a phase a step."""

@@ -22,11 +22,7 @@ class Hierarchical:
     """
 
     by_order: ClassVar[bool] = True
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """All but sends, which go straight."""
-        return tuple(kind for kind in KINDS if kind != "send")
+    kinds: ClassVar[tuple[str, ...]] = tuple(kind for kind in KINDS if kind != "send")
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return what goes inside servers, and what goes between them."""

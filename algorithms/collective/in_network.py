@@ -27,11 +27,7 @@ class InNetwork:
     """
 
     by_order: ClassVar[bool] = True
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """All-reduces and broadcasts."""
-        return ("all-reduce", "broadcast")
+    kinds: ClassVar[tuple[str, ...]] = ("all-reduce", "broadcast")
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return what goes up to the first rank's server and down again, inside servers and between them."""

@@ -49,14 +49,10 @@ class Nccl:
     switch_gbps: float = ranged(2176.0, 0.0, above=True)
     switches: Literal["none", "inside", "all"] = "none"
     by_order: ClassVar[bool] = True
+    kinds: ClassVar[tuple[str, ...]] = KINDS
 
     def __post_init__(self) -> None:
         check_fields(self, "nccl")
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """All."""
-        return KINDS
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return those of the quickest."""

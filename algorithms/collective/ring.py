@@ -28,11 +28,7 @@ class Ring:
     """
 
     by_order: ClassVar[bool] = True
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """All."""
-        return KINDS
+    kinds: ClassVar[tuple[str, ...]] = KINDS
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return one phase, in which every rank passes on what it gets."""

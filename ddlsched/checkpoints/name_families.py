@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
@@ -21,13 +24,17 @@ from ddlsched.errors import InputError
 __all__ = ["FAMILIES", "Rows", "Weight", "megatron_name"]
 
 
-class Rows(Enum):
+class Rows(StrEnum):
     """How the rows of Hugging Face's tensors lie in Megatron-core's."""
 
-    same = "as they are"
-    behind = "those of each tensor behind those of the one before"
-    groups = "queries, keys and values, group by group"
-    vocabulary = "as they are, then padding"
+    same = "same"
+    """As they are."""
+    behind = "behind"
+    """Those of each tensor behind those of the one before."""
+    groups = "groups"
+    """Queries, keys and values, group by group."""
+    vocabulary = "vocabulary"
+    """As they are, then padding."""
 
 
 class Weight(NamedTuple):
@@ -42,71 +49,9 @@ class Weight(NamedTuple):
     transposed: bool = False
 
 
-def _of_layer(prefix: str, *weights: Weight) -> tuple[Weight, ...]:
-    return tuple(
-        weight._replace(
-            megatron=f"decoder.layers.{{}}.{weight.megatron}",
-            theirs=tuple(f"{prefix}.{{}}.{name}" for name in weight.theirs),
-        )
-        for weight in weights
-    )
-
-
-_PROJECTIONS = tuple(
-    weight
-    for kind in ("weight", "bias")
-    for weight in (
-        Weight(
-            f"self_attention.linear_qkv.{kind}",
-            (f"self_attn.q_proj.{kind}", f"self_attn.k_proj.{kind}", f"self_attn.v_proj.{kind}"),
-            Rows.groups,
-        ),
-        Weight(f"self_attention.linear_proj.{kind}", (f"self_attn.o_proj.{kind}",)),
-        Weight(f"mlp.linear_fc1.{kind}", (f"mlp.gate_proj.{kind}", f"mlp.up_proj.{kind}"), Rows.behind),
-        Weight(f"mlp.linear_fc2.{kind}", (f"mlp.down_proj.{kind}",)),
-    )
-)
-_LLAMA = (
-    Weight("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), Rows.vocabulary),
-    *_of_layer(
-        "model.layers",
-        *_PROJECTIONS,
-        Weight("self_attention.linear_qkv.layer_norm_weight", ("input_layernorm.weight",)),
-        Weight("self_attention.q_layernorm.weight", ("self_attn.q_norm.weight",)),
-        Weight("self_attention.k_layernorm.weight", ("self_attn.k_norm.weight",)),
-        Weight("mlp.linear_fc1.layer_norm_weight", ("post_attention_layernorm.weight",)),
-    ),
-    Weight("decoder.final_layernorm.weight", ("model.norm.weight",)),
-    Weight("output_layer.weight", ("lm_head.weight",), Rows.vocabulary),
-)
-_GPT2 = (
-    Weight("embedding.word_embeddings.weight", ("transformer.wte.weight",), Rows.vocabulary),
-    Weight("embedding.position_embeddings.weight", ("transformer.wpe.weight",)),
-    *_of_layer(
-        "transformer.h",
-        Weight("self_attention.linear_qkv.weight", ("attn.c_attn.weight",), Rows.groups, transposed=True),
-        Weight("self_attention.linear_qkv.bias", ("attn.c_attn.bias",), Rows.groups),
-        Weight("self_attention.linear_proj.weight", ("attn.c_proj.weight",), transposed=True),
-        Weight("self_attention.linear_proj.bias", ("attn.c_proj.bias",)),
-        Weight("mlp.linear_fc1.weight", ("mlp.c_fc.weight",), transposed=True),
-        Weight("mlp.linear_fc1.bias", ("mlp.c_fc.bias",)),
-        Weight("mlp.linear_fc2.weight", ("mlp.c_proj.weight",), transposed=True),
-        Weight("mlp.linear_fc2.bias", ("mlp.c_proj.bias",)),
-        *(Weight(f"self_attention.linear_qkv.layer_norm_{kind}", (f"ln_1.{kind}",)) for kind in ("weight", "bias")),
-        *(Weight(f"mlp.linear_fc1.layer_norm_{kind}", (f"ln_2.{kind}",)) for kind in ("weight", "bias")),
-    ),
-    *(Weight(f"decoder.final_layernorm.{kind}", (f"transformer.ln_f.{kind}",)) for kind in ("weight", "bias")),
-)
-
-FAMILIES: Mapping[str, tuple[Weight, ...]] = {
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
-    "gpt2": _GPT2,
-}
+_TABLE = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, tuple[Weight, ...]])
+FAMILIES: Mapping[str, tuple[Weight, ...]] = _TABLE | dict.fromkeys(("mistral", "qwen2", "qwen3"), _TABLE["llama"])
 """By ``model_type`` of Hugging Face's ``config.json``."""
-
 
 _STATE = re.compile(r"optimiser\.(exp_avg|exp_avg_sq|master)\.(.*)")
 _NAMES = tuple(

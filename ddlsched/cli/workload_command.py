@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,14 +12,14 @@ import typer
 
 from ddlsched.cli.app import Command
 from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole, with_options
-from ddlsched.cli.reporting import emit, notice, one_line
+from ddlsched.cli.reporting import emit, notice, one_line, status
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
 from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.workload.traces.columns import TOLD
 from ddlsched.workload.traces.trace_formats import FORMATS
-from ddlsched.workload.traces.trace_models import Selection
+from ddlsched.workload.traces.traced import Selection
 
 if TYPE_CHECKING:
     from ddlsched.workload.traces.trace_import import ImportedTrace
@@ -105,7 +104,7 @@ def import_command(
         refuse_unwritable(rejected, "--rejected")
     from ddlsched.workload.traces.trace_import import import_trace
 
-    with _counting() as watch:
+    with status("reading") as shown:
         trace = import_trace(
             format_name,
             files,
@@ -114,7 +113,7 @@ def import_command(
             contention=asked.contention,
             gpus_per_server=asked.gpus_per_server,
             seed=asked.seed,
-            watch=watch,
+            watch=lambda rows: None if shown is None else shown.update(f"read {rows:,} rows"),
         )
     if rejected is not None:
         with replacing(rejected, "--rejected") as file:
@@ -139,15 +138,6 @@ def _columns(given: Sequence[str]) -> dict[str, str]:
             raise InputError(f"--column {text}: names no column, or one again; expected such as arrival_s=SubmitTime")
         columns[what] = column
     return columns
-
-
-@contextmanager
-def _counting() -> Iterator[Callable[[int], None]]:
-    """Show how many rows have been read, on stderr if that is a terminal."""
-    from rich.console import Console
-
-    with Console(stderr=True).status("reading") as status:
-        yield lambda rows: status.update(f"read {rows:,} rows")
 
 
 def _tell(trace: ImportedTrace, rejected: Path | None) -> None:

@@ -62,6 +62,7 @@ class _Sheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class _Presets(msgspec.Struct, frozen=True, kw_only=True):
     gpus: dict[str, _Sheet]
     models: dict[str, Transformer]
+    recommenders: dict[str, Dlrm]
     alike: dict[str, list[str]]
     unmodelled: dict[str, list[str]]
 
@@ -93,16 +94,7 @@ A100_NODE_TIERS = (
 data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""
 MODELS: dict[str, Model] = {
     **_PRESETS.models,
-    # The size is COMET's; how it comes about, and the widths, are chosen: those of COMET were not at hand.
-    "dlrm-1.2t": Dlrm(
-        tables=64,
-        rows=146_500_000,
-        dimension=128,
-        lookups=80,
-        dense_features=1024,
-        bottom=(2048, 1024, 128),
-        top=(4096, 4096, 4096, 1),
-    ),
+    **_PRESETS.recommenders,
     "vgg-16": VGG_16,
     "resnet-50": RESNET_50,
     "inception-v3": INCEPTION_V3,

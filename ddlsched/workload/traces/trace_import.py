@@ -19,8 +19,8 @@ from ddlsched.plugins.names import resolve
 from ddlsched.workload.job import Workload
 from ddlsched.workload.traces.trace_files import sources
 from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
-from ddlsched.workload.traces.trace_models import JobRule, Selection
-from ddlsched.workload.traces.traced import Reader, Refusal, TracedJob, TraceSource
+from ddlsched.workload.traces.trace_models import JobRule
+from ddlsched.workload.traces.traced import Reader, Refusal, Selection, TracedJob, TraceSource
 
 if TYPE_CHECKING:
     import pandas as pd

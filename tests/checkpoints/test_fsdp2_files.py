@@ -93,6 +93,11 @@ def test_divisions_are_found_from_chunks_and_else_from_names() -> None:
     assert list(cuts.values()) == [rows[:1], columns[:1], ()]
 
 
+def test_a_tensor_of_one_row_is_on_the_first_rank() -> None:
+    rows = (Cut(dim=0, axis="data", uneven=True),)
+    assert [len(dense_layout((1, 4), rows, ((rank, 2),)).pieces) for rank in range(2)] == [1, 0]
+
+
 def test_layers_are_known_by_their_names() -> None:
     names = ["model.layers.7.mlp.w1", "transformer.h.0.ln_1.bias", "model.norm.weight", "model.embed_tokens.weight"]
     assert [place_by_name(name) for name in names] == [(7,), (0,), ("last",), ("first",)]

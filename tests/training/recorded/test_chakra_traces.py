@@ -267,6 +267,11 @@ def _starts(dag: IterationDag) -> tuple[int, list[int]]:
     return alone.iteration_ns, sorted(alone.begins_ns[number] for number in collectives)
 
 
+def test_a_ring_of_four_takes_six_steps_of_a_quarter() -> None:
+    task = AllReduceTask(name="r", message_bytes=4000.0)
+    assert Card(gbps=8.0, latency_us=3.0).alone_ns(task, 4) == 6 * (1000 + 3000)
+
+
 @pytest.mark.slow
 def test_a_long_trace_is_read_in_pieces(tmp_path: Path) -> None:
     recorded = read_iteration([large_trace(tmp_path / "large.0.et", 30_000)], num_ranks=8)

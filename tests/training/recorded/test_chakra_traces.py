@@ -298,6 +298,10 @@ BAD: dict[str, tuple[list[bytes], tuple[str, ...]]] = {
     "same id": ([compute(6, 1), compute(6, 1)], ("node 6", "its id occurs twice")),
     "no collective": ([compute(0, 1)], ("holds no collective",)),
     "unknown group": ([compute(0, 1), reduce(1, 8, 0, pg_name="7")], ("field pg_name", "'7' is defined nowhere")),
+    "empty message": (
+        [chakra_node(1, SEND, attributes={"comm_dst": 1, "comm_size": 0})],
+        ("node 1", "field comm_size: is 0", "the bytes of the message"),
+    ),
     "send to itself": (
         [chakra_node(1, SEND, attributes={"comm_dst": 0, "comm_size": 8})],
         ("node 1", "field comm_dst: is 0", "another rank"),

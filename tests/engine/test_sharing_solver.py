@@ -15,6 +15,7 @@ from ddlsched.engine.build import make_covers, make_steps
 from ddlsched.engine.loop.sharing.binding import settle_binding
 from ddlsched.engine.loop.sharing.covers import join_placed, leave_placed, settle_covers
 from ddlsched.engine.loop.sharing.forecast import NEGLIGIBLE
+from ddlsched.engine.loop.sharing.slack import PATIENCE, WHOLE
 from ddlsched.engine.loop.sharing.small_components import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing.solver import fill, leave_filling
 from ddlsched.engine.native.jit import NUMBER, STATE, called_from_python, compiling
@@ -354,6 +355,26 @@ def test_they_are_so_while_rings_come_and_go(topology, bandwidths, num_levels, s
         num_links = 1 + max(max(ring.links) for ring in rings)
         solver = Solver([rng.choice(bandwidths) for _ in range(num_links)], rings)
         assert_full_while_rings_come_and_go(solver, rng, 0.3)
+
+
+def test_a_link_with_something_to_spare_takes_no_part_until_it_is_full():
+    # Two rings share link 0, which binds them, and cross link 1 with two that link 2 binds.
+    solver = Solver([2.0, 5.0, 2.0], [Ring((0, 1)), Ring((0, 1)), Ring((1, 2)), Ring((1, 2)), Ring((1,))])
+    for n in range(4):
+        solver.start(n)
+    assert solver.rates() == dict.fromkeys(range(4), 1.0)
+    assert solver.links.tight[:3].tolist() == [1, 0, 1]
+    assert solver.links.taken[1] == pytest.approx(4 / 5 * WHOLE, abs=4)  # each part is rounded up
+    solver.start(4)
+    assert solver.rates() == dict.fromkeys(range(5), 1.0)
+    assert solver.links.tight[1] == 1
+    solver.stop(4)
+    for _ in range(PATIENCE):
+        solver.stop(0)
+        assert solver.rates() == solver.full()
+        solver.start(0)
+        assert solver.rates() == solver.full()
+    assert solver.links.tight[:3].tolist() == [1, 0, 1]
 
 
 def test_a_link_that_has_come_to_be_covered_takes_no_step_again():

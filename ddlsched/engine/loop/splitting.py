@@ -52,7 +52,7 @@ def put_on_network(s: State, number: int) -> None:
     job.active_transfers = job.waiting_transfers = 0
     for place in range(job.first_transfer, job.first_transfer + job.num_transfers):
         transfer = s.transfers[place]
-        transfer.step, transfer.num_binding, transfer.fresh = -1, 0, 0
+        transfer.step, transfer.num_binding, transfer.fresh, transfer.counted_share = -1, 0, 0, 0.0
         join_placed(s, place)
         count_units(s, transfer)
         if transfer.state == TransferState.ACTIVE:

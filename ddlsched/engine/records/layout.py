@@ -155,6 +155,9 @@ _INTEGERS = {
         # whether it cannot bind the one transfer on it, and whether it cannot bind any, as another link does before:
         # 2 once it has no step left
         "asleep covered "
+        # whether it takes part in the filling, and in how many it did without a step; what transfers take of one that
+        # does not
+        "tight unused taken "
         # the link that is simulated for it, and for how long that had been busy when it began to be; whether transfers
         # stand for others on it
         "leader leader_busy_ns folded"
@@ -184,7 +187,7 @@ _FLOATS = {
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
     "foresight": "busy_ns",
-    "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight new_rate alone_rate",
+    "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight new_rate alone_rate counted_share",
     "link": (
         "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share "
         # what the last step took that took of it, at what share; and that if it has the same, but for rounding, or -1
@@ -210,7 +213,7 @@ _FIRST = {
         "bytes_left latency_left_ns rate ns_per_byte others stamp fresh waits_on "
         "num_open num_binding new_rate alone_rate weight latency_ns sharing times_sent"
     ),
-    "link": "head waiting_head count touched busy_since_ns busy_ns asleep covered",
+    "link": "head waiting_head count touched busy_since_ns busy_ns asleep covered tight taken relative_bandwidth",
     "entry": "link transfer next previous open binding units share",
 }
 """What every event reads lies together, so that it takes few lines of the processor's cache, which have 64 bytes."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.loop.sharing.slack import be_held, is_full, taken_of, tighten
 from ddlsched.engine.loop.sharing.touched_links import touch_link
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.layout import Records, State
@@ -107,6 +108,7 @@ def bind(s: State, transfer: Records) -> None:
         transfer.own_link = s.entries[least].link
         s.links[transfer.own_link].asleep = 0
         append_binding(s, transfer, least)
+    be_held(s, transfer)
 
 
 @njit
@@ -140,7 +142,13 @@ def replace_own_link(s: State, transfer: Records) -> None:
 def take_in(s: State, transfer: Records, e: int) -> None:
     """Let a transfer that may have its rate already be bound by the entry at a link that was asleep."""
     append_binding(s, transfer, e)
-    if transfer.step >= 0:
+    link = s.links[s.entries[e].link]
+    if link.tight == 0:
+        link.taken += taken_of(s, link, s.entries[e].units, transfer.counted_share)
+        if is_full(link):
+            tighten(s, s.entries[e].link)
+            touch_link(s, s.entries[e].link)
+    elif transfer.step >= 0:
         s.links[s.entries[e].link].first_filled = e
         s.entries[e].previous_filled = s.entries[e].next_filled = -1
 

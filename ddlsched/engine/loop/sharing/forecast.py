@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.loop.sharing.due_heap import drop_due, put_due
+from ddlsched.engine.loop.sharing.slack import look_for_slack, precedes
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.layout import Records, State
 
@@ -60,14 +61,17 @@ def join(s: State, number: int) -> None:
         link.cursor = link.last_step = link.fill_level = link.due_place = -1
         link.num_unfilled = 0
         link.free = 1.0 / s.run[0].per_byte_s * link.relative_bandwidth
+        look_for_slack(s, number)
 
 
 @njit
 def wake(s: State, number: int) -> None:
     """Let a link take part in this filling, and note that its forecast is stale."""
-    join(s, number)
     now, link = s.filling[0], s.links[number]
-    if link.stale == 0 and link.asleep == 0 and link.covered == 0:
+    if link.tight == 0:
+        return
+    join(s, number)
+    if link.stale == 0 and link.tight == 1 and link.asleep == 0 and link.covered == 0:
         link.stale = 1
         s.stale_links[now.num_stale] = number
         now.num_stale += 1
@@ -211,15 +215,6 @@ def set_due_pending(link: Records, step: Records) -> None:
 def leads_before(share: float, number: int, step: Records) -> bool:
     """Whether a batch that a link would begin comes before that of a step."""
     return share < step.lead_share or (share == step.lead_share and number < step.lead)
-
-
-@njit
-def precedes(step: Records, other: Records) -> bool:
-    if step.lead_share != other.lead_share:
-        return step.lead_share < other.lead_share
-    if step.lead != other.lead:
-        return step.lead < other.lead
-    return step.index <= other.index
 
 
 @njit

@@ -38,6 +38,7 @@ from ddlsched.engine.loop.sharing.forecast import (
     subtract,
     wake,
 )
+from ddlsched.engine.loop.sharing.slack import count_in_sums, is_full, leave_sums, tighten
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.layout import Records, State
 
@@ -45,24 +46,54 @@ from ddlsched.engine.records.layout import Records, State
 @njit
 def fill(s: State) -> int:
     """Add to ``items`` the transfers that are filled anew, with their ``new_rate``; return how many there are."""
-    now = s.filling[0]
-    now.stamp += 1
-    now.level = now.lead = now.index = -1
-    now.num_due = now.num_stale = 0
+    s.run[0].seen += 1
+    begin_filling(s)
     for place in range(s.run[0].num_touched_links):
         number = s.touched_links[place]
         link = s.links[number]
+        if link.tight == 0:
+            continue
         if link.head < 0 or link.asleep > 0 or link.covered > 0:
             if link.asleep < 2 and link.covered < 2:
                 withdraw_all(s, number)
             link.asleep, link.covered = min(2 * link.asleep, 2), min(2 * link.covered, 2)
         else:
             wake(s, number)
-    forecast_stale(s)
-    while now.num_due > 0:
-        go_on(s, s.due_links[0])
+    now, first = s.filling[0], s.filling[0].num_rated
+    while now.num_stale > 0:
         forecast_stale(s)
+        while now.num_due > 0:
+            go_on(s, s.due_links[0])
+            forecast_stale(s)
+        begin_filling(s)
+        tighten_full(s, first)
     return now.num_rated
+
+
+@njit
+def begin_filling(s: State) -> None:
+    now = s.filling[0]
+    now.stamp += 1
+    now.level = now.lead = now.index = -1
+    now.num_due = now.num_stale = 0
+
+
+@njit
+def tighten_full(s: State, first: int) -> None:
+    """Count the transfers that were filled, from one on, at their slack links; then wake those links that are full."""
+    some_are_full = False
+    for place in range(first, s.filling[0].num_rated):
+        transfer = s.transfers[s.items[place]]
+        share = s.steps[transfer.step].share
+        if share != transfer.counted_share and count_in_sums(s, transfer, share):
+            some_are_full = True
+    for place in range(first, s.filling[0].num_rated if some_are_full else first):
+        transfer = s.transfers[s.items[place]]
+        for own in range(transfer.first_entry, transfer.first_entry + transfer.num_binding):
+            number = s.entries[s.entries[own].binding].link
+            if is_full(s.links[number]):
+                tighten(s, number)
+                wake(s, number)
 
 
 @njit
@@ -93,7 +124,7 @@ def take_step(s: State, number: int) -> None:
     """Fill the transfers of this level that cross a link and are not filled yet."""
     now, link = s.filling[0], s.links[number]
     own = now.level * len(s.links) + number
-    step = s.steps[own]
+    step, link.unused = s.steps[own], 0
     if step.chosen == 1:
         if is_unchanged(s, link):
             now.open = 0
@@ -141,13 +172,18 @@ def give_rate(s: State, number: int, step: int) -> None:
         unfill(s, number)
     transfer.step = step
     transfer.new_rate = transfer.weight * s.steps[step].share
-    s.items[now.num_rated] = number
-    now.num_rated += 1
+    if transfer.seen != s.run[0].seen:  # by an earlier pass of this filling
+        transfer.seen = s.run[0].seen
+        s.items[now.num_rated] = number
+        now.num_rated += 1
     for place in range(transfer.first_entry, transfer.first_entry + transfer.num_binding):
         e = s.entries[place].binding
         number = s.entries[e].link
         link = s.links[number]
-        join(s, number)
+        if link.tight == 1:
+            join(s, number)
+        if link.tight == 0:
+            continue
         catch_up(s, link)
         if link.fill_level != transfer.level:
             enter_level(s, link, transfer.level)
@@ -185,6 +221,7 @@ def leave_filling(s: State, transfer: Records) -> None:
     """Take a transfer out of the filling; its links count as touched."""
     if transfer.num_binding > 0:
         leave_filled(s, transfer)
+        leave_sums(s, transfer)
         transfer.num_binding = 0
 
 
@@ -196,6 +233,8 @@ def leave_filled(s: State, transfer: Records) -> None:
     transfer.step = -1
     for place in range(transfer.first_entry, transfer.first_entry + transfer.num_binding):
         entry = s.entries[s.entries[place].binding]
+        if s.links[entry.link].tight == 0:
+            continue
         if entry.previous_filled >= 0:
             s.entries[entry.previous_filled].next_filled = entry.next_filled
         else:

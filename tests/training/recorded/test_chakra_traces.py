@@ -371,6 +371,13 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_of_several_files_each_tells_its_rank(tmp_path: Path) -> None:
+    paths = ranks(tmp_path, SERIAL, SERIAL)
+    paths[1] = paths[1].rename(tmp_path / "job.et")
+    with pytest.raises(InputError, match=r"job\.et: does not tell its rank; expected a name such as job\.0\.et"):
+        read_iteration(paths)
+
+
 def test_how_many_ranks_there_are_must_be_known(tmp_path: Path) -> None:
     refused(tmp_path, ("does not tell how many ranks",), lambda: read(tmp_path, SERIAL))
 

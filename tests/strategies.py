@@ -38,9 +38,8 @@ from policies_of_users import (
 )
 
 from algorithms.contention.crux import Crux
-from algorithms.path.ecmp import Ecmp, Sglb
+from algorithms.path.ecmp import Ecmp, Sglb, TopologyRoute
 from algorithms.path.least_congested import LeastCongested
-from algorithms.path.topology_route import TopologyRoute
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage

@@ -1,23 +1,43 @@
-"""Discretised two-dimensional least attained service (Tiresias), for jobs that keep their GPUs and ones that stop."""
+"""Least attained service (LAS), and in few queues (Tiresias), for jobs that keep their GPUs and ones that stop."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.policies.views import JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 
-__all__ = ["StoppingTiresias", "Tiresias"]
+__all__ = ["LeastAttainedService", "StoppingTiresias", "Tiresias"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastAttainedService:
+    """The job that has had the least compute time x GPUs; needs no knowledge of durations.
+
+    The continuous form: Tiresias' two-dimensional LAS without its discretised queues, and without stopping a
+    placed job.
+
+    References
+    ----------
+    Gu et al., "Tiresias: a GPU cluster manager for distributed deep learning", NSDI 2019, section 3.2.
+    """
+
+    key_is_linear: ClassVar[bool] = True
+
+    def key(self, job: JobView, now_s: float) -> int:
+        """Return the attained service, nanoseconds."""
+        return job.attained_service_ns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tiresias:
     """Jobs in few queues by attained compute time x GPUs, first come first served within each.
 
-    Needs no durations; unlike :class:`~algorithms.ordering.las.LeastAttainedService` it does not switch between
+    Needs no durations; unlike :class:`LeastAttainedService` it does not switch between
     jobs that have had about the same. It orders the queue, GPUs and transfers; a placed job keeps its GPUs,
     which Tiresias would take away.
 

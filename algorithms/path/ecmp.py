@@ -1,4 +1,4 @@
-"""Paths by a hash of the flow: any of them (ECMP), or one of the few least loaded, anew for every transfer (SGLB)."""
+"""The topology's route, or paths by a hash: any (ECMP), or one of the few least loaded, anew each transfer (SGLB)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import FlowView, LinkLoads
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Ecmp", "Sglb"]
+__all__ = ["Ecmp", "Sglb", "TopologyRoute"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyRoute:
+    """Every flow takes the route that the topology has for its two servers: what a run without a path policy does."""
+
+    def path(self, flow: FlowView, network: LinkLoads) -> int:
+        """Return the topology's route."""
+        return flow.route
 
 
 @dataclass(frozen=True, kw_only=True)

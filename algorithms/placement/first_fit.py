@@ -1,12 +1,14 @@
-"""First-fit placement (FF)."""
+"""First-fit placement (FF), and list scheduling (LS): the first GPUs, or the least loaded ones anywhere."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddlsched.policies.cluster_view import GpuKey, TakesGpusInOrder
+from ddlsched.policies.views import ClusterView, GpuId, JobView
 
-__all__ = ["FirstFit"]
+__all__ = ["FirstFit", "ListScheduling"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,3 +18,13 @@ class FirstFit(TakesGpusInOrder):
     def gpu_order(self, num_gpus: int) -> tuple[GpuKey, ...]:
         """Return nothing: GPUs go by their number."""
         return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListScheduling:
+    """The least-loaded eligible GPUs; ties go to the lower number. Blind to servers, so jobs spread."""
+
+    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
+        """Return the least-loaded eligible GPUs."""
+        gpus = cluster.eligible(job)
+        return cluster.least_loaded(gpus, job.num_gpus) if len(gpus) >= job.num_gpus else None

@@ -109,7 +109,7 @@ _STUDY: Final = {
     "explain": "explain_command:explain",
     "what-if": "what_if_command:what_if",
     "import-cluster": "import_cluster_command:import_cluster",
-    "report": "report_command:report",
+    "report": "compare_command:report",
     "tune": "tune_command:tune",
     "validate": "validate_command:validate",
     "list": "list_command:list_plugins",

@@ -1,4 +1,4 @@
-"""``ddlsched compare``: policies on the same workloads, clusters and seeds, from what is asked to tables."""
+"""``ddlsched compare``: policies on the same workloads, clusters and seeds; ``ddlsched report``: its tables, a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
-from ddlsched.cli.reporting import emit, notice, one_line, without_nan
+from ddlsched.cli.reporting import emit, notice, one_line, status, without_nan
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddlsched.comparisons.comparison import Comparison
     from ddlsched.comparisons.settings import Location, Where
 
-__all__ = ["compare"]
+__all__ = ["compare", "report"]
 
 
 _POLICIES = "Policies"
@@ -254,3 +254,22 @@ def comparison_text(comparison: Comparison) -> str:
         for (workload, cluster), rows in table[table["metric"].isin(shown)].groupby(SETTING, sort=False)
     ]
     return "\n".join(f"{part}\n" for part in [*(parts or ["No run finished."]), *comparison.notes()])
+
+
+def report(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder that 'ddlsched compare' wrote.", readable=False)
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file to write.", metavar="FILE.html", show_default="DIR/report.html")
+    ] = None,
+) -> None:
+    """Write a comparison as one HTML file with tables and interactive charts that opens without a network.
+
+    Also draws its charts for papers, PNG and SVG, into DIR/charts.
+    """
+    with status(f"reporting on {folder}"):
+        from ddlsched.comparisons.report.html_report import report as write
+
+        path = write(folder, out)
+    notice(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")

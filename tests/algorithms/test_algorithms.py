@@ -13,13 +13,11 @@ from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.communication.preemptive import PreemptiveShortestFirst
 from algorithms.ordering.fifo import FirstInFirstOut
 from algorithms.ordering.history import QuasiShortestServiceFirst
-from algorithms.ordering.las import LeastAttainedService
 from algorithms.ordering.srsf import ShortestRemainingServiceFirst
 from algorithms.ordering.srtf import ShortestRemainingTimeFirst
 from algorithms.ordering.themis import FinishTimeFairness
-from algorithms.ordering.tiresias import Tiresias
-from algorithms.placement.first_fit import FirstFit
-from algorithms.placement.list_scheduling import ListScheduling
+from algorithms.ordering.tiresias import LeastAttainedService, Tiresias
+from algorithms.placement.first_fit import FirstFit, ListScheduling
 from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.random_fit import RandomFit
 from ddlsched.cluster.cluster import Cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ddlsched
-from algorithms.ranks.nested import LeastBytes, Nested, tp_dp_pp, tp_pp_dp
+from algorithms.placement.ranked import LeastBytes, Nested, tp_dp_pp, tp_pp_dp
 from ddlsched import Cluster, Workload
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import names, resolve

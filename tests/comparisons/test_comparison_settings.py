@@ -244,7 +244,8 @@ def test_what_is_not_random_is_one_run(tmp_path):
 def test_item_22_a_label_leaves_out_what_all_share_and_the_file() -> None:
     orders = ["fifo", "mine.py:Mine", "las"]
     Path("mine.py").write_text(
-        "from algorithms.ordering.las import LeastAttainedService\n\n\nclass Mine(LeastAttainedService):\n    pass\n"
+        "from algorithms.ordering.tiresias import LeastAttainedService\n\n\n"
+        "class Mine(LeastAttainedService):\n    pass\n"
     )
     assert list(plan(policies=[{"order": orders}], baseline="Mine").policies) == ["fifo", "Mine", "las"]
     whole = plan(policies=[{"order": orders}], baseline="lwf:kappa=1 + mine.py:Mine + adadual")

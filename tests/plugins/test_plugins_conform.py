@@ -34,29 +34,27 @@ from algorithms.communication.preemptive import PreemptiveShortestFirst
 from algorithms.contention.crux import Crux
 from algorithms.ordering.fifo import FirstInFirstOut
 from algorithms.ordering.history import QuasiShortestServiceFirst, ShortByHistory
-from algorithms.ordering.las import LeastAttainedService
+from algorithms.ordering.make_room import MakeRoom
 from algorithms.ordering.monkeytree import MonkeyTreeOrder
 from algorithms.ordering.narrow_first import NarrowFirst
 from algorithms.ordering.srsf import ShortestRemainingServiceFirst
 from algorithms.ordering.srtf import ShortestRemainingTimeFirst, StoppingShortestRemainingTimeFirst
 from algorithms.ordering.themis import FinishTimeFairness
-from algorithms.ordering.tiresias import StoppingTiresias, Tiresias
+from algorithms.ordering.tiresias import LeastAttainedService, StoppingTiresias, Tiresias
 from algorithms.path.crux import CruxPaths
-from algorithms.path.ecmp import Ecmp, Sglb
+from algorithms.path.ecmp import Ecmp, Sglb, TopologyRoute
 from algorithms.path.least_congested import LeastCongested
 from algorithms.path.perfect import PerfectRouting
-from algorithms.path.topology_route import TopologyRoute
 from algorithms.placement.arnold import Arnold
 from algorithms.placement.backfilling import EasyBackfill, InOrder
 from algorithms.placement.blocks import AlignedBlocks
 from algorithms.placement.cassini import CassiniPlacement
 from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.delay import DelayScheduling
-from algorithms.placement.first_fit import FirstFit
+from algorithms.placement.first_fit import FirstFit, ListScheduling
 from algorithms.placement.hived import HiveD
 from algorithms.placement.kueue_topology import KueueTopology
 from algorithms.placement.learned_start import LearnedStart
-from algorithms.placement.list_scheduling import ListScheduling
 from algorithms.placement.lucid import Lucid
 from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.monkeytree import MonkeyTreePlacement
@@ -160,6 +158,7 @@ TestSrsf = conformance(OrderingConformance, ShortestRemainingServiceFirst())
 TestSrsfCommunication = conformance(OrderingConformance, ShortestRemainingServiceFirst(communication=True))
 TestNarrowFirst = conformance(OrderingConformance, NarrowFirst())
 TestHistory = conformance(OrderingConformance, ShortByHistory())
+TestMakeRoom = conformance(OrderingConformance, MakeRoom(least_run_s=1.0, long_s=2.0))
 TestQssf = conformance(OrderingConformance, QuasiShortestServiceFirst())
 TestThemis = conformance(OrderingConformance, FinishTimeFairness())
 TestTiresias = conformance(OrderingConformance, Tiresias())

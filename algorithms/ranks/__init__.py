@@ -1,1 +1,0 @@
-"""Orders of a job's ranks on its GPUs, one file each."""

@@ -12,7 +12,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["FinishedJobs", "Kind", "QuasiShortestServiceFirst", "ShortByHistory"]
+__all__ = ["FinishedJobs", "Kind", "QuasiShortestServiceFirst", "ShortByHistory", "took_ns"]
 
 Kind: TypeAlias = tuple[object, ...]
 
@@ -91,7 +91,7 @@ class _History:
     compiled: ClassVar[bool] = False
 
     def __init__(self, patience: float) -> None:
-        self._patience, self._jobs = patience, FinishedJobs(_kinds, _took_ns)
+        self._patience, self._jobs = patience, FinishedJobs(_kinds, took_ns)
 
     def key(self, job: JobView, now_s: float) -> float:
         """Return the time from which the job counts, nanoseconds."""
@@ -114,8 +114,8 @@ def _kinds(job: JobView) -> tuple[Kind, ...]:
     return whole[:0], whole[:1], whole[:2], whole
 
 
-def _took_ns(job: JobView) -> float:
-    """Return the time of a whole job, its all-reduces alone included."""
+def took_ns(job: JobView) -> float:
+    """Return how long a placed job has run, its all-reduces taken alone, nanoseconds."""
     return job.attained_service_ns / job.num_gpus * (1.0 + job.communication_ns / max(job.compute_ns, 1))
 
 

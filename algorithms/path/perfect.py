@@ -116,6 +116,8 @@ class _Colours:
         self._colours: dict[Hashable, int] = {}
         self._jobs: dict[int, tuple[JobView, tuple[int, ...]]] = {}
         self._looked_ns = -1
+        self.version = 0
+        """How often flows that had a colour got others."""
 
     def __repr__(self) -> str:
         return repr(PerfectRouting())
@@ -146,4 +148,6 @@ class _Colours:
     def _paint(self, spines: int) -> None:
         """Colour the flow that has just come, and change others only where they must."""
         kept = [self._colours[name] for name in self._edges if name in self._colours]
+        before = self._colours
         self._colours = dict(zip(self._edges, edge_colours(list(self._edges.values()), kept, spines), strict=True))
+        self.version += any(self._colours[name] != colour for name, colour in before.items())

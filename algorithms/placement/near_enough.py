@@ -14,7 +14,7 @@ from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 
-__all__ = ["NearEnough"]
+__all__ = ["NearEnough", "PlacesNear"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class NearEnough:
     def __post_init__(self) -> None:
         check_fields(self, "near-enough")
 
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Near:
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> PlacesNear:
         """Return the policy of a run.
 
         Raises
@@ -50,7 +50,7 @@ class NearEnough:
             Servers differ in their GPUs.
         """
         WholeRacks().begin(cluster, rng)
-        return _Near(self)
+        return PlacesNear(self)
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,18 @@ class _Tier:
     share: float
 
 
-class _Near:
+class PlacesNear:
+    """The policy of a run."""
+
     def __init__(self, policy: NearEnough) -> None:
         self._policy, self._tiers = policy, list[_Tier]()
         self._whole: WholeRacks | None = None
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs, server by server, or None to wait."""
-        size = len(cluster.gpus_of(0))
+        size, *_ = units = self.units(cluster)
         if self._whole is None:
-            self._tiers = _tiers(cluster.network, size)
-            racks, pods, *_ = [*(tier.gpus // size for tier in self._tiers), 0, 0]
+            racks, pods, *_ = [*(unit // size for unit in units[1:]), 0, 0]
             self._whole = WholeRacks(servers_per_rack=racks, servers_per_pod=pods)
         free = cluster.eligible(job)
         if len(free) < job.num_gpus:
@@ -84,6 +85,13 @@ class _Near:
         whole = free[on_server[free // size] == size]
         looked_at = (self._nearest(job, gpus, size) for gpus in ((whole, free) if job.num_gpus > size else (free,)))
         return next((gpus for gpus in looked_at if gpus and self._is_near(job, gpus, cluster)), None)
+
+    def units(self, cluster: ClusterView) -> list[int]:
+        """Return how many GPUs a server has, a rack and a pod, as far as the topology has several of them."""
+        size = len(cluster.gpus_of(0))
+        if self._whole is None:
+            self._tiers = _tiers(cluster.network, size)
+        return [size, *(tier.gpus for tier in self._tiers)]
 
     def _nearest(self, job: JobView, gpus: np.ndarray, size: int) -> list[GpuId]:
         """Return GPUs of as few pods, racks and servers as can be, none if there are too few."""

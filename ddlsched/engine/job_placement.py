@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -274,7 +275,8 @@ class JobPlacement:
             stay = state.stays[state.jobs.stay.item(number)]
             place = transfer - state.jobs.first_transfer.item(number)
             dag = state.workload[number].dag
-            planned = self.costs.planned_one(dag, place, stay.gpus, self._routes.asked(number))
+            plan = partial(self.costs.planned_one, dag, place, stay.gpus)
+            planned = self._routes.planned_again(number, place, plan)
             self._make_room(len(planned.links), 0)
             shares = planned.shares or (1.0,) * len(planned.links)
             latency_ns = self.costs.latency_s(planned.cable_latency_s) * NS_PER_S

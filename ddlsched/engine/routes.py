@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.costs import PlannedTransfer
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.run_state import RunState
@@ -78,6 +79,8 @@ class Routes:
     def __init__(self, state: RunState, asker: CheckedPolicies) -> None:
         self._state, self._asker = state, asker
         self._candidates: dict[int, None] = {}
+        self._version: object = None
+        self._plans: dict[tuple[int, int], PlannedTransfer] = {}
         self.chosen = asker.path is not None
         """Whether a policy chooses paths."""
         self.chosen_anew = asker.path_chosen_anew is not None
@@ -122,6 +125,22 @@ class Routes:
             return paths[source, target]
 
         return way
+
+    def planned_again(self, number: int, place: int, plan: Callable[[Way], PlannedTransfer]) -> PlannedTransfer:
+        """Return what a job's transfer puts on links that chooses anew: what it did before if all answers are as then.
+
+        That a path policy says by an attribute ``version``: while it is the same, so is the answer about a flow.
+        """
+        if self._version != getattr(self._asker.path, "version", None):
+            self._version = getattr(self._asker.path, "version", None)
+            self._plans.clear()
+        key = self._state.jobs.stay.item(number), place
+        if key in self._plans:
+            return self._plans[key]
+        planned = plan(self.asked(number))
+        if self._version is not None and self._version == getattr(self._asker.path, "version", None):
+            self._plans[key] = planned
+        return planned
 
     def offered(self, number: int, source: Node, target: Node) -> tuple[Sequence[Path], int]:
         """Return the paths that the topology offers a flow, and which of them is its own route."""

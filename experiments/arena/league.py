@@ -80,9 +80,10 @@ def strongest(rival: Rival, jct_s: pd.DataFrame) -> str | None:
 
 
 def who_leads(seeds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a ground, one job a GPU: :data:`OURS` against the best that knows nothing, and what is left to win.
+    """Return a row a ground, one job a GPU: :data:`OURS` against the best without lengths, and what is left to win.
 
-    ``change`` is what ours changes of the average JCT of that one, ``p99_change`` of the 99th percentile over all jobs;
+    Parts of ours, which are near enough too, are no rivals of it. ``change`` is what it changes of the average JCT,
+    ``p99_change`` of the 99th percentile over all jobs;
     ``left`` is what the best that knows lengths changes of ours, and ``bound`` what no schedule passes.
 
     Grounds without both have none.
@@ -100,7 +101,8 @@ def who_leads(seeds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         means = jct[list(told)].mean()
         if OURS not in told or not any("lengths" in knows for knows in told.values()):
             continue
-        blind = str(means[[name for name, knows in told.items() if not knows]].idxmin())
+        others = [name for name, knows in told.items() if "lengths" not in knows and not name.endswith(", near enough")]
+        blind = str(means[others].idxmin())
         lengths = str(means[[name for name, knows in told.items() if "lengths" in knows]].idxmin())
         change, left = paired_change(jct[OURS], jct[blind]), paired_change(jct[lengths], jct[OURS])
         row = {"ground": ground, "seeds": len(jct), "blind": blind, "change": change.mean, "change_low": change.low}

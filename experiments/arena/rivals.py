@@ -11,7 +11,7 @@ from grounds import Ground
 from experiments.baseline import PLAIN, PRICES
 
 BASELINE = "FIFO, first-fit"
-OURS = "FIFO, near enough"
+OURS = "Room, near enough"
 """What is meant to lead wherever lengths are not known."""
 COMMON = PLAIN | {"sample": True}
 
@@ -65,6 +65,7 @@ PLACEMENTS: dict[str, dict[str, str]] = {
 }
 """None knows a length: where GPUs are not shared, those that LWF-1 may choose have nobody on them."""
 _TIERS = {"placement": "whole-racks:servers_per_rack={per_rack},rings_up={spines}", "path": "perfect"}
+_NEAR = {"placement": "near-enough", "path": "least-congested"}
 _TRAFFIC = frozenset({"bytes", "compute", "rings"})
 _LENGTHS, _KINDS, _RINGS = frozenset({"lengths"}), frozenset({"kinds"}), frozenset({"rings"})
 _TIRESIAS = "stopping-tiresias:threshold_gpu_s={threshold_gpu_s},interval_s={interval_s}"
@@ -100,7 +101,15 @@ RIVALS = (
         Rival(name=f"{order}, whole racks, perfect routing", differs={"order": ORDERS[order][0]} | _TIERS, knows=knows)
         for order, knows in (("FIFO", _RINGS), ("History", _RINGS | _KINDS), ("SRTF", _RINGS | _LENGTHS))
     ),
-    Rival(name=OURS, differs={"placement": "near-enough", "path": "least-congested"}, knows=_TRAFFIC),
+    *(
+        Rival(name=f"{part}, near enough", differs=_NEAR | {"order": order}, knows=_TRAFFIC | knows)
+        for part, order, knows in (
+            ("Room", "make-room", _KINDS),
+            ("Moves", "make-room:long_s=1e9", _KINDS),
+            ("History", "history", _KINDS),
+            ("FIFO", "fifo", frozenset()),
+        )
+    ),
     Rival(name="EASY, first-fit", differs={"placement": "easy-backfill:error_sigma=0"}, knows=_LENGTHS),
     Rival(name="SRSF, LWF-1", differs={"order": "srsf", "placement": "lwf"}, knows=_LENGTHS),
     Rival(

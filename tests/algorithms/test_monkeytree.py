@@ -7,15 +7,18 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 import ddlsched
 from algorithms.ordering.monkeytree import MonkeyTreeOrder
-from algorithms.path.perfect import PerfectRouting, edge_colours
+from algorithms.path.perfect import PerfectRouting, _Colours, edge_colours
 from algorithms.placement.monkeytree import MonkeyTreePlacement, Segment, fragmentation, planned, rings_of
 from algorithms.solving import Solver
+from ddlsched.engine.routes import Routes
 from ddlsched.errors import InputError
 from ddlsched.testing import cluster_view, flow_view, job_queue, job_view, link_loads
 from ddlsched.workload.generators.monkeytree_mix import MODELS, MixedModel, monkeytree_mix
@@ -276,6 +279,35 @@ def test_the_mix_has_the_load_and_the_jobs_that_it_says() -> None:
     assert shares["llama2-70b-tp"] / 4000 == pytest.approx(100 / 350, abs=0.03)
     assert {job.num_gpus for job in workload} == set(range(16, 65, 8))
     assert {job.iterations for job in workload} <= set(range(100, 1001))
+
+
+@pytest.mark.parametrize("seed", range(examples(8, 2)))
+def test_flows_that_keep_their_colours_are_not_asked_about_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does that change a run: jobs anywhere, more rings than spines."""
+    asked, path = [0], _Colours.path
+
+    def counted(self: _Colours, *about: Any) -> int:
+        asked[0] += 1
+        return path(self, *about)
+
+    def run() -> tuple[pd.DataFrame, int]:
+        asked[0] = 0
+        cluster = ddlsched.Cluster(
+            num_servers=64,
+            gpus_per_server=1,
+            topology="monkeytree:racks=4,servers_per_rack=16,spines=4",
+            exclusive=True,
+        )
+        jobs = monkeytree_mix(seed=seed, jobs=10, gpus=64, scale=0.02, most_gpus=32)
+        result = ddlsched.simulate(jobs, cluster, placement="random", contention="max-min", path="perfect", seed=seed)
+        return result.jobs, asked[0]
+
+    monkeypatch.setattr(_Colours, "path", counted)
+    kept, few = run()
+    monkeypatch.setattr(Routes, "planned_again", lambda self, number, place, plan: plan(self.asked(number)))
+    always, many = run()
+    pd.testing.assert_frame_equal(kept, always)
+    assert few < many
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)

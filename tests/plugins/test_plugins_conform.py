@@ -34,6 +34,7 @@ from algorithms.communication.preemptive import PreemptiveShortestFirst
 from algorithms.contention.crux import Crux
 from algorithms.ordering.fifo import FirstInFirstOut
 from algorithms.ordering.history import QuasiShortestServiceFirst, ShortByHistory
+from algorithms.ordering.make_room import MakeRoom
 from algorithms.ordering.monkeytree import MonkeyTreeOrder
 from algorithms.ordering.narrow_first import NarrowFirst
 from algorithms.ordering.srsf import ShortestRemainingServiceFirst
@@ -157,6 +158,7 @@ TestSrsf = conformance(OrderingConformance, ShortestRemainingServiceFirst())
 TestSrsfCommunication = conformance(OrderingConformance, ShortestRemainingServiceFirst(communication=True))
 TestNarrowFirst = conformance(OrderingConformance, NarrowFirst())
 TestHistory = conformance(OrderingConformance, ShortByHistory())
+TestMakeRoom = conformance(OrderingConformance, MakeRoom(least_run_s=1.0, long_s=2.0))
 TestQssf = conformance(OrderingConformance, QuasiShortestServiceFirst())
 TestThemis = conformance(OrderingConformance, FinishTimeFairness())
 TestTiresias = conformance(OrderingConformance, Tiresias())

@@ -15,7 +15,7 @@ import argparse
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
@@ -149,15 +149,20 @@ class _Followed:
         self.counts: Counter[tuple[str, bool]] = Counter()
         self.differ: list[str] = []
 
-    def _cluster(self, now_s: float) -> ClusterView:
-        residents = {node: [self._jobs[job]] for job, nodes in self._nodes.items() for node in nodes}
+    def _cluster(self, now_s: float, leaving: Collection[int] = ()) -> ClusterView:
+        there = {job: nodes for job, nodes in self._nodes.items() if job not in leaving}
+        residents = {node: [self._jobs[job]] for job, nodes in there.items() for node in nodes}
         racks = LeafSpine(servers_per_leaf=_BLOCK)
         named = {"num_servers": _NODES, "gpus_per_server": 1, "topology": racks, "exclusive": True}
         return cluster_view(**named, residents=residents, now_s=now_s)  # type: ignore[arg-type]
 
     def _view(self, now_s: float) -> TenantsView:
         jobs = self._pending, self._running, self._by_queue
-        return TenantsView(self._tenants, self._quotas, *jobs, ns_from_s(now_s), 0)
+
+        def place(job: JobView, leaving: Sequence[JobView]) -> Any:
+            return self._placement.place(job, self._cluster(now_s, {each.number for each in leaving}))
+
+        return TenantsView(self._tenants, self._quotas, *jobs, ns_from_s(now_s), 0, None, (), place)
 
     def follow(self, event: _Event, now_s: float) -> None:
         """Ask ours what the event decides, and let it happen."""
@@ -202,6 +207,7 @@ class _Followed:
         holding = HeldQuota.of(job, "any", ns_from_s(now_s))
         self._running[event.job] = self._by_queue[holding.queue][event.job] = holding
         self._nodes[event.job] = theirs
+        job._placed(tuple(theirs), tuple(theirs))
 
     def _preempted(self, event: _Event, now_s: float) -> None:
         self._gone.setdefault(int(event.told), set()).add(event.job)
@@ -211,7 +217,9 @@ class _Followed:
         for number, gone in self._gone.items():
             job = self._jobs[number]
             need = Need(job, self._quotas[str(job.queue)], "any")
-            ours = {each.job.number for each in self._policy._victims(need, self._view(now_s), self._cluster(now_s))}
+            view, cluster = self._view(now_s), self._cluster(now_s)
+            self._count("needed", view.place(job) is None, f"{job.num_gpus}: ours sees nodes that are free")
+            ours = {each.job.number for each in self._policy._victims(need, view, cluster)}
             self._count("victims", ours == gone, f"{job.num_gpus}: {ours}, Slurm {gone}")
         for job in {job for gone in self._gone.values() for job in gone}:
             self._end(job)
@@ -222,6 +230,7 @@ class _Followed:
     def _left(self, event: _Event, now_s: float) -> None:
         own = self._nodes.get(event.job, set())
         own.difference_update({int(name[1:]) - 1 for name in expand_hosts(event.told)} or set(own))
+        self._jobs[event.job]._placed(tuple(own), tuple(own))
         self._end(event.job)
 
     def _end(self, job: int) -> None:
@@ -243,7 +252,8 @@ def _compare(events: pd.DataFrame, placement: str) -> None:
         ("pairs", "pairs of waiting jobs in order"),
         ("pairs by its usage", "the same, with accounts' usage as Slurm counts it"),
         ("start", "starts on the same nodes"),
-        ("victims", "the same victims"),
+        ("needed", "somebody gives way, too"),
+        ("victims", "the same victims, where somebody does"),
     ):
         same, differ = followed.counts[what, True], followed.counts[what, False]
         print(f"{name}: {same} of {same + differ} ({100 * same / max(same + differ, 1):.1f} %)")

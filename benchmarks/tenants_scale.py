@@ -15,6 +15,7 @@ import numpy as np
 from benchmark_tables import peak_mb
 
 import ddlsched
+from ddlsched.results.tenants import gpus_over_time
 
 _SIZES = np.array([1, 2, 4, 8, 16, 32, 64])
 _ODDS = np.array([0.3, 0.1, 0.15, 0.25, 0.1, 0.06, 0.04])
@@ -89,11 +90,14 @@ def main() -> None:
     begin_s = time.process_time()
     result = ddlsched.simulate(workload, cluster, queues=tenants, **policies)
     cpu_s = time.process_time() - begin_s
-    summary = result.summary()
+    used, last_s = gpus_over_time(result).sum(axis=1), float(result.jobs["arrival_s"].max())
+    spans_s = np.diff(np.append(np.minimum(used.index, last_s), last_s))
+    restarts = result.jobs["restarts"]
     print(
         f"{options.admission}, {options.placement}: {len(workload)} jobs, {options.nodes} servers, "
-        f"{cpu_s:.1f} s of CPU, {peak_mb():.0f} MB, {result.jobs['restarts'].sum():.0f} preemptions, "
-        f"GPUs in use {summary['gpu_utilisation']:.2f}"
+        f"{cpu_s:.1f} s of CPU, {peak_mb():.0f} MB, {restarts.sum():.0f} preemptions of "
+        f"{(restarts > 0).sum()} jobs, at most {restarts.max():.0f} of one, until the last job came "
+        f"{used @ spans_s / last_s / cluster.num_gpus:.2f} of the GPUs in use"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import Field, field, fields
+from dataclasses import MISSING, Field, field, fields
 from math import inf, nextafter
 from numbers import Real
 from typing import Any, NamedTuple, TypeVar
@@ -13,6 +13,7 @@ from ddlsched.units import MAX_NS, NS_PER_S, is_whole
 
 __all__ = [
     "LAST_S",
+    "REQUIRED",
     "Range",
     "check_arguments",
     "check_fields",
@@ -25,6 +26,8 @@ __all__ = [
 T = TypeVar("T")
 LAST_S = nextafter(MAX_NS / NS_PER_S, 0.0)
 """The latest time that the clock can hold, seconds."""
+REQUIRED: Any = MISSING
+"""The default of a ranged field that has none."""
 _UNITS = {"_s": "seconds", "_ns": "nanoseconds", "_mb": "MB", "_gbps": "Gbit/s"}
 
 

@@ -57,7 +57,8 @@ class ClassicSearch:
             return [], -1
         height = _height(place, need.gpus, arrays.parents, used, amounts, arrays.heights)
         if (room := tenants.room) is not None and not room.suffices(job):
-            found = _search(*tree, arrays.used(kind).copy(), (*room.of(job), room.gpus, room.spans))
+            used, level = arrays.used(kind).copy(), (*room.of(job), room.gpus, room.spans)
+            found = _search(*tree, used, level) if _may_have_room(*tree, used, level) else _NOBODY
         holdings = tenants.holdings
         return [Victim(holdings[number].job, _REASONS[reason]) for number, reason in found.tolist()], height
 
@@ -166,6 +167,21 @@ def _search(running, parents, amounts, place, asked, rules, used, level):  # typ
                 used[:] = left
                 return found
     return np.zeros((0, 2), np.int64)
+
+
+@numba.njit(cache=True)
+def _may_have_room(running, parents, amounts, place, asked, rules, used, level):  # type: ignore[no-untyped-def]
+    """Return whether a unit has room once all are gone that any attempt takes: of queues what they have borrowed."""
+    (rows, counts), room = running, level[1].copy()
+    for leaf in range(len(parents) - 1):
+        rule, at, borrowed = rules[0] if leaf == place else rules[1], 0, used[leaf] - amounts[0, leaf]
+        while leaf == place or borrowed > 0:
+            at = _next(rows[leaf], at, counts[leaf], rule, True, rules, asked)
+            if at == counts[leaf]:
+                break
+            _moved(rows[leaf, at, 2], 1, room, asked[0], level)
+            borrowed, at = borrowed - rows[leaf, at, 3], at + 1
+    return (room >= asked[0]).any()
 
 
 @numba.njit(cache=True)

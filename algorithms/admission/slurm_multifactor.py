@@ -24,6 +24,8 @@ __all__ = ["SlurmMultifactor"]
 _LIMIT = "limit: the account's group may use no more"
 _BEHIND = "backfilling: jobs of higher priority go first"
 _QOS = "its QOS may be preempted"
+_MOST_TRIES = 3
+"""How often Slurm orders candidates for preemption (preempt_reorder_count of 1, and what it does beside)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,8 @@ class SlurmMultifactor:
     References
     ----------
     Slurm, priority_multifactor and preempt; the fair-share factor is 2^(-usage / shares), both as parts of those of all
-    accounts (PriorityFlags=NO_FAIR_TREE). benchmarks/slurm_decisions.py compares with a real Slurm.
+    accounts (PriorityFlags=NO_FAIR_TREE). Victims are those of select/cons_tres. benchmarks/slurm_decisions.py compares
+    with a real Slurm.
     """
 
     age_weight: float = ranged(1000.0, 0.0)
@@ -107,7 +110,8 @@ class _SlurmRun:
             if not need.fits():
                 yield NotAdmitted(job, _LIMIT)
                 continue
-            yield Admission(job, ANY_KIND, tuple(self._victims(need, tenants, cluster)))
+            victims = self._victims(need, tenants, cluster) if tenants.place(job) is None else []
+            yield Admission(job, ANY_KIND, tuple(victims))
             if tenants.holding(job.number) is None:
                 return
 
@@ -147,19 +151,27 @@ class _SlurmRun:
         }
 
     def _victims(self, need: Need, tenants: TenantsView, cluster: ClusterView) -> list[Victim]:
-        """Return running jobs of lower QOS, the lowest and smallest first, without which enough GPUs are free."""
-        lacking = need.gpus - len(cluster.eligible(need.job))
-        rules = need.node.queue.preemption
-        victims: list[Victim] = []
+        """Return the running jobs of lower QOS that are on the servers where the job would go without some of them.
+
+        These leave one after the other, the lowest and smallest first, until the placement has a place. That is done up
+        to three times: then who made room goes first, and of those before it who are on more of the servers.
+        """
+        rules, job = need.node.queue.preemption, need.job
         others = [leaf.name for leaf in tenants.quotas.leaves if leaf is not need.node]
         running = [*need.candidates(tenants, need.node.name, rules.within_queue)]
         running += [each for name in others for each in need.candidates(tenants, name, rules.reclaim)]
-        for holding in sorted(running, key=_lowest_first):
-            if lacking <= 0:
+        order = [holding.job for holding in sorted(running, key=_lowest_first)]
+        for tries in range(1, _MOST_TRIES + 1):
+            places = (tenants.place(job, order[:count]) for count in range(1, len(order) + 1))
+            if (found := next(((n, gpus) for n, gpus in enumerate(places, 1) if gpus is not None), None)) is None:
                 break
-            victims.append(Victim(holding.job, _QOS))
-            lacking -= holding.num_gpus
-        return victims if lacking <= 0 else []
+            gone, servers = order[: found[0]], {cluster.server_of(gpu) for gpu in found[1]}
+            meets = {each.number: len(servers.intersection(each.servers)) for each in gone}
+            if tries == _MOST_TRIES or len(order) <= tries:
+                return [Victim(each, _QOS) for each in gone if meets[each.number]]
+            meets[gone[-1].number] = len(servers) + 1
+            order.sort(key=lambda each: -meets.get(each.number, 0))
+        return []
 
     def _backfilled(
         self, waiting: list[JobView], tenants: TenantsView, cluster: ClusterView

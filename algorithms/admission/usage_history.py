@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
@@ -24,14 +25,23 @@ class UsageHistory:
         self._now_ns = 0
 
     def update(self, tenants: TenantsView, running: Iterable[HeldQuota] | None = None) -> None:
-        """Count what was used since it was last called, by those who run now, or by others if told."""
-        kept = 0.5 ** ((tenants.now_ns - self._now_ns) / NS_PER_S / self._half_life_s)
+        """Count what was used since it was last called, by who ran then and who runs now; or by others if told."""
+        now_ns = tenants.now_ns
+        kept = self._kept(now_ns - self._now_ns)
         for key in self._used:
             self._used[key] *= kept
-        for holding in tenants.holdings.values() if running is None else running:
-            since_s = (tenants.now_ns - max(self._now_ns, holding.since_ns)) / NS_PER_S
-            self._used[holding.queue, holding.job.user] += (1 - 0.5 ** (since_s / self._half_life_s)) * holding.num_gpus
-        self._now_ns = tenants.now_ns
+        left = tenants.left if running is None else ()
+        staying = ((holding, now_ns) for holding in (tenants.holdings.values() if running is None else running))
+        for holding, until_ns in chain(staying, left):
+            since_ns = max(self._now_ns, holding.since_ns)
+            if until_ns > since_ns:
+                part = self._kept(now_ns - until_ns) - self._kept(now_ns - since_ns)
+                self._used[holding.queue, holding.job.user] += part * holding.num_gpus
+        self._now_ns = now_ns
+
+    def _kept(self, ago_ns: int) -> float:
+        """Return how much counts now of what was so long ago."""
+        return float(0.5 ** (ago_ns / NS_PER_S / self._half_life_s))
 
     def admitted(self, queue: str, job: JobView) -> None:
         """Count a job that starts at once, so that a user does not start many before they count."""

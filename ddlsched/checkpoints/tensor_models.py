@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 from ddlsched.checkpoints.tensors import Cut, CutPart, Place, Tensor
 from ddlsched.errors import InputError
-from ddlsched.units import is_whole
+from ddlsched.ranges import REQUIRED, check_fields, ranged
 
 __all__ = ["Optimiser", "Sharding", "StoredTransformer", "job_tensors"]
 
@@ -46,10 +46,10 @@ class StoredTransformer:
         The vocabulary is padded to a multiple of this x tp; 0: not.
     """
 
-    num_layers: int
-    hidden: int
-    heads: int
-    vocabulary: int
+    num_layers: int = ranged(REQUIRED, 1, 9999)  # Names of tensors are read with four digits of the layer.
+    hidden: int = ranged(REQUIRED, 1)
+    heads: int = ranged(REQUIRED, 1)
+    vocabulary: int = ranged(REQUIRED, 1)
     positions: int = 0
     key_value_heads: int = 0
     feed_forward: int = 0
@@ -62,11 +62,7 @@ class StoredTransformer:
     pad_vocabulary: int = 128
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "hidden", "heads", "vocabulary"):
-            if not is_whole(getattr(self, name), 1):
-                raise InputError(f"{name} is {getattr(self, name)!r}; expected a whole number from 1")
-        if self.num_layers > 9999:  # Names of tensors are read with four digits of the layer.
-            raise InputError(f"num_layers is {self.num_layers}; expected at most 9,999")
+        check_fields(self, "transformer")
         if self.hidden % self.heads:
             raise InputError(
                 f"hidden {self.hidden} does not divide by heads {self.heads}; expected heads of equal size"

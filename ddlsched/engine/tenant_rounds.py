@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -23,8 +23,9 @@ from ddlsched.policies.tenants_view import (
     RunningJobs,
     Size,
     TenantsView,
+    Victim,
 )
-from ddlsched.policies.views import ClusterView
+from ddlsched.policies.views import ClusterView, JobView
 
 __all__ = ["TenantRounds"]
 
@@ -68,6 +69,7 @@ class TenantRounds:
         self._tenants, self._quotas = tenants, QuotaTree(tenants)
         self._pending = PendingJobs(tenants.leaves)
         self._holdings: dict[int, HeldQuota] = {}
+        self._left: list[tuple[HeldQuota, int]] = []
         self._by_queue = {queue: RunningJobs() for queue in tenants.leaves}
         self._known, self._holds = np.zeros(len(state.workload), bool), np.zeros(len(state.workload), bool)
         self._gpus_of_kind: dict[str, np.ndarray] = {}
@@ -137,14 +139,22 @@ class TenantRounds:
         return holding
 
     def _release(self, number: int) -> None:
-        holding = self._taken_back(number)
+        holding, finish_ns = self._taken_back(number), self._state.jobs.finish_ns.item(number)
+        self._left.append((holding, self._state.now_ns if finish_ns < 0 else finish_ns))
         self._quotas[holding.queue].remove(holding.kind, holding.num_gpus)
         self._known[number] = False
         self._make_room()
 
     def _view(self) -> TenantsView:
         jobs = self._pending, self._holdings, self._by_queue
-        return TenantsView(self._tenants, self._quotas, *jobs, self._state.now_ns, self._freed, self._room)
+        left, self._left = self._left, []
+        room, now_ns = self._room, self._state.now_ns
+        return TenantsView(self._tenants, self._quotas, *jobs, now_ns, self._freed, room, left, self._place)
+
+    def _place(self, job: JobView, leaving: Sequence[JobView]) -> list[int] | None:
+        """Return where a job would go if others had left."""
+        victims = tuple(Victim(each, "") for each in leaving)
+        return self._gpus_for(Admission(job, ANY_KIND, victims), self._placing.view())
 
     def _carry_out(self) -> list[int]:
         """Carry out the policy's answers; return who stopped, by number."""

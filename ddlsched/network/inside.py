@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 from ddlsched.errors import InputError
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import REQUIRED, check_fields, ranged
 
 __all__ = ["Inside", "refuse_bad_port"]
 
@@ -32,7 +31,7 @@ class Inside:
         Whether what is for a card of another number goes to the GPU of that card of its own server first.
     """
 
-    gpu_gbps: float
+    gpu_gbps: float = ranged(REQUIRED, 0.0, above=True)
     cards: int = ranged(1, 1, 1024)
     latency_s: float = ranged(0.0, 0.0, 1e6)
     servers: int = ranged(1, 1, 1024)
@@ -40,9 +39,6 @@ class Inside:
     by_rail: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.gpu_gbps < inf:
-            raise InputError(f"inside of a server: gpu_gbps is {self.gpu_gbps}; expected a finite number > 0")
-        check_fields(self, "inside of a server")
         check_fields(self, "inside of a server")
 
     def card_of(self, place: int, num_gpus: int) -> int:

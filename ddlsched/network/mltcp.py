@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
-from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin
-from ddlsched.network.rates import refuse_bad_parts
+from ddlsched.network.rates import MOST_PARTS
+from ddlsched.ranges import ranged
 
 __all__ = ["Mltcp"]
 
@@ -26,7 +25,8 @@ class Mltcp(MaxMin):
     Parameters
     ----------
     slope, intercept
-        Of F; at least 0, and greater than 0. The defaults are not published; they only make F go from 1/4 to 2.
+        Of F; at least 0, and greater than 0, as a weight of 0 would send nothing. The defaults are not published; they
+        only make F go from 1/4 to 2.
     message_parts
         At the end of each of so many equal parts of a message the shares on its links are set anew, as they are when a
         transfer starts or stops there.
@@ -37,18 +37,9 @@ class Mltcp(MaxMin):
     For Machine Learning", HotNets 2024.
     """
 
-    slope: float = 1.75
-    intercept: float = 0.25
-    message_parts: int = 8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.slope < inf or not 0 < self.intercept < inf:
-            raise InputError(
-                f"contention Mltcp: slope is {self.slope} and intercept {self.intercept}; "
-                "expected finite numbers, slope >= 0 and intercept > 0 (a weight of 0 would send nothing)"
-            )
-        refuse_bad_parts(self, self.message_parts)
+    slope: float = ranged(1.75, 0.0)
+    intercept: float = ranged(0.25, 0.0, above=True)
+    message_parts: int = ranged(8, 1, MOST_PARTS)
 
     def weight(self, transfer: Any) -> Any:
         """Return F."""

@@ -9,10 +9,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from ddlsched.errors import InputError
 from ddlsched.network.contention import ContentionModel, Flow, SharedLink, count_per_link
 from ddlsched.network.topology import Link
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_arguments
 
 __all__ = [
     "LEVELS",
@@ -21,7 +20,6 @@ __all__ = [
     "crossings",
     "message_parts",
     "rates_of",
-    "refuse_bad_parts",
     "shared_links",
     "slowest_link_bytes_per_s",
     "weighted_max_min",
@@ -62,15 +60,8 @@ def message_parts(model: ContentionModel) -> int:
         It says what is no such number.
     """
     parts = getattr(model, "message_parts", 1)
-    refuse_bad_parts(model, parts)
+    check_arguments(f"contention {type(model).__name__}", message_parts=(parts, 1, MOST_PARTS))
     return int(parts)
-
-
-def refuse_bad_parts(model: object, parts: object) -> None:
-    """Raise InputError for a number of parts of a message that is not from 1 to 1000."""
-    if not is_whole(parts, 1, MOST_PARTS):
-        what = f"contention {type(model).__name__}: message_parts is {parts!r}"
-        raise InputError(f"{what}; expected a whole number from 1 to {MOST_PARTS}")
 
 
 def shared_links(flows: Sequence[Flow], links: Sequence[Link]) -> dict[int, SharedLink]:

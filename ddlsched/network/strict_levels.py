@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
-from typing import Any
+from typing import Any, Literal
 
-from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin
-from ddlsched.network.rates import LEVELS, refuse_bad_parts
-from ddlsched.units import is_whole
+from ddlsched.network.rates import LEVELS, MOST_PARTS
+from ddlsched.ranges import ranged
 
 __all__ = ["StrictLevels"]
-
-_RULES = ("gpus", "compute-share", "remaining-service", "attained-service", "bytes-left", "bytes-sent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,24 +38,13 @@ class StrictLevels(MaxMin):
     (by bytes sent).
     """
 
-    by: str = "remaining-service"
-    first: float = 60.0
-    factor: float = 10.0
-    levels: int = 8
-    message_parts: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.by not in _RULES:
-            raise InputError(f"contention StrictLevels: by is {self.by!r}; expected one of {', '.join(_RULES)}")
-        if not 0 < self.first < inf or not 1 < self.factor < inf:
-            raise InputError(
-                f"contention StrictLevels: first is {self.first} and factor {self.factor}; "
-                "expected finite numbers, first > 0 and factor > 1"
-            )
-        if not is_whole(self.levels, 1, LEVELS):
-            raise InputError(f"contention StrictLevels: levels is {self.levels}; expected 1 to {LEVELS}")
-        refuse_bad_parts(self, self.message_parts)
+    by: Literal["gpus", "compute-share", "remaining-service", "attained-service", "bytes-left", "bytes-sent"] = (
+        "remaining-service"
+    )
+    first: float = ranged(60.0, 0.0, above=True)
+    factor: float = ranged(10.0, 1.0, above=True)
+    levels: int = ranged(8, 1, LEVELS)
+    message_parts: int = ranged(1, 1, MOST_PARTS)
 
     def level(self, transfer: Any) -> int:
         """Return the level of the transfer's value."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -256,6 +256,9 @@ class TenantsView(View):
     """Goes up whenever there may be more room than before: while it stays the same, who was refused is again."""
     room: LevelRoom | None = None
     """What room the units of levels have, in a run."""
+    left: Sequence[tuple[HeldQuota, int]] = ()
+    """Who has left since the policy was last asked, and when, nanoseconds."""
+    _place: Callable[[JobView, Sequence[JobView]], Sequence[GpuId] | None] = lambda *_: None
 
     @property
     def now_s(self) -> float:
@@ -281,6 +284,10 @@ class TenantsView(View):
     def rows(self, queue: str) -> np.ndarray:
         """Return :attr:`RunningJobs.rows` of a queue."""
         return self._by_queue[queue].rows
+
+    def place(self, job: JobView, leaving: Sequence[JobView] = ()) -> Sequence[GpuId] | None:
+        """Return where the run's placement puts a job now, or would if some running jobs left; None if nowhere."""
+        return self._place(job, leaving)
 
     def used(self, queue: str) -> int:
         """Return how many GPUs of all kinds the jobs of a queue, or of those below it, use."""

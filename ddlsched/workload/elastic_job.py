@@ -10,6 +10,7 @@ from math import ceil, inf
 from typing import Protocol, runtime_checkable
 
 from ddlsched.errors import InputError, guarded
+from ddlsched.ranges import REQUIRED, check_fields, ranged
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, is_whole, ns_from_s
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job
@@ -94,13 +95,11 @@ class BatchCurve:
 class LinearCurve:
     """One GPU takes ``fixed_s`` and ``sample_s`` for each sample of its share; GPUs compute side by side."""
 
-    fixed_s: float
-    sample_s: float
+    fixed_s: float = ranged(REQUIRED, 0.0)
+    sample_s: float = ranged(REQUIRED, 0.0)
 
     def __post_init__(self) -> None:
-        for name in ("fixed_s", "sample_s"):
-            if not 0 <= getattr(self, name) < inf:
-                raise InputError(f"scaling curve: {name} is {getattr(self, name)}; expected seconds from 0")
+        check_fields(self, "scaling curve")
         if self.fixed_s + self.sample_s <= 0:
             raise InputError("scaling curve: fixed_s and sample_s are both 0; expected one of them above 0")
 

@@ -143,6 +143,13 @@ def test_policies_are_above_the_bound_and_each_job_alone_is_not(exclusive: bool)
     assert cpu_s > 0
 
 
+@pytest.mark.parametrize("scale", [0.05, 1.0])
+def test_jobs_of_monkeytrees_mix_have_100_to_1000_iterations_times_the_scale(scale: float) -> None:
+    iterations = [job.iterations for job in monkeytree_mix(seed=1, jobs=200, load=0.2, scale=scale)]
+    assert 100 * scale <= min(iterations) < 150 * scale
+    assert 900 * scale < max(iterations) <= 1000 * scale
+
+
 def test_slowdowns_on_monkeytrees_network_are_none_without_a_shared_cable() -> None:
     workload = monkeytree_mix(seed=1, jobs=6, load=0.2, scale=0.05)
     for path in ("ecmp", "crux", "perfect"):

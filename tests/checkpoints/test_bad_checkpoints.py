@@ -261,7 +261,7 @@ def test_tensors_cuts_and_models_that_cannot_be() -> None:
         lambda: StoredTransformer(num_layers=1, hidden=9, heads=2, vocabulary=4): "hidden 9 does not divide by heads 2",
         lambda: StoredTransformer(num_layers=1, hidden=8, heads=4, key_value_heads=3, vocabulary=4): "key-value heads 3",  # noqa: E501
         lambda: StoredTransformer(num_layers=0, hidden=8, heads=4, vocabulary=4): "num_layers is 0",
-        lambda: StoredTransformer(num_layers=2**31, hidden=8, heads=4, vocabulary=4): "expected at most 9,999",
+        lambda: StoredTransformer(num_layers=2**31, hidden=8, heads=4, vocabulary=4): "from 1 to 9999",
         lambda: Optimiser(sharding="zero9"): "sharding is 'zero9'",
     }.items():  # fmt: skip
         with pytest.raises(InputError, match=message):

@@ -20,7 +20,7 @@ from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.distributed_reading import read_distributed, read_metadata
 from ddlsched.checkpoints.distributed_writing import TORCH_FILES
-from ddlsched.checkpoints.division import Box, found_division, place_by_name
+from ddlsched.checkpoints.division import Box, cuts_by_name, found_division, place_by_name
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.partial_folder import OpenFiles
 from ddlsched.checkpoints.resharding import reshard
@@ -91,6 +91,23 @@ def test_divisions_are_found_from_chunks_and_else_from_names() -> None:
     degrees, cuts = found_division(whole)
     assert degrees == StoredParallelism()
     assert list(cuts.values()) == [rows[:1], columns[:1], ()]
+
+
+def test_a_tensor_of_one_row_is_on_the_first_rank() -> None:
+    rows = (Cut(dim=0, axis="data", uneven=True),)
+    assert [len(dense_layout((1, 4), rows, ((rank, 2),)).pieces) for rank in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [("c_attn", [1, 0]), ("c_fc", [1, 0]), ("c_proj", [0, None]), ("q_proj", [0, 0]), ("o_proj", [1, None])],
+)
+def test_matrices_of_known_models_are_cut_as_their_names_say_and_their_biases_with_them(
+    name: str, dims: list[int | None]
+) -> None:
+    """GPT-2's own matrices are transposed."""
+    cuts = [cuts_by_name(f"h.1.{name}", shape) for shape in ((12, 12), (12,))]
+    assert [cut[0].dim if cut else None for cut in cuts] == dims
 
 
 def test_layers_are_known_by_their_names() -> None:

@@ -78,7 +78,9 @@ def test_files_that_a_source_lacks_are_made(tmp_path: Path) -> None:
     source = Path(__file__).parent / "fsdp2"
     done = run("reshard", source, tmp_path / "new", "--format", "megatron", "--verify")
     assert done.exit_code == 0, done.stderr
-    assert json.loads((tmp_path / "new" / "metadata.json").read_text())["sharded_backend"] == "torch_dist"
+    found = json.loads((tmp_path / "new" / "metadata.json").read_text())
+    assert (found["sharded_backend"], found["common_backend"]) == ("torch_dist", "torch")
+    assert (found["sharded_backend_version"], found["common_backend_version"]) == (1, 1)
     with zipfile.ZipFile(tmp_path / "new" / "common.pt") as archive:
         assert pickle.loads(archive.read("archive/data.pkl")) == {"iteration": 1, "checkpoint_version": 3.0}
 

@@ -204,6 +204,12 @@ def test_a_check_finds_a_slow_gpu_whose_server_is_repaired() -> None:
     assert result.jobs["jct_s"][0] == pytest.approx(20_000 + sum(lost_s), abs=4 * len(lost_s))
 
 
+def test_a_cause_of_gpus_strikes_one_the_first_too() -> None:
+    cause = FailureCause(cause="gpu", per="gpu", mtbf_s=10.0, takes="job", noticed_s=1.0)
+    struck = {tuple(each.gpus) for each in drawn(cause, FailurePlaces(range(0, 6, 2)), 100) if isinstance(each, Strike)}
+    assert struck == {(gpu,) for gpu in range(max(struck)[0] + 1)}
+
+
 def test_a_server_goes_when_the_hang_is_noticed() -> None:
     cause = FailureCause(cause="gpu", per="gpu", mtbf_s=300.0, noticed_s=7.0, repair_s=20.0)
     changes = drawn(cause, FailurePlaces(range(0, 6, 2)), 400)

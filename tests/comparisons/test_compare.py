@@ -166,6 +166,7 @@ def test_the_folder_has_what_reports_are_made_of():
         assert (placements.groupby("job_id")["from_s"].min() == jobs["start_s"]).all()
         assert (placements.groupby("job_id")["to_s"].max() == jobs["finish_s"]).all()
         assert (placements["server"] == placements["gpu"] // 4).all()
+        assert list(placements) == ["job_id", "gpu", "server", "from_s", "to_s"]
     assert {path.name for path in (folder / "placements").iterdir()} == {"ada-srsf.parquet", "srsf-1.parquet"}
     pd.testing.assert_frame_equal(Comparison.open("out").placements("srsf-1"), placements)
 

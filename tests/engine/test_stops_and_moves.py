@@ -25,7 +25,7 @@ from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError, SimulationError
 from ddlsched.network.contention import MaxMin, ring_bytes
 from ddlsched.policies.stopping import StopsByKey
-from ddlsched.results.explanation import explain
+from ddlsched.results.explanation import explain, transfers_of
 from ddlsched.results.slices import transfer_slices
 from ddlsched.results.timeline import write_timeline
 from ddlsched.simulation import simulate
@@ -385,6 +385,9 @@ def test_the_timeline_shows_state_on_its_way_and_says_why_a_job_left_its_gpus(tm
     sent = transfer_slices(result)
     assert sent[["job_id", "task"]].to_numpy().tolist() == [["a", "state"]]
     assert sent["links"].tolist() == [(0, 2)]
+    state = transfers_of(result, "a").iloc[0]
+    assert (state["task"], state["tuples"]) == ("state", 1)
+    assert state["seconds"] == pytest.approx((sent["end_ns"] - sent["start_ns"]).sum() / 1e9)
     write_timeline(result, tmp_path / "t.json")
     names = [event["name"] for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"]]
     assert "job a moved" in names

@@ -371,7 +371,7 @@ def test_item_27_an_inside_of_which_only_the_speed_is_told_takes_no_time_else() 
 
 def test_what_is_no_inside_is_refused() -> None:
     for make, fault in (
-        (lambda: Inside(gpu_gbps=0.0), "gpu_gbps is 0.0; expected a finite number > 0"),
+        (lambda: Inside(gpu_gbps=0.0), "gpu_gbps is 0.0; expected Gbit/s > 0"),
         (lambda: Inside(gpu_gbps=1.0, cards=0), "cards is 0; expected a whole number from 1 to 1024"),
         (lambda: Inside(gpu_gbps=1.0, latency_s=-1.0), "latency_s is -1.0; expected seconds from 0"),
         (lambda: Star(nvlink_gbps=-1.0), "star: nvlink_gbps is -1.0; expected Gbit/s > 0"),

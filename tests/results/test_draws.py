@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import ddlsched
 from ddlsched.errors import InputError
-from ddlsched.results.draws import ensemble_of
+from ddlsched.results.draws import STATED, ensemble_of, sampling_class
 from ddlsched.simulation import drawn
 from ddlsched.workload.job import Workload
 from ddlsched.workload.workload_files import write_workload
@@ -32,6 +34,17 @@ def test_a_draw_changes_each_length_by_a_hair_at_most_and_nothing_else() -> None
     assert {drawn(Workload.of([elastic_job(samples=5_000)]), draw)[0].samples for draw in range(60)} == {
         *range(4_995, 5_006)
     }
+
+
+@pytest.mark.parametrize(("held_s", "place"), [(0.0, 0), (0.05, 0), (0.2, 1), (50.0, 1), (51.0, 2)])
+def test_the_class_of_a_sampled_run_is_by_how_long_transfers_are_held_back(held_s: float, place: int) -> None:
+    jobs = pd.DataFrame({"network_wait_s": [held_s / 2] * 2, "communication_s": [50.0] * 2})
+    assert sampling_class(SimpleNamespace(jobs=jobs)) == list(STATED)[place]  # type: ignore[arg-type]
+
+
+def test_a_sampled_run_without_communication_held_nothing_back() -> None:
+    jobs = pd.DataFrame({"network_wait_s": [0.0], "communication_s": [0.0]})
+    assert sampling_class(SimpleNamespace(jobs=jobs)) == next(iter(STATED))  # type: ignore[arg-type]
 
 
 def test_what_is_no_draw_is_refused() -> None:

@@ -153,7 +153,9 @@ def test_differences_of_rounding_are_none():
     assert p_value(log_ratios(values * (1 + 2e-16), values)) == 1.0
 
 
-@pytest.mark.parametrize(("values", "baseline"), [([1.0, 0.0], [1.0, 1.0]), ([1.0, 1.0], [1.0, -1.0])])
+@pytest.mark.parametrize(
+    ("values", "baseline"), [([1.0, 0.0], [1.0, 1.0]), ([1.0, 1.0], [1.0, -1.0]), ([1.0, 1.0], [1.0, 0.0])]
+)
 def test_ratio_refuses_what_is_not_positive(values, baseline):
     with pytest.raises(InputError, match="expected numbers greater than 0"):
         paired_ratio(values, baseline)
@@ -190,6 +192,7 @@ def test_verdict(low, high, smaller_is_better, expected):
 
 def test_verdict_needs_enough_seeds():
     assert verdict(Interval(-2.0, -3.0, -1.0, LEAST_SEEDS - 1)) == "undecided"
+    assert verdict(Interval(-2.0, -3.0, -1.0, LEAST_SEEDS)) == "better"
 
 
 # ---- Many comparisons

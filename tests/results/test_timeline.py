@@ -488,6 +488,16 @@ def test_the_file_of_a_window_shows_only_the_window(mix_events, part, tmp_path):
         assert points == expected
 
 
+def test_what_changes_as_a_window_ends_is_not_in_it(mix_events, tmp_path):
+    ends_ns = min(e["ts"] for e in mix_events if e["ph"] == "C" and e["ts"] > WINDOW_NS[1])
+    workload = ddlsched.microsoft_160(seed=1, scale=SCALE)
+    window = (WINDOW_NS[0] / 1e9, ends_ns / 1e9)
+    part = ddlsched.simulate(workload, scheduler="srsf-3", timeline=window)
+    counters = [e["ts"] for e in written(part, tmp_path) if e["ph"] == "C"]
+    assert counters
+    assert max(counters) < ends_ns
+
+
 def test_marks_are_at_the_times_of_the_jobs(mix, mix_events):
     marks = rows_of(mix_events, "i")
     assert list(marks) == [f"job {job.job_id}" for job in mix.workload]

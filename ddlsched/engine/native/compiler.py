@@ -160,6 +160,8 @@ def _any_part(source: Any, target: Any, loses: Callable[[Any, Any], bool]) -> bo
 
 def _pipeline(checks: type[_Checks]) -> type[Any]:
     class PolicyCompiler(PartCompiler):
+        unused = frozenset()  # A user's class may have closures.
+
         def define_pipelines(self) -> list[Any]:
             (passes,) = super().define_pipelines()
             passes.add_pass_after(checks, NopythonTypeInference)

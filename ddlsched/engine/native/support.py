@@ -39,7 +39,7 @@ _MEMBERS = {
         "JITCodeLibrary.get_pointer_to_function",
     ),
     "numba.core.compiler": ("CompilerBase.define_pipelines", "DefaultPassBuilder.define_nopython_pipeline"),
-    "numba.core.compiler_machinery": ("AnalysisPass", "register_pass"),
+    "numba.core.compiler_machinery": ("AnalysisPass", "PassManager.finalize", "register_pass"),
     "numba.core.environment": ("_rebuild_env",),
     "numba.core.imputils": ("RefType", "impl_ret_untracked", "iternext_impl", "lower_builtin"),
     "numba.core.typed_passes": ("NopythonTypeInference",),

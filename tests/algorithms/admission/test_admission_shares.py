@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from algorithms.admission.kai import Kai
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
+from algorithms.admission.usage_history import UsageHistory
 from algorithms.admission.volcano import Volcano
 from ddlsched import Cluster, DataParallelIteration, Job, Preemption, Queue, Quota, Tenants, Workload, simulate
 from ddlsched.errors import InputError
+from ddlsched.policies.tenants_view import Admission, TenantsView
+from ddlsched.policies.views import ClusterView
 from ddlsched.testing.admission_conformance import Case, Submission, play
 
 
@@ -119,6 +123,27 @@ def test_kai_lets_those_who_used_less_of_late_go_first() -> None:
     assert sum(late[name] == 999 for name in names) == 0
 
 
+def test_what_is_used_counts_until_a_job_ends_whenever_that_is_asked() -> None:
+    """Nobody is asked when a0 ends; what it had used counts as if someone were, less by half every 1,000 s."""
+    queues, told = tenants(queue("a"), queue("b")), list[tuple[float, float]]()
+
+    class Told:
+        def __init__(self) -> None:
+            self.history = UsageHistory(1000.0)
+
+        def admit(self, view: TenantsView, _: ClusterView) -> Iterator[Admission]:
+            self.history.update(view)
+            told.append((view.now_s, self.history.of_queue("a")))
+            yield from [Admission(each) for name in "ab" for each in view.pending.jobs(name)]
+
+    jobs = [job("a0", "a", 4, 0, 1000), job("b0", "b", 4, 2000, 10), job("a1", "a", 2, 3000, 10)]
+    starts(queues, jobs, Told())
+    assert told == [(0.0, 0.0), (2000.0, pytest.approx(4 * 0.5 * 0.5)), (3000.0, pytest.approx(4 * 0.5 * 0.25))]
+    gone = [jobs[0], *(job(f"{name}{n}", name, 1, 1001, 100) for name in ("a", "b") for n in range(1, 5))]
+    late = starts(queues, gone, Kai(usage_weight=10.0, usage_half_life_s=1000.0))
+    assert [late[f"a{n}"] for n in range(1, 5)] == [1101] * 4
+
+
 def test_slurm_orders_by_fair_share_then_age_and_by_qos() -> None:
     queues = tenants(queue("a", 4), queue("b", 4))
     jobs = [job("a1", "a", 4, 0, 100), job("a2", "a", 4, 1, 10), job("b1", "b", 4, 2, 10)]
@@ -145,6 +170,29 @@ def test_slurm_preempts_by_qos_where_it_may() -> None:
     jobs = [job("a1", "a", 4, 0, 100), job("b1", "b", 2, 5, 10, priority=1)]
     assert starts(preempting, jobs, SlurmMultifactor())["b1"] == 5
     assert starts(tenants(queue("a", 4), queue("b", 4)), jobs, SlurmMultifactor())["b1"] == 100
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_server", "low", "gpus", "level", "gone"),
+    [
+        (2, [1, 2], 2, "server", [0, 1]),  # only the second makes room on one server, of which the first is not
+        (1, [1, 3], 3, None, [0, 1]),  # tried again with the second first, which is enough
+        (1, [1, 1, 2], 2, None, [1, 1, 0]),  # the smallest first
+    ],
+)
+def test_slurm_preempts_who_is_where_the_placement_puts_a_job(
+    gpus_per_server: int, low: list[int], gpus: int, level: str | None, gone: list[int]
+) -> None:
+    """A server of two has one job that nobody may preempt."""
+    queues = tenants(queue("a", 4), queue("b", 4, reclaim="lower-priority"))
+    jobs = [job("b0", "b", 1, 0, 100, priority=1)] if level else []
+    jobs += [job(f"a{n}", "a", count, 1, 100) for n, count in enumerate(low)]
+    jobs += [job("b1", "b", gpus, 5, 10, priority=1, required_levels=level)]
+    cluster = Cluster(num_servers=4 // gpus_per_server, gpus_per_server=gpus_per_server, exclusive=True)
+    result = simulate(Workload.of(jobs), cluster, queues=queues, admission=SlurmMultifactor(), placement="levels")
+    told = result.jobs.set_index("job_id")
+    assert told["start_s"]["b1"] == 5
+    assert [told["restarts"][f"a{n}"] for n in range(len(low))] == gone
 
 
 def test_slurm_backfills_what_ends_in_time() -> None:

@@ -267,6 +267,11 @@ def _starts(dag: IterationDag) -> tuple[int, list[int]]:
     return alone.iteration_ns, sorted(alone.begins_ns[number] for number in collectives)
 
 
+def test_a_ring_of_four_takes_six_steps_of_a_quarter() -> None:
+    task = AllReduceTask(name="r", message_bytes=4000.0)
+    assert Card(gbps=8.0, latency_us=3.0).alone_ns(task, 4) == 6 * (1000 + 3000)
+
+
 @pytest.mark.slow
 def test_a_long_trace_is_read_in_pieces(tmp_path: Path) -> None:
     recorded = read_iteration([large_trace(tmp_path / "large.0.et", 30_000)], num_ranks=8)
@@ -293,6 +298,10 @@ BAD: dict[str, tuple[list[bytes], tuple[str, ...]]] = {
     "same id": ([compute(6, 1), compute(6, 1)], ("node 6", "its id occurs twice")),
     "no collective": ([compute(0, 1)], ("holds no collective",)),
     "unknown group": ([compute(0, 1), reduce(1, 8, 0, pg_name="7")], ("field pg_name", "'7' is defined nowhere")),
+    "empty message": (
+        [chakra_node(1, SEND, attributes={"comm_dst": 1, "comm_size": 0})],
+        ("node 1", "field comm_size: is 0", "the bytes of the message"),
+    ),
     "send to itself": (
         [chakra_node(1, SEND, attributes={"comm_dst": 0, "comm_size": 8})],
         ("node 1", "field comm_dst: is 0", "another rank"),
@@ -360,6 +369,13 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
     refused(
         tmp_path, ("rank 2 is missing (3 of 4 files)",), lambda: read_iteration([*files[:2], files[3]], num_ranks=4)
     )
+
+
+def test_of_several_files_each_tells_its_rank(tmp_path: Path) -> None:
+    paths = ranks(tmp_path, SERIAL, SERIAL)
+    paths[1] = paths[1].rename(tmp_path / "job.et")
+    with pytest.raises(InputError, match=r"job\.et: does not tell its rank; expected a name such as job\.0\.et"):
+        read_iteration(paths)
 
 
 def test_how_many_ranks_there_are_must_be_known(tmp_path: Path) -> None:

@@ -40,6 +40,15 @@ def test_the_monitor_drops_the_warm_up_and_what_is_too_short() -> None:
     assert monitor.rates("a") == {4: pytest.approx(128.0)}
 
 
+def test_the_monitor_drops_ten_steps_and_takes_ten() -> None:
+    monitor = JobMonitor()
+    tell(monitor, 4, 0.0, 0, 11, 5.0)
+    tell(monitor, 4, 50.0 + 0.5, 11, 9, 0.5)
+    assert monitor.rates("a") == {}
+    tell(monitor, 4, 55.0, 20, 1, 0.5)
+    assert monitor.rates("a") == {4: pytest.approx(128.0)}
+
+
 def test_the_monitor_measures_what_a_change_costs() -> None:
     monitor = JobMonitor(warm_up_steps=0, least_steps=5)
     tell(monitor, 2, 0.0, 0, 20, 1.0)  # the last at 19

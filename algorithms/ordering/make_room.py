@@ -30,7 +30,7 @@ class MakeRoom:
     For the first job in the queue for which it can be done, jobs stop whose GPUs make up what ``whole-racks`` would
     give it, those with the fewest GPUs, if each of them either finds other GPUs at once or is long. A long job has run
     ``long_s`` or more and four times what the other has; it goes after all that are not long. It is long no more once
-    it has waited more than ``most_delay`` of what it has run. Nobody stops within ``least_run_s`` of its start.
+    stops have had it wait more than ``most_delay`` of its run. Nobody stops within ``least_run_s`` of a start.
 
     For ``--placement near-enough`` on exclusive GPUs. It is asked in Python: it remembers who is to start where others
     were.
@@ -50,7 +50,7 @@ class MakeRoom:
 
     least_run_s: float = ranged(300.0, 0.001, 1e9)
     long_s: float = ranged(4800.0, 0.0, 1e9)
-    most_delay: float = ranged(0.25, 0.0, 1e6)
+    most_delay: float = ranged(1.0, 0.0, 1e6)
     patience: float = ranged(2.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
@@ -81,7 +81,9 @@ class _Room:
         """Who starts first in this round, by job number; of the instant :attr:`_now_ns`."""
         self._now_ns = -1
         self._ran_ns = dict[int, float]()
-        """What jobs that were stopped had run by then."""
+        """What jobs had run when they were stopped last."""
+        self._first = dict[int, tuple[int, float]]()
+        """When they were stopped first, and what they had run by then, nanoseconds."""
 
     def key(self, job: JobView, now_s: float) -> tuple[int, bool, float]:
         """Return whether a job is to start now, is long, and its place by history."""
@@ -110,6 +112,8 @@ class _Room:
             for victims in self._candidates(job, running, cluster):
                 if self._can_stop(victims, job, cluster):
                     self._ran_ns |= {other.number: self._run_ns(other) for other in victims}
+                    for other in victims:
+                        self._first.setdefault(other.number, (cluster.now_ns, self._ran_ns[other.number]))
                     order = [*first, job, *victims]
                     self._planned = {other.number: place - len(order) for place, other in enumerate(order)}
                     self._now_ns = cluster.now_ns
@@ -121,7 +125,8 @@ class _Room:
 
     def _is_long(self, job: JobView, now_ns: int) -> bool:
         run_ns = self._run_ns(job)
-        waited_ns = now_ns - job.arrival_ns - run_ns
+        then_ns, by_then_ns = self._first.get(job.number, (now_ns, run_ns))
+        waited_ns = now_ns - then_ns - (run_ns - by_then_ns)
         return run_ns >= self._policy.long_s * NS_PER_S and waited_ns <= self._policy.most_delay * run_ns
 
     def _candidates(self, job: JobView, running: Sequence[JobView], cluster: ClusterView) -> Iterator[list[JobView]]:

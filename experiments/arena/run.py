@@ -103,8 +103,9 @@ def tuned_on_all(
 
 def beside_others(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Return the rows of a file that are of other grounds, as far as it is there, and those of a table."""
+    table = table.rename(columns=str)
     there = pd.read_csv(path) if path.exists() else table[:0]
-    return pd.concat([there[~there["ground"].isin(table["ground"])], table.rename(columns=str)], ignore_index=True)
+    return pd.concat([there[~there["ground"].isin(table["ground"])], table], ignore_index=True)
 
 
 def main() -> int:

@@ -83,3 +83,10 @@ def test_a_long_job_does_not_stop_for_one_that_has_run_a_quarter_as_long():
 def test_numbers_out_of_range_are_refused():
     with pytest.raises(InputError, match="make-room: long_s is -1"):
         MakeRoom(long_s=-1.0)
+
+
+def test_who_waited_long_for_a_start_stops_as_any_long_job_does():
+    """The wide job starts when the others end at 100 s; at 160 s it has run 60 s, no stop had it wait."""
+    full = [job(str(number), 1, 0, 100) for number in range(2)]
+    jobs = [*full, job("wide", 2, 1, 200), job("short", 1, 160, 10)]
+    assert finish_s(jobs, 1, 2, least_run_s=5.0, long_s=50.0, most_delay=0.1)["short"] == 170.0

@@ -57,8 +57,7 @@ class ClassicSearch:
             return [], -1
         height = _height(place, need.gpus, arrays.parents, used, amounts, arrays.heights)
         if (room := tenants.room) is not None and not room.suffices(job):
-            used, level = arrays.used(kind).copy(), (*room.of(job), room.gpus, room.spans)
-            found = _search(*tree, used, level) if _may_have_room(*tree, used, level) else _NOBODY
+            found = _search(*tree, arrays.used(kind).copy(), (*room.of(job), room.gpus, room.spans))
         holdings = tenants.holdings
         return [Victim(holdings[number].job, _REASONS[reason]) for number, reason in found.tolist()], height
 
@@ -167,34 +166,6 @@ def _search(running, parents, amounts, place, asked, rules, used, level):  # typ
                 used[:] = left
                 return found
     return np.zeros((0, 2), np.int64)
-
-
-@numba.njit(cache=True)
-def _may_have_room(running, parents, amounts, place, asked, rules, used, level):  # type: ignore[no-untyped-def]
-    """Return whether a unit has room once all are gone that any attempt takes: of queues what they have borrowed.
-
-    Of others these are, for a queue that stays beyond its quota, only those that are nearer or that it may borrow from.
-    """
-    (rows, counts), room, none = running, level[1].copy(), len(parents) - 1
-    commons, nearer = _sources(place, asked[0], counts, used, amounts, parents)
-    own, at = (
-        used[place] + asked[0] - amounts[0, place],
-        _next(rows[place], 0, counts[place], rules[0], True, rules, asked),
-    )
-    while at < counts[place]:
-        _moved(rows[place, at, 2], 1, room, asked[0], level)
-        own -= rows[place, at, 3]
-        at = _next(rows[place], at + 1, counts[place], rules[0], True, rules, asked)
-    for leaf in range(none):
-        if commons[leaf] != none and (nearer[leaf] or own <= 0 or rules[2]):
-            at, borrowed = 0, used[leaf] - amounts[0, leaf]
-            while borrowed > 0:
-                at = _next(rows[leaf], at, counts[leaf], rules[1], True, rules, asked)
-                if at == counts[leaf]:
-                    break
-                _moved(rows[leaf, at, 2], 1, room, asked[0], level)
-                borrowed, at = borrowed - rows[leaf, at, 3], at + 1
-    return (room >= asked[0]).any()
 
 
 @numba.njit(cache=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import MISSING, Field, field, fields
-from math import inf, nextafter
+from math import inf, isfinite, nextafter
 from numbers import Real
 from typing import Any, NamedTuple, TypeVar
 
@@ -52,6 +52,10 @@ class Range(NamedTuple):
         begin = f"{what} {'>' if self.above else 'from'} {_shown(self.least)}"
         return begin + (f" to {_shown(self.most)}" if self.most < inf else "")
 
+    def said_of(self, name: str, value: object) -> str:
+        """Return the same, and that the number is finite where one is given that is not."""
+        return self.said(name) + (", finite" if isinstance(value, float) and not isfinite(value) else "")
+
 
 def unit_of(name: str) -> str:
     """Return the unit that a number's name ends with, or that it is a number."""
@@ -80,12 +84,13 @@ def check_fields(given: Any, who: str) -> None:
     for parameter in fields(given):
         value, wanted, choices = getattr(given, parameter.name), range_of(parameter), choices_of(parameter)
         if wanted and not (wanted.holds(value) or (value is None and parameter.default is None)):
-            expected = wanted.said(parameter.name) + (", or none" if parameter.default is None else "")
+            expected = wanted.said_of(parameter.name, value) + (", or none" if parameter.default is None else "")
             raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}")
         if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
             expected = "True or False" if True in choices else f"one of {', '.join(map(str, choices))}"
-            hint = f".{did_you_mean(value, map(str, choices))}" if isinstance(value, str) else ""
-            raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}{hint and f'.{hint}'}")
+            near = did_you_mean(value, map(str, choices)) if isinstance(value, str) else ""
+            hint = f".{near}" if "Did you mean" in near else ""  # else those that are known stand there already
+            raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}{hint}")
 
 
 def check_arguments(who: str, /, **given: tuple[object, float] | tuple[object, float, float]) -> None:
@@ -93,7 +98,7 @@ def check_arguments(who: str, /, **given: tuple[object, float] | tuple[object, f
     for name, (value, least, *most) in given.items():
         wanted = Range(least, most[0] if most else inf)
         if not wanted.holds(value):
-            raise InputError(f"{who}: {name} is {value!r}; expected {wanted.said(name)}")
+            raise InputError(f"{who}: {name} is {value!r}; expected {wanted.said_of(name, value)}")
 
 
 def choices_of(parameter: Field[Any]) -> tuple[object, ...]:

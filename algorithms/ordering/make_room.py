@@ -15,7 +15,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import OrderingPolicy
 from ddlsched.policies.views import ClusterView, JobQueue, JobView
 from ddlsched.ranges import check_fields, ranged
-from ddlsched.units import NS_PER_S, ns_from_s
+from ddlsched.units import NS_PER_S, ns_from_s, s_from_ns
 
 __all__ = ["MakeRoom"]
 
@@ -34,6 +34,10 @@ class MakeRoom:
 
     For ``--placement near-enough`` on exclusive GPUs. It is asked in Python: it remembers who is to start where others
     were.
+
+    A run time is what the service so far takes where the job runs now: after a move between one server and several it
+    jumps by what all-reduces take. A job that a failure stopped counts as new. Whether those that stop find other GPUs
+    is asked as if the job that they make room for sent nothing yet.
 
     Parameters
     ----------
@@ -87,9 +91,8 @@ class _Room:
 
     def key(self, job: JobView, now_s: float) -> tuple[int, bool, float]:
         """Return whether a job is to start now, is long, and its place by history."""
-        now_ns = ns_from_s(now_s)
-        planned = self._planned.get(job.number, 0) if now_ns == self._now_ns else 0
-        return planned, self._is_long(job, now_ns), self._order.key(job, now_s)
+        planned = self._planned.get(job.number, 0) if now_s == s_from_ns(self._now_ns) else 0
+        return planned, self._is_long(job, ns_from_s(now_s)), self._order.key(job, now_s)
 
     def wake_s(self, now_s: float) -> float:
         """Return the next multiple of the interval."""

@@ -116,7 +116,7 @@ class _Colours:
         self._colours: dict[Hashable, int] = {}
         self._jobs: dict[int, tuple[JobView, tuple[int, ...]]] = {}
         self._looked_ns = -1
-        self.version = 0
+        self.paths_version = 0
         """How often flows that had a colour got others."""
 
     def __repr__(self) -> str:
@@ -150,4 +150,4 @@ class _Colours:
         kept = [self._colours[name] for name in self._edges if name in self._colours]
         before = self._colours
         self._colours = dict(zip(self._edges, edge_colours(list(self._edges.values()), kept, spines), strict=True))
-        self.version += any(self._colours[name] != colour for name, colour in before.items())
+        self.paths_version += any(self._colours[name] != colour for name, colour in before.items())

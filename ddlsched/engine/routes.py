@@ -129,16 +129,16 @@ class Routes:
     def planned_again(self, number: int, place: int, plan: Callable[[Way], PlannedTransfer]) -> PlannedTransfer:
         """Return what a job's transfer puts on links that chooses anew: what it did before if all answers are as then.
 
-        That a path policy says by an attribute ``version``: while it is the same, so is the answer about a flow.
+        That a path policy says by an attribute ``paths_version``: while it is the same, so is the answer about a flow.
         """
-        if self._version != getattr(self._asker.path, "version", None):
-            self._version = getattr(self._asker.path, "version", None)
+        if self._version != getattr(self._asker.path, "paths_version", None):
+            self._version = getattr(self._asker.path, "paths_version", None)
             self._plans.clear()
         key = self._state.jobs.stay.item(number), place
         if key in self._plans:
             return self._plans[key]
         planned = plan(self.asked(number))
-        if self._version is not None and self._version == getattr(self._asker.path, "version", None):
+        if self._version is not None and self._version == getattr(self._asker.path, "paths_version", None):
             self._plans[key] = planned
         return planned
 

@@ -210,7 +210,7 @@ class PathPolicy(Protocol):
         Asked when a job is placed, for each flow of its collectives; flows of the job that have their path count at
         once. It holds until the job leaves its GPUs. A class with ``chosen = "transfer"`` is asked instead whenever a
         transfer becomes ready, for each of its flows, and a path holds until the transfer ends; it is compiled. While
-        the ``version`` of one in Python is the same, if it has any, a flow keeps the path that it had before.
+        the ``paths_version`` of one in Python is the same, if it has any, a flow keeps the path that it had before.
         """
         ...
 

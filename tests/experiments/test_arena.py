@@ -162,7 +162,7 @@ def test_who_leads_is_told_against_the_best_without_lengths_and_the_best_that_kn
     (row,) = league.who_leads(seeds, table).to_dict("records")
     assert (row["seeds"], row["blind"], row["lengths"]) == (2, "QSSF, HiveD", "SRTF, HiveD")
     assert [row["change"], row["left"]] == pytest.approx([0.1, -0.2])
-    assert (row["p99_change"], row["bound"]) == (0.5, -0.5)
+    assert (row["p99_change"], row["bound"]) == (2.0, -0.5)
     assert league.who_leads(seeds[seeds["policy"] != rivals.OURS], table).empty
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -97,6 +97,19 @@ def test_ranges_are_said_with_units() -> None:
     class Optional:
         seed: int | None = ranged(None, 0, 9)
 
+    @dataclasses.dataclass(frozen=True)
+    class Chosen:
+        by: Literal["gpus", "bytes"] = "gpus"
+        nic_gbps: float = ranged(1.0, 0.0)
+
+    for given, said in (
+        ({"by": "gpu"}, "by is 'gpu'; expected one of gpus, bytes. Did you mean 'gpus'?"),
+        ({"by": "foo"}, "by is 'foo'; expected one of gpus, bytes"),
+        ({"nic_gbps": math.inf}, "nic_gbps is inf; expected Gbit/s from 0, finite"),
+    ):
+        with pytest.raises(InputError) as error:
+            check_fields(Chosen(**given), "chosen")
+        assert str(error.value) == f"chosen: {said}"
     check_fields(Optional(), "optional")
     check_fields(Optional(9), "optional")
     with pytest.raises(InputError, match="optional: seed is 10; expected a whole number from 0 to 9, or none"):

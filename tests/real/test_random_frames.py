@@ -35,7 +35,8 @@ FRAMES = examples(20_000, by_default=100)
 TURN = 50
 """After so many frames somebody is served."""
 ODD: tuple[Any, ...] = (
-    None, True, "", "\ud800", "a" * 300, -1, 0, 1, 2**63, 10**400, -(10**30), 0.5, 1e308, float("inf"), float("nan"),
+    None, True, "", "\ud800", "a" * 300, -1, 0, 1, 2**20, 1e10, 1e15, 1e18, 2**63, 10**400, -(10**30), 0.5, 1e308,
+    float("inf"), float("nan"),
     [], {}, [[]], {"a": {}}, [None] * 200,
 )  # fmt: skip
 
@@ -103,9 +104,9 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-@pytest.fixture
-def gate() -> Iterator[GateService]:
-    members = Membership(gate_settings(Cluster(num_servers=4)), lambda row: None)
+@pytest.fixture(params=["preemptive", "bounded-overlap:limit=1"])
+def gate(request: pytest.FixtureRequest) -> Iterator[GateService]:
+    members = Membership(gate_settings(Cluster(num_servers=4), communication=request.param), lambda row: None)
     service = GateService(Address("127.0.0.1", 0), TOKEN, members)
     thread = threading.Thread(target=service.serve, daemon=True)
     thread.start()

@@ -23,7 +23,7 @@ from ddlsched.workload.job import Job
 
 __all__ = ["LiveJob", "LiveRank", "LiveTransfer", "Placements", "ProcessorSlots", "SentRow"]
 
-_TASKS = 1 << 20
+MOST_TASKS = 1 << 20
 """More tasks than a job has: a transfer's number orders by job, then by task."""
 
 
@@ -76,7 +76,7 @@ class LiveTransfer:
         self.heard: dict[int, dict[int, float]] = {}
 
     def _view(self) -> TransferView:
-        number = self.job.number * _TASKS + self.task
+        number = self.job.number * MOST_TASKS + self.task
         links = self.job.ring.links if self.message_bytes else ()
         return TransferView(number, self.job.view, links, self.columns, 0, self._clock)
 

@@ -13,12 +13,12 @@ import msgspec
 
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.real.gate.gate import GateSettings, begun_policies
-from ddlsched.real.gate.live_jobs import LiveJob, LiveRank, SentRow
+from ddlsched.real.gate.live_jobs import MOST_TASKS, LiveJob, LiveRank, SentRow
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.gate.transfer_gate import TransferGate
 from ddlsched.real.wire.channel import Address, ChannelEndedError
 from ddlsched.real.wire.listener import Caller, TokenListener
-from ddlsched.units import MAX_NS, NS_PER_S, s_from_ns
+from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job
 
@@ -31,7 +31,9 @@ HANG_S = 30.0
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NS)]
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=MAX_NS)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_NS / NS_PER_S)]
+_Bytes = Annotated[float, msgspec.Meta(ge=0, le=MAX_MESSAGE_BYTES)]
+_Task = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TASKS)]
 
 
 class _Join(msgspec.Struct, tag_field="say", tag="join"):
@@ -41,18 +43,18 @@ class _Join(msgspec.Struct, tag_field="say", tag="join"):
     rank: _Count
     size: Annotated[int, msgspec.Meta(ge=1, le=_MOST_RANKS)]
     iterations: _Count
-    compute_s: _Amount
-    message_bytes: _Amount
+    compute_s: _Seconds
+    message_bytes: _Bytes
 
 
 class _Ready(msgspec.Struct, tag_field="say", tag="ready"):
-    task: _Count
+    task: _Task
     iteration: _Count
-    message_bytes: _Amount
+    message_bytes: _Bytes
 
 
 class _Sent(msgspec.Struct, tag_field="say", tag="sent"):
-    task: _Count
+    task: _Task
     iteration: _Count
     chunk: _Count
 

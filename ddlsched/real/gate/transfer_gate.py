@@ -29,6 +29,7 @@ __all__ = ["CHUNK_BYTES", "WINDOW", "TransferGate"]
 
 CHUNK_BYTES = 400_000
 """Of a message under a policy that pauses transfers, unless another size is given."""
+MOST_CHUNKS = 1_000_000
 WINDOW = 2
 """Chunks of a transfer that are under way at a time: the next is at hand when one ends."""
 
@@ -76,7 +77,7 @@ class TransferGate:
         Raises
         ------
         TestbedError
-            Ranks differ in the size of the message.
+            Ranks differ in the size of the message, it comes in too many chunks, or the last one is not sent yet.
         """
         transfer = job.transfer(task, self.clock)
         heard = transfer.heard.setdefault(iteration, {})
@@ -90,6 +91,11 @@ class TransferGate:
                 f"{', '.join(f'{size:g}' for _, size in sorted(heard.items()))} bytes; expected the same on every rank"
             )
         chunks = 1 if self._chunk_bytes is None else max(math.ceil(message_bytes / self._chunk_bytes), 1)
+        if transfer.state != TransferState.IDLE or chunks > MOST_CHUNKS:
+            raise TestbedError(
+                f"job {job.job.job_id!r}, all-reduce {transfer.name!r}: {message_bytes:g} bytes in {chunks:,} chunks "
+                f"are ready; expected at most {MOST_CHUNKS:,}, once those of the iteration before have been sent"
+            )
         wire = self._costs.wire_bytes(message_bytes, len(job.view.servers))
         transfer.begin(iteration, message_bytes, wire, chunks, now_ns)
         self.waiting.append(transfer)

@@ -175,10 +175,10 @@ def scheduled(
     group = dist.new_group(ranks, backend=dist.get_backend(model.process_group))
     size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     member = RankMembership(
-        job_id=job_id,
+        job_id=str(job_id),
         rank=dist.get_rank(group),
         size=len(ranks),
-        iterations=iterations,
+        iterations=int(iterations),
         compute_s=compute_s,
         message_bytes=float(size),
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from ddlsched.training.recorded.agreement import JobGroups
 from ddlsched.training.recorded.rank_steps import MarkKind, RankCommunication, RankStep, apart, covered
 
 __all__ = ["SMALL_BYTES", "with_call_costs"]
@@ -19,7 +20,9 @@ _Call = tuple[str, int]
 """A group, and the place of a collective in it."""
 
 
-def with_call_costs(by_rank: Mapping[int, Sequence[RankStep]], notes: Counter[str]) -> dict[int, list[RankStep]]:
+def with_call_costs(
+    by_rank: Mapping[int, Sequence[RankStep]], groups: JobGroups, notes: Counter[str]
+) -> dict[int, list[RankStep]]:
     """Return the steps of all ranks with what calls cost as computation behind the waits for them.
 
     From the last rank's call on nobody is waited for. What a collective of at most :data:`SMALL_BYTES` takes from then
@@ -31,7 +34,9 @@ def with_call_costs(by_rank: Mapping[int, Sequence[RankStep]], notes: Counter[st
         notes["clocks of ranks disagree: each call costs what it took on average before the first step kept"] += 1
         met_ns = [{} for _ in met_ns]
     return {
-        rank: [_paid(step, met or {}) if step.call_ns else step for step, met in zip(steps, met_ns, strict=True)]
+        rank: [
+            _paid(step, met or {}, groups) if step.call_ns else step for step, met in zip(steps, met_ns, strict=True)
+        ]
         for rank, steps in by_rank.items()
     }
 
@@ -58,9 +63,9 @@ def _met_ns(steps: Sequence[RankStep]) -> dict[_Call, int] | None:
     return met_ns if all(end_ns >= met_ns[call] for call, end_ns in ended_ns.items()) else None
 
 
-def _paid(step: RankStep, met_ns: Mapping[_Call, int]) -> RankStep:
+def _paid(step: RankStep, met_ns: Mapping[_Call, int], groups: JobGroups) -> RankStep:
     """Return a step with the cost of its calls behind the marks of their waits, which are without it."""
-    cost_ns = _costs(step, met_ns)
+    cost_ns = _costs(step, met_ns, groups)
     waits = [(c.waited_ns, number) for number, c in enumerate(step.communications) if c.waited_ns is not None]
     # Of waits that end at once, the cost lies behind the mark of the last.
     waits.sort(key=lambda wait: (wait[0][1], -wait[1]))
@@ -73,19 +78,20 @@ def _paid(step: RankStep, met_ns: Mapping[_Call, int]) -> RankStep:
     for mark in step.marks:
         marks.append(replace(mark, at_ns=mark.at_ns + behind_ns))
         if mark.kind is MarkKind.WAITS:
-            behind_ns += after_ns[int(mark.what)]
+            behind_ns += after_ns.get(int(mark.what), 0)
     computed_ns = step.compute_ns + sum(after_ns.values())
     return replace(step, compute_ns=computed_ns, communications=tuple(calls), marks=tuple(marks))
 
 
-def _costs(step: RankStep, met_ns: Mapping[_Call, int]) -> Callable[[int], int]:
+def _costs(step: RankStep, met_ns: Mapping[_Call, int], groups: JobGroups) -> Callable[[int], int]:
     """Return what tells how long, until a moment of a step, the cost of some call was being paid."""
     found, ended_ns = [], dict[str, int]()
     for call, each, (begin_ns, end_ns) in _calls(step):
         # Who waited may go on before it is told that the work has ended, or later than it did.
         went_on_ns = end_ns if each.waited_ns is None else each.waited_ns[1]
         begin_ns = max(begin_ns, ended_ns.get(each.group, begin_ns))
-        if call in met_ns and each.input_bytes <= SMALL_BYTES:
+        shares = groups.size(each.group) if each.kind == "all-gather" else 1
+        if call in met_ns and each.input_bytes * shares <= SMALL_BYTES:
             found.append((max(begin_ns, met_ns[call] - step.begin_ns), went_on_ns))
         else:
             found.append((max(begin_ns, min(end_ns, went_on_ns) - step.call_ns), min(end_ns, went_on_ns)))

@@ -220,7 +220,7 @@ def merged(traces: Sequence[RankTrace], num_ranks: int | None = None) -> Recorde
     steps = common_steps(traces)
     agreed(groups, steps)
     classes = _classes(steps.by_rank)
-    paid = with_call_costs(steps.by_rank, steps.notes)
+    paid = with_call_costs(steps.by_rank, groups, steps.notes)
     by_class = [_moments_of_steps([paid[rank] for rank in ranks]) for ranks in classes]
     lines = [
         _line(ranks, steps.by_rank[ranks[0]][0], moments) for ranks, moments in zip(classes, by_class, strict=True)

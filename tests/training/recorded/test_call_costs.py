@@ -82,6 +82,14 @@ def test_a_large_call_costs_what_calls_take_on_average() -> None:
         assert computed_ns(of_ranks(*both)) == computed
 
 
+def test_the_shares_of_all_ranks_count() -> None:
+    """Two shares of the bound each are gathered: a call of 290 ns costs 40."""
+    call = RankCommunication("all-gather", SMALL_BYTES)
+    stretch = WallTime(0, 1000, CALL_NS)
+    stretch.communicate(call, 100, (100, 390), (100, 390))
+    assert computed_ns(of_ranks(stretch.step(), stretch.step())) == 1000 - 290 + CALL_NS
+
+
 @pytest.mark.parametrize("apart_ns", [-10_000, 10_000])
 def test_ranks_whose_clocks_disagree_pay_what_a_call_takes_on_average(apart_ns: int) -> None:
     calls = [((100, 390), (100, 390))]

@@ -106,10 +106,8 @@ def who_leads(seeds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         lengths = str(means[[name for name, knows in told.items() if "lengths" in knows]].idxmin())
         change, left = paired_change(jct[OURS], jct[blind]), paired_change(jct[lengths], jct[OURS])
         row = {"ground": ground, "seeds": len(jct), "blind": blind, "change": change.mean, "change_low": change.low}
-        row |= {
-            "change_high": change.high,
-            "p99_change": facts["p99_jct_s"][OURS] / facts["p99_jct_s"][others].min() - 1,
-        }
+        p99_s = facts["p99_jct_s"]
+        row |= {"change_high": change.high, "p99_change": p99_s[OURS] / p99_s[others].min() - 1}
         row |= {"lengths": lengths, "left": left.mean, "left_low": left.low, "left_high": left.high}
         rows.append(row | {"bound": 1 / facts["over_bound"][OURS] - 1})
     return pd.DataFrame(rows)

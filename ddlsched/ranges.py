@@ -53,8 +53,9 @@ class Range(NamedTuple):
         return begin + (f" to {_shown(self.most)}" if self.most < inf else "")
 
     def said_of(self, name: str, value: object) -> str:
-        """Return the same, and that the number is finite where one is given that is not."""
-        return self.said(name) + (", finite" if isinstance(value, float) and not isfinite(value) else "")
+        """Return the same, and that the number is finite where one is given that is not and no bound says it."""
+        is_endless = isinstance(value, float) and not isfinite(value) and self.most == inf
+        return self.said(name) + (", finite" if is_endless else "")
 
 
 def unit_of(name: str) -> str:

@@ -289,6 +289,8 @@ class TakesGpusInOrder:
         if len(gpus) < num_gpus:
             return None
         order = self.gpu_order(num_gpus)
+        if not order:
+            return gpus[:num_gpus].tolist()
         if order == ("load",):
             return cluster.least_loaded(gpus, num_gpus)
         columns = [_column(key, gpus, cluster) for key in reversed(order)]

@@ -289,12 +289,12 @@ class TakesGpusInOrder:
         if len(gpus) < num_gpus:
             return None
         order = self.gpu_order(num_gpus)
-        if not order:
-            return gpus[:num_gpus].tolist()
         if order == ("load",):
             return cluster.least_loaded(gpus, num_gpus)
-        columns = [_column(key, gpus, cluster) for key in reversed(order)]
-        first: list[GpuId] = gpus[np.lexsort((gpus, *columns))[:num_gpus]].tolist()
+        if order:
+            columns = [_column(key, gpus, cluster) for key in reversed(order)]
+            gpus = gpus[np.lexsort((gpus, *columns))]
+        first: list[GpuId] = gpus[:num_gpus].tolist()
         return first
 
 

@@ -11,7 +11,6 @@ ours at each start and each such order. It needs Slurm 24.05 or later and ``mari
 
 from __future__ import annotations
 
-import argparse
 import re
 import time
 from collections import Counter
@@ -19,10 +18,11 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+import typer
 from slurm_daemons import QOS, AccountedSlurm
 
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
@@ -259,20 +259,15 @@ def _compare(events: pd.DataFrame, placement: str) -> None:
         print(f"{name}: {same} of {same + differ} ({100 * same / max(same + differ, 1):.1f} %)")
 
 
-def main() -> None:
+def main(
+    what: Literal["run", "compare"], table: Path, jobs: int = 120, seed: int = 0, placement: str = "slurm-block"
+) -> None:
     """Run Slurm, or compare."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("run", "compare"))
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--jobs", type=int, default=120)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--placement", default="slurm-block")
-    options = parser.parse_args()
-    if options.what == "run":
-        _run(options.jobs, options.seed).to_csv(options.table, index=False)
+    if what == "run":
+        _run(jobs, seed).to_csv(table, index=False)
     else:
-        _compare(pd.read_csv(options.table), options.placement)
+        _compare(pd.read_csv(table), placement)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

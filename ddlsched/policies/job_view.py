@@ -53,8 +53,7 @@ class JobView(View):
     arrival_s: float = stored("Time of submission, seconds.", "arrival_s")
     arrival_ns: int = stored("Time of submission, nanoseconds.", "arrival_ns")
     compute_ns: int = stored(
-        "Compute time of one iteration on a worker, of those that compute for the longest, nanoseconds.",
-        "dag.compute_ns",
+        "Compute time of one iteration on a worker, of those that compute for the longest, nanoseconds.", "compute_ns"
     )
     message_bytes: float = stored(
         "Bytes of all collectives of one iteration, those of a group counted for each of its tuples.",

@@ -6,10 +6,9 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, dataclass_transform
-
-import numpy as np
 
 from ddlsched.errors import did_you_mean
 
@@ -102,9 +101,7 @@ class StoredField:
         """Return what a record of each of some submitted jobs begins with."""
         values = map(attrgetter(self.submitted or ""), jobs)
         if self.kind == "str | None":
-            texts = [*values]
-            codes = {text: text_code(text) for text in {*texts}}
-            return [codes[text] for text in texts]
+            return [*map(cache(text_code), values)]
         return [math.nan if value is None else value for value in values]
 
 
@@ -121,12 +118,9 @@ def fields_of(view: type[Any]) -> dict[str, StoredField]:
 
 def write_fields(view: type[Any], records: Any, jobs: Sequence[Any]) -> None:
     """Write into records what a view's fields begin with for submitted jobs."""
-    known: dict[str, np.ndarray] = {}
     for field in fields_of(view).values():
         if field.submitted is not None:
-            if field.submitted not in known:
-                known[field.submitted] = np.array(field.first_values(jobs))
-            records[field.record] = known[field.submitted]
+            records[field.record] = field.first_values(jobs)
 
 
 def changing_fields(view: type[Any]) -> frozenset[str]:

@@ -471,7 +471,7 @@ class Simulation:
 
 def _places(workload: Workload, settings: RunSettings) -> FailurePlaces:
     """Return where failures may happen."""
-    jobs = [(job.arrival_ns, job.num_gpus) for job in workload]
+    jobs = [(job.arrival_ns, job.num_gpus) for job in (workload if settings.disturbances.causes else ())]
     return FailurePlaces(settings.cluster.first_gpus.tolist(), settings.network.racks, jobs, settings.network.levels)
 
 

@@ -9,13 +9,13 @@ the 64-GPU experiment, seed by seed. A sample is a comparison over a few seeds.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import typer
 from benchmark_tables import Table, say
 from scipy.stats import bootstrap, t
 
@@ -142,12 +142,10 @@ def decided(changes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return single, np.where(holm([p_value(row) for row in changes]) <= 1.0 - CONFIDENCE, single, 0.0)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=1000, metavar="N", help="default: %(default)s")
-    for table in tables(parser.parse_args().samples):
+def main(samples: int = 1000) -> None:
+    for table in tables(samples):
         print(table, end="\n\n")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import typer
 from benchmark_tables import Table, say, timed
 
 import ddlsched
@@ -43,22 +43,19 @@ def ratios(exclusive: bool, seed: int, scale: float = 1.0, intervals: int = 200)
     return found, cpu_s
 
 
-def main() -> None:
+def main(seeds: int = 10) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10)
-    given = parser.parse_args()
     rows = []
     for exclusive in (True, False):
         say("exclusive GPUs" if exclusive else "shared GPUs")
-        found = [ratios(exclusive, seed) for seed in range(1, given.seeds + 1)]
+        found = [ratios(exclusive, seed) for seed in range(1, seeds + 1)]
         cpu_s = float(np.median([seconds for _, seconds in found]))
         for name, of_name in pd.DataFrame([values for values, _ in found]).items():
             figures = of_name.mean(), of_name.min(), of_name.max()
             rows.append([name, "exclusive" if exclusive else "shared", *figures, cpu_s])
     columns = ("policy", "GPUs", "JCT / bound, mean", "least", "most", "bound, CPU s (median)")
-    print(Table(title=f"Average JCT over the lower bound, {given.seeds} job sets of 160", columns=columns, rows=rows))
+    print(Table(title=f"Average JCT over the lower bound, {seeds} job sets of 160", columns=columns, rows=rows))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

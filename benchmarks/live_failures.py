@@ -10,7 +10,6 @@ Needs PyTorch.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -24,6 +23,7 @@ from math import inf
 from pathlib import Path
 from typing import IO, NamedTuple
 
+import typer
 from live_changes import FORMED, SCRIPT, Nodes
 from numpy.random import Generator
 
@@ -207,21 +207,16 @@ def simulated_ettr(given: Disturbances, checkpoint: str, times: Times, seed: int
     return float(reliability_by_size(result)["ettr"].iloc[0])
 
 
-def main() -> None:
-    """Print both ratios of each run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=6)
-    parser.add_argument("--together", type=int, default=1, help="so many runs at a time")
-    parser.add_argument("--minutes", type=float, default=20.0)
-    given = parser.parse_args()
+def main(runs: int = 6, together: int = 1, minutes: float = 20.0) -> None:
+    """Print both ratios of each run, ``together`` of them at a time."""
     os.environ |= {"STEP_S": str(STEP_S), "SAVE_S": str(SAVE_S)}
     print(f"load of this machine {os.getloadavg()[0]:.1f}", flush=True)
     _, times = measured(trained(Disturbances(failures=OFTEN), "fixed:every_s=3", 0, 300.0))
     print(f"step {times.step_s:.3f} s, commit {times.write_s:.3f} s, start {times.restart_s:.2f} s", flush=True)
-    compared = partial(compare, times, 60 * given.minutes)
+    compared = partial(compare, times, 60 * minutes)
     apart = []
-    with ProcessPoolExecutor(given.together) as pool:
-        for told, points in pool.map(compared, range(1, given.runs + 1)):
+    with ProcessPoolExecutor(together) as pool:
+        for told, points in pool.map(compared, range(1, runs + 1)):
             print(told, flush=True)
             apart.append(abs(points))
     print(f"largest difference {max(apart):.2f} points; load {os.getloadavg()[0]:.1f}")
@@ -241,4 +236,4 @@ def compare(times: Times, until_s: float, seed: int) -> tuple[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

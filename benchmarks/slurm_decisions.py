@@ -5,13 +5,12 @@
 
 Four accounts with shares, three QOS that preempt each other, blocks of four nodes, jobs of 1 to 8 nodes. ``run`` writes
 what happened, in the order of the controller's log: jobs that came, started and where, were preempted, left their
-nodes, and the order of those that waited whenever priorities had just been reckoned. ``compare`` follows that, and asks
-ours at each start and each such order. It needs Slurm 24.05 or later and ``mariadb-server slurmdbd``.
+nodes, and the priorities of those that waited whenever these were reckoned. ``compare`` follows that, and asks ours at
+each start and each such order. It needs Slurm 24.05 or later and ``mariadb-server slurmdbd``.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import time
 from collections import Counter
@@ -19,10 +18,11 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+import typer
 from slurm_daemons import QOS, AccountedSlurm
 
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
@@ -54,6 +54,7 @@ _SETTINGS = {
 } | {f"PriorityWeight{name}": str(weight) for name, weight in _WEIGHTS.items()}
 _LOOK_S = 2.0
 _EVENTS = {
+    "order": re.compile(r"priority for job (\d+) is now (\d+)"),
     "start": re.compile(r"sched: Allocate JobId=(\d+) NodeList=(\S+)|Started JobId=(\d+) in main on (\S+)"),
     "preempted": re.compile(r"preempted JobId=(\d+) has been requeued to reclaim resources for JobId=(\d+)"),
     "left": re.compile(r"_slurm_rpc_epilog_complete: JobId=(\d+) Node=(\S+)|_job_complete: JobId=(\d+) done"),
@@ -69,29 +70,18 @@ class _Event(NamedTuple):
 
 def _run(jobs: int, seed: int) -> pd.DataFrame:
     """Return what happened on a real Slurm, a row an event."""
-    rng, events, told = np.random.default_rng(seed), list[_Event](), dict[int, int]()
+    rng, events = np.random.default_rng(seed), list[_Event]()
     slurm = AccountedSlurm(_NODES, 1, _SETTINGS, accounts=_ACCOUNTS, block=_BLOCK)
     with slurm:
         submitted, next_s = 0, time.time()
-        while submitted < jobs or told:
+        while submitted < jobs or slurm.run("squeue", "--noheader", "--states=PD"):
             while submitted < jobs and time.time() >= next_s:
                 events.append(_submit(slurm, rng))
                 submitted += 1
                 next_s += float(rng.exponential(5.0)) if submitted > jobs // 4 else 0.2
-            priorities = dict(map(int, line.split()) for line in slurm.run(*_PENDING).splitlines())  # type: ignore[arg-type]
-            if any(priorities.get(job, priority) != priority for job, priority in told.items()):
-                usage = [line.split("|") for line in slurm.run(*_USAGE).split() if line.split("|")[1] == "root"]
-                order = [f"{job}:{priority}" for job, priority in priorities.items()]
-                order += [f"{account}:{used}" for account, _, used in usage]
-                events.append(_Event(time.time(), "order", told=" ".join(order)))
-            told = priorities
             time.sleep(_LOOK_S)
         log = (slurm.folder / "slurmctld.log").read_text()
     return pd.DataFrame(sorted([*events, *_events(log)], key=lambda event: event.time_s))
-
-
-_USAGE = ("sshare", "--all", "--noheader", "--parsable2", "--format=Account,User,RawUsage")
-_PENDING = ("squeue", "--noheader", "--states=PD", "--format=%i %Q")
 
 
 def _submit(slurm: AccountedSlurm, rng: np.random.Generator) -> _Event:
@@ -142,10 +132,8 @@ class _Followed:
         self._jobs: dict[int, JobView] = {}
         self._policy = policy.begin(self._cluster(0.0)._cluster, np.random.default_rng(0))
         self._gone: dict[int, set[int]] = {}
-        self._usage: list[dict[str, float]] = []
-        """What Slurm had counted when priorities were reckoned the last two times."""
-        self._requeued: set[int] = set()
-        """Jobs that gave way: Slurm counts their age anew."""
+        self._theirs: dict[int, int] = {}
+        """Slurm's priorities, as far as it has told them since they were reckoned."""
         self.counts: Counter[tuple[str, bool]] = Counter()
         self.differ: list[str] = []
 
@@ -166,6 +154,8 @@ class _Followed:
 
     def follow(self, event: _Event, now_s: float) -> None:
         """Ask ours what the event decides, and let it happen."""
+        if event.what != "order":
+            self._count_pairs(now_s)
         if event.what != "preempted":
             self._tell_victims(now_s)
         getattr(self, f"_{event.what}")(event, now_s)
@@ -178,22 +168,17 @@ class _Followed:
         self._pending.add(job)
 
     def _order(self, event: _Event, now_s: float) -> None:
-        told = dict(each.split(":") for each in event.told.split())
-        theirs = {int(job): int(priority) for job, priority in told.items() if job.isdecimal()}
-        if now_s - self._policy._reckoned_s > _CALC_PERIOD_S / 2:  # else just one job has another priority
+        if now_s - self._policy._reckoned_s > _CALC_PERIOD_S / 2:
             self._policy.reckon(self._view(now_s), self._running.values())
-            self._usage = [*self._usage[-1:], {name: float(told[name]) for name in _ACCOUNTS if name in told}]
-        self._count_pairs("pairs", theirs, now_s)
-        own, self._policy._used = self._policy._used, self._usage[0] if len(self._usage) > 1 else {}
-        self._count_pairs("pairs by its usage", theirs, now_s)
-        self._policy._used = own
+        self._theirs[event.job] = int(event.told)
 
-    def _count_pairs(self, what: str, theirs: dict[int, int], now_s: float) -> None:
-        ours = [job.number for job in self._policy.in_order(self._view(now_s), self._cluster(now_s))]
-        known = [job for job in ours if theirs.get(job, 0) > 0 and job not in self._requeued]
-        for first, second in combinations(known, 2):
+    def _count_pairs(self, now_s: float) -> None:
+        """Compare our order with Slurm's, once it has told all priorities."""
+        theirs, self._theirs = self._theirs, {}
+        ours = [job.number for job in self._policy.in_order(self._view(now_s), self._cluster(now_s))] if theirs else ()
+        for first, second in combinations([job for job in ours if job in theirs], 2):
             if theirs[first] != theirs[second]:
-                self.counts[what, theirs[first] > theirs[second]] += 1
+                self.counts["pairs", theirs[first] > theirs[second]] += 1
 
     def _start(self, event: _Event, now_s: float) -> None:
         job, theirs = self._jobs[event.job], {int(name[1:]) - 1 for name in expand_hosts(event.told)}
@@ -202,7 +187,6 @@ class _Followed:
         self._count(
             "start", ours is not None and set(ours) == theirs, f"{job.num_gpus} of {free}: {ours}, Slurm {theirs}"
         )
-        self._requeued.discard(event.job)
         self._pending.remove(job)
         holding = HeldQuota.of(job, "any", ns_from_s(now_s))
         self._running[event.job] = self._by_queue[holding.queue][event.job] = holding
@@ -224,7 +208,7 @@ class _Followed:
         for job in {job for gone in self._gone.values() for job in gone}:
             self._end(job)
             self._pending.add(self._jobs[job])
-            self._requeued.add(job)
+            self._policy.requeued([self._jobs[job]], now_s)
         self._gone.clear()
 
     def _left(self, event: _Event, now_s: float) -> None:
@@ -250,7 +234,6 @@ def _compare(events: pd.DataFrame, placement: str) -> None:
     print(*followed.differ, sep="\n")
     for what, name in (
         ("pairs", "pairs of waiting jobs in order"),
-        ("pairs by its usage", "the same, with accounts' usage as Slurm counts it"),
         ("start", "starts on the same nodes"),
         ("needed", "somebody gives way, too"),
         ("victims", "the same victims, where somebody does"),
@@ -259,20 +242,15 @@ def _compare(events: pd.DataFrame, placement: str) -> None:
         print(f"{name}: {same} of {same + differ} ({100 * same / max(same + differ, 1):.1f} %)")
 
 
-def main() -> None:
+def main(
+    what: Literal["run", "compare"], table: Path, jobs: int = 120, seed: int = 0, placement: str = "slurm-block"
+) -> None:
     """Run Slurm, or compare."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("run", "compare"))
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--jobs", type=int, default=120)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--placement", default="slurm-block")
-    options = parser.parse_args()
-    if options.what == "run":
-        _run(options.jobs, options.seed).to_csv(options.table, index=False)
+    if what == "run":
+        _run(jobs, seed).to_csv(table, index=False)
     else:
-        _compare(pd.read_csv(options.table), options.placement)
+        _compare(pd.read_csv(table), placement)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -8,10 +8,11 @@ rack, a quarter prefers one. ``--placement first-fit`` looks at no levels, and t
 
 from __future__ import annotations
 
-import argparse
 import time
+from typing import Annotated
 
 import numpy as np
+import typer
 from benchmark_tables import peak_mb
 
 import ddlsched
@@ -71,22 +72,21 @@ def jobs(count: int, gpus: int, load: float, *, levels: bool = False, seed: int 
     )
 
 
-def main() -> None:
+def main(
+    pods: int = 50_000,
+    number: Annotated[int, typer.Option("--jobs", help="rather than pods")] = 0,
+    nodes: int = 5_000,
+    load: float = 1.3,
+    admission: str = "kueue",
+    placement: str = "kueue-topology",
+) -> None:
     """Print CPU seconds, memory, and how many preemptions there were."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--pods", type=int, default=50_000)
-    parser.add_argument("--jobs", type=int, help="rather than pods")
-    parser.add_argument("--nodes", type=int, default=5_000)
-    parser.add_argument("--load", type=float, default=1.3)
-    parser.add_argument("--admission", default="kueue")
-    parser.add_argument("--placement", default="kueue-topology")
-    options = parser.parse_args()
-    levels = options.placement != "first-fit"
+    levels = placement != "first-fit"
     topology = f"clos:servers_per_rack={_RACK},racks_per_pod={_RACK}" if levels else "star"
-    cluster = ddlsched.Cluster(num_servers=options.nodes, gpus_per_server=8, exclusive=True, topology=topology)
-    count = options.jobs or jobs_of(options.pods)
-    tenants, workload = queues(cluster.num_gpus), jobs(count, cluster.num_gpus, options.load, levels=levels)
-    policies = {"placement": options.placement, "admission": options.admission}
+    cluster = ddlsched.Cluster(num_servers=nodes, gpus_per_server=8, exclusive=True, topology=topology)
+    count = number or jobs_of(pods)
+    tenants, workload = queues(cluster.num_gpus), jobs(count, cluster.num_gpus, load, levels=levels)
+    policies = {"placement": placement, "admission": admission}
     begin_s = time.process_time()
     result = ddlsched.simulate(workload, cluster, queues=tenants, **policies)
     cpu_s = time.process_time() - begin_s
@@ -94,7 +94,7 @@ def main() -> None:
     spans_s = np.diff(np.append(np.minimum(used.index, last_s), last_s))
     restarts = result.jobs["restarts"]
     print(
-        f"{options.admission}, {options.placement}: {len(workload)} jobs, {options.nodes} servers, "
+        f"{admission}, {placement}: {len(workload)} jobs, {nodes} servers, "
         f"{cpu_s:.1f} s of CPU, {peak_mb():.0f} MB, {restarts.sum():.0f} preemptions of "
         f"{(restarts > 0).sum()} jobs, at most {restarts.max():.0f} of one, until the last job came "
         f"{used @ spans_s / last_s / cluster.num_gpus:.2f} of the GPUs in use"
@@ -102,4 +102,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -24,6 +24,7 @@ __all__ = ["SlurmMultifactor"]
 _LIMIT = "limit: the account's group may use no more"
 _BEHIND = "backfilling: jobs of higher priority go first"
 _QOS = "its QOS may be preempted"
+_REQUEUED = "it gave way not long ago"
 _MOST_TRIES = 3
 """How often Slurm orders candidates for preemption (preempt_reorder_count of 1, and what it does beside)."""
 
@@ -48,6 +49,8 @@ class SlurmMultifactor:
     calc_period_s
         How often priorities are reckoned, seconds (PriorityCalcPeriod): by ages of then, and by usage of one period
         before, as Slurm does without its fair tree.
+    requeue_s
+        How long a job that gave way waits at least, seconds; its age counts from then.
     backfill
         The placement that plans ahead, such as ``easy-backfill``; empty: the run's placement, and nobody starts before
         a job of higher priority that waits.
@@ -67,6 +70,7 @@ class SlurmMultifactor:
     max_age_s: float = ranged(604800.0, 0.0, above=True)
     half_life_s: float = ranged(604800.0, 0.0, above=True)
     calc_period_s: float = ranged(300.0, 0.0, above=True)
+    requeue_s: float = ranged(121.0, 0.0)
     backfill: PlacementPolicy | str = ""
 
     def __post_init__(self) -> None:
@@ -90,6 +94,8 @@ class _SlurmRun:
         self._used, self._counted, self._reckoned_s = dict[str, float](), dict[str, float](), 0.0
         self._ran: list[HeldQuota] = []
         """Who ran from when it was last asked to now."""
+        self._begins_s: dict[int, float] = {}
+        """When jobs that gave way may start again, by number."""
 
     def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
         """Yield who may start, in the order of priorities."""
@@ -99,9 +105,17 @@ class _SlurmRun:
         yield from self._admitted(self.in_order(tenants, cluster), tenants, cluster)
         self._ran = [*tenants.holdings.values()]
 
+    def wake_s(self, now_s: float) -> float | None:
+        """Return when the next job that gave way may start again."""
+        return min((begin_s for begin_s in self._begins_s.values() if begin_s > now_s), default=None)
+
     def _admitted(
         self, waiting: list[JobView], tenants: TenantsView, cluster: ClusterView
     ) -> Iterator[Admission | NotAdmitted]:
+        for job in waiting:
+            if self._begins_s.get(job.number, 0.0) > tenants.now_s:
+                yield NotAdmitted(job, _REQUEUED)
+        waiting = [job for job in waiting if self._begins_s.get(job.number, 0.0) <= tenants.now_s]
         if self._planner is not None:
             yield from self._backfilled(waiting, tenants, cluster)
             return
@@ -114,6 +128,11 @@ class _SlurmRun:
             yield Admission(job, ANY_KIND, tuple(victims))
             if tenants.holding(job.number) is None:
                 return
+            self.requeued([victim.job for victim in victims], tenants.now_s)
+
+    def requeued(self, jobs: Iterable[JobView], now_s: float) -> None:
+        """Note that jobs have given way."""
+        self._begins_s |= {job.number: now_s + self._policy.requeue_s for job in jobs}
 
     def reckon(self, tenants: TenantsView, running: Iterable[HeldQuota]) -> None:
         """Let priorities follow from ages of now, and from what had been used when they were reckoned before.
@@ -131,7 +150,8 @@ class _SlurmRun:
         policy, shares = self._policy, self._fair_shares(tenants)
 
         def priority(job: JobView) -> float:
-            age = min(max(self._reckoned_s - job.arrival_s, 0.0) / policy.max_age_s, 1.0)
+            since_s = self._begins_s.get(job.number, job.arrival_s)
+            age = min(max(self._reckoned_s - since_s, 0.0) / policy.max_age_s, 1.0)
             size, qos = job.num_gpus / cluster.num_gpus, max(job.priority, 0) / most
             fair = policy.fair_share_weight * shares[str(job.queue)]
             return policy.age_weight * age + fair + policy.size_weight * size + policy.qos_weight * qos
@@ -160,7 +180,7 @@ class _SlurmRun:
         others = [leaf.name for leaf in tenants.quotas.leaves if leaf is not need.node]
         running = [*need.candidates(tenants, need.node.name, rules.within_queue)]
         running += [each for name in others for each in need.candidates(tenants, name, rules.reclaim)]
-        order = [holding.job for holding in sorted(running, key=_lowest_first)]
+        order = [each.job for each in sorted(running, key=lambda each: (each.priority, each.num_gpus, each.came[1]))]
         for tries in range(1, _MOST_TRIES + 1):
             places = (tenants.place(job, order[:count]) for count in range(1, len(order) + 1))
             if (found := next(((n, gpus) for n, gpus in enumerate(places, 1) if gpus is not None), None)) is None:
@@ -191,7 +211,3 @@ class _SlurmRun:
         for job in may:
             if tenants.holding(job.number) is None:
                 yield NotAdmitted(job, _BEHIND)
-
-
-def _lowest_first(holding: HeldQuota) -> tuple[int, int, int]:
-    return holding.job.priority, holding.num_gpus, holding.job.number

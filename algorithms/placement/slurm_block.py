@@ -16,7 +16,8 @@ __all__ = ["SlurmBlock"]
 class SlurmBlock:
     """The block with the fewest free servers that hold the job, else the one with the most, and so on for the rest.
 
-    Of equal blocks the last is taken; of its servers the first. A job has whole servers, or part of one.
+    Of equal blocks the last is taken; of its servers the first. A job has whole servers, or part of one. It waits until
+    it can have as few blocks as it would have if all servers were free.
 
     Parameters
     ----------
@@ -35,18 +36,19 @@ class SlurmBlock:
         gpus, each = cluster.eligible(job), min(job.num_gpus, len(cluster.gpus_of(0)))
         counts, needed = np.bincount(cluster.servers_of(gpus), minlength=1), -(-job.num_gpus // each)
         room = np.flatnonzero(counts >= each)
-        if len(room) < needed:
-            return None
         blocks: dict[int, list[int]] = {}
         units = cluster.network.units(self.level)
         for server in room.tolist():
             blocks.setdefault(units[server], []).append(server)
         servers: list[int] = []
-        while (lacking := needed - len(servers)) > 0:
+        for _ in range(-(-needed // int(np.bincount(units).max()))):
+            lacking = needed - len(servers)
             enough = [block for block, own in blocks.items() if len(own) >= lacking]
-            tightest = max(enough, key=lambda block: (-len(blocks[block]), block), default=None)
-            largest = max(blocks, key=lambda block: (len(blocks[block]), block))
-            servers += blocks.pop(largest if tightest is None else tightest)[:lacking]
+            tightest = max(enough, key=lambda block: (-len(blocks[block]), block), default=-1)
+            largest = max(blocks, key=lambda block: (len(blocks[block]), block), default=-1)
+            servers += blocks.pop(tightest if enough else largest, [])[:lacking]
+        if len(servers) < needed:
+            return None
         taken = np.isin(cluster.servers_of(gpus), servers)
         chosen: list[GpuId] = gpus[taken].tolist()
         return chosen[: job.num_gpus]

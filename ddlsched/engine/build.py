@@ -11,7 +11,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_factors
 from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
-from ddlsched.engine.build_tasks import build_tasks, count_parts
+from ddlsched.engine.build_tasks import build_tasks
 from ddlsched.engine.loop.room import count_room
 from ddlsched.engine.memory_needed import refuse_too_large
 from ddlsched.engine.records.field_values import KEY_WORDS, NEVER, JobState
@@ -65,7 +65,7 @@ def build_state(
     jobs = _jobs(workload, moving)
     refuse_too_large(workload, jobs)
     arrays = build_tasks(workload, jobs, moving)
-    num_transfers, pending = len(arrays.transfers), np.array(arrays.pending, np.int64)
+    num_transfers, pending = len(arrays.transfers), arrays.pending
     num_gpus, num_items = cluster.num_gpus, cluster.num_gpus + num_transfers + len(jobs)
     memory_classes, jobs["memory_class"] = np.unique(jobs.memory_bytes, return_inverse=True)
     penalties_ppm, jobs["kind"] = _penalties_ppm(workload, interference)
@@ -90,13 +90,13 @@ def build_state(
         slices=make_records("slice", num_slices),
         samples=make_records("sample", _SAMPLES + 1),
         foreseen=make_records("foresight", _SAMPLES + 2),
-        successors=np.array(arrays.successors, np.int64),
+        successors=arrays.successors,
         members=np.zeros(0, np.int64),
         pending=pending,
         ready=np.zeros(len(pending), np.uint8),
         residents=np.zeros((num_gpus, _FIRST_RESIDENTS), np.int64),
         heap=np.zeros(num_items, np.int64),
-        position=_nowhere(num_items, num_gpus, num_transfers, arrays.owners),
+        position=_nowhere(num_items, num_gpus, num_transfers, arrays.owned),
         end_ns=np.zeros(num_items, np.int64),
         arrivals=np.argsort(jobs.arrival_ns, kind="stable").astype(np.int64),
         queue=np.zeros(len(workload), np.int64),
@@ -131,11 +131,11 @@ def build_state(
     return state
 
 
-def _nowhere(num_items: int, num_gpus: int, num_transfers: int, owners: list[tuple[int, int, int]]) -> np.ndarray:
+def _nowhere(num_items: int, num_gpus: int, num_transfers: int, owned: np.ndarray) -> np.ndarray:
     """Return the places of items in the heap, where none is; parts of jobs of groups get theirs when they are there."""
     position = np.zeros(num_items, np.int64)
     position[:num_gpus] = position[num_gpus + num_transfers :] = -1
-    position[[num_gpus + transfer for transfer, *_ in owners]] = -1
+    position[num_gpus + owned] = -1
     return position
 
 
@@ -223,6 +223,7 @@ def _run(
 def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
     """Raise InputError for the first job that no moment of the cluster could hold."""
     ascending_bytes = np.sort(cluster.gpu_memory_bytes)
+    smallest_bytes = int(ascending_bytes[0])
     for number, job in enumerate(workload):
         if isinstance(job, ElasticJob):
             continue
@@ -231,7 +232,8 @@ def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
                 f"{workload.where(number)}, column gpus: job {job.job_id!r} needs {job.num_gpus} GPUs, "
                 f"so it can never fit; expected at most the cluster's {cluster.num_gpus}"
             )
-        enough = num_large_enough(job, ascending_bytes)
+        fits_all = job.gpu_memory_bytes <= smallest_bytes
+        enough = cluster.num_gpus if fits_all else num_large_enough(job, ascending_bytes)
         if job.num_gpus > enough:
             largest = (
                 f"the cluster's {enough} GPUs with as much" if enough else f"the cluster's {cluster.gpu_memory_mb:g}"
@@ -270,13 +272,7 @@ def _group_steps(job: Job) -> int:
 def _jobs(workload: Workload, moving: bool) -> Records:
     jobs = make_records("job", len(workload))
     write_fields(JobView, jobs, workload.jobs)
-    counts = [count_parts(job) for job in workload]
-    columns: dict[str, list[int]] = {
-        "num_tasks": [parts for parts, _ in counts],
-        "num_transfers": [transfers for _, transfers in counts],
-    }
-    for name, values in columns.items():
-        jobs[name] = values
+    jobs.num_tasks, jobs.num_transfers = np.array([job.dag.num_parts for job in workload], np.int64).T
     jobs.grouped = [is_grouped(job.dag.tasks, job.dag.groups, job.num_gpus) for job in workload]
     jobs.group_steps = [
         _group_steps(job) if grouped else 0 for job, grouped in zip(workload, jobs.grouped, strict=True)

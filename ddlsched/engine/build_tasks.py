@@ -6,54 +6,51 @@ whose workers all do the same, those are the tasks of its DAG.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ddlsched.engine.records.layout import Columns, Records, make_records
-from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
-from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.dag import ComputeTask, IterationDag
+from ddlsched.workload.job import Workload
 
-__all__ = ["TaskArrays", "build_tasks", "count_parts"]
+__all__ = ["TaskArrays", "build_tasks", "spans"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class TaskArrays:
-    """What the engine keeps of tasks; the fields are those of :class:`~ddlsched.engine.records.layout.State`.
-
-    ``tasks`` are there once :func:`build_tasks` is through, from ``rows``.
-    """
+    """What the engine keeps of tasks; the fields are those of :class:`~ddlsched.engine.records.layout.State`."""
 
     tasks: Records
     transfers: Records
     workers: Records
-    pending: list[int] = field(default_factory=list)
-    successors: list[int] = field(default_factory=list)
-    owners: list[tuple[int, int, int]] = field(default_factory=list)
-    """Transfers, and the job and the task of each."""
-    rows: list[Row] = field(default_factory=list)
+    pending: np.ndarray
+    successors: np.ndarray
+    owned: np.ndarray
+    """The transfers that belong to a job before it is placed."""
 
 
 class Row(NamedTuple):
-    """The fields of a task's record: building it takes longer for each record than for a list of all."""
+    """The fields of a task's record, in a job of one GPU that is the first of all."""
 
     dag_task: int
-    duration_ns: int = 0
-    transfer: int = -1
-    compute_predecessors: int = 0
-    reduce_predecessors: int = 0
-    pending: int = 0
-    part: int = 0
+    part: int
+    duration_ns: int
+    transfer: int
+    compute_predecessors: int
+    reduce_predecessors: int
+    pending: int
+    num_successors: int
+    first_successor: int
 
 
-def count_parts(job: Job) -> tuple[int, int]:
-    """Return how many parts an iteration of a job has, and how many of these are collectives."""
-    tasks, groups = job.dag.tasks, job.dag.groups
-    num_tuples = [
-        1 if task.group is None else len(groups[task.group]) for task in tasks if isinstance(task, CollectiveTask)
-    ]
-    return len(tasks) - len(num_tuples) + sum(num_tuples), sum(num_tuples)
+def spans(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the numbers from each of some first ones on, so many of each."""
+    numbers: np.ndarray = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+    return numbers
 
 
 def build_tasks(workload: Workload, jobs: Records, moving: bool) -> TaskArrays:
@@ -63,47 +60,46 @@ def build_tasks(workload: Workload, jobs: Records, moving: bool) -> TaskArrays:
     If jobs may be stopped or moved, each has behind its collectives the transfers of its state, as many as it has GPUs,
     whose tasks are -1, -2 and so on.
     """
-    arrays = TaskArrays(
-        make_records("task", int(jobs.num_tasks[jobs.grouped == 0].sum())),
-        make_records("transfer", int((jobs.num_transfers + jobs.num_gpus * moving).sum())),
-        _workers(jobs),
-    )
-    num_followers: list[int] = []
-    first_followers: list[int] = []
-    first_sources: list[int] = []
-    num_sources: list[int] = []
-    alike: dict[int, _Alike] = {}
-    columns = Columns(jobs)
-    for number, job in enumerate(workload):
-        dag, first_flow = job.dag, columns.first_flow.item(number)
-        arrays.owners += [(first_flow + place, number, -1 - place) for place in range(job.num_gpus * moving)]
-        if columns.grouped.item(number):
-            own = arrays.workers[columns.first_worker.item(number) :][: job.num_gpus]
-            own.spared_ns = dag.compute_ns - np.array(dag.worker_compute_ns(job.num_gpus), np.int64)
-            first_sources.append(0)
-            num_sources.append(0)
-            continue
-        known = alike.get(id(dag)) or alike.setdefault(id(dag), _Alike.of(dag))  # many jobs share one
-        known.add(arrays, number, columns.first_transfer.item(number), columns.num_gpus.item(number))
-        for following in known.followers:
-            num_followers.append(len(following))
-            first_followers.append(len(arrays.successors))
-            arrays.successors += following
-        first_sources.append(len(arrays.successors))
-        num_sources.append(len(known.sources))
-        arrays.successors += known.sources
-    for name, column in zip(Row._fields, np.array(arrays.rows, np.int64).reshape(-1, len(Row._fields)).T, strict=True):
-        arrays.tasks[name] = column
-    arrays.tasks["num_successors"], arrays.tasks["first_successor"] = num_followers, first_followers
-    jobs["first_source"], jobs["num_sources"] = first_sources, num_sources
-    if arrays.owners:
-        owned, owners, tasks = np.array(arrays.owners, np.int64).T
-        arrays.transfers["job"][owned], arrays.transfers["task"][owned], arrays.transfers["step"][owned] = (
-            owners,
-            tasks,
-            -1,
-        )
-    return arrays
+    columns, workers = Columns(jobs), _workers(jobs)
+    for number in np.flatnonzero(jobs.grouped).tolist():
+        job = workload[number]
+        own = workers[columns.first_worker.item(number) :][: job.num_gpus]
+        own.spared_ns = job.dag.compute_ns - np.array(job.dag.worker_compute_ns(job.num_gpus), np.int64)
+    plain = np.flatnonzero(jobs.grouped == 0)
+    dags = [workload[number].dag for number in plain.tolist()]
+    alike = {id(dag): dag for dag in dags}  # many jobs share one
+    places = {dag: place for place, dag in enumerate(alike)}
+    graph = np.array([places[id(dag)] for dag in dags], np.int64)
+    parts = [*map(_alike, alike.values())]
+    rows, num_rows = _taken([own for own, _, _ in parts], graph)
+    successors, num_successors = _taken([own for _, own, _ in parts], graph)
+    first_successor, owner = np.cumsum(num_successors) - num_successors, np.repeat(plain, num_rows)
+    tasks = make_records("task", len(rows))
+    for name, column in zip(Row._fields, rows.reshape(-1, len(Row._fields)).T, strict=True):
+        tasks[name] = column
+    tasks.first_successor += np.repeat(first_successor, num_rows)
+    tasks.pending += tasks.compute_predecessors * (columns.num_gpus[owner] - 1)
+    collectives = np.flatnonzero(tasks.transfer >= 0)
+    tasks.transfer[collectives] += columns.first_transfer[owner[collectives]]
+    columns.num_sources[plain] = num_sources = np.array([count for _, _, count in parts], np.int64)[graph]
+    columns.first_source[plain] = first_successor + num_successors - num_sources
+    transfers = make_records("transfer", int((jobs.num_transfers + jobs.num_gpus * moving).sum()))
+    counts = columns.num_gpus * moving
+    flows, owned = spans(columns.first_flow, counts), tasks.transfer[collectives]
+    transfers.job[owned], transfers.task[owned] = owner[collectives], tasks.dag_task[collectives]
+    transfers.job[flows] = np.repeat(np.arange(len(jobs)), counts)
+    transfers.task[flows] = np.repeat(columns.first_flow, counts) - flows - 1
+    owned = np.concatenate([owned, flows])
+    transfers.step[owned] = -1
+    pending, _ = _taken([[row.pending for row in own] for own, _, _ in parts], np.repeat(graph, jobs.num_gpus[plain]))
+    return TaskArrays(tasks, transfers, workers, pending, successors, owned)
+
+
+def _taken(pieces: Sequence[Sequence[Any]], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pieces of these numbers one behind the other, and the length of each."""
+    counts = np.array([len(piece) for piece in pieces], np.int64)
+    places = spans((np.cumsum(counts) - counts)[numbers], counts[numbers])
+    return np.array([*chain.from_iterable(pieces)], np.int64)[places], counts[numbers]
 
 
 def _workers(jobs: Records) -> Records:
@@ -117,46 +113,18 @@ def _workers(jobs: Records) -> Records:
     return workers
 
 
-@dataclass(frozen=True)
-class _Alike:
-    """The tasks of jobs that share a DAG and whose workers all do the same.
-
-    ``rows`` are those of the first job, if it has one GPU; ``before`` are the predecessors of each task.
-    """
-
-    rows: list[Row]
-    before: list[int]
-    collectives: list[int]
-    followers: list[list[int]]
-    sources: list[int]
-
-    @classmethod
-    def of(cls, dag: IterationDag) -> _Alike:
-        computes = {task.name for task in dag.tasks if isinstance(task, ComputeTask)}
-        rows: list[Row] = []
-        collectives: list[int] = []
-        for place, task in enumerate(dag.tasks):
-            before, after_computes = len(task.after), len(computes.intersection(task.after))
-            row = Row(place, 0, -1, after_computes, before - after_computes, before)
-            if isinstance(task, ComputeTask):
-                rows.append(row._replace(duration_ns=task.duration_ns))
-            else:
-                rows.append(row._replace(transfer=len(collectives)))
-                collectives.append(place)
-        return cls(
-            rows=rows,
-            before=[len(task.after) for task in dag.tasks],
-            collectives=collectives,
-            followers=dag.successors(),
-            sources=[place for place, task in enumerate(dag.tasks) if not task.after],
-        )
-
-    def add(self, arrays: TaskArrays, number: int, first: int, num_gpus: int) -> None:
-        """Add those of a job, the ``first`` transfer and those after it."""
-        others = num_gpus - 1
-        arrays.owners += [(transfer, number, place) for transfer, place in enumerate(self.collectives, first)]
-        arrays.rows += [
-            Row(place, ns, first + reduce if reduce >= 0 else -1, computes, reduces, computes * others + pending, place)
-            for place, ns, reduce, computes, reduces, pending, _ in self.rows
-        ]
-        arrays.pending += self.before * num_gpus
+def _alike(dag: IterationDag) -> tuple[list[Row], list[int], int]:
+    """Return a graph's tasks, the followers of each, behind which are its sources, and how many these are."""
+    computes = {task.name for task in dag.tasks if isinstance(task, ComputeTask)}
+    sources = [place for place, task in enumerate(dag.tasks) if not task.after]
+    rows: list[Row] = []
+    successors: list[int] = []
+    collectives = 0
+    for place, (task, following) in enumerate(zip(dag.tasks, dag.successors(), strict=True)):
+        before, after_computes = len(task.after), len(computes.intersection(task.after))
+        duration_ns, transfer = (task.duration_ns, -1) if isinstance(task, ComputeTask) else (0, collectives)
+        collectives += transfer >= 0
+        own = after_computes, before - after_computes, before, len(following), len(successors)
+        rows.append(Row(place, place, duration_ns, transfer, *own))
+        successors += following
+    return rows, successors + sources, len(sources)

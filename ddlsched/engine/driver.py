@@ -17,7 +17,7 @@ from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance
-from ddlsched.engine.loop.compilation import Part, ensure_compiled, start_compiling
+from ddlsched.engine.loop.compilation import JUMPING, ensure_compiled, start_compiling
 from ddlsched.engine.loop.from_python import (
     gather_rivals,
     most_slices,
@@ -26,6 +26,7 @@ from ddlsched.engine.loop.from_python import (
     take_sample,
     take_samples,
 )
+from ddlsched.engine.native.jit import spent_compiling_s
 from ddlsched.engine.outcome import Finished, Window
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.recording import KeptSlices, touching
@@ -174,7 +175,7 @@ class Simulation:
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
         self._recorded_job = _number_of(workload, settings.window)
         self._kept = KeptSlices(short=self._recorded_job is not None)
-        self._idle, self._whole, self._compiling_s = 0, 0, 0.0
+        self._idle, self._whole = 0, 0
 
     def _configure(self, window: Window | None) -> None:
         run = self._state.run
@@ -251,7 +252,7 @@ class Simulation:
     def run(self) -> Finished:
         """Run to the end of the last job, or until the run is cut off."""
         state = self._state
-        ensure_compiled(state.run, self._parts())
+        ensure_compiled(state.run, self._addresses())
         self._servers.begin()
         state.run.pause_ns = self._settings.span.warmup_ns or self._pause_at_end()
         answers: dict[int, Callable[[], None]] = {
@@ -264,17 +265,17 @@ class Simulation:
             Question.CAPACITY: self._change_capacity,
             Question.ALLOCATION: self._allocate,
             Question.HEAR_SIGNALS: lambda: None,
-            Question.JUMPS: self._begin_to_jump,
+            Question.JUMPS: lambda: ensure_compiled(state.run, [JUMPING]),
             Question.SPLIT: self._placing.groups.split_all,
         }
-        begin = time.perf_counter()
+        begin = time.perf_counter() - spent_compiling_s()
         teller = None if (watch := self._settings.options["watch"]) is None else ProgressTeller(state, watch)
         while (question := self._advance()) in answers or self._goes_on_after(question):
             if question in answers:
                 answers[question]()
             if teller is not None:
                 teller.tell()
-        engine_s = time.perf_counter() - begin - self._compiling_s
+        engine_s = time.perf_counter() - spent_compiling_s() - begin
         if question == Question.POLICY_FAILED:
             raise _CompiledFormError(DOORS[Door(self._state.run.failed_door)], self._state.now_s)
         if question == Question.STUCK:
@@ -292,35 +293,12 @@ class Simulation:
         """What does the run's work, for who does some of it in the driver's stead."""
         return RunParts(self._state, self._placing, self._resizing, self._forms, self._settings)
 
-    def _parts(self) -> Iterator[Part]:
-        """Yield what of the event loop the run calls, so that the run's own time is without compilation."""
-        run = self._state.run
-        yield Part.ALL
-        if self._settings.span.warmup_ns:
-            yield Part.WARM_UP
-        disturbances = self._settings.disturbances
-        if run.next_capacity_ns < NEVER or disturbances.recovery is not None or self._servers.checkpointing is not None:
-            yield Part.CAPACITY
-        if not self._forms.all_compiled or run.order_ranked:
-            yield Part.PYTHON
-        if run.rerouting:
-            yield Part.PATHS
+    def _addresses(self) -> Iterator[str]:
+        """Yield the addresses of what the run's loop calls, beside what each calls."""
         if self._placing.hops is not None:
-            yield Part.COMPILED_PATHS
-        if run.elastic:
-            yield Part.ELASTIC
-        if run.contention == Contention.SHARES:
-            yield Part.SHARES
-        if self._moving is not None or disturbances.recovery is not None or self._servers.checkpointing is not None:
-            yield Part.MOVES
-        if self._placing.groups.may_fold and self._state.jobs.grouped.any():
-            yield Part.GROUPS
-
-    def _begin_to_jump(self) -> None:
-        """Get what looks for periods, which only long runs call; that is not part of the run's own time."""
-        self._compiling_s -= time.perf_counter()
-        ensure_compiled(self._state.run, [Part.JUMPS])
-        self._compiling_s += time.perf_counter()
+            yield "choosing_address"
+        if self._state.run.contention == Contention.SHARES:
+            yield "shares_address"
 
     def _pause_at_end(self) -> int:
         return self._settings.span.until_ns if self._settings.span.until_ns < MAX_NS else int(NEVER)
@@ -440,7 +418,7 @@ class Simulation:
             slices = touching(slices, self._recorded_job, state.stays, state.jobs.first_worker)
         self._kept.append(slices)
         run.num_slices = 0
-        most = 1024 + int(most_slices(run))
+        most = 1024 + int(most_slices(state.arrays))
         if run.record and len(state.arrays.slices) < 2 * most:
             state.arrays = state.arrays._replace(slices=make_records("slice", 4 * most))
 
@@ -493,7 +471,7 @@ class Simulation:
 
 def _places(workload: Workload, settings: RunSettings) -> FailurePlaces:
     """Return where failures may happen."""
-    jobs = [(job.arrival_ns, job.num_gpus) for job in workload]
+    jobs = [(job.arrival_ns, job.num_gpus) for job in (workload if settings.disturbances.causes else ())]
     return FailurePlaces(settings.cluster.first_gpus.tolist(), settings.network.racks, jobs, settings.network.levels)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,9 +27,21 @@ from ddlsched.engine.sent_in_groups import SentInGroups
 from ddlsched.engine.state_transfers import StateTransfer, StateTransfers
 from ddlsched.policies.views import ClusterView, JobQueue, JobView, TransferView
 from ddlsched.units import NS_PER_S
+from ddlsched.workload.dag import IterationDag
 from ddlsched.workload.elastic_job import ElasticJob
 
 __all__ = ["JobPlacement"]
+
+
+class _Plan(NamedTuple):
+    """What a job's transfers put on the network: their links, an entry a crossing, and all as the loop gets it."""
+
+    dag: IterationDag
+    transfers: list[PlannedTransfer]
+    crossed: list[int]
+    iteration_ns: int
+    arrays: tuple[np.ndarray, ...]
+
 
 _QUEUED = JobState.QUEUED.value
 _FEW = 16
@@ -67,6 +80,7 @@ class JobPlacement:
         self._reserved_ns: dict[int, int] = {}
         self.reservations: list[tuple[int, int, int]] = []
         """Job, when it was made, and for when (ns), of each reservation that a policy told of in a recorded run."""
+        self._plans: dict[int, _Plan] = {}
 
     def view(self) -> ClusterView:
         """Return what policies see of the cluster now."""
@@ -151,21 +165,40 @@ class JobPlacement:
     def _put(
         self, number: int, chosen: list[int], hold_ns: int, transfers: list[StateTransfer], *, in_background: bool
     ) -> None:
-        state, costs, dag = self._state, self.costs, self._state.workload[number].dag
-        planned = costs.planned(dag, chosen, self._routes.of_job(number))
-        crossed = [*chain.from_iterable(transfer.links for transfer in planned)]
-        if crossed:
-            reduces_ns = costs.iteration_ns(dag, planned)
-            state.check_service(number, reduces_ns)
-            state.jobs.communication_ns[number] = reduces_ns
-        self._join(number, chosen, planned, crossed, -1 if transfers and not in_background else hold_ns)
-        self._note_start(number, chosen, planned, state.now_ns, hold_ns)
+        state, servers = self._state, self.costs.servers_of(chosen)
+        plan = self._plan(number, chosen, servers)
+        if plan.crossed:
+            state.check_service(number, plan.iteration_ns)
+            state.jobs.communication_ns[number] = plan.iteration_ns
+        self._join(number, chosen, len(servers), plan, -1 if transfers and not in_background else hold_ns)
+        self._note_start(number, chosen, servers, plan.transfers, state.now_ns, hold_ns)
         if transfers:
             stay = state.stays[-1]
             stay.links_of |= {-1 - place: transfer.links for place, transfer in enumerate(transfers)}
             stay.state_bytes = 0 if in_background else sum(transfer.size_bytes for transfer in transfers)
             self._make_room(sum(len(transfer.links) for transfer in transfers), 0)
             self._transfers.send(number, transfers, -1 if in_background else hold_ns)
+
+    def _plan(self, number: int, chosen: list[int], servers: tuple[int, ...]) -> _Plan:
+        """Plan what a job's transfers put on the network; rings on one server, which is nothing, are planned once."""
+        costs, dag, way = self.costs, self._state.workload[number].dag, self._routes.of_job(number)
+        inside = len(servers) == 1 and costs.has_plain_rings(dag)
+        if inside and id(dag) in self._plans:
+            return self._plans[id(dag)]
+        planned = costs.planned(dag, chosen, way)
+        crossed = [*chain.from_iterable(transfer.links for transfer in planned)]
+        arrays = (
+            np.array([len(transfer.links) for transfer in planned], np.int64),
+            np.array(crossed, np.int64),
+            _shares(planned, len(crossed)),
+            np.array([transfer.wire_bytes for transfer in planned], np.float64),
+            np.array([costs.latency_s(transfer.cable_latency_s) * NS_PER_S for transfer in planned], np.float64),
+            np.array([costs.load_ns(transfer) for transfer in planned], np.int64),
+        )
+        plan = _Plan(dag, planned, crossed, costs.iteration_ns(dag, planned) if crossed else 0, arrays)
+        if inside:
+            self._plans[id(dag)] = plan
+        return plan
 
     def _put_folded(self, number: int, chosen: list[int], hold_ns: int) -> None:
         """Give a job of groups its GPUs, of whose workers and transfers some are simulated for others."""
@@ -192,7 +225,7 @@ class JobPlacement:
             sending.load_ns,
             hold_ns,
         )
-        self._note_start(number, chosen, [], state.now_ns, hold_ns)
+        self._note_start(number, chosen, servers, [], state.now_ns, hold_ns)
 
     def note_starts(self) -> None:
         """Make what Python looks at of the jobs that compiled code has started since it was asked last."""
@@ -202,20 +235,27 @@ class JobPlacement:
             first = jobs.first_worker.item(number)
             gpus = state.arrays.workers.gpu[first : first + jobs.num_gpus.item(number)].tolist()
             planned = self.costs.planned(state.workload[number].dag, gpus)
-            self._note_start(number, gpus, planned, jobs.start_ns.item(number), 0)
+            self._note_start(number, gpus, self.costs.servers_of(gpus), planned, jobs.start_ns.item(number), 0)
 
     def _note_start(
-        self, number: int, gpus: list[int], planned: list[PlannedTransfer], from_ns: int, hold_ns: int
+        self,
+        number: int,
+        gpus: list[int],
+        servers: tuple[int, ...],
+        planned: list[PlannedTransfer],
+        from_ns: int,
+        hold_ns: int,
     ) -> None:
         """Make what Python looks at of a job that has just started: its views, and its stay on its GPUs."""
         state, view = self._state, self._state.views[number]
-        view._placed(tuple(gpus), self.costs.servers_of(gpus))
+        view._placed(tuple(gpus), servers)
         left = state.jobs.start_iterations_left.item(number)
         stay = Residency(number, tuple(gpus), {}, from_ns, hold_ns, iterations_left=left)
         for t, transfer in enumerate(planned, state.jobs.first_transfer.item(number)):
-            state.transfer_views[t] = TransferView(
-                t, view, transfer.links, state.transfers, t, state.now, transfer.shares
-            )
+            if transfer.links:  # others never wait
+                state.transfer_views[t] = TransferView(
+                    t, view, transfer.links, state.transfers, t, state.now, transfer.shares
+                )
             stay.links_of[self.groups.part_of(number, t)] = transfer.links
         state.stays.append(stay)
         state.stays_of[number].append(stay)
@@ -225,46 +265,19 @@ class JobPlacement:
         sources = self.state_at.pop(number, ())
         return self._transfers.needed(number, sources, chosen) if sources else []
 
-    def _join(
-        self,
-        number: int,
-        chosen: list[int],
-        planned: list[PlannedTransfer],
-        crossed: list[int],
-        hold_ns: int,
-    ) -> None:
-        """Put a job on its GPUs and links; ``crossed`` are the links of all transfers, an entry a crossing."""
-        state, costs, servers = self._state, self.costs, self.costs.servers_of(chosen)
-        job_links = np.array([*dict.fromkeys([*crossed, *self._routes.candidates])], np.int64)
+    def _join(self, number: int, chosen: list[int], num_servers: int, plan: _Plan, hold_ns: int) -> None:
+        """Put a job on its GPUs and links."""
+        state = self._state
+        job_links = np.array([*dict.fromkeys([*plan.crossed, *self._routes.candidates])], np.int64)
         self.groups.split_meeting(chosen, job_links)
         gpus = np.array(chosen, np.int64)
         self._make_room_on(gpus)
-        self._make_room(self._most_crossings(number, chosen, planned, crossed), len(job_links))
+        most = len(plan.crossed)
+        if self.hops is not None:  # the loop chooses paths
+            most = self.hops.write(number, self.costs.rings_of(plan.dag, chosen), plan.arrays[0].tolist())
+        self._make_room(most, len(job_links))
         self.groups.write(number)
-        place_job(
-            state.arrays,
-            number,
-            len(state.stays),
-            gpus,
-            len(servers),
-            job_links,
-            np.array([len(transfer.links) for transfer in planned], np.int64),
-            np.array(crossed, np.int64),
-            _shares(planned, len(crossed)),
-            np.array([transfer.wire_bytes for transfer in planned], np.float64),
-            np.array([costs.latency_s(transfer.cable_latency_s) * NS_PER_S for transfer in planned], np.float64),
-            np.array([costs.load_ns(transfer) for transfer in planned], np.int64),
-            hold_ns,
-        )
-
-    def _most_crossings(
-        self, number: int, chosen: list[int], planned: list[PlannedTransfer], crossed: list[int]
-    ) -> int:
-        """Return how many links the transfers of a job may come to have in all; have the loop choose if it can."""
-        if self.hops is None:
-            return len(crossed)
-        rings = self.costs.rings_of(self._state.workload[number].dag, chosen)
-        return self.hops.write(number, rings, [len(transfer.links) for transfer in planned])
+        place_job(state.arrays, number, len(state.stays), gpus, num_servers, job_links, *plan.arrays, hold_ns)
 
     def reroute(self) -> None:
         """Give each transfer that has become ready the paths that the policy chooses now, by number."""

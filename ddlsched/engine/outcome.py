@@ -42,7 +42,7 @@ class CountedSpan:
     until_ns: int = MAX_NS
 
 
-@dataclass
+@dataclass(slots=True)
 class Residency:
     """A job's time on its GPUs, from placement to its finish, a failure, a stop, a move or a change of size.
 

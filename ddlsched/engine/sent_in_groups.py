@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddlsched.engine.alike import Colours, Crossings, in_order, mixed, refined
+from ddlsched.engine.build_tasks import spans
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
 from ddlsched.engine.grouped_parts import GroupedDag, Partition, Parts
 from ddlsched.network.traffic import Way
@@ -148,7 +149,7 @@ class SentInGroups:
         kinds = self.kind_of[parts.task[parts.num_computes :]]
         classes = np.concatenate(partition.tuples)[self._first_tuples[parts.group] + parts.place]
         first, num_links, links, shares = _rows_of(simulated, kinds, classes)
-        at = np.repeat(first - np.cumsum(num_links) + num_links, num_links) + np.arange(num_links.sum())
+        at = spans(first, num_links)
         starts, counts, all_links, all_shares = _rows_of(everything, kinds, classes)
         leaders = self.links[leader_of_class[colours.links]] if len(self.links) else self.links
         return Crossed(num_links, links[at], shares[at], starts, counts, all_links, all_shares, leaders, folded)

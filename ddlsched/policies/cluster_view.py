@@ -291,8 +291,10 @@ class TakesGpusInOrder:
         order = self.gpu_order(num_gpus)
         if order == ("load",):
             return cluster.least_loaded(gpus, num_gpus)
-        columns = [_column(key, gpus, cluster) for key in reversed(order)]
-        first: list[GpuId] = gpus[np.lexsort((gpus, *columns))[:num_gpus]].tolist()
+        if order:
+            columns = [_column(key, gpus, cluster) for key in reversed(order)]
+            gpus = gpus[np.lexsort((gpus, *columns))]
+        first: list[GpuId] = gpus[:num_gpus].tolist()
         return first
 
 

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, dataclass_transform
 
@@ -100,7 +101,7 @@ class StoredField:
         """Return what a record of each of some submitted jobs begins with."""
         values = map(attrgetter(self.submitted or ""), jobs)
         if self.kind == "str | None":
-            return [text_code(value) for value in values]
+            return [*map(cache(text_code), values)]
         return [math.nan if value is None else value for value in values]
 
 

@@ -106,6 +106,13 @@ class IterationDag:
         )
 
     @cached_property
+    def num_parts(self) -> tuple[int, int]:
+        """How many parts there are, a collective counted for each tuple of its group, and how many collectives."""
+        groups = [task.group for task in self.tasks if isinstance(task, CollectiveTask)]
+        num_tuples = sum(1 if group is None else len(self.groups[group]) for group in groups)
+        return len(self.tasks) - len(groups) + num_tuples, num_tuples
+
+    @cached_property
     def messages(self) -> tuple[float, ...]:
         """The message of each collective, bytes."""
         return tuple(task.message_bytes for task in self.tasks if isinstance(task, CollectiveTask))

@@ -126,7 +126,7 @@ def parts_of(tasks: Sequence[Task], groups: Groups, num_gpus: int) -> list[TaskP
 def is_grouped(tasks: Sequence[Task], groups: Groups, num_gpus: int) -> bool:
     """Return whether some task is not one of all workers together, so that these may do different things."""
     together = {name for name, tuples in groups.items() if len(tuples) == 1 and len(tuples[0]) == num_gpus}
-    return any(task.group is not None and task.group not in together for task in tasks)
+    return len(together) < len(groups) and any(task.group is not None and task.group not in together for task in tasks)
 
 
 class LevelDemand(NamedTuple):

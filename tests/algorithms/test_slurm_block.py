@@ -30,6 +30,8 @@ def place(count: int, free: set[int], gpus_per_server: int = 1) -> list[int] | N
         (1, {6, 7, 12, 14}, [12]),
         (1, {4, 5, 11}, [11]),
         (3, {1, 2}, None),
+        (3, {2, 3, 12}, None),
+        (6, {4, 5, 7, 11, 12, 13}, None),
     ],
 )
 def test_as_slurm_chose(count: int, free: set[int], chosen: list[int] | None) -> None:

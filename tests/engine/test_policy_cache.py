@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 import uuid
 from pathlib import Path
 
@@ -200,6 +201,28 @@ def test_a_second_process_loads_what_the_first_one_compiled_in_a_fraction_of_its
     assert loading_s < compiling_s / 20
 
 
+HOLDER = """
+from ddlsched.engine.native.kept_files import alone_on_this_machine
+with alone_on_this_machine("one"):
+    print("within", flush=True)
+    input()
+"""
+
+
+def test_of_two_processes_that_would_compile_the_same_one_waits(tmp_path, monkeypatch):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept_files.cache_folder.cache_clear()
+    with subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"within\n"
+        with kept_files.alone_on_this_machine("another"):
+            assert other.poll() is None
+        threading.Timer(0.3, other.stdin.close).start()
+        with kept_files.alone_on_this_machine("one"):
+            assert other.stdin.closed
+    kept_files.cache_folder.cache_clear()
+
+
 STAMP = """
 import ddlsched.engine.loop.transfers as transfers
 from ddlsched.engine.loop.skipping.dormant_progress import *
@@ -207,7 +230,7 @@ from ddlsched.engine.native.kept_files import sources_stamp
 from ddlsched.engine.loop.accounts import add_busy_ns
 from ddlsched.engine.loop.from_python import most_slices
 from ddlsched.engine.records.layout import example_state
-most_slices(example_state().run[0])
+most_slices(example_state())
 stats = most_slices.dispatcher.stats
 print(sources_stamp(), sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """

@@ -18,8 +18,7 @@ from ddlsched.engine.loop.sharing.forecast import NEGLIGIBLE
 from ddlsched.engine.loop.sharing.slack import PATIENCE, WHOLE
 from ddlsched.engine.loop.sharing.small_components import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing.solver import fill, leave_filling
-from ddlsched.engine.native.jit import NUMBER, STATE, called_from_python, compiling
-from ddlsched.engine.native.support import runs_in_python
+from ddlsched.engine.native.jit import NUMBER, STATE, called_from_python
 from ddlsched.engine.records.field_values import Contention, TransferState
 from ddlsched.engine.records.layout import Columns, example_state, make_records
 from ddlsched.network.contention import MaxMin
@@ -28,42 +27,31 @@ from ddlsched.network.topology import Link
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
 
-@called_from_python
+@called_from_python(STATE)
 def _fill(s):
     settle_covers(s)
     settle_binding(s)
     return fill(s)
 
 
-@called_from_python
+@called_from_python(STATE)
 def _fill_component(s):
     return fill_component(s)
 
 
-@called_from_python
+@called_from_python(STATE, NUMBER)
 def _leave(s, number):
     leave_filling(s, s.transfers[number])
 
 
-@called_from_python
+@called_from_python(STATE, NUMBER)
 def _place(s, number):
     join_placed(s, number)
 
 
-@called_from_python
+@called_from_python(STATE, NUMBER)
 def _remove(s, number):
     leave_placed(s, number)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
-    """Compile them, or load what an earlier run has kept: the stamp of the loop tells whether it is the same."""
-    if not runs_in_python():
-        with compiling():
-            for function in (_fill, _fill_component):
-                function.compile((STATE,))
-            for function in (_leave, _place, _remove):
-                function.compile((STATE, NUMBER))
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ def _read(s, row, column):
     return s.run[0].now_ns + 10 * s.speeds[row, column] + 100 * len(s.jobs)
 
 
-read = CalledFromPython(_read)
-read.compile((STATE, numba.int64, numba.int64))
+read = CalledFromPython(_read, (STATE, numba.int64, numba.int64))
 
 
 def state_of(now_ns: int) -> State:

@@ -20,8 +20,8 @@ from ddlsched.network.contention import TEN_GBE
 from ddlsched.workload.generators.microsoft import MODELS
 
 FOLDER = EXPERIMENTS / "datacentre_traces"
-run, parts, regimes, tables, network_file = scripts_of(
-    "datacentre_traces", "run", "parts", "regimes", "tables", "network"
+run, parts, regimes, tables, network_file, clusters = scripts_of(
+    "datacentre_traces", "run", "parts", "regimes", "tables", "network", "virtual_clusters"
 )
 Unshared, network = network_file.Unshared, network_file.network
 needs_data = pytest.mark.skipif(bool(parts.missing(run.PUBLIC_DATA)), reason="needs the traces beside the project")
@@ -202,3 +202,27 @@ def test_committed_numbers_are_repeated(tmp_path):
     assert len(both) == 5
     for column in ("average_jct_s", "queueing_s", "contended", "caused", "delay", "change"):
         assert both[column].tolist() == pytest.approx(both[f"{column}_expected"].tolist(), rel=1e-4, abs=1e-9)
+
+
+def test_waits_of_virtual_clusters_beside_published_ones():
+    """Two jobs of 20 minutes have a quota of one GPU; when another lends nobody waits."""
+    columns = {"arrival_s": [0.0, 0.0, 0.0], "duration": [1200.0, 1200.0, 1200.0], "num_gpus": [1, 1, 4]}
+    jobs = pd.DataFrame(columns | {"virtual_cluster": ["a", "a", "b"]})
+    assert [clusters.at_once(jobs, share) for share in (0.5, 1.0)] == [6, 6]
+    assert clusters.quotas(jobs)["demand"] == {"a": 2, "b": 4}
+    most = {"a": 1, "b": 7}
+    waits = {rule: clusters.waits_min(jobs, most, lent=rule == "lent") for rule in ("lent", "hard")}
+    assert [waits[rule].tolist() for rule in waits] == [[0.0, 0.0, 0.0], [0.0, 20.0, 0.0]]
+    told = {"virtual_cluster": ["a", "b"], "gpus": ["1", "2-4"], "over_10_min": [40.0, 1.0], "over_60_min": [3.0, 0.0]}
+    found = clusters.compared(jobs, pd.DataFrame(told), waits).set_index("virtual_cluster")
+    assert found.loc["a", ["published_over_10", "lent_over_10", "hard_over_10", "hard_over_60"]].tolist() == [
+        40,
+        0,
+        50,
+        0,
+    ]
+
+
+def test_published_waits_fall_with_time():
+    table = pd.read_csv(clusters.PUBLISHED)
+    assert (table["over_60_min"] <= table["over_10_min"]).all()

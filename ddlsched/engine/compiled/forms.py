@@ -86,7 +86,7 @@ def compile_method(policy: Any, method: str, predicted: bool = False) -> Compile
         name = f"{method}-{_digest(program)}{'-predicted' if predicted else ''}"
         with _lock:
             if name not in _compiled:
-                with compiling():
+                with compiling(name):
                     _compiled[name] = _entry(program, method, name, predicted)
     except CannotCompileError:
         raise

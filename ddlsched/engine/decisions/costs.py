@@ -64,6 +64,7 @@ class CommunicationCosts:
         self._cluster, self.network, self.model = cluster, network, model
         self._load_per_byte_s = model.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s
         self._known: dict[Any, Pattern] = {}
+        self._wire_bytes: dict[tuple[float, int], float] = {}
         self._server_of_gpu: list[int] = cluster.server_of_gpu.tolist()
 
     def servers_of(self, gpus: Sequence[int]) -> tuple[int, ...]:
@@ -147,6 +148,8 @@ class CommunicationCosts:
 
     def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
         """Return the bytes that a message puts on each link of its ring."""
+        if (known := self._wire_bytes.get((message_bytes, num_servers))) is not None:
+            return known
 
         def name() -> str:
             return f"contention {label(self.model)}: wire_bytes"
@@ -154,6 +157,7 @@ class CommunicationCosts:
         wire = guarded(name, lambda: ring_bytes(self.model, message_bytes, num_servers))
         if not isinstance(wire, int | float | np.number) or not 0 <= wire < math.inf:
             raise PluginError(f"{name()} answered {wire!r}; expected a finite number of bytes >= 0")
+        self._wire_bytes[message_bytes, num_servers] = float(wire)
         return float(wire)
 
     def latency_s(self, cable_latency_s: float) -> float:

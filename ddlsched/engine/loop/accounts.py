@@ -10,12 +10,12 @@ from ddlsched.engine.loop.placement import book, expand, spread_links
 from ddlsched.engine.loop.skipping.dormancy import wake_all
 from ddlsched.engine.loop.time_accounts import computed_ns, count_time, simulated_for
 from ddlsched.engine.loop.transfers import leave_waiting, stop_transfer
-from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.native.jit import NUMBERS, STATE, called_from_python, njit
 from ddlsched.engine.records.field_values import JobState, TransferState
 from ddlsched.engine.records.layout import State
 
 
-@called_from_python
+@called_from_python(STATE, NUMBERS)
 def add_busy_ns(s: State, busy_ns: np.ndarray) -> None:
     """Add to ``busy_ns`` what each GPU has computed so far."""
     wake_all(s)
@@ -31,7 +31,7 @@ def add_busy_ns(s: State, busy_ns: np.ndarray) -> None:
                 busy_ns[gpu] += s.run[0].now_ns - g.started_ns
 
 
-@called_from_python
+@called_from_python(STATE)
 def close_books(s: State) -> None:
     """At the end of a run that was cut off: count what unfinished jobs have done and waited so far."""
     run = s.run[0]

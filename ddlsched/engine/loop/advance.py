@@ -19,7 +19,7 @@ from ddlsched.engine.loop.skipping.foreseen import look_at_components
 from ddlsched.engine.loop.skipping.periods import examine_components
 from ddlsched.engine.loop.tasks import end_compute
 from ddlsched.engine.loop.transfers import end_part, end_transfer
-from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.native.jit import STATE, called_from_python, njit
 from ddlsched.engine.records.field_values import (
     NEVER,
     ROUNDS_BETWEEN_SIGNALS,
@@ -90,7 +90,7 @@ def take_events(s: State) -> None:
     do_work(s)
 
 
-@called_from_python
+@called_from_python(STATE)
 def advance(s: State) -> int:
     """Run until Python is needed, and return what for."""
     run = s.run[0]

@@ -13,7 +13,7 @@ from ddlsched.engine.loop.skipping.due import note_change
 from ddlsched.engine.loop.tasks import leave_ready, touch_gpu
 from ddlsched.engine.loop.time_accounts import count_time, record_slice, stop_computing
 from ddlsched.engine.loop.transfers import cut_state, cut_transfer
-from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.native.jit import NUMBER, NUMBERS, REAL, STATE, called_from_python, njit
 from ddlsched.engine.records.field_values import OFFLINE_BYTES, ZERO, JobState, SliceKind
 from ddlsched.engine.records.layout import Records, State
 
@@ -115,7 +115,7 @@ def join_queue(s: State, number: int) -> None:
         run.num_queued += 1
 
 
-@called_from_python
+@called_from_python(STATE, NUMBERS, NUMBER)
 def fail_gpus(s: State, gpus: np.ndarray, checkpoint_iterations: int) -> None:
     """After step 2: every job with one of these GPUs stops, but for those that have just finished."""
     for gpu in gpus:
@@ -130,7 +130,7 @@ def fail_gpus(s: State, gpus: np.ndarray, checkpoint_iterations: int) -> None:
     s.run[0].must_place = 1
 
 
-@called_from_python
+@called_from_python(STATE, NUMBERS, REAL)
 def slow_gpus(s: State, gpus: np.ndarray, slowdown: float) -> None:
     """The tasks that GPUs begin from now on take so many times as long."""
     for gpu in gpus:
@@ -144,7 +144,7 @@ def slow_gpus(s: State, gpus: np.ndarray, slowdown: float) -> None:
     s.run[0].components_changed = 1
 
 
-@called_from_python
+@called_from_python(STATE, NUMBERS)
 def restore_gpus(s: State, gpus: np.ndarray) -> None:
     for gpu in gpus:
         change_free_bytes(s, gpu, OFFLINE_BYTES)

@@ -10,7 +10,7 @@ from ddlsched.engine.loop.skipping.due import count_iteration, make_due
 from ddlsched.engine.loop.tasks import begin_sources, compute_steps, end_all_reduce, should_be_lockstep
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import join_waiting
-from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.native.jit import NUMBER, STATE, called_from_python, njit
 from ddlsched.engine.records.field_values import Due, JobState
 from ddlsched.engine.records.layout import Records, State
 
@@ -85,7 +85,7 @@ def settle_in(s: State, number: int) -> None:
         end_restart(s, number)
 
 
-@called_from_python
+@called_from_python(STATE, NUMBER)
 def go_on(s: State, number: int) -> None:
     """A job whose iteration has ended stays where it is after all."""
     run = s.run[0]

@@ -6,7 +6,7 @@ import numpy as np
 
 from ddlsched.engine.loop.skipping.dormant_progress import dormant_done_ns, dormant_sent_ns
 from ddlsched.engine.loop.time_accounts import simulated_for
-from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.native.jit import NUMBERS, STATE, called_from_python, njit
 from ddlsched.engine.records.layout import State
 
 
@@ -33,7 +33,7 @@ def load_of(s: State, gpu: int) -> int:
     return load_ns + compute_ns
 
 
-@called_from_python
+@called_from_python(STATE, NUMBERS, NUMBERS)
 def fill_loads(s: State, gpus: np.ndarray, load_ns: np.ndarray) -> None:
     """Fill ``load_ns`` with the load of each GPU of ``gpus``."""
     for i in range(len(gpus)):

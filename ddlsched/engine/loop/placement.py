@@ -15,7 +15,7 @@ from ddlsched.engine.loop.skipping.due import note_change
 from ddlsched.engine.loop.tasks import join_ready, mix, slowness, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import bytes_sent, cut_state, leave_waiting_lists, link_waiting
-from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.native.jit import NUMBER, NUMBERS, REAL, REALS, STATE, called_from_python, njit
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.records.layout import Records, State
 
@@ -47,7 +47,10 @@ def expand(s: State, job: Records) -> None:
     job.lockstep = 0
 
 
-@called_from_python
+PLACE_JOB = STATE, NUMBER, NUMBER, NUMBERS, NUMBER, *[NUMBERS] * 3, *[REALS] * 3, NUMBERS, NUMBER
+
+
+@called_from_python(*PLACE_JOB)
 def place_job(
     s: State,
     number: int,
@@ -301,7 +304,7 @@ def book_bytes(s: State, transfer: Records) -> None:
         s.links[s.entries[e].link].bytes += sent_bytes * s.entries[e].share
 
 
-@called_from_python
+@called_from_python(STATE, NUMBER, NUMBERS, REALS, REAL)
 def reroute_transfer(s: State, number: int, links: np.ndarray, shares: np.ndarray, latency_ns: int) -> None:
     """Give a transfer that waits, and has sent nothing, other links, as :func:`place_job` gave it its first."""
     begin_rerouting(s, number, len(links))

@@ -12,7 +12,7 @@ from ddlsched.engine.loop.sharing.small_components import MOST_LINKS, fill_compo
 from ddlsched.engine.loop.sharing.solver import fill, leave_filling
 from ddlsched.engine.loop.sharing.touched_links import forget_touched_links, touch_link
 from ddlsched.engine.loop.transfers import most_sharing, set_rate
-from ddlsched.engine.native.jit import called_by_address, called_from_python, njit
+from ddlsched.engine.native.jit import NUMBERS, REALS, STATE, called_by_address, called_from_python, njit
 from ddlsched.engine.records.field_values import ZERO, Contention, Door, TransferState
 from ddlsched.engine.records.layout import State
 
@@ -207,7 +207,7 @@ def count_sharing(s: State) -> None:
         set_rate(s, number, s.transfers[number].new_rate, most_sharing(s, s.transfers[number]))
 
 
-@called_from_python
+@called_from_python(STATE, NUMBERS, REALS)
 def apply_rates(s: State, numbers: np.ndarray, rates: np.ndarray) -> None:
     """Give active transfers the rates that a Python model answered."""
     for place in range(len(numbers)):

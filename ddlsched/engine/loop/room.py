@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.native.jit import NUMBER, NUMBERS, STATE, called_from_python, njit
 from ddlsched.engine.records.field_values import ONE, ZERO
 from ddlsched.engine.records.layout import State
 
@@ -30,7 +30,7 @@ def add_room(s: State, fits: int, count: int) -> None:
         place += place & -place
 
 
-@called_from_python
+@called_from_python(STATE)
 def count_room(s: State) -> None:
     """Before the first event: count all GPUs."""
     for gpu in range(len(s.gpus)):
@@ -78,13 +78,13 @@ def find_fitting(s: State, queue: np.ndarray, place: int, end: int) -> int:
     return -1
 
 
-@called_from_python
+@called_from_python(STATE, NUMBERS, NUMBER)
 def next_fitting(s: State, queue: np.ndarray, place: int) -> int:
     """As :func:`find_fitting`, to the end of the queue."""
     return find_fitting(s, queue, place, len(queue))
 
 
-@called_from_python
+@called_from_python(STATE, NUMBER, NUMBER)
 def reserve_bytes(s: State, gpu: int, by_bytes: int) -> None:
     """Keep memory of a GPU free for a job that is to move there, or, below 0, no longer."""
     change_free_bytes(s, gpu, -by_bytes)

@@ -8,12 +8,12 @@ from ddlsched.engine.loop.sharing.covers import join_placed, leave_placed
 from ddlsched.engine.loop.sharing.forecast import count_units
 from ddlsched.engine.loop.sharing.solver import leave_filling
 from ddlsched.engine.loop.transfers import join_link, leave_link, leave_list, leave_waiting_lists, link_waiting
-from ddlsched.engine.native.jit import called_from_python
+from ddlsched.engine.native.jit import NUMBER, STATE, called_from_python
 from ddlsched.engine.records.field_values import TransferState
 from ddlsched.engine.records.layout import State
 
 
-@called_from_python
+@called_from_python(STATE, NUMBER)
 def take_off_network(s: State, number: int) -> None:
     """Take a job's transfers off their links, for an instant; ``end_ns`` keeps when each would end, or -1."""
     run = s.run[0]
@@ -44,7 +44,7 @@ def take_off_network(s: State, number: int) -> None:
     run.num_fresh = count
 
 
-@called_from_python
+@called_from_python(STATE, NUMBER)
 def put_on_network(s: State, number: int) -> None:
     """Put a job's transfers, each in the state that it has, on their links."""
     run = s.run[0]
@@ -79,7 +79,7 @@ def put_on_network(s: State, number: int) -> None:
     run.rerate = run.communicate = run.components_changed = 1
 
 
-@called_from_python
+@called_from_python(STATE, NUMBER)
 def stand_alone(s: State, number: int) -> None:
     """Simulate those workers again that stand for themselves from now on, from the state of who stood for them."""
     job = s.jobs[number]

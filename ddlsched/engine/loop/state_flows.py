@@ -7,11 +7,11 @@ import numpy as np
 from ddlsched.engine.loop.sharing.covers import join_placed
 from ddlsched.engine.loop.skipping.dormancy import wake_all, wake_linked
 from ddlsched.engine.loop.transfers import join_waiting
-from ddlsched.engine.native.jit import called_from_python
+from ddlsched.engine.native.jit import NUMBER, NUMBERS, REALS, STATE, called_from_python
 from ddlsched.engine.records.layout import State
 
 
-@called_from_python
+@called_from_python(STATE, NUMBER, NUMBER, NUMBERS, NUMBERS, REALS, REALS)
 def send_state(
     s: State,
     number: int,
@@ -52,7 +52,7 @@ def send_state(
         join_waiting(s, job.first_flow + i)
 
 
-@called_from_python
+@called_from_python(STATE, NUMBER)
 def plan_move(s: State, number: int) -> None:
     """Have a running job stop at the end of its iteration."""
     run = s.run[0]
@@ -61,7 +61,7 @@ def plan_move(s: State, number: int) -> None:
     run.components_changed = 1
 
 
-@called_from_python
+@called_from_python(STATE)
 def wake_running(s: State) -> None:
     """Give every job that skips iterations the state that it has now, for policies in Python to read."""
     wake_all(s)

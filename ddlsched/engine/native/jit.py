@@ -21,6 +21,7 @@ if TYPE_CHECKING or not runs_in_python():
         compiling,
         is_kept,
         njit,
+        spent_compiling_s,
     )
     from ddlsched.engine.native.state import STATE, call_address, state_at, width_of
 else:
@@ -40,6 +41,7 @@ else:
         compiling,
         is_kept,
         njit,
+        spent_compiling_s,
         state_at,
         width_of,
     )

@@ -10,10 +10,22 @@ import os
 import stat
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import IO
 
-__all__ = ["cache_folder", "describe", "described", "say_once", "sources_stamp", "stamped_sources"]
+__all__ = [
+    "alone_on_this_machine",
+    "cache_folder",
+    "describe",
+    "described",
+    "say_once",
+    "sources_stamp",
+    "stamped_sources",
+]
 
 _PACKAGE = Path(__file__).parents[2]
 _OF_THE_LOOP = (
@@ -101,6 +113,30 @@ def cache_folder() -> Path | None:
         say_once(f"compiled policies are not kept, and are compiled anew by each process: {error}")
         return None
     return folder
+
+
+@contextmanager
+def alone_on_this_machine(name: str) -> Iterator[None]:
+    """Wait, if need be for two minutes, until no other process of this user is within this for the same name."""
+    folder = cache_folder()
+    place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    with ExitStack() as stack:
+        if (folder := cache_folder()) is not None:
+            with suppress(OSError, ImportError):  # a file system without locks, or an operating system
+                _wait_for(stack.enter_context((folder / "compiling.lock").open("ab")), place)
+        yield
+
+
+def _wait_for(file: IO[bytes], place: int) -> None:
+    import fcntl
+
+    for _ in range(1_200):
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        except BlockingIOError:
+            time.sleep(0.1)
+        else:
+            return
 
 
 @cache

@@ -6,6 +6,7 @@ import functools
 import gc
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -20,10 +21,11 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager
 from numba.core.runtime import rtsys
+from numba.core.types.functions import BaseFunction
 from numba.core.typing import signature
 from numba.extending import intrinsic
 
-from ddlsched.engine.native.kept_files import sources_stamp
+from ddlsched.engine.native.kept_files import alone_on_this_machine, sources_stamp
 from ddlsched.engine.native.state import ENTRY_SIGNATURE, call_address, state_at
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "is_kept",
     "loaded",
     "njit",
+    "spent_compiling_s",
 ]
 __all__ += ["overload", "overload_attribute", "overload_method", "register_jitable"]
 
@@ -119,30 +122,40 @@ class _PartCache(_EngineCache):
 
 
 class CalledFromPython:
-    """A compiled function; once compiled for a signature, it is called without a look at the types of what it is given.
+    """A function that is compiled for arguments of given types when it is first called.
 
-    That look takes 3.5 us for a state, more than most calls take.
+    It is called without a look at the types of what it is given: that takes 3.5 us for a state, more than most calls.
     """
 
-    def __init__(self, dispatcher: Any) -> None:
-        self.dispatcher = self._call = dispatcher
+    def __init__(self, dispatcher: Any, kinds: tuple[Any, ...]) -> None:
+        self.dispatcher, self.kinds = dispatcher, kinds
+        self._call = self._compile_and_call
 
-    def compile(self, signature: tuple[Any, ...]) -> None:
-        """Compile it, or load it from disk; from then on arguments must be of these types."""
-        self.dispatcher.compile(signature)
-        self._call = self.dispatcher.overloads[signature].entry_point
+    def compile(self) -> None:
+        """Compile it, or load it from disk."""
+        with compiling(self.dispatcher.py_func.__qualname__):
+            self.dispatcher.compile(self.kinds)
+        self._call = self.dispatcher.overloads[self.kinds].entry_point
+
+    def _compile_and_call(self, *arguments: Any) -> Any:
+        self.compile()
+        return self._call(*arguments)
 
     def __call__(self, *arguments: Any) -> Any:
         """Call what was compiled."""
         return self._call(*arguments)
 
 
-def called_from_python(function: Callable[..., Any]) -> Any:
-    """Compile a function that Python calls; the result is kept on disk, if there is a place to write."""
-    compiled = _compiler(**ENGINE_OPTIONS)(function)
-    with suppress(RuntimeError):  # no writable place
-        compiled._cache = _EngineCache(function)
-    return CalledFromPython(compiled)
+def called_from_python(*kinds: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function that Python calls with such arguments; it is kept on disk, if there is a place to write."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        compiled = _compiler(**ENGINE_OPTIONS)(function)
+        with suppress(RuntimeError):  # no writable place
+            compiled._cache = _EngineCache(function)
+        return CalledFromPython(compiled, kinds)
+
+    return decorate
 
 
 class _PartLibrary(JITCodeLibrary):
@@ -229,23 +242,55 @@ def njit(function: Callable[..., Any]) -> Any:
     return _compiler(**ENGINE_OPTIONS, **PART_OPTIONS)(function)
 
 
+_spent_s = 0.0
+
+
+def spent_compiling_s() -> float:
+    """Return the seconds that this process has spent in :func:`compiling`."""
+    return _spent_s
+
+
 @contextmanager
-def compiling() -> Iterator[None]:
+def compiling(name: str) -> Iterator[None]:
     """Let Python's garbage wait, and let what is compiled have names that no other process gives.
 
     To look for garbage among all that the compiler keeps takes a sixth of its time. And numba tells functions of one
     name apart by a number that counts from 1 in every process: two pieces of code from different processes would have
     functions of the same name, and the one that is loaded second would call those of the first.
+
+    Of several processes that need what has this name, one compiles it and the others load it from disk.
     """
-    counter, was_on = FunctionIdentity._unique_ids, gc.isenabled()
+    global _spent_s
+    begin = time.perf_counter()
+    counter, was_on, typed = FunctionIdentity._unique_ids, gc.isenabled(), BaseFunction.get_call_type
     FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6), "big") << 14)
+    BaseFunction.get_call_type = _type_of_call
     gc.disable()
     try:
-        yield
+        with alone_on_this_machine(name):
+            yield
     finally:
-        FunctionIdentity._unique_ids = counter
+        FunctionIdentity._unique_ids, BaseFunction.get_call_type = counter, typed
         if was_on:
             gc.enable()
+        _spent_s += time.perf_counter() - begin
+
+
+_look_up = BaseFunction.get_call_type
+_types_of_calls: dict[Any, Any] = {}
+
+
+def _type_of_call(function: Any, context: Any, kinds: Any, keywords: Any) -> Any:
+    """Return the signature of a call of what numba has, such as ``+``, for given types.
+
+    Numba goes through dozens of candidates for each sum in each function, which takes a fifth of the compiler's time.
+    """
+    if keywords:
+        return _look_up(function, context, kinds, keywords)
+    found = _types_of_calls.get((function, kinds))
+    if found is None:
+        found = _types_of_calls[function, kinds] = _look_up(function, context, kinds, keywords)
+    return found
 
 
 PARTS: dict[str, Callable[..., Any]] = {}
@@ -284,7 +329,8 @@ def compiled_part(field: str) -> CFunc[Any]:
     part: Any = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, dict(ENGINE_OPTIONS))
     with suppress(RuntimeError):  # no writable place
         part._cache = _PartCache(entry)
-    part.compile()
+    with compiling(field):
+        part.compile()
     compiled: CFunc[Any] = part
     return compiled
 
@@ -297,13 +343,12 @@ def compiled_as_called(function: Callable[..., Any], *arguments: Any) -> CalledF
     compiled: Any = _compiler(**ENGINE_OPTIONS)(function)
     with suppress(RuntimeError):  # no writable place
         compiled._cache = _PartCache(function)
-    called = CalledFromPython(compiled)
-    with compiling():
-        called.compile(tuple(map(numba.typeof, arguments)))
+    called = CalledFromPython(compiled, tuple(map(numba.typeof, arguments)))
+    called.compile()
     return called
 
 
-def is_kept(function: CalledFromPython, signature: tuple[Any, ...]) -> bool | None:
+def is_kept(function: CalledFromPython) -> bool | None:
     """Return whether a function that Python calls is on disk as it would be compiled; None if nothing can be kept."""
     dispatcher = function.dispatcher
     cache = dispatcher._cache
@@ -311,14 +356,14 @@ def is_kept(function: CalledFromPython, signature: tuple[Any, ...]) -> bool | No
         return None
     try:
         codegen = dispatcher.targetctx.codegen()
-        return cache._index_key(signature, codegen) in cache._cache_file._load_index()
+        return cache._index_key(function.kinds, codegen) in cache._cache_file._load_index()
     except Exception:  # a file that cannot be read is written anew
         return False
 
 
-def address_of(function: CalledFromPython, arguments: tuple[Any, ...]) -> int:
-    """Return where the code lies of a function that was compiled for arguments of these types."""
-    compiled = function.dispatcher.overloads[arguments]
+def address_of(function: CalledFromPython) -> int:
+    """Return where the code lies of a function that was compiled."""
+    compiled = function.dispatcher.overloads[function.kinds]
     address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     return address
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 compiling = contextlib.nullcontext
 STATE = NUMBER = REAL = NUMBERS = REALS = None
+spent_compiling_s = float
 
 
 def njit(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -15,9 +16,8 @@ def njit(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def called_by_address(field: str) -> Callable[[Callable[..., Any]], Any]:
+def called_by_address(*_: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return a function as it is: it is called by its name."""
-    del field
     return njit
 
 
@@ -26,7 +26,7 @@ def _not_compiled(*arguments: Any) -> NoReturn:
     raise RuntimeError(f"called with {arguments}, although nothing is compiled")
 
 
-called_from_python = njit
+called_from_python = called_by_address
 address_of = call_address = compiled_as_called = compiled_part = is_kept = state_at = width_of = _not_compiled
 
 

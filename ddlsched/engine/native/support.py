@@ -43,6 +43,7 @@ _MEMBERS = {
     "numba.core.environment": ("_rebuild_env",),
     "numba.core.imputils": ("RefType", "impl_ret_untracked", "iternext_impl", "lower_builtin"),
     "numba.core.typed_passes": ("NopythonTypeInference",),
+    "numba.core.types.functions": ("BaseFunction.get_call_type",),
     "numba.core.typing.templates": ("AbstractTemplate", "AttributeTemplate", "infer", "infer_global"),
     "numba.np.arrayobj": ("make_array", "populate_array"),
 }

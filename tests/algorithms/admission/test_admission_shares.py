@@ -172,6 +172,18 @@ def test_slurm_preempts_by_qos_where_it_may() -> None:
     assert starts(tenants(queue("a", 4), queue("b", 4)), jobs, SlurmMultifactor())["b1"] == 100
 
 
+@pytest.mark.parametrize(("b1_s", "requeue_s", "again_s"), [(10, 121.0, 126), (10, 0.0, 15), (195, 121.0, 210)])
+def test_slurm_requeues_who_gave_way_as_if_it_came_two_minutes_later(b1_s: int, requeue_s: float, again_s: int) -> None:
+    """Job a1 gives way at 5 s, in its fifth iteration; in the last case b1 leaves at 200 s, and c1 is older then."""
+    queues = tenants(queue("a", 4), queue("b", 4, reclaim="lower-priority"), queue("c"))
+    jobs = [job("a1", "a", 4, 0, 100), job("b1", "b", 4, 5, b1_s, priority=1)]
+    jobs += [job("c1", "c", 4, 100, 10)] if b1_s > 100 else []
+    policy = SlurmMultifactor(fair_share_weight=0.0, calc_period_s=10.0, requeue_s=requeue_s)
+    cluster = Cluster(num_servers=1, exclusive=True)
+    done = simulate(Workload.of(jobs), cluster, queues=queues, admission=policy).jobs.set_index("job_id")
+    assert done["finish_s"]["a1"] == again_s + 96
+
+
 @pytest.mark.parametrize(
     ("gpus_per_server", "low", "gpus", "level", "gone"),
     [

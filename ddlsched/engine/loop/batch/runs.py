@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddlsched.engine.loop.advance import advance
-from ddlsched.engine.loop.compilation import PLACE_JOB, compile_loop
-from ddlsched.engine.loop.placement import place_job
+from ddlsched.engine.loop.compilation import compile_loop
+from ddlsched.engine.loop.placement import PLACE_JOB, place_job
 from ddlsched.engine.native.jit import (
     NUMBER,
     STATE,
@@ -114,7 +114,7 @@ class StepsOfADoor(NamedTuple):
             Given runs, records of :data:`BATCHED_RUN`, and arrays of the same types as these.
         """
         compile_loop()
-        loop = address_of(advance, (STATE,))
+        loop = address_of(advance)
         if self not in _compiled:
             _compiled[self] = compiled_as_called(_decide_by(self), np.zeros(0, BATCHED_RUN), arrays, loop)
         decide = _compiled[self]
@@ -124,7 +124,7 @@ class StepsOfADoor(NamedTuple):
 def placing_address() -> int:
     """Compile what places a job, or load it, and return its address, for :data:`call_placing`."""
     compile_loop()
-    return address_of(place_job, PLACE_JOB)
+    return address_of(place_job)
 
 
 _compiled: dict[StepsOfADoor, Callable[..., None]] = {}

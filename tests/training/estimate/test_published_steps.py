@@ -369,7 +369,8 @@ def test_a_window_and_a_context_take_their_share_of_attention() -> None:
     left_out = 0.5 * pairs * (1 - 2 * (128 + 2 * 128) / 4096)
     assert float(forward_flops_per_sample(whole) - forward_flops_per_sample(model)) == pytest.approx(left_out)
     narrow = dataclasses.replace(machine_of("h100", 1).gpu, efficiency=Efficiency(attention=1.0, narrow=0.5))
-    seconds = [float(operations_s(Operation(1e12, 0.0, work="attention", rows=width), narrow)) for width in (64, 96, 128)]
+    works = [Operation(1e12, 0.0, work="attention", rows=width) for width in (64, 96, 128)]
+    seconds = [float(operations_s(work, narrow)) for work in works]
     assert seconds[0] / seconds[2] == pytest.approx(2)
     assert seconds[1] / seconds[2] == pytest.approx(1 / 0.75)
     machine = machine_of("h100", 16)

@@ -35,6 +35,8 @@ _INTEGERS = {
         "num_unsettled "
         # transfers that are ready and have yet to get their paths; links that may be covered or not covered any more
         "num_unrouted num_doubted_links "
+        # whether the first of the transfers that are asked about in order is known to be admitted
+        "first_admitted "
         # of transfers that stand for others: how many others run and wait; whether it may matter that these do all the
         # same, so that they must be simulated each by itself
         "others_active others_waiting num_folded doubt "

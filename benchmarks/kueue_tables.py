@@ -368,7 +368,7 @@ def _refuse_queues(cluster_queues: list[Made]) -> None:
 
 _REPLACING = not_read("replacing a node that failed")
 _STEPS = not_read("a step within the balanced placement, which is reckoned in another order here")
-_CYCLES = not_read("a cycle with nodes: who starts and where are decided one after the other here")
+_CYCLES = not_read("a cycle with nodes, which is not read")
 _BALANCED = "pkg/cache/scheduler/tas_balanced_placement_test.go"
 _TABLES = (
     Table("pkg/scheduler/preemption/preemption_test.go", "TestPreemption", preemption_case),

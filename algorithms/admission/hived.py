@@ -21,6 +21,7 @@ __all__ = ["HiveDGuarantees"]
 _NO_CELL = "cells: those that its queue owns, and that hold it, are in use"
 _NO_ROOM = "opportunistic: too few GPUs are free"
 _BACK = "a cell that its GPUs are of went back to who owns it"
+_LIMIT = "limit: jobs that may not stop for it use what its queue may borrow"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +143,32 @@ class _Guarantees:
                 return NotAdmitted(need.job, _NO_CELL)
         numbers = dict.fromkeys(on[gpu] for gpu in gpus if gpu in on)
         victims = [holding.job for number in numbers if (holding := tenants.holding(number)) is not None]
+        if not self._keeps_limits(need, victims, tenants):
+            return NotAdmitted(need.job, _LIMIT)
         cell.used[need.job.number] = tuple(gpus)
         return Admission(need.job, ANY_KIND, tuple(Victim(job, _BACK) for job in victims), tuple(gpus))
+
+    def _keeps_limits(self, need: Need, victims: list[JobView], tenants: TenantsView) -> bool:
+        """Return whether the queue and its groups borrow no more than they may, once more opportunistic jobs stop.
+
+        Those are put to the victims: jobs of who borrows too much, or of all if the tree uses more than it has.
+        """
+        quotas, kind, nodes = tenants.quotas, need.kind, (need.node, *need.node.above())
+        lent = [tenants.holdings[number] for number in self._lent if self._may_go(number, tenants)]
+        for job in victims:
+            quotas[str(job.queue)].remove(kind, job.num_gpus)
+        need.node.add(kind, need.gpus)
+        for holding in sorted(lent, key=lambda each: (each.priority, -each.since_ns)):
+            over = {node for node in nodes if node.above_limit(kind) or (node.parent is None and node.lacks(kind))}
+            leaf = quotas[holding.queue]
+            if holding.job not in victims and over.intersection((leaf, *leaf.above())):
+                leaf.remove(kind, holding.num_gpus)
+                victims.append(holding.job)
+        keeps = not any(node.above_limit(kind) for node in nodes)
+        need.node.remove(kind, need.gpus)
+        for job in victims:
+            quotas[str(job.queue)].add(kind, job.num_gpus)
+        return keeps
 
     def _may_go(self, number: int, tenants: TenantsView) -> bool:
         """Return whether a job ran when the round began."""

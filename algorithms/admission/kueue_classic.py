@@ -21,7 +21,9 @@ _REASONS = (
     "lower priority, for a queue that borrows",
 )
 _NOBODY, _NOWHERE = np.zeros((0, 2), np.int64), np.zeros(0, np.int64)
-_NO_LEVEL = _NOWHERE, _NOWHERE, _NOWHERE, _NOBODY
+_NO_LEVEL = _NOWHERE, _NOWHERE, _NOWHERE, _NOBODY, _NOWHERE
+_part = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Compiles what only compiled code calls. Nothing there makes arrays or sets rows: to compile that takes seconds."""
 _RULES = {"never": 0, "lower-priority": 1, "lower-or-newer": 2, "any": 3}
 
 
@@ -50,24 +52,36 @@ class ClassicSearch:
         """
         arrays, job, kind = self._arrays, need.job, need.kind
         asked = np.array([need.gpus, job.priority, job.arrival_ns, job.number, kind_code(kind), tenants.now_ns])
-        place, used, found = arrays.leaves[need.node], arrays.used(kind).copy(), _NOBODY
-        running, amounts = (arrays.rows, arrays.counts), arrays.amounts(kind)
+        place, used, count = arrays.leaves[need.node], arrays.used(kind).copy(), 0
+        amounts = arrays.amounts(kind)
+        most = arrays.counts.sum()
+        taken, found = np.empty((most, 3), np.int64), np.empty((most, 2), np.int64)
+        nodes = np.empty((6, len(arrays.parents)), np.int64)
+        running = arrays.rows, arrays.counts, (taken, found, nodes)
         tree = running, arrays.parents, amounts, place, asked, self._rules[need.node]
-        if not need.fits() and not len(found := _search(*tree, used, _NO_LEVEL)):
+        if not need.fits() and not (count := _search(*tree, used, _NO_LEVEL)):
             return [], -1
         height = _height(place, need.gpus, arrays.parents, used, amounts, arrays.heights)
         if (room := tenants.room) is not None and not room.suffices(job):
-            found = _search(*tree, arrays.used(kind).copy(), (*room.of(job), room.gpus, room.spans))
+            units, free = room.of(job)
+            level = units, free, room.gpus, room.spans, np.empty_like(free)
+            count = _search(*tree, arrays.used(kind).copy(), level)
         holdings = tenants.holdings
-        return [Victim(holdings[number].job, _REASONS[reason]) for number, reason in found.tolist()], height
+        return [Victim(holdings[number].job, _REASONS[reason]) for number, reason in found[:count].tolist()], height
 
 
-@numba.njit(cache=True)
+@_part
+def _fill(array, value):  # type: ignore[no-untyped-def]
+    for place in range(len(array)):
+        array[place] = value
+
+
+@_part
 def _free_here(place, used, amounts):  # type: ignore[no-untyped-def]
     return max(0, amounts[1, place] - used[place])
 
 
-@numba.njit(cache=True)
+@_part
 def _fits(place, gpus, borrowing, used, amounts, parents):  # type: ignore[no-untyped-def]
     """Return whether a queue may use so many GPUs more, as QuotaNode.available says; if told without borrowing."""
     if not borrowing and used[place] + gpus > amounts[0, place]:
@@ -94,7 +108,7 @@ def _height(place, gpus, parents, used, amounts, heights):  # type: ignore[no-un
             return heights[place]
 
 
-@numba.njit(cache=True)
+@_part
 def _count(place, gpus, sign, used, amounts, parents):  # type: ignore[no-untyped-def]
     """Count a job's GPUs, or no more, as QuotaNode.add and remove do."""
     while place != len(parents) - 1 and gpus > 0:
@@ -104,7 +118,7 @@ def _count(place, gpus, sign, used, amounts, parents):  # type: ignore[no-untype
         place, gpus = parents[place], above
 
 
-@numba.njit(cache=True)
+@_part
 def _may_preempt(row, rule, asked):  # type: ignore[no-untyped-def]
     if rule == 0 or row[5] != asked[4] or -row[1] >= asked[5]:
         return False
@@ -114,7 +128,7 @@ def _may_preempt(row, rule, asked):  # type: ignore[no-untyped-def]
     return rule == 2 and row[0] == asked[1] and newer
 
 
-@numba.njit(cache=True)
+@_part
 def _lacks(place, end, used, amounts, parents):  # type: ignore[no-untyped-def]
     """Return whether a queue uses more than its quota, and so do the groups below one."""
     while place != end and used[place] > amounts[0, place]:
@@ -122,12 +136,13 @@ def _lacks(place, end, used, amounts, parents):  # type: ignore[no-untyped-def]
     return place == end
 
 
-@numba.njit(cache=True)
-def _sources(place, gpus, counts, used, amounts, parents):  # type: ignore[no-untyped-def]
-    """Return of each queue that has GPUs for the job the lowest common group, and whether they are nearer to it."""
+@_part
+def _note_sources(place, gpus, counts, used, amounts, parents, nodes):  # type: ignore[no-untyped-def]
+    """Note of each queue that has GPUs for the job the lowest common group, and whether they are nearer to it."""
     none = len(parents) - 1
-    commons, nearer = np.full(none + 1, none), np.zeros(none + 1, np.bool_)
-    on_way, is_near = np.zeros(none + 1, np.bool_), np.zeros(none + 1, np.bool_)
+    commons, nearer, on_way, is_near = nodes[0], nodes[1], nodes[2], nodes[3]
+    _fill(on_way, 0)
+    _fill(is_near, 0)
     near, rest = used[place] + gpus <= amounts[0, place], max(0, gpus - _free_here(place, used, amounts))
     group = parents[place]
     while group != none:
@@ -140,35 +155,39 @@ def _sources(place, gpus, counts, used, amounts, parents):  # type: ignore[no-un
             group = parents[group]
         if leaf != place and counts[leaf] and group != none and _lacks(leaf, group, used, amounts, parents):
             commons[leaf], nearer[leaf] = group, is_near[group]
-    return commons, nearer
 
 
 @numba.njit(cache=True)
 def _search(running, parents, amounts, place, asked, rules, used, level):  # type: ignore[no-untyped-def]
-    """Return the victims' numbers and reasons; ``used`` is what is left once they are gone."""
-    (rows, counts), none = running, len(parents) - 1
-    commons, nearer = np.full(none + 1, none), np.zeros(none + 1, np.bool_)
+    """Write victims' numbers and reasons, return how many they are; ``used`` is what is left once they are gone."""
+    (rows, counts, scratch), none = running, len(parents) - 1
+    nodes = scratch[2]
+    commons, nearer, left = nodes[0], nodes[1], nodes[5]
+    _fill(commons, none)
+    _fill(nearer, 0)
     if rules[1]:
-        commons, nearer = _sources(place, asked[0], counts, used, amounts, parents)
-    queues = rows, counts, parents, amounts, commons, nearer
+        _note_sources(place, asked[0], counts, used, amounts, parents, nodes)
+    queues = rows, counts, parents, amounts
     any_other = any_nearer = False
     for leaf in range(none):
         if commons[leaf] != none and _next(rows[leaf], 0, counts[leaf], rules[1], True, rules, asked) < counts[leaf]:
-            any_other, any_nearer = True, any_nearer or nearer[leaf]
+            any_other, any_nearer = True, any_nearer or nearer[leaf] != 0
     forbidden = rules[2] == 0
     only_borrowing = not any_other or (forbidden and used[place] >= amounts[0, place])
     first = only_borrowing or not forbidden or any_nearer
     for borrowing in (first, not first):
         if borrowing or not only_borrowing:
-            left = used.copy()
-            found = _attempt(queues, left, place, asked, rules, borrowing, level)
-            if len(found):
-                used[:] = left
-                return found
-    return np.zeros((0, 2), np.int64)
+            for node in range(len(used)):
+                left[node] = used[node]
+            count = _attempt(queues, scratch, place, asked, rules, borrowing, level)
+            if count:
+                for node in range(len(used)):
+                    used[node] = left[node]
+                return count
+    return 0
 
 
-@numba.njit(cache=True)
+@_part
 def _next(rows, begin, end, rule, anyone, rules, asked):  # type: ignore[no-untyped-def]
     """Return the place of the first candidate from a place on; if not of anyone, whom a queue that borrows may take."""
     for at in range(begin, end):
@@ -179,27 +198,30 @@ def _next(rows, begin, end, rule, anyone, rules, asked):  # type: ignore[no-unty
     return end
 
 
-@numba.njit(cache=True)
+@_part
 def _may_borrow_from(row, rules, asked):  # type: ignore[no-untyped-def]
     """Return whether a job is of so low a priority that it gives way to a queue that borrows."""
     return rules[2] != 0 and row[0] < asked[1] and row[0] <= rules[3]
 
 
-@numba.njit(cache=True)
-def _attempt(queues, used, place, asked, rules, borrowing, level):  # type: ignore[no-untyped-def]
+@_part
+def _attempt(queues, scratch, place, asked, rules, borrowing, level):  # type: ignore[no-untyped-def]
     """Take candidates' GPUs until the job fits; then let those stay that need not go."""
-    room = level[1].copy()
-    enough = (room >= asked[0]).sum() if len(room) else 1
-    rows, counts, parents, amounts, commons, nearer = queues
+    room = level[4]
+    enough = 0 if len(room) else 1
+    for unit in range(len(room)):
+        room[unit] = level[1][unit]
+        enough += room[unit] >= asked[0]
+    (rows, counts, parents, amounts), (taken, victims, nodes) = queues, scratch
+    commons, nearer, at, used = nodes[0], nodes[1], nodes[4], nodes[5]
     none, gpus, fits = len(parents) - 1, asked[0], False
-    taken = np.empty((counts.sum(), 3), np.int64)  # queue, row, reason
-    count = 0
+    count = 0  # of those taken: queue, row, reason; of victims: number, reason
     for stage in range(3):  # what is nearer, what is not, the own
-        at = np.zeros(none, np.int64)
+        _fill(at, 0)
         while not fits:
             best = -1
             for leaf in range(none):
-                if (leaf != place) if stage == 2 else (commons[leaf] == none or nearer[leaf] != (stage == 0)):
+                if (leaf != place) if stage == 2 else (commons[leaf] == none or (nearer[leaf] != 0) != (stage == 0)):
                     continue
                 rule, anyone = rules[0] if stage == 2 else rules[1], stage != 1 or not borrowing
                 at[leaf] = _next(rows[leaf], at[leaf], counts[leaf], rule, anyone, rules, asked)
@@ -213,12 +235,11 @@ def _attempt(queues, used, place, asked, rules, borrowing, level):  # type: igno
                 break
             row = rows[best, at[best]]
             reason = 0 if stage == 2 else 2 if stage == 1 and _may_borrow_from(row, rules, asked) else 1
-            taken[count] = best, at[best], reason
+            taken[count, 0], taken[count, 1], taken[count, 2] = best, at[best], reason
             count, at[best] = count + 1, at[best] + 1
             _count(best, row[3], -1, used, amounts, parents)
             enough += _moved(row[2], 1, room, gpus, level)
             fits = enough and _fits(place, gpus, borrowing, used, amounts, parents)
-    victims = np.empty((count if fits else 0, 2), np.int64)
     kept = 0
     for number in range(count - 1 if fits else -1, -1, -1):
         leaf, row = taken[number, 0], rows[taken[number, 0], taken[number, 1]]
@@ -229,15 +250,15 @@ def _attempt(queues, used, place, asked, rules, borrowing, level):  # type: igno
                 continue
             _count(leaf, row[3], -1, used, amounts, parents)
             enough += _moved(row[2], 1, room, gpus, level)
-        victims[kept] = row[2], taken[number, 2]
+        victims[kept, 0], victims[kept, 1] = row[2], taken[number, 2]
         kept += 1
-    return victims[:kept]
+    return kept
 
 
-@numba.njit(cache=True)
+@_part
 def _moved(number, sign, room, needed, level):  # type: ignore[no-untyped-def]
     """Count a job's GPUs as free, or no more; return how many units more have as many as are needed."""
-    units, _, gpus, spans = level
+    units, _, gpus, spans, _ = level
     change = 0
     if len(room):
         for at in range(spans[number, 0], spans[number, 1]):
@@ -248,7 +269,7 @@ def _moved(number, sign, room, needed, level):  # type: ignore[no-untyped-def]
     return change
 
 
-@numba.njit(cache=True)
+@_part
 def _is_before(row, other):  # type: ignore[no-untyped-def]
     for column in range(3):
         if row[column] != other[column]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
@@ -12,7 +13,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["FinishedJobs", "Kind", "QuasiShortestServiceFirst", "ShortByHistory", "took_ns"]
+__all__ = ["FinishedJobs", "Kind", "QuasiShortestServiceFirst", "ShortByHistory", "kinds_of", "took_ns"]
 
 Kind: TypeAlias = tuple[object, ...]
 
@@ -32,6 +33,7 @@ class FinishedJobs:
         self._kinds, self._took_ns = kinds, took_ns
         self._unfinished: dict[int, JobView] = {}
         self._finished: dict[Kind, tuple[int, float]] = {}
+        self._sorted: dict[Kind, list[float]] = {}
         self._looked_s = -1.0
 
     def look(self, job: JobView, now_s: float) -> None:
@@ -45,10 +47,30 @@ class FinishedJobs:
                 for kind in self._kinds(each):
                     count, total_ns = self.of(kind)
                     self._finished[kind] = count + 1, total_ns + self._took_ns(each)
+                    insort(self._sorted.setdefault(kind, []), self._took_ns(each))
 
-    def of(self, kind: Kind) -> tuple[int, float]:
-        """Return how many of a kind have finished, and what they took together, nanoseconds."""
-        return self._finished.get(kind, (0, 0.0))
+    def of(self, kind: Kind, ran_ns: float = 0.0) -> tuple[int, float]:
+        """Return how many of a kind took longer than ``ran_ns``, and by how much together, nanoseconds."""
+        if not ran_ns:
+            return self._finished.get(kind, (0, 0.0))
+        took = self._sorted.get(kind, [])
+        longer = took[bisect_right(took, ran_ns) :]
+        return len(longer), sum(longer) - ran_ns * len(longer)
+
+    def left_ns(self, job: JobView, ran_ns: float = 0.0) -> float:
+        """Return what a job that has run so long is expected to have left: of one that has not run, all.
+
+        The mean of the jobs of its narrowest kind that took longer, to which that of the next wider one is added as one
+        job more, and so on. To one that has run, as one job more, as long again; nothing else where none of its
+        narrowest kind took longer.
+        """
+        count, left_ns = 0, 0.0
+        for kind in self._kinds(job):
+            count, total_ns = self.of(kind, ran_ns)
+            if count:
+                wider = int(kind != ())
+                left_ns = (wider * left_ns + total_ns) / (wider + count)
+        return (count * left_ns + ran_ns) / (count + 1) if ran_ns else left_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,24 +113,15 @@ class _History:
     compiled: ClassVar[bool] = False
 
     def __init__(self, patience: float) -> None:
-        self._patience, self._jobs = patience, FinishedJobs(_kinds, took_ns)
+        self._patience, self._jobs = patience, FinishedJobs(kinds_of, took_ns)
 
     def key(self, job: JobView, now_s: float) -> float:
         """Return the time from which the job counts, nanoseconds."""
         self._jobs.look(job, now_s)
-        return job.arrival_ns + self._patience * self._expected_ns(job)
-
-    def _expected_ns(self, job: JobView) -> float:
-        expected_ns = 0.0
-        for kind in _kinds(job):
-            count, total_ns = self._jobs.of(kind)
-            if count:
-                wider = int(kind != ())
-                expected_ns = (wider * expected_ns + total_ns) / (wider + count)
-        return expected_ns
+        return job.arrival_ns + self._patience * self._jobs.left_ns(job)
 
 
-def _kinds(job: JobView) -> tuple[Kind, ...]:
+def kinds_of(job: JobView) -> tuple[Kind, ...]:
     """Return the kinds that a job is of, the widest first."""
     whole = job.num_gpus, job.model, job.user
     return whole[:0], whole[:1], whole[:2], whole

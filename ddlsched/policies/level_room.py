@@ -31,7 +31,8 @@ class LevelRoom:
     """
 
     def __init__(self, cluster: ClusterView, num_jobs: int) -> None:
-        self._cluster, self._unit_of = cluster, cache(cluster.units)
+        self._cluster = cluster
+        self._unit_of = cache(lambda level: cluster.units(level) if level else np.zeros(cluster.num_gpus, np.int64))
         self._free: dict[tuple[str, int], np.ndarray] = {}
         self.gpus, self.spans, self._end = np.zeros(1024, np.int64), np.zeros((num_jobs, 2), np.int64), 0
 
@@ -50,9 +51,9 @@ class LevelRoom:
     def suffices(self, job: JobView, leaving: Sequence[JobView] = ()) -> bool:
         """Return whether a unit of the level that all of a job requires has enough GPUs, with those of who leaves.
 
-        Otherwise no placement has a place for it.
+        For a job that only prefers a level that unit is the cluster. Otherwise no placement has a place for it.
         """
-        if not whole_levels(job.required_levels):
+        if not whole_levels(job.required_levels) and not job.preferred_levels:
             return True
         units, free = self.of(job)
         if leaving:
@@ -61,8 +62,11 @@ class LevelRoom:
         return bool(free.max() >= job.num_gpus)
 
     def of(self, job: JobView) -> tuple[np.ndarray, np.ndarray]:
-        """Return the unit of each GPU, of the narrowest level that all of a job requires, and the free GPUs of each."""
-        level = min(whole_levels(job.required_levels), key=[*self._cluster.network.levels].index)
+        """Return the unit of each GPU, of the narrowest level that all of a job requires, and the free GPUs of each.
+
+        For a job that requires none the cluster is one unit.
+        """
+        level = min(whole_levels(job.required_levels), key=[*self._cluster.network.levels].index, default="")
         units, what = self._unit_of(level), (level, job.memory_bytes)
         if (free := self._free.get(what)) is None:
             self._free[what] = free = np.bincount(units[self._cluster.eligible(job)], minlength=int(units.max()) + 1)

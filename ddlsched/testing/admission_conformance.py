@@ -20,6 +20,7 @@ from ddlsched.testing.handmade import cluster_view, job_view
 __all__ = ["AdmissionConformance", "Case", "Submission", "find_fault", "play", "random_case", "shrunk"]
 
 _MOST_ROUNDS = 60
+_MEMORY_BYTES = 2**35
 
 
 class Submission(NamedTuple):
@@ -60,6 +61,9 @@ class _Play:
         begin = getattr(self.policy, "begin", None)
         self.asked = self.policy if begin is None else begin(Cluster(), np.random.default_rng(0))
         self.clock_ns = self.freed = 0
+        gpus = sum(quota.gpus for queue in tenants.queues for quota in queue.quotas.values())
+        self.cluster = cluster_view(num_servers=max(gpus, 1), gpus_per_server=1, exclusive=True)
+        self.gpus: dict[int, list[int]] = {}
 
     def submit(self, number: int, job: Submission) -> None:
         told: dict[str, Any] = {"queue": job.queue, "priority": job.priority}
@@ -85,8 +89,7 @@ class _Play:
         view = TenantsView(self.case.tenants, *state, self.clock_ns, self.freed)
         before = set(self.running)
         stopped: list[HeldQuota] = []
-        gpus = sum(root.quota.get(ANY_KIND, 0) for root in self.quotas.roots)
-        for answer in self.asked.admit(view, cluster_view(num_servers=max(gpus, 1), gpus_per_server=1)):
+        for answer in self.asked.admit(view, self.cluster):
             if isinstance(answer, Admission):
                 if not before.issuperset(victim.job.number for victim in answer.victims):
                     self.faults.append("victims: a job that did not run when the round began")
@@ -106,6 +109,7 @@ class _Play:
 
     def _stop(self, number: int) -> HeldQuota:
         holding = self.running.pop(number)
+        self.cluster._gpus.free_bytes[self.gpus.pop(number)] = _MEMORY_BYTES
         del self.by_queue[holding.queue][number]
         self.quotas[holding.queue].remove(holding.kind, holding.num_gpus)
         self.freed += 1
@@ -113,7 +117,11 @@ class _Play:
         return holding
 
     def _start(self, answer: Admission) -> None:
-        queue = str(answer.job.queue)
+        queue, free = str(answer.job.queue), self.cluster.eligible(answer.job).tolist()
+        self.gpus[answer.job.number] = gpus = list(answer.gpus or free[: answer.job.num_gpus])
+        if answer.gpus is not None and not (len(gpus) == answer.job.num_gpus and set(gpus).issubset(free)):
+            self.faults.append("GPUs: too few, or some that others have")
+        self.cluster._gpus.free_bytes[gpus] = -1
         self.pending.remove(answer.job)
         holding = HeldQuota.of(answer.job, answer.kind, self.clock_ns)
         self.running[answer.job.number] = self.by_queue[queue][answer.job.number] = holding
@@ -273,7 +281,7 @@ class AdmissionConformance(Conformance):
         for _ in range(_CASES // 3):
             case = random_case(rng)
             faults, _ = play(case, self.make())
-            broken = [fault for fault in faults if fault.startswith(("limit", "lending", "victims"))]
+            broken = [fault for fault in faults if fault.startswith(("limit", "lending", "victims", "GPUs"))]
             assert not broken, f"{broken} in\n{case}"
 
     def test_decides_alike_each_time(self) -> None:

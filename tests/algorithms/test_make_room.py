@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 import ddlsched
+from algorithms.ordering.history import FinishedJobs
 from algorithms.ordering.make_room import MakeRoom
 from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Workload
 from ddlsched.errors import InputError
@@ -90,3 +95,51 @@ def test_who_waited_long_for_a_start_stops_as_any_long_job_does():
     full = [job(str(number), 1, 0, 100) for number in range(2)]
     jobs = [*full, job("wide", 2, 1, 200), job("short", 1, 160, 10)]
     assert finish_s(jobs, 1, 2, least_run_s=5.0, long_s=50.0, most_delay=0.1)["short"] == 170.0
+
+
+def test_a_run_time_neither_jumps_with_a_move_nor_is_lost_with_a_failure():
+    cluster = Cluster(num_servers=2, gpus_per_server=2, exclusive=True, topology=TOPOLOGY)
+    order = MakeRoom().begin(cluster, np.random.default_rng(0))
+    seen = SimpleNamespace(number=0, num_gpus=2, compute_ns=10, communication_ns=80, servers=(0, 1))
+    run_ns = []
+    for seen.attained_service_ns, seen.servers, seen.communication_ns in (
+        (200, (0, 1), 80),  # 100 on each GPU, at nine times that
+        (200, (0,), 0),
+        (220, (0,), 0),
+        (220, (), 0),
+        (180, (), 0),  # back at its checkpoint
+        (200, (0, 1), 80),
+    ):
+        run_ns.append(order._run_ns(seen))
+    assert run_ns == [900.0, 900.0, 910.0, 910.0, 890.0, 980.0]
+
+
+def test_like_jobs_that_took_longer_than_it_has_run_say_what_a_job_has_left():
+    took = {0: 10.0, 1: 20.0, 2: 100.0}
+    finished = FinishedJobs(lambda job: [(), (job.model,)], lambda job: took[job.number])
+    for number, model in enumerate("aab"):
+        finished.look(SimpleNamespace(number=number, model=model, iterations_left=1, servers=(0,)), 0.0)
+    for view in finished._unfinished.values():
+        view.iterations_left = 0
+    waits = SimpleNamespace(number=3, model="a", iterations_left=1, servers=())
+    finished.look(waits, 1.0)
+    assert finished.left_ns(waits) == ((130 / 3) + 30) / 3
+    assert finished.left_ns(waits, 15.0) == ((((5 + 85) / 2) + 5) / 2 + 15) / 2
+    assert finished.left_ns(waits, 50.0) == 50.0
+
+
+def test_jobs_of_other_models_are_not_taken_for_alike():
+    """Like the first that waits took 400 s, like the second one: for it alone the long one stops."""
+    past = [replace(job(f"past{number}", 1, number, 1), model="brief") for number in range(5)]
+    past.append(replace(job("past", 1, 5, 400), model="lengthy"))
+    waiting = [replace(job("lengthy", 1, 420, 400), model="lengthy"), replace(job("brief", 1, 480, 1), model="brief")]
+    found = finish_s([*past, job("long", 1, 411, 1000), *waiting], 1, 1, least_run_s=5.0, long_s=50.0, patience=0.0)
+    assert found["brief"] == 481.0
+
+
+def test_the_one_long_job_is_found_behind_many_smaller_ones():
+    jobs = [job("wide", 2, 0, 100), *(job(f"single{number}", 1, 60, 1000) for number in range(4))]
+    waiting = [job("short", 1, 125, 10), job("too", 1, 125, 10)]
+    assert finish_s([*jobs, *waiting], 6, 1, least_run_s=5.0, long_s=100.0)["short"] == 135.0
+    found = finish_s([*jobs, waiting[0]], 6, 1, least_run_s=5.0, long_s=100.0)
+    assert found["short"] > 135.0  # for one GPU two are not given up

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import ddlsched
+from ddlsched.engine.loop import from_python
 from ddlsched.engine.native.kept_files import stamped_sources
+from ddlsched.engine.native.machine_code import CalledFromPython, is_kept
 
 ENGINE = Path(ddlsched.__file__).parent / "engine"
 
@@ -92,6 +94,12 @@ def test_the_stamp_covers_all_that_is_compiled_and_what_that_takes_from_elsewher
     assert len(compiled) > 40
     for path in compiled:
         assert {path, *imported_files(path)} <= stamped, path
+
+
+def test_all_that_python_calls_may_be_kept() -> None:
+    called = [each for each in vars(from_python).values() if isinstance(each, CalledFromPython)]
+    assert len(called) > 10
+    assert all(is_kept(each) is not None for each in called)
 
 
 def imported_files(path: Path) -> set[Path]:

@@ -74,6 +74,17 @@ FOR_ROOM = {
 }
 
 
+@pytest.mark.parametrize(("level", "restarts"), [(None, [0, 0, 0]), ("rack", [1, 0, 0])])
+def test_who_prefers_a_level_has_others_stop_where_quotas_are_more_than_the_cluster(
+    level: str | None, restarts: list[int]
+) -> None:
+    """Its queue has two GPUs left, the cluster none; quotas alone decide for a job that names no level."""
+    one = replace(CLUSTER, num_servers=1, topology=LeafSpine(servers_per_leaf=1))
+    jobs = [job("a0", "a", 2, 0), job("b1", "b", 2, 1), job("a1", "a", 2, 2, priority=1, preferred_levels=level)]
+    result = run(Workload.of(jobs), one, queues=tenants(within_queue="lower-priority"), placement="kueue-topology")
+    assert result.jobs["restarts"].tolist() == restarts
+
+
 @pytest.mark.parametrize("case", FOR_ROOM)
 def test_victims_leave_room_in_the_level_that_a_job_requires(case: str) -> None:
     rules, told, restarts = FOR_ROOM[case]

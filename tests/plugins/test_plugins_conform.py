@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tiers import examples
 
+from algorithms.admission.hived import HiveDGuarantees
 from algorithms.admission.kai import Kai
 from algorithms.admission.kueue import Kueue
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
@@ -230,3 +231,4 @@ TestVolcanoCapacity = conformance(AdmissionConformance, Volcano(plugin="capacity
 TestVolcanoDrf = conformance(AdmissionConformance, Volcano(plugin="drf"))
 TestKai = conformance(AdmissionConformance, Kai(usage_weight=1.0))
 TestSlurmMultifactor = conformance(AdmissionConformance, SlurmMultifactor())
+TestHiveDGuarantees = conformance(AdmissionConformance, HiveDGuarantees())

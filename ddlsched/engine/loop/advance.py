@@ -31,12 +31,13 @@ from ddlsched.engine.records.field_values import (
     Question,
     Stage,
 )
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records.layout import State
 
 
 @njit
-def most_slices(run: Records) -> int:
+def most_slices(s: State) -> int:
     """The most that an instant can record: tasks and transfers end, change, start, and a failure cuts all."""
+    run = s.run[0]
     return 2 * run.heap_size + 4 * run.num_active + 2 * run.num_waiting + 2 * run.num_gpus + 16
 
 
@@ -100,7 +101,7 @@ def advance(s: State) -> int:
             if run.clock_overflow == 1:
                 return Question.CLOCK_OVERFLOW.value
             room = len(s.slices) - run.num_slices
-            if run.record == 1 and most_slices(run) > room:
+            if run.record == 1 and most_slices(s) > room:
                 return Question.FLUSH.value
             if run.num_jobs_left == 0:
                 return Question.DONE.value

@@ -147,9 +147,13 @@ class CalledFromPython:
 
 
 def called_from_python(*kinds: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function that Python calls with such arguments; it is kept on disk, if there is a place to write."""
+    """Compile a function that Python calls with such arguments; it is kept on disk, if there is a place to write.
+
+    If it is one that compiled code calls too, it is compiled once more.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
+        function = getattr(function, "py_func", function)
         compiled = _compiler(**ENGINE_OPTIONS)(function)
         with suppress(RuntimeError):  # no writable place
             compiled._cache = _EngineCache(function)

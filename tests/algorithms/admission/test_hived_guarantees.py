@@ -20,11 +20,11 @@ def job(job_id: str, queue: str, gpus: int, arrival_s: float, priority: int = 0,
     return Job(job_id=job_id, num_gpus=gpus, arrival_s=arrival_s, iterations=iterations, **told)
 
 
-def run(*jobs: Job, servers: int = 1, gpus: int = 8, **parameters: Any) -> Any:
+def run(*jobs: Job, servers: int = 1, gpus: int = 8, queues: Tenants = QUEUES, **parameters: Any) -> Any:
     cluster = Cluster(num_servers=servers, gpus_per_server=gpus, exclusive=True)
     free = Disturbances(restart_s=0.0, state_mb=0.0)
     admission = HiveDGuarantees(**parameters)
-    return simulate(Workload.of(jobs), cluster, queues=QUEUES, admission=admission, disturbances=free)
+    return simulate(Workload.of(jobs), cluster, queues=queues, admission=admission, disturbances=free)
 
 
 def test_a_guaranteed_job_takes_the_cell_with_the_fewest_opportunistic_jobs() -> None:
@@ -56,6 +56,15 @@ def test_a_job_larger_than_its_cells_is_opportunistic_and_bound_cells_fill_first
     result = run(*jobs, cells="a/2x2")
     assert result.gpus_of("s1") + result.gpus_of("s2") == (0, 1)
     assert result.jobs.set_index("job_id")["start_s"].to_dict() == {"s1": 0, "l": 1, "s2": 2, "s3": 3, "t": 102}
+
+
+def test_opportunistic_jobs_stop_where_their_queue_would_borrow_too_much() -> None:
+    """On GPUs 4 to 7 nobody is, but with g queue a would use 8 GPUs; it may borrow none."""
+    strict = Queue(name="a", parent="all", quotas={"any": Quota(gpus=4, borrowing_limit=0)})
+    queues = Tenants(queues=(Queue(name="all"), strict, Queue(name="b", parent="all", quotas=HALF)))
+    jobs = run(job("o", "a", 4, 0, -1), job("g", "a", 4, 1), job("b", "b", 4, 2), queues=queues).jobs
+    assert jobs.set_index("job_id")["start_s"].to_dict() == {"o": 0, "g": 1, "b": 2}
+    assert jobs.set_index("job_id")["restarts"].to_dict() == {"o": 1, "g": 0, "b": 0}
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,8 @@ class _SlurmRun:
 
     def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
         """Yield who may start, in the order of priorities."""
-        period_s = self._policy.calc_period_s
+        period_s, pending = self._policy.calc_period_s, tenants.pending
+        self._begins_s = {number: begin_s for number, begin_s in self._begins_s.items() if number in pending}
         for _ in range(min(int(tenants.now_s // period_s - self._reckoned_s // period_s), 2)):
             self.reckon(tenants, self._ran)
         yield from self._admitted(self.in_order(tenants, cluster), tenants, cluster)

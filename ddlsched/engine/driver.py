@@ -180,6 +180,10 @@ class Simulation:
     def _configure(self, window: Window | None) -> None:
         run = self._state.run
         self._forms.write(run)
+        rounds = self._policies.placement_has_rounds or hasattr(self._policies.placement, "wake_s")
+        looks_on = any(each is not None for each in (window, self._outside, self._settings.options["watch"]))
+        # Otherwise the placement is asked, job by job, only if enough GPUs have room for one.
+        run.asks_always = rounds or looks_on or self._moving is not None or run.asks_moves or run.order_ranked
         run.elastic = bool(self._resizing.jobs)
         run.rerouting, run.latency_s = self._routes.chosen_anew, self._settings.contention.latency_s
         if self._routes.chosen_anew:  # by the transfers in the lists of all links

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
+import os
 import struct
 from typing import Any
 
@@ -17,6 +18,7 @@ from tiers import tried
 
 from ddlsched.engine.native.arithmetic import CAREFUL, NAMESPACE
 from ddlsched.engine.native.entries import _called
+from ddlsched.engine.native.machine_code import PART_OPTIONS, compiling
 
 WHOLE = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
@@ -69,11 +71,12 @@ def _compiled(function: Any, *kinds: Any) -> Any:
     space: dict[str, Any] = {"function": function}
     exec(compile(ast.parse(f"def inner({names}):\n    return function({names})"), "", "exec"), space)
     options: dict[str, Any] = {"error_model": "python", "_nrt": False}
-    inner = numba.njit(**options, no_cpython_wrapper=True)(space["inner"])
+    inner = numba.njit(**options, **PART_OPTIONS)(space["inner"])
     space |= {"called": _called, "inner": inner}
     exec(compile(ast.parse(f"def outer({names}):\n    return called(inner, ({names},))"), "", "exec"), space)
     outer = numba.njit(**options)(space["outer"])
-    outer.compile(kinds)
+    with compiling(f"for a test of process {os.getpid()}"):
+        outer.compile(kinds)
     return outer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddlsched.engine.loop.order import sort_items, write_key
-from ddlsched.engine.loop.policy_calls import call_policy, refuses
+from ddlsched.engine.loop.policy_calls import asked_beforehand, call_policy
 from ddlsched.engine.loop.transfers import (
     NOWHERE,
     list_waiting,
@@ -13,7 +13,7 @@ from ddlsched.engine.loop.transfers import (
     wait_on_fullest,
 )
 from ddlsched.engine.native.jit import call_address, njit
-from ddlsched.engine.records.field_values import ZERO, Communication, Door, TransferState
+from ddlsched.engine.records.field_values import FAILED, ZERO, Communication, Door, TransferState
 from ddlsched.engine.records.layout import Records, State
 
 
@@ -73,6 +73,7 @@ def in_order(s: State, count: int) -> int:
 
     No start takes back a refusal, so the others need no place in the order.
     """
+    s.run[0].first_admitted = 0
     if count > 1:
         count = keep_admissible(s, count)
     sort_transfers(s, count)
@@ -87,11 +88,15 @@ def keep_admissible(s: State, count: int) -> int:
     """
     run = s.run[0]
     kept = ZERO
+    run.first_admitted = 1
     for place in range(count):
         number = s.items[place]
         if stays_refused(s, s.transfers[number]):
             continue
-        if not refuses(s, number):
+        answer = asked_beforehand(s, number)
+        if answer == FAILED:
+            run.first_admitted = 0
+        if answer != 0:
             s.items[kept] = number
             kept += 1
         elif run.refused_by_link == 1:
@@ -189,7 +194,7 @@ def admit_transfers(s: State) -> None:
         return
     for place in range(count):
         number = s.items[place]
-        if together:
+        if together or (place == 0 and run.refusal_lasts == 1 and run.first_admitted == 1):
             start_transfer(s, number)
             continue
         if stays_refused(s, s.transfers[number]):

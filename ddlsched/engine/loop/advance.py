@@ -12,6 +12,7 @@ from ddlsched.engine.loop.path_choice import choose_paths
 from ddlsched.engine.loop.placement import remove_finished
 from ddlsched.engine.loop.rates import rerate_neighbours, rerate_shares
 from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
+from ddlsched.engine.loop.room import find_fitting
 from ddlsched.engine.loop.samples import take_samples
 from ddlsched.engine.loop.sharing.touched_links import forget_touched_links
 from ddlsched.engine.loop.skipping.dormancy import wake
@@ -149,7 +150,8 @@ def advance(s: State) -> int:
                 sort_queue(s)
                 if run.failed_door >= 0:
                     return Question.POLICY_FAILED.value
-                return Question.PLACEMENT.value
+                if run.asks_always == 1 or find_fitting(s, s.queue, ZERO, run.num_queued) >= 0:
+                    return Question.PLACEMENT.value
         if run.stage == Stage.COMMUNICATION:
             if run.num_unrouted > 0:
                 if run.choosing_address != 0:

@@ -6,7 +6,7 @@ from ddlsched.engine.native.jit import call_address, njit
 from ddlsched.engine.records.field_values import FAILED, ZERO
 from ddlsched.engine.records.layout import State
 
-__all__ = ["call_policy", "refuses"]
+__all__ = ["asked_beforehand", "call_policy"]
 
 
 @njit
@@ -22,7 +22,7 @@ def call_policy(s: State, door: int, address: int, number: int, place: int, fiel
 
 
 @njit
-def refuses(s: State, number: int) -> bool:
-    """Whether the communication policy refuses a transfer; where it fails it does not, and nothing is noted."""
+def asked_beforehand(s: State, number: int) -> int:
+    """What the communication policy says of a transfer; where it fails nothing is noted."""
     run = s.run[0]
-    return call_address(run.communication_address, s, number, ZERO, run.communication_fields) == 0
+    return call_address(run.communication_address, s, number, ZERO, run.communication_fields)

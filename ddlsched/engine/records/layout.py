@@ -35,6 +35,8 @@ _INTEGERS = {
         "num_unsettled "
         # transfers that are ready and have yet to get their paths; links that may be covered or not covered any more
         "num_unrouted num_doubted_links "
+        # whether the first of the transfers that are asked about in order is known to be admitted
+        "first_admitted "
         # of transfers that stand for others: how many others run and wait; whether it may matter that these do all the
         # same, so that they must be simulated each by itself
         "others_active others_waiting num_folded doubt "
@@ -44,7 +46,8 @@ _INTEGERS = {
         "next_capacity_ns pause_ns "
         # what was configured
         "num_gpus record record_from_ns record_to_ns checkpoint_iterations jitter_seed "
-        "skipping_networked sampling jumps_from_round grouping elastic exclusive penalised_once asks_moves rerouting "
+        "skipping_networked sampling jumps_from_round grouping elastic exclusive penalised_once asks_moves asks_always "
+        "rerouting "
         # a compiled path policy's; of the flows that are asked for together, the stamp of their links
         "path_address path_fields path_stamp "
         # policies: addresses of entries and of the records of fields (0: asked in Python), and what is known of them

@@ -18,7 +18,7 @@ class Widths(NamedTuple):
 
     ``whole_inputs`` is whether products keep the input that sequence parallelism gathers for them (PyTorch's DTensor),
     or their part of it, to gather it again (Megatron). ``kept_logit`` is what the last pipeline stage keeps of each to
-    the end of the step, for all micro-batches (PyTorch's stages keep their outputs).
+    the end of the step, for all micro-batches, and then joins to one tensor (PyTorch's ``merge_chunks``).
     """
 
     logit: Amount = 4

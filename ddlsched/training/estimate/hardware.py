@@ -33,6 +33,10 @@ Precision: TypeAlias = Literal["half", "single", "fp8", "mxfp8", "nvfp4"]
 32 numbers; 4 bits with a scale for each 16."""
 
 
+_NARROW, _WIDE = 64, 128
+"""Numbers of a head of attention."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
     """How far a GPU stays below its data sheet; the default is the plain roofline.
@@ -65,6 +69,8 @@ class Efficiency:
     attention
         Share of the peak in half precision that fused attention reaches, all pairs of tokens counted, also those that a
         causal mask leaves out; None: ``matrix``.
+    narrow
+        How fast that is with heads of 64 numbers or fewer, of 128: tensor cores wait for the softmax.
     casting
         How often the bytes of a product are moved to bring its operands into 8 or 4 bits.
     experts, expert_rows
@@ -92,6 +98,7 @@ class Efficiency:
     odd: Amount = 1.0
     by_precision: Mapping[str, Amount] = field(default_factory=dict)
     attention: Amount | None = None
+    narrow: Amount = 1.0
     casting: Amount = 0.0
     experts: Amount = 1.0
     expert_rows: Amount = 0.0
@@ -111,10 +118,11 @@ class Efficiency:
         )
 
     def share(self, work: Work, precision: Precision, rows: Amount) -> Amount:
-        """Return the share of the peak that products of a kind reach; ``rows`` are the tokens of an expert."""
+        """Return the share of the peak that products of a kind reach; ``rows`` are those of an operation."""
         matrix = self.by_precision.get(precision, self.matrix)
         if work == "attention" and self.attention is not None:
-            return self.attention
+            wide = np.clip((np.asarray(rows) - _NARROW) / (_WIDE - _NARROW), 0, 1)
+            return self.attention * (self.narrow + (1 - self.narrow) * wide)
         return matrix * self.experts * rows / (rows + self.expert_rows) if work == "experts" else matrix
 
 

@@ -19,9 +19,11 @@ from ddlsched.training.estimate.hardware import Efficiency, Gpu
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Kernel", "KernelSpeeds", "kernel_speeds", "measured_kernels", "read_kernels", "write_kernels"]
+__all__ = ["STEP_ERROR", "Kernel", "KernelSpeeds", "kernel_speeds", "measured_kernels", "read_kernels", "write_kernels"]
 
 
+STEP_ERROR = 0.06
+"""Of steps on one H100 or H200, none of which is fitted: experiments/step_times/expected/own_errors.csv."""
 _MOST_SHARE = 1.15
 """Of a data sheet's figure; what is above was measured on another GPU."""
 _LONG = 2048
@@ -36,11 +38,11 @@ class Kernel(NamedTuple):
     gpu
         On which, by its driver's name.
     kernel
-        ``product``, ``attention`` or ``copy``.
+        ``product``, ``attention``, ``elementwise`` or ``copy``.
     precision
         Of a product.
     size
-        Rows, inner size and columns of a product; tokens of a sequence; numbers copied.
+        Rows, inner size and columns of a product; tokens of a sequence and numbers of a head; numbers copied.
     flops, traffic_bytes
         Its operations, and bytes that it reads and writes.
     seconds
@@ -85,22 +87,30 @@ def read_kernels(path: Path) -> list[Kernel]:
 
 
 class KernelSpeeds(NamedTuple):
-    """Constants of a GPU from its kernels, and how far these are met: the mean error of all products."""
+    """Constants of a GPU from its kernels: those of products and attention, and of all else that a step does.
+
+    ``error`` says how far products are met: their mean error.
+    """
 
     constants: Mapping[str, Any]
+    others: Mapping[str, Any]
     error: float
 
     def given_to(self, efficiency: Efficiency) -> Efficiency:
-        """Return an efficiency with these constants; what kernels alone do not tell stays."""
+        """Return a program's efficiency with these products and attention; what it loses beside them stays."""
         both = {**efficiency.by_precision, **self.constants["by_precision"]}
         return dataclasses.replace(efficiency, **{**self.constants, "by_precision": both})
+
+    def alone(self) -> Efficiency:
+        """Return the efficiency of a GPU that trains by itself, of which kernels tell all."""
+        return Efficiency(**self.constants, **self.others)
 
 
 def kernel_speeds(kernels: Sequence[Kernel], gpu: Gpu) -> KernelSpeeds:
     """Return what kernels say of a GPU, by its data sheet.
 
-    A product takes the longer of moving its bytes and ``(flops + half_flops) / (matrix x peak)``; each precision has
-    its own ``matrix``, and all have one ``half_flops``, which makes small products slow.
+    A product takes the longest of its launch, moving its bytes, and ``(flops + half_flops) / (matrix x peak)``; each
+    precision has its own ``matrix``, and all have one launch and one ``half_flops``, which makes small products slow.
 
     Raises
     ------
@@ -116,22 +126,23 @@ def kernel_speeds(kernels: Sequence[Kernel], gpu: Gpu) -> KernelSpeeds:
         np.array([getattr(one, name) for one in products]) for name in ("flops", "traffic_bytes", "seconds")
     )
     peaks = np.array([gpu.peak(precision) for precision in precisions])  # type: ignore[arg-type]
-    moving_s = traffic_bytes / (gpu.memory_bytes_per_s * min(_copied(kernels, gpu), 1.0))
+    moving_s = traffic_bytes / (gpu.memory_bytes_per_s * _moved(kernels, gpu, "copy"))
 
     def ratios(logs: np.ndarray) -> np.ndarray:
         told: np.ndarray = np.log(predicted_s(logs) / seconds)
         return told
 
     def predicted_s(logs: np.ndarray) -> np.ndarray:
-        half_flops, *shares = np.exp(logs)
-        longest: np.ndarray = np.maximum(moving_s, (flops + half_flops) / (np.array(shares) * peaks)[which])
+        launch_s, half_flops, *shares = np.exp(logs)
+        computing_s = (flops + half_flops) / (np.array(shares) * peaks)[which]
+        longest: np.ndarray = np.maximum(np.maximum(moving_s, computing_s), launch_s)
         return longest
 
-    start = np.log([1e9, *np.full(len(precisions), 0.7)])
+    start = np.log([seconds.min(), 1e9, *np.full(len(precisions), 0.7)])
     found = least_squares(ratios, start, loss="soft_l1", f_scale=0.1).x
-    half_flops, *shares = np.exp(found).tolist()
+    launch_s, half_flops, *shares = np.exp(found).tolist()
     by_precision = dict(zip(precisions, shares, strict=True))
-    attention = _attention(kernels, gpu)
+    attention = _attention(kernels, gpu, _WIDE)
     for what, share in {**by_precision, "attention": attention / 2}.items():
         if share > _MOST_SHARE:
             raise InputError(
@@ -139,26 +150,34 @@ def kernel_speeds(kernels: Sequence[Kernel], gpu: Gpu) -> KernelSpeeds:
                 "expected those of the GPU of --cluster"
             )
     matrix = by_precision.pop("half", next(iter(by_precision.values()), 1.0))
-    constants = {"matrix": matrix, "half_flops": half_flops, "by_precision": by_precision, "attention": attention}
-    return KernelSpeeds(constants, float(np.abs(predicted_s(found) / seconds - 1).mean()))
+    constants = {
+        "matrix": matrix,
+        "half_flops": half_flops,
+        "by_precision": by_precision,
+        "attention": attention,
+        "narrow": min(_attention(kernels, gpu, _NARROW) / attention, 1.0),
+    }
+    others = {"memory": _moved(kernels, gpu, "elementwise"), "launch_s": launch_s}
+    return KernelSpeeds(constants, others, float(np.abs(predicted_s(found) / seconds - 1).mean()))
 
 
-def _copied(kernels: Sequence[Kernel], gpu: Gpu) -> float:
-    """Return the share of the memory's bandwidth that the fastest copy reaches."""
-    reached = [one.traffic_bytes / one.seconds for one in kernels if one.kernel == "copy"]
-    return max(reached, default=float(gpu.memory_bytes_per_s)) / float(gpu.memory_bytes_per_s)
+def _moved(kernels: Sequence[Kernel], gpu: Gpu, kind: str) -> float:
+    """Return the share of the memory's bandwidth that kernels of a kind reach, one after another."""
+    told = [(one.traffic_bytes, one.seconds) for one in kernels if one.kernel == kind]
+    moved_bytes, seconds = np.sum(told or [(1.0, 1.0 / float(gpu.memory_bytes_per_s))], axis=0)
+    return min(float(moved_bytes / seconds / gpu.memory_bytes_per_s), 1.0)
 
 
-def _attention(kernels: Sequence[Kernel], gpu: Gpu) -> float:
+def _attention(kernels: Sequence[Kernel], gpu: Gpu, width: int) -> float:
     """Return the share of the peak that attention over long sequences reaches, all pairs of tokens counted."""
-    attention = [one for one in kernels if one.kernel == "attention"]
-    told = [one for one in attention if int(one.size) >= _LONG] or attention
-    peak = float(gpu.peak("half"))
-    return float(np.exp(np.mean([np.log(one.flops / one.seconds / peak) for one in told]))) if told else 1.0
+    sized = [(*map(int, one.size.split("x")), one.flops / one.seconds) for one in kernels if one.kernel == "attention"]
+    own = [(tokens, reached) for tokens, heads, reached in sized if heads == width]
+    told = [reached for tokens, reached in own if tokens >= _LONG] or [reached for _, reached in own]
+    return float(np.exp(np.mean(np.log(told))) / float(gpu.peak("half"))) if told else 1.0
 
 
 _LEAST_SIZE = 128
-_HEADS, _WIDTH, _TOKENS = 16, 128, 16384
+_HIDDEN, _WIDE, _NARROW, _TOKENS = 2048, 128, 64, 16384
 _EACH_S = 0.25
 """Time to repeat a kernel for: 400 products and what is beside them then take a few minutes."""
 
@@ -166,8 +185,9 @@ _EACH_S = 0.25
 def measured_kernels(device: str, *, shapes: int, largest: int) -> Iterator[Kernel]:
     """Yield each kernel as it has been measured: products of ``shapes`` sizes up to ``largest``, attention, a copy.
 
-    Products are in half and, where the device has them, in 8 bits, else in single precision. Attention is causal and
-    its backward counts; its operations are those of all pairs of tokens, as the estimate counts them.
+    Products are in half and, where the device has them, in 8 bits, else in single precision. Attention is causal, as
+    PyTorch chooses it, and its backward counts; its operations are those of all pairs of tokens, as the estimate counts
+    them. Elementwise are a norm and an activation, backward too, and a sum.
 
     Raises
     ------
@@ -183,14 +203,19 @@ def measured_kernels(device: str, *, shapes: int, largest: int) -> Iterator[Kern
             seconds = _seconds(torch, device, make(torch, device, m, k, n))
             moved = {"half": 2, "single": 4, "fp8": 1}[precision] * (m * k + k * n) + 2 * m * n
             yield Kernel(gpu, "product", precision, f"{m}x{k}x{n}", 2.0 * m * k * n, float(moved), seconds)
-    sequence = min(512, largest)
-    while sequence <= min(_TOKENS, largest):
-        batch = max(1, min(_TOKENS, 4 * largest) // sequence)
-        flops = 3.5 * 4.0 * batch * _HEADS * _WIDTH * sequence**2
-        moved_bytes = 12.0 * 2 * batch * _HEADS * _WIDTH * sequence
-        seconds = _seconds(torch, device, _attention_times(torch, device, batch, sequence))
-        yield Kernel(gpu, "attention", "half", f"{sequence}", flops, moved_bytes, seconds)
-        sequence *= 2
+    for width in (_WIDE, _NARROW):
+        sequence = min(512, largest)
+        while sequence <= min(_TOKENS, largest):
+            batch = max(1, min(_TOKENS, 4 * largest) // sequence)
+            flops = 3.5 * 4.0 * batch * _HIDDEN * sequence**2
+            moved_bytes = 12.0 * 2 * batch * _HIDDEN * sequence
+            seconds = _seconds(torch, device, _attention_times(torch, device, batch, sequence, width))
+            yield Kernel(gpu, "attention", "half", f"{sequence}x{width}", flops, moved_bytes, seconds)
+            sequence *= 2
+    rows = min(_TOKENS, largest)
+    for name, passes, run in _elementwise(torch, device, rows):
+        seconds = _seconds(torch, device, run)
+        yield Kernel(gpu, "elementwise", "half", name, 0.0, 2.0 * passes * rows * _HIDDEN, seconds)
     size = largest**2
     yield Kernel(gpu, "copy", "half", f"{size}", 0.0, 4.0 * size, _seconds(torch, device, _copy(torch, device, size)))
 
@@ -235,15 +260,34 @@ def _product_8_bits(torch: Any, device: str, m: int, k: int, n: int) -> Callable
     return lambda: torch._scaled_mm(one, other, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
 
-def _attention_times(torch: Any, device: str, batch: int, sequence: int) -> Callable[[], object]:
-    size = (batch, _HEADS, sequence, _WIDTH)
+def _attention_times(torch: Any, device: str, batch: int, sequence: int, width: int) -> Callable[[], object]:
+    size = (batch, _HIDDEN // width, sequence, width)
     parts = [torch.randn(size, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     gradient = torch.ones(size, device=device, dtype=torch.bfloat16)
 
-    def both() -> None:
-        torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True).backward(gradient)
+    def both() -> object:
+        attended = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        return torch.autograd.grad(attended, parts, gradient)
 
     return both
+
+
+def _elementwise(torch: Any, device: str, rows: int) -> Iterator[tuple[str, int, Callable[[], object]]]:
+    """Yield each kernel's name, how often it reads or writes its numbers, and what runs it."""
+    numbers = torch.randn((rows, _HIDDEN), device=device, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.ones(_HIDDEN, device=device, dtype=torch.bfloat16, requires_grad=True)
+    gradient = torch.ones_like(numbers)
+    functional = torch.nn.functional
+
+    def norm() -> object:
+        return torch.autograd.grad(functional.rms_norm(numbers, (_HIDDEN,), weight), (numbers, weight), gradient)
+
+    def activation() -> object:
+        return torch.autograd.grad(functional.gelu(numbers), numbers, gradient)
+
+    yield "norm", 5, norm
+    yield "activation", 5, activation
+    yield "sum", 3, lambda: numbers.detach() + gradient
 
 
 def _copy(torch: Any, device: str, size: int) -> Callable[[], object]:

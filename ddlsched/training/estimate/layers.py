@@ -51,7 +51,7 @@ class Operation(NamedTuple):
     work
         Which kind of kernel it is.
     rows
-        Of products of experts: tokens of each expert.
+        Of products of experts: tokens of each expert; of attention: numbers of each head.
     """
 
     flops: Amount

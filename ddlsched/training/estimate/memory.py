@@ -104,7 +104,9 @@ def _activations_bytes(layers: Layers, parallelism: Parallelism) -> Amount:
     # Logits are the last thing kept; a micro-batch's own are counted with its loss.
     outputs = parallelism.widths.kept_logit / parallelism.widths.logit * _sum(layers.last[-1:], "activation_bytes")
     last_stage = at_end + last + np.where(stages > 1, outputs * (parallelism.micro_batches - 1), 0)
-    return np.maximum(np.maximum(first_stage, second_stage), last_stage) + working
+    # They are copied into one tensor once all else is gone.
+    joined = np.where(stages > 1, 2 * outputs * parallelism.micro_batches, 0)
+    return np.maximum(np.maximum(np.maximum(first_stage, second_stage), last_stage) + working, joined)
 
 
 def _block_bytes(block: tuple[Layer, ...], recompute: Amount, offload: Amount) -> tuple[Amount, Amount]:

@@ -23,6 +23,8 @@ from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 __all__ = ["LatentAttention", "Model", "StateSpace", "Transformer", "forward_flops_per_sample", "parameters"]
 
 
+_BLOCK = 128
+"""Queries, and keys, that a kernel of fused attention computes at once."""
 _SCAN_PASSES = 12.0, 24.0
 """How often a scan reads or writes what the projection before it gives, forward and backward: fitted to hybrids."""
 
@@ -335,8 +337,9 @@ class _Shard:
         width = 2 * self.query / model.heads
         if latent is not None:
             width = latent.plain_width + latent.rotary_width + latent.value_width
-        # A window of w tokens looks at w of the s / 2 that a causal mask leaves, of all s that are counted.
-        seen = np.minimum(2 * np.asarray(model.window) / self.s, 1.0)
+        # A window of w tokens looks at w of the s / 2 that a causal mask leaves, of all s that are counted, and kernels
+        # compute whole blocks at both its ends.
+        seen = np.minimum(2 * (np.asarray(model.window) + 2 * _BLOCK) / self.s, 1.0)
         pairs = self.pairs * (1 - model.windowed_share * (1 - seen))
         flops = 2 * pairs * width
         traffic_bytes = 4 * self.tokens * (self.query + self.key_value) / self.tensor
@@ -345,8 +348,8 @@ class _Shard:
         sent = (shared,) if np.any(np.asarray(self.parallelism.context) > 1) else ()
         layer = Layer(
             name="attention",
-            forward=(Operation(flops, traffic_bytes, work="attention"),),
-            input_gradient=(Operation(2.5 * flops, 2.5 * traffic_bytes, work="attention"),),
+            forward=(Operation(flops, traffic_bytes, work="attention", rows=width / 2),),
+            input_gradient=(Operation(2.5 * flops, 2.5 * traffic_bytes, work="attention", rows=width / 2),),
             activation_bytes=sums_bytes,
             forward_collectives=sent,
             backward_collectives=sent,

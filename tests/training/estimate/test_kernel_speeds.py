@@ -7,14 +7,23 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from command_line import refused, run
+from experiment_scripts import EXPERIMENTS, scripts_of
 
 from ddlsched.training.estimate.hardware import Efficiency, operations_s
-from ddlsched.training.estimate.kernel_speeds import Kernel, kernel_speeds, read_kernels, write_kernels
+from ddlsched.training.estimate.kernel_speeds import (
+    STEP_ERROR,
+    Kernel,
+    kernel_speeds,
+    read_kernels,
+    write_kernels,
+)
 from ddlsched.training.estimate.layers import Operation
 from ddlsched.training.estimate.presets import GPUS
 
+(from_kernels,) = scripts_of("step_times", "from_kernels")
 TRUTH = Efficiency(matrix=0.6, half_flops=2e9, by_precision={"fp8": 0.5}, attention=0.9, memory=0.8)
 
 
@@ -24,11 +33,15 @@ def made_up(gpu_name: str = "h100") -> list[Kernel]:
     bandwidth = gpu.memory_bytes_per_s * 0.8
     kernels = [Kernel("a GPU", "copy", "half", "1", 0.0, 1e9, 1e9 / bandwidth)]
     for precision, share in (("half", 0.6), ("fp8", 0.5)):
-        for flops in (1e8, 1e9, 1e10, 1e11, 1e12):
-            seconds = (flops + 2e9) / (share * gpu.peak(precision))  # type: ignore[arg-type]
+        for flops in (1e7, 1e8, 1e9, 1e10, 1e11, 1e12):
+            seconds = max(5e-6, (flops + 2e9) / (share * gpu.peak(precision)))  # type: ignore[arg-type]
             kernels.append(Kernel("a GPU", "product", precision, "1x1x1", flops, 1.0, seconds))
-    kernels.append(Kernel("a GPU", "attention", "half", "512", 1e12, 1.0, 9.0))
-    kernels.append(Kernel("a GPU", "attention", "half", "4096", 1e12, 1.0, 1e12 / (0.9 * gpu.peak("half"))))
+    kernels.append(Kernel("a GPU", "attention", "half", "512x128", 1e12, 1.0, 9.0))
+    for width, share in ((128, 0.9), (64, 0.72)):
+        seconds = 1e12 / (share * gpu.peak("half"))
+        kernels.append(Kernel("a GPU", "attention", "half", f"4096x{width}", 1e12, 1.0, seconds))
+    kernels.append(Kernel("a GPU", "elementwise", "half", "norm", 0.0, 1e9, 1e9 / (gpu.memory_bytes_per_s * 0.6)))
+    kernels.append(Kernel("a GPU", "elementwise", "half", "sum", 0.0, 1e9, 1e9 / (gpu.memory_bytes_per_s * 0.3)))
     return kernels
 
 
@@ -40,7 +53,10 @@ def test_constants_of_kernels_are_found_again(tmp_path: Path) -> None:
     efficiency = found.given_to(Efficiency(gap_s=3e-6, by_precision={"fp8": 0.9, "other": 0.3}))
     assert (efficiency.matrix, efficiency.half_flops, efficiency.attention) == pytest.approx((0.6, 2e9, 0.9), rel=1e-2)
     assert efficiency.by_precision == pytest.approx({"fp8": 0.5, "other": 0.3}, rel=1e-2)
-    assert efficiency.gap_s == 3e-6
+    assert (efficiency.narrow, efficiency.memory, efficiency.gap_s) == pytest.approx((0.8, 1.0, 3e-6))
+    alone = found.alone()
+    assert (alone.matrix, alone.attention, alone.memory) == pytest.approx((0.6, 0.9, 0.4), rel=1e-2)
+    assert (alone.launch_s, alone.gap_s) == pytest.approx((5e-6, 0.0), rel=0.05)
 
 
 def test_an_estimate_takes_measured_kernels(tmp_path: Path) -> None:
@@ -50,6 +66,27 @@ def test_an_estimate_takes_measured_kernels(tmp_path: Path) -> None:
     slow, fast = (json.loads(run(*arguments, *more).stdout) for more in (("--gpu", path), ("--efficiency", "ideal")))
     assert "as measured on a GPU" in slow["remark"]
     assert slow["compute_s"] > fast["compute_s"]
+
+
+def test_one_gpu_takes_all_from_its_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.csv"
+    write_kernels(made_up(), path)
+    arguments = ("estimate", "llama-3-8b", "--cluster", "h100", "--gpu", path, "--json")
+    alone, of_program = (
+        json.loads(run(*arguments, *more).stdout) for more in ((), ("--efficiency", "megatron-bridge"))
+    )
+    assert "6 % typical error of steps on one GPU" in alone["remark"]
+    assert "products and attention as measured" in of_program["remark"]
+    assert alone["compute_s"] != of_program["compute_s"]
+
+
+def test_steps_measured_on_real_gpus_are_met_by_their_kernels() -> None:
+    steps = pd.read_csv(EXPERIMENTS / "step_times" / "expected" / "own_steps.csv")
+    own = pd.DataFrame(list(from_kernels.compared()))
+    pd.testing.assert_frame_equal(own.round(3), steps.round(3), atol=1.1e-3)
+    assert set(own["gpu"]) == {"h100", "h200"}
+    assert own["by_kernels"].abs().mean() == pytest.approx(STEP_ERROR, abs=0.005)
+    assert own["by_kernels"].abs().max() < 0.25
 
 
 def test_kernels_of_another_gpu_are_refused() -> None:
@@ -87,7 +124,7 @@ def test_kernels_are_measured_on_a_cpu(tmp_path: Path) -> None:
     done = run("calibrate-gpu", "--out", out, "--device", "cpu", "--shapes", "2", "--largest", "256")
     assert done.exit_code == 0, done.stderr
     kernels = read_kernels(out)
-    assert [one.kernel for one in kernels] == ["product"] * 4 + ["attention", "copy"]
+    assert [one.kernel for one in kernels] == ["product"] * 4 + ["attention"] * 2 + ["elementwise"] * 3 + ["copy"]
     assert {one.precision for one in kernels} == {"half", "single"}
     assert all(one.seconds > 0 for one in kernels)
     assert kernel_speeds(kernels, GPUS["h100"]).constants["matrix"] > 0

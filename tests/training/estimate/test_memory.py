@@ -92,9 +92,12 @@ def test_what_is_computed_again_is_not_kept(sequence_parallel) -> None:
 
 def test_the_last_stage_may_keep_the_logits_of_all_micro_batches() -> None:
     plan = Parallelism(pipeline=2, global_batch=64, recompute="full", widths=Widths(logit=8, kept_logit=4))
-    usual = dataclasses.replace(plan, widths=Widths(logit=8))
-    kept, plain = (memory_per_gpu(GPT.layers(one), one).activations_bytes for one in (plan, usual))
-    assert kept - plain == 63 * 4 * 512 * 32_000
+    few = dataclasses.replace(plan, global_batch=2, widths=Widths(logit=32, kept_logit=4))
+    few_plain = dataclasses.replace(few, widths=Widths(logit=32))
+    kept, plain = (memory_per_gpu(GPT.layers(one), one).activations_bytes for one in (few, few_plain))
+    assert kept - plain == 4 * 512 * 32_000
+    # Of many micro-batches they outweigh all else, and are there twice as they are joined.
+    assert memory_per_gpu(GPT.layers(plan), plan).activations_bytes == 2 * 64 * 4 * 512 * 32_000
 
 
 def test_untied_output_layers_count_once_in_a_pipeline_and_tied_ones_twice() -> None:

@@ -366,8 +366,13 @@ def test_a_window_and_a_context_take_their_share_of_attention() -> None:
     model = MODELS["gpt-oss-120b"]
     whole = dataclasses.replace(model, windowed_share=0.0)  # type: ignore[type-var]
     pairs = 4 * 36 * 4096 * 4096 * 4096.0
-    left_out = 0.5 * pairs * (1 - 2 * 128 / 4096)
+    left_out = 0.5 * pairs * (1 - 2 * (128 + 2 * 128) / 4096)
     assert float(forward_flops_per_sample(whole) - forward_flops_per_sample(model)) == pytest.approx(left_out)
+    narrow = dataclasses.replace(machine_of("h100", 1).gpu, efficiency=Efficiency(attention=1.0, narrow=0.5))
+    works = [Operation(1e12, 0.0, work="attention", rows=width) for width in (64, 96, 128)]
+    seconds = [float(operations_s(work, narrow)) for work in works]
+    assert seconds[0] / seconds[2] == pytest.approx(2)
+    assert seconds[1] / seconds[2] == pytest.approx(1 / 0.75)
     machine = machine_of("h100", 16)
     one = estimate(MODELS["llama-3-8b"], Parallelism(data=16, global_batch=32), machine)
     two = estimate(MODELS["llama-3-8b"], Parallelism(data=8, context=2, global_batch=32), machine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain, cycle
 from typing import NamedTuple
 
 import numpy as np
@@ -38,15 +39,16 @@ class StateTransfers:
 
         As many workers as can be find their state on their server; for the others the lowest server sends to the
         lowest one, and so on, by the servers' cards in turn. A server that is absent sends nothing: that state comes
-        from outside.
+        from outside. Where fewer workers have their state, as those of a job that went on without lost servers, they
+        send to the further ones in turn.
         """
         state = self._state
         worker_bytes = self._disturbances.state_bytes(state.workload[number].gpu_memory_bytes)
         if worker_bytes == 0:
             return []
         leaving, coming = Counter(sources), Counter(state.server_of_gpu[gpu] for gpu in chosen)
-        pairs = zip(sorted((leaving - coming).elements()), sorted((coming - leaving).elements()), strict=True)
-        return self.between(pairs, worker_bytes)
+        sending = chain(sorted((leaving - coming).elements()), cycle(sorted(sources)))
+        return self.between(zip(sending, sorted((coming - leaving).elements()), strict=False), worker_bytes)
 
     def between(self, pairs: Iterable[tuple[int, int]], worker_bytes: int) -> list[StateTransfer]:
         """Return the transfers of so many bytes a pair of servers, from the first to the second, if it is there."""

@@ -38,7 +38,8 @@ class StopsAndMoves:
         self._reserved = ReservedGpus(state)
         self.departures: list[Departure] = []
         self._refuse_elastic()
-        state.now.asks_moves[0] = policies.placement_moves
+        if policies.placement_moves:  # recovery and checkpoints may ask for it, too
+            state.now.asks_moves[0] = 1
 
     def _refuse_elastic(self) -> None:
         for number, job in enumerate(self._state.workload):

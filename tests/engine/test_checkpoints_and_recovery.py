@@ -51,10 +51,12 @@ def run(
     )
 
 
-def test_a_job_saves_its_state_on_disk() -> None:
+@pytest.mark.parametrize("order", ["fifo", "stopping-srtf"])
+def test_a_job_saves_its_state_on_disk(order) -> None:
     """10 s of work, saved after every 4 s; 2 GB on each of 2 GPUs take 4 s at 1 GB/s: at 4 to 8 s and 12 to 16 s."""
     job = data_parallel_job("a", gpus=2, iterations=10, backward_s=1.0)
-    result = run(job, checkpoint="fixed:every_s=3.5", checkpoint_to="disk:gb_per_s=1", state_mb=2 * GB)
+    saved = {"checkpoint": "fixed:every_s=3.5", "checkpoint_to": "disk:gb_per_s=1", "state_mb": 2 * GB}
+    result = run(job, order=order, **saved)
     row = result.jobs.iloc[0]
     assert (row["jct_s"], row["restarts"], row["lost_s"]) == (18.0, 0, 0)
     (times,) = gpu_time_of(result).to_dict("records")
@@ -307,17 +309,32 @@ def test_answers_that_are_none_are_refused() -> None:
         run(job, checkpoint=Never())
 
 
+@pytest.mark.parametrize("order", ["fifo", "stopping-srtf"])
 @pytest.mark.parametrize(("price", "jct_s"), [(None, 4 + 3 * 2 + 3), ("down_s=4,up_s=7", 4 + 4 + 2 + 7 + 5)])
-def test_a_job_shrinks_and_grows_again(price, jct_s) -> None:
+def test_a_job_shrinks_and_grows_again(price, jct_s, order) -> None:
     """Iterations of 1 s on 4 GPUs, of 2 s on the 2 left from 4 s on; back at 9 s, all 4 go on at 10 s."""
     job = data_parallel_job("a", gpus=4, iterations=10, backward_s=1.0)
-    result = run(job, outages=(Outage(server=0, from_s=4, to_s=9),), recovery="shrink", rescale_cost=price)
+    outage = Outage(server=0, from_s=4, to_s=9)
+    result = run(job, order=order, outages=(outage,), recovery="shrink", rescale_cost=price)
     assert [stay.gpus for stay in result.finished.stays] == [(0, 1, 2, 3), (2, 3), (0, 1, 2, 3)]
     assert result.jobs["jct_s"].tolist() == [jct_s]
     (times,) = gpu_time_of(result).to_dict("records")
     held = sum(len(stay.gpus) * (stay.to_ns - stay.from_ns) / 1e9 for stay in result.finished.stays)
     assert times["held"] == pytest.approx(held)
     assert times["training"] == pytest.approx(40.0)
+
+
+def test_a_shrunk_job_that_was_stopped_sends_its_state_to_the_workers_it_gets_back() -> None:
+    """From 20 s on server 1, which has the state of 2 workers, sends 2 GB to each of the 2 on server 0: 3.2 s."""
+    job = data_parallel_job("a", gpus=4, iterations=10, backward_s=1.0)
+    short = data_parallel_job("b", gpus=2, iterations=1, backward_s=1.0, arrival_s=5.0)
+    outage = Outage(server=0, from_s=4, to_s=20)
+    stopping = {"order": "stopping-srtf", "exclusive": True}
+    result = run(job, jobs=[short], outages=(outage,), recovery="shrink", state_mb=2 * GB, **stopping)
+    stays = [stay for stay in result.finished.stays if stay.job == 0]
+    assert [stay.gpus for stay in stays] == [(0, 1, 2, 3), (2, 3), (0, 1, 2, 3)]
+    assert stays[-1].from_ns == 20e9
+    assert result.links.set_index("link")["bytes"].max() == 4e9
 
 
 def test_what_is_left_of_a_shrunk_job_is_kept_for_it() -> None:

@@ -118,7 +118,6 @@ def cache_folder() -> Path | None:
 @contextmanager
 def alone_on_this_machine(name: str) -> Iterator[None]:
     """Wait, if need be for two minutes, until no other process of this user is within this for the same name."""
-    folder = cache_folder()
     place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
     with ExitStack() as stack:
         if (folder := cache_folder()) is not None:

@@ -164,7 +164,8 @@ def estimate(
     cluster = parse_cluster(chosen.cluster, topology=chosen.topology, efficiency=chosen.efficiency)
     machine = cluster.machine(max(1, int(plan.num_gpus)))
     options = dict(running.values)
-    machine, measured = _with_kernels(machine, options.pop("gpu", None), of_program=bool(chosen.efficiency))
+    machine, measured, speeds = _with_kernels(machine, options.pop("gpu", None), program=chosen.efficiency)
+    speeds = speeds or cluster.efficiency
     found = estimate_checked(found_model, plan, machine, **options)
     if job_out is not None:
         from ddlsched.training.estimate.estimated_jobs import job_of
@@ -175,27 +176,27 @@ def estimate(
     title = f"{name} on {int(plan.num_gpus)} GPUs of {chosen.cluster}"
     said = measured or remark(cluster.efficiency, machine.gpu.name, running.made().precision, found_model)
     if wanted.as_json:
-        emit(json.dumps(_numbers(found) | {"efficiency": cluster.efficiency, "remark": said}, indent=2) + "\n")
+        emit(json.dumps(_numbers(found) | {"efficiency": speeds, "remark": said}, indent=2) + "\n")
     else:
-        emit(_table(title, found_model.samples_are, plan, found) + f"  {cluster.efficiency}: {said}\n")
+        emit(_table(title, found_model.samples_are, plan, found) + f"  {speeds}: {said}\n")
 
 
-def _with_kernels(machine: Machine, path: Path | None, *, of_program: bool) -> tuple[Machine, str]:
-    """Return a cluster whose GPUs are as fast as those that were measured, and a line that says so.
+def _with_kernels(machine: Machine, path: Path | None, *, program: str) -> tuple[Machine, str, str]:
+    """Return a cluster whose GPUs are as fast as those that were measured, a line that says so, and what stands for it.
 
     What a program loses beside products and attention stays, but for one GPU under no program that is named.
     """
     if path is None:
-        return machine, ""
+        return machine, "", ""
     from ddlsched.training.estimate.kernel_speeds import STEP_ERROR, kernel_speeds, read_kernels
 
     kernels = read_kernels(path)
     found = kernel_speeds(kernels, machine.gpu)
-    if machine.num_gpus == 1 and not of_program:
-        said = f"kernels as measured on {kernels[0].gpu}, {100 * STEP_ERROR:.0f} % typical error of steps on one GPU"
-        return machine.with_efficiency(found.alone()), said
+    if machine.num_gpus == 1 and not program and found.others:
+        said = f"as measured on {kernels[0].gpu}, {100 * STEP_ERROR:.0f} % typical error of steps on one GPU"
+        return machine.with_efficiency(found.alone()), said, "kernels"
     said = f"products and attention as measured on {kernels[0].gpu}, its products met within {100 * found.error:.0f} %"
-    return machine.with_efficiency(found.given_to(machine.gpu.efficiency)), said
+    return machine.with_efficiency(found.given_to(machine.gpu.efficiency)), said, ""
 
 
 def _model(name: str | None, given: ModelOptions) -> tuple[str, Model]:

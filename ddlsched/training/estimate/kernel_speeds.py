@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.io.tables import cell_number, csv_rows, readable
+from ddlsched.io.tables import abbreviated, cell_number, csv_rows, readable
 from ddlsched.training.estimate.hardware import Efficiency, Gpu
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ STEP_ERROR = 0.06
 """Of steps on one H100 or H200, none of which is fitted: experiments/step_times/expected/own_errors.csv."""
 _MOST_SHARE = 1.15
 """Of a data sheet's figure; what is above was measured on another GPU."""
+_ATTENDED = re.compile(r"[1-9]\d{0,8}x[1-9]\d{0,8}")
 _LONG = 2048
 """Tokens from which on attention is no longer short of work."""
 
@@ -72,15 +74,22 @@ def read_kernels(path: Path) -> list[Kernel]:
     Raises
     ------
     InputError
-        The file cannot be read, lacks a column, or has a number that is none.
+        The file cannot be read, lacks a column, or has a number that is none or tells nothing.
     """
     rows = readable(path, "measured kernels", lambda found: list(csv_rows(found, Kernel._fields, ())))
     kernels = []
     for where, row in rows:
-        numbers = [cell_number(where, name, row[name]) for name in Kernel._fields[4:]]
-        if numbers[-1] == 0:
-            raise InputError(f"{where}, column seconds: is 0; expected a time > 0")
-        kernels.append(Kernel(*(row[name] for name in Kernel._fields[:4]), *numbers))
+        numbers = {name: cell_number(where, name, row[name]) for name in Kernel._fields[4:]}
+        moves = row["kernel"] in ("elementwise", "copy")
+        for name in ("traffic_bytes" if moves else "flops", "seconds"):
+            if numbers[name] == 0:
+                raise InputError(f"{where}, column {name}: is 0; expected a number > 0")
+        if row["kernel"] == "attention" and not _ATTENDED.fullmatch(row["size"]):
+            raise InputError(
+                f"{where}, column size: is {abbreviated(row['size'])}; expected tokens x numbers of a head, such as "
+                "2048x128, as 'calibrate-gpu' writes them"
+            )
+        kernels.append(Kernel(*(row[name] for name in Kernel._fields[:4]), *numbers.values()))
     if not any(one.kernel == "product" for one in kernels):
         raise InputError(f"{path}: has no products; expected a file that 'calibrate-gpu' wrote")
     return kernels
@@ -89,7 +98,7 @@ def read_kernels(path: Path) -> list[Kernel]:
 class KernelSpeeds(NamedTuple):
     """Constants of a GPU from its kernels: those of products and attention, and of all else that a step does.
 
-    ``error`` says how far products are met: their mean error.
+    ``error`` says how far products are met: their mean error. ``others`` is empty where kinds of kernels are missing.
     """
 
     constants: Mapping[str, Any]
@@ -157,7 +166,8 @@ def kernel_speeds(kernels: Sequence[Kernel], gpu: Gpu) -> KernelSpeeds:
         "attention": attention,
         "narrow": min(_attention(kernels, gpu, _NARROW) / attention, 1.0),
     }
-    others = {"memory": _moved(kernels, gpu, "elementwise"), "launch_s": launch_s}
+    whole = {"attention", "elementwise"} <= {one.kernel for one in kernels}
+    others = {"memory": _moved(kernels, gpu, "elementwise"), "launch_s": launch_s} if whole else {}
     return KernelSpeeds(constants, others, float(np.abs(predicted_s(found) / seconds - 1).mean()))
 
 
@@ -169,11 +179,14 @@ def _moved(kernels: Sequence[Kernel], gpu: Gpu, kind: str) -> float:
 
 
 def _attention(kernels: Sequence[Kernel], gpu: Gpu, width: int) -> float:
-    """Return the share of the peak that attention over long sequences reaches, all pairs of tokens counted."""
-    sized = [(*map(int, one.size.split("x")), one.flops / one.seconds) for one in kernels if one.kernel == "attention"]
-    own = [(tokens, reached) for tokens, heads, reached in sized if heads == width]
-    told = [reached for tokens, reached in own if tokens >= _LONG] or [reached for _, reached in own]
-    return float(np.exp(np.mean(np.log(told))) / float(gpu.peak("half"))) if told else 1.0
+    """Return the share of the peak that attention over long sequences reaches, all pairs of tokens counted.
+
+    Without heads of this width it is that of all; without attention it is 1.
+    """
+    every = [one for one in kernels if one.kernel == "attention"]
+    own = [one for one in every if one.size.endswith(f"x{width}")] or every
+    told = [one for one in own if int(one.size.split("x")[0]) >= _LONG] or own
+    return float(np.exp(np.mean([np.log(one.flops / one.seconds) for one in told])) / gpu.peak("half")) if told else 1.0
 
 
 _LEAST_SIZE = 128

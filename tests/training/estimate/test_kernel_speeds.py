@@ -76,8 +76,16 @@ def test_one_gpu_takes_all_from_its_kernels(tmp_path: Path) -> None:
         json.loads(run(*arguments, *more).stdout) for more in ((), ("--efficiency", "megatron-bridge"))
     )
     assert "6 % typical error of steps on one GPU" in alone["remark"]
+    assert (alone["efficiency"], of_program["efficiency"]) == ("kernels", "megatron-bridge")
     assert "products and attention as measured" in of_program["remark"]
     assert alone["compute_s"] != of_program["compute_s"]
+    write_kernels([one for one in made_up() if one.kernel == "product"], path)
+    assert "products and attention as measured" in json.loads(run(*arguments).stdout)["remark"]
+
+
+def test_a_width_that_was_not_measured_is_no_slower() -> None:
+    wide = [one for one in made_up() if not one.size.endswith("x64")]
+    assert kernel_speeds(wide, GPUS["h100"]).constants["narrow"] == 1
 
 
 def test_steps_measured_on_real_gpus_are_met_by_their_kernels() -> None:
@@ -94,10 +102,15 @@ def test_kernels_of_another_gpu_are_refused() -> None:
         kernel_speeds([one for one in made_up() if one.precision == "half"], GPUS["a100-80"])
 
 
+HEAD = "gpu,kernel,precision,size,flops,traffic_bytes,seconds\n"
 BAD = {
     "gpu,kernel\n": "column 'precision' is missing",
     "gpu,kernel,precision,size,flops,traffic_bytes,seconds\na,product,half,1,1,1,0\n": "column seconds: is 0",
-    "gpu,kernel,precision,size,flops,traffic_bytes,seconds\na,copy,half,1,0,1,1\n": "has no products",
+    f"{HEAD}a,copy,half,1,0,1,1\n": "has no products",
+    f"{HEAD}a,product,half,1,0,1,1\n": "column flops: is 0",
+    f"{HEAD}a,elementwise,half,1,0,0,1\n": "column traffic_bytes: is 0",
+    f"{HEAD}a,attention,half,2048,1,1,1\n": "column size: is '2048'; expected tokens x numbers of a head",
+    f"{HEAD}a,attention,half,2048x128x3,1,1,1\n": "column size: is '2048x128x3'",
 }
 
 

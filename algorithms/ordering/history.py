@@ -44,10 +44,11 @@ class FinishedJobs:
             self._looked_s = now_s
             for each in [each for each in self._unfinished.values() if not each.iterations_left]:
                 del self._unfinished[each.number]
+                own_ns = self._took_ns(each)
                 for kind in self._kinds(each):
                     count, total_ns = self.of(kind)
-                    self._finished[kind] = count + 1, total_ns + self._took_ns(each)
-                    insort(self._sorted.setdefault(kind, []), self._took_ns(each))
+                    self._finished[kind] = count + 1, total_ns + own_ns
+                    insort(self._sorted.setdefault(kind, []), own_ns)
 
     def of(self, kind: Kind, ran_ns: float = 0.0) -> tuple[int, float]:
         """Return how many of a kind took longer than ``ran_ns``, and by how much together, nanoseconds."""

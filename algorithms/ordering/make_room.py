@@ -29,9 +29,9 @@ class MakeRoom:
     For the first job in the queue for which it can be done, jobs stop whose GPUs make up what ``whole-racks`` would
     give it, those with the fewest GPUs, if each of them either finds other GPUs at once or is long, by history has four
     times as much left as the other, and has no more GPUs than are waited for; if that cannot be, only such jobs are
-    looked at. A long job has run ``long_s``
-    or more; it goes after all that are not long. It is long no more once stops have had it wait more than
-    ``most_delay`` of its run for each job that waits. Nobody stops within ``least_run_s`` of a start.
+    looked at. A long job has run ``long_s`` or more; it goes after all that are not long. It is long no more once stops
+    have had it wait more than ``most_delay`` of its run for each job that waits. Nobody stops within ``least_run_s`` of
+    a start.
 
     What a job has left is what those took beyond its run time of the finished jobs that took longer, weighed by kinds
     as in ``history``, and as one job more what it has run. A run time is compute, and all-reduces alone where the job

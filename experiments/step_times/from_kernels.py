@@ -67,7 +67,7 @@ def of_many_gpus() -> pd.DataFrame:
 
 
 def main() -> None:
-    """Write both tables and print them."""
+    """Write the tables and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE / "expected")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """Training steps under plain PyTorch on the one GPU at hand, written as the published tables are.
 
     python experiments/step_times/measure.py --out mpt.csv                 # MPT models, kernels launched one by one
-    python experiments/step_times/measure.py --out llama.csv --compiled    # Llama 3.2 and MPT under torch.compile
+    python experiments/step_times/measure.py --out llama.csv --compiled    # Llama 3.2 under torch.compile, two rows not
 
 Each row is the median of the steps of two seconds, behind five that do not count. Weights and gradients are in half
 precision; AdamW, fused, keeps weights of its own and its two moments in single. Attention is what PyTorch chooses.

@@ -326,7 +326,8 @@ def calibrate_gpu(
 ) -> None:
     """Measure kernels on the GPU of this machine, in less than ten minutes.
 
-    Matrix products of many sizes in two precisions, and attention forward and backward over growing sequences.
+    Matrix products of many sizes in two precisions, attention forward and backward over growing sequences, and what
+    only moves bytes.
     'estimate --gpu FILE.csv' takes them in place of a program's published steps.
     """
     from ddlsched.training.estimate.kernel_speeds import measured_kernels, write_kernels

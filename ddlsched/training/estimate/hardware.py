@@ -33,7 +33,7 @@ Precision: TypeAlias = Literal["half", "single", "fp8", "mxfp8", "nvfp4"]
 32 numbers; 4 bits with a scale for each 16."""
 
 
-_NARROW, _WIDE = 64, 128
+NARROW_HEAD, WIDE_HEAD = 64, 128
 """Numbers of a head of attention."""
 
 
@@ -121,7 +121,7 @@ class Efficiency:
         """Return the share of the peak that products of a kind reach; ``rows`` are those of an operation."""
         matrix = self.by_precision.get(precision, self.matrix)
         if work == "attention" and self.attention is not None:
-            wide = np.clip((np.asarray(rows) - _NARROW) / (_WIDE - _NARROW), 0, 1)
+            wide = np.clip((np.asarray(rows) - NARROW_HEAD) / (WIDE_HEAD - NARROW_HEAD), 0, 1)
             return self.attention * (self.narrow + (1 - self.narrow) * wide)
         return matrix * self.experts * rows / (rows + self.expert_rows) if work == "experts" else matrix
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.io.tables import abbreviated, cell_number, csv_rows, readable
-from ddlsched.training.estimate.hardware import Efficiency, Gpu
+from ddlsched.training.estimate.hardware import NARROW_HEAD, WIDE_HEAD, Efficiency, Gpu
 
 if TYPE_CHECKING:
     import torch
@@ -151,7 +151,7 @@ def kernel_speeds(kernels: Sequence[Kernel], gpu: Gpu) -> KernelSpeeds:
     found = least_squares(ratios, start, loss="soft_l1", f_scale=0.1).x
     launch_s, half_flops, *shares = np.exp(found).tolist()
     by_precision = dict(zip(precisions, shares, strict=True))
-    attention = _attention(kernels, gpu, _WIDE)
+    attention = _attention(kernels, gpu, WIDE_HEAD)
     for what, share in {**by_precision, "attention": attention / 2}.items():
         if share > _MOST_SHARE:
             raise InputError(
@@ -164,7 +164,7 @@ def kernel_speeds(kernels: Sequence[Kernel], gpu: Gpu) -> KernelSpeeds:
         "half_flops": half_flops,
         "by_precision": by_precision,
         "attention": attention,
-        "narrow": min(_attention(kernels, gpu, _NARROW) / attention, 1.0),
+        "narrow": min(_attention(kernels, gpu, NARROW_HEAD) / attention, 1.0),
     }
     whole = {"attention", "elementwise"} <= {one.kernel for one in kernels}
     others = {"memory": _moved(kernels, gpu, "elementwise"), "launch_s": launch_s} if whole else {}
@@ -172,10 +172,10 @@ def kernel_speeds(kernels: Sequence[Kernel], gpu: Gpu) -> KernelSpeeds:
 
 
 def _moved(kernels: Sequence[Kernel], gpu: Gpu, kind: str) -> float:
-    """Return the share of the memory's bandwidth that kernels of a kind reach, one after another."""
-    told = [(one.traffic_bytes, one.seconds) for one in kernels if one.kernel == kind]
-    moved_bytes, seconds = np.sum(told or [(1.0, 1.0 / float(gpu.memory_bytes_per_s))], axis=0)
-    return min(float(moved_bytes / seconds / gpu.memory_bytes_per_s), 1.0)
+    """Return the share of the memory's bandwidth that kernels of a kind reach, one after another; without any 1."""
+    own = [one for one in kernels if one.kernel == kind]
+    most_bytes = float(gpu.memory_bytes_per_s) * sum(one.seconds for one in own)
+    return min(sum(one.traffic_bytes for one in own) / most_bytes, 1.0) if own else 1.0
 
 
 def _attention(kernels: Sequence[Kernel], gpu: Gpu, width: int) -> float:
@@ -190,7 +190,7 @@ def _attention(kernels: Sequence[Kernel], gpu: Gpu, width: int) -> float:
 
 
 _LEAST_SIZE = 128
-_HIDDEN, _WIDE, _NARROW, _TOKENS = 2048, 128, 64, 16384
+_HIDDEN, _TOKENS = 2048, 16384
 _EACH_S = 0.25
 """Time to repeat a kernel for: 400 products and what is beside them then take a few minutes."""
 
@@ -216,7 +216,7 @@ def measured_kernels(device: str, *, shapes: int, largest: int) -> Iterator[Kern
             seconds = _seconds(torch, device, make(torch, device, m, k, n))
             moved = {"half": 2, "single": 4, "fp8": 1}[precision] * (m * k + k * n) + 2 * m * n
             yield Kernel(gpu, "product", precision, f"{m}x{k}x{n}", 2.0 * m * k * n, float(moved), seconds)
-    for width in (_WIDE, _NARROW):
+    for width in (WIDE_HEAD, NARROW_HEAD):
         sequence = min(512, largest)
         while sequence <= min(_TOKENS, largest):
             batch = max(1, min(_TOKENS, 4 * largest) // sequence)

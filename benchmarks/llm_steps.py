@@ -1,10 +1,11 @@
-"""Steps of language models on up to 131,072 GPUs: ``llm_steps.py scale``, ``agreement`` or ``many``.
+"""Steps of language models on up to 131,072 GPUs: ``llm_steps.py`` ``scale``, ``agreement``, ``many``, ``sampled``.
 
 ``scale``: CPU and memory of a first and of a further step of Llama-3-405B (TP 8, PP 16), what
 1,000 iterations of it take beside 3, and the code lines of what makes large jobs small. A process of its own for each;
 compiling, starting and writing the job apart. ``agreement``: steps by the closed form and simulated, on equal links.
 ``many``: CPU and memory of many jobs of 64 to 4,096 GPUs on 16,384, each of 100,000 iterations: ``--placement levels``
 in blocks where they fit, so that few meet, ``whole-servers`` on the first free ones, where many do.
+``sampled``: how far sampled runs of such jobs are from exact ones.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from benchmark_tables import Table, say
+from sampling_error import at_same_places, measured, table_of
 
 import ddlsched
 from ddlsched.training.estimate.clusters import parse_cluster
@@ -67,6 +70,7 @@ MANY = {
     1024: ("llama-3-70b", {"tensor": 8, "pipeline": 8, "data": 16, "global_batch": 512}),
     4096: ("llama-3-405b", {"tensor": 8, "pipeline": 16, "data": 32, "global_batch": 512}),
 }
+SHARED: dict[str, Any] = {"order": "fifo", "communication": "bounded-overlap:limit=1000000", "contention": "max-min"}
 USUAL = {"micro_batch": 1, "zero": 1, "overlap": True}
 SYMMETRY = (
     "network/tuple_traffic.py",
@@ -155,25 +159,46 @@ def scale() -> Table:
     return Table(title="Steps simulated alone, by cost", columns=columns, rows=rows, notes=("", lines))
 
 
+def drawn(
+    shares: dict[int, float], count: int, iterations: int, gpus: int, seed: int, **given: Any
+) -> ddlsched.Workload:
+    """Return jobs of sizes in these shares, which arrive at random and would keep 0.9 of so many GPUs busy."""
+    rng, arrival_s, jobs = np.random.default_rng(seed), 0.0, []
+    steps = {size: made(*kind) for size, kind in MANY.items()}
+    picked = rng.choice([*shares], count, p=[*shares.values()]).tolist()
+    busy_s = float(np.mean([size * steps[size][1] for size in picked])) * iterations
+    for number, size in enumerate(picked):
+        jobs.append(replace(steps[size][0], iterations=iterations, job_id=f"j{number}", arrival_s=arrival_s, **given))
+        arrival_s += rng.exponential(busy_s / (gpus * 0.9))
+    return ddlsched.Workload.of(jobs)
+
+
+def sampled() -> str:
+    """Return how far sampled runs on 2,048 GPUs are from exact ones at the same GPUs and starts."""
+    rows, fabric = [], "rail-clos:nvlink_gbps=3600"
+    cluster = ddlsched.Cluster(
+        num_servers=256, gpus_per_server=8, gpu_memory_mb=142_000, topology=fabric, exclusive=True
+    )
+    for seed in range(1, 6):
+        jobs = drawn({64: 0.35, 128: 0.35, 512: 0.3}, 30, 3_000, 2_048, seed)
+        exact = ddlsched.simulate(jobs, cluster, placement="whole-servers", **SHARED)
+        rows.append(measured(exact, at_same_places(exact, jobs, cluster, sample=True, **SHARED)))
+        say(f"seed {seed}")
+    return str(table_of(pd.DataFrame(rows), ["class"]).to_string(index=False))
+
+
 def many(count: int, placement: str, path: str | None, topology: str = RAILS, iterations: int = 100_000) -> Table:
     """Return what a run of so many jobs takes."""
     simulate(*made("llama-3-8b", {"data": 64, "global_batch": 64})[::2])  # compiles
-    rng, begin_s, arrival_s, jobs = np.random.default_rng(0), time.process_time(), 0.0, []
-    steps = {gpus: made(*kind) for gpus, kind in MANY.items()}
-    picked = rng.choice([*MANY], count, p=(0.35, 0.3, 0.2, 0.1, 0.05)).tolist()
-    load = 0.9
-    busy_s = float(np.mean([gpus * steps[gpus][1] for gpus in picked])) * iterations
-    for number, gpus in enumerate(picked):
-        given: dict[str, Any] = {"job_id": f"j{number}", "arrival_s": arrival_s}
-        given |= {"preferred_levels": "block"} if placement == "levels" else {}
-        jobs.append(replace(steps[gpus][0], iterations=iterations, **given))
-        arrival_s += rng.exponential(busy_s / (16_384 * load))
+    begin_s = time.process_time()
+    given = {"preferred_levels": "block"} if placement == "levels" else {}
+    shares = {64: 0.35, 128: 0.3, 512: 0.2, 1024: 0.1, 4096: 0.05}
+    jobs = drawn(shares, count, iterations, 16_384, 0, **given)
     ready_s = time.process_time()
     cluster = ddlsched.Cluster(
         num_servers=2_048, gpus_per_server=8, gpu_memory_mb=142_000, topology=topology, exclusive=True
     )
-    rest: dict[str, Any] = {"order": "fifo", "communication": "bounded-overlap:limit=1000000", "contention": "max-min"}
-    result = ddlsched.simulate(ddlsched.Workload.of(jobs), cluster, placement=placement, path=path, sample=True, **rest)
+    result = ddlsched.simulate(jobs, cluster, placement=placement, path=path, sample=True, **SHARED)
     met = 100 * result.contended_iterations / (count * iterations)
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     row = (count, time.process_time() - ready_s, memory_mb, met, ready_s - begin_s)
@@ -189,7 +214,7 @@ def _code_lines(name: str) -> int:
 def main() -> None:
     """Print one of the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("scale", "agreement", "many"))
+    parser.add_argument("part", choices=("scale", "agreement", "many", "sampled"))
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--placement", default="levels")
     parser.add_argument("--path")
@@ -200,6 +225,7 @@ def main() -> None:
         {
             "scale": scale,
             "many": lambda: many(given.jobs, given.placement, given.path, given.topology),
+            "sampled": sampled,
             "agreement": lambda: agreement(rows),
         }[given.part]()
     )

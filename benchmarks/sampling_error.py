@@ -70,11 +70,16 @@ def pair(
         place.paths
     )
     exact = ddlsched.simulate(jobs, placement=placement, **given)
+    again = drawn(jobs, seed + 1) if hair else jobs
+    return exact, at_same_places(exact, again, sample=not hair, **given)
+
+
+def at_same_places(exact: Result, *jobs: Any, **given: Any) -> Result:
+    """Return a run of jobs at the GPUs and starts of another."""
     with TemporaryDirectory() as folder:
         run = Path(folder) / "run.parquet"
         run.write_bytes(run_bytes(exact, {}, {}, stays=True))
-        again = drawn(jobs, seed + 1) if hair else jobs
-        return exact, ddlsched.simulate(again, replay=run, sample=not hair, **given)
+        return ddlsched.simulate(*jobs, replay=run, **given)
 
 
 def measured(exact: Result, sampled: Result) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from ddlsched.engine.records.layout import State
 
 FIRST, FIRST_HELD_BACK = 128, 512
 """So many iterations, of all its jobs, a stretch of a component has; more where transfers are held back."""
-STRETCH = 24
-"""Of a small component a stretch has at most so many iterations a job, on average."""
+STRETCH, STRETCH_OF_GROUPS = 24, 8
+"""Of a small component a stretch has at most so many iterations a job, on average; of jobs of groups, which meet others
+many times in an iteration, fewer if no transfer is held back."""
 REACH = 120.0
 """So many times as long as its stretches were together, the component goes on at its rates before the next one."""
 LEAST = 0.05
@@ -72,12 +73,22 @@ def stretch_iterations(s: State, root: int) -> int:
 
 
 @njit
+def enough_iterations(s: State, root: int) -> int:
+    held_back, iterations, number = holds_back(s, root), 0, root
+    while number >= 0:
+        few = s.jobs[number].grouped == 1 and not held_back
+        iterations += STRETCH_OF_GROUPS if few else STRETCH
+        number = s.jobs[number].next_member
+    return iterations
+
+
+@njit
 def begin_stretch(s: State, root: int) -> None:
     job = s.jobs[root]
     if may_be_measured(s, root):
         if job.stretches_ns == 0:
             forget_links(s, root)
-        job.stretch_iterations = min(stretch_iterations(s, root), STRETCH * job.component_size)
+        job.stretch_iterations = min(stretch_iterations(s, root), enough_iterations(s, root))
         job.stretch, job.stretch_left, job.stretch_from_ns = Stretch.EXACT, job.stretch_iterations, s.run[0].now_ns
         measure(s, root)
 

@@ -27,19 +27,20 @@ from slurm_daemons import QOS, AccountedSlurm
 
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
 from algorithms.admission.victims import Need
+from algorithms.placement.slurm_backfill import SlurmBackfill
 from ddlsched.cluster.idle_trace import expand_hosts
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.tenants_view import HeldQuota, PendingJobs, RunningJobs, TenantsView
 from ddlsched.policies.views import ClusterView, JobView
-from ddlsched.testing.handmade import cluster_view, job_view
+from ddlsched.testing.handmade import cluster_view, job_queue, job_view
 from ddlsched.units import ns_from_s
 from topologies.leaf_spine import LeafSpine
 
 _NODES, _BLOCK = 16, 4
 _ACCOUNTS = {"a": 1, "b": 2, "c": 3, "d": 4}
-_CPUS = 64
+_CPUS, _LIMIT_MINUTES = 64, 5
 _CALC_PERIOD_S = 60.0
 _HALF_LIFE_S, _MAX_AGE_S = 1800.0, 900.0
 _WEIGHTS = {"Age": 1000, "Fairshare": 10000, "JobSize": 500, "QOS": 2000}
@@ -91,9 +92,12 @@ def _submit(slurm: AccountedSlurm, rng: np.random.Generator) -> _Event:
         int(rng.choice([1, 2, 3, 4, 6, 8], p=(0.3, 0.25, 0.15, 0.15, 0.1, 0.05))),
         int(rng.integers(10, 50)),
     )
-    options = ["-A", str(account), f"--qos={qos}", "-N", str(nodes), f"--ntasks-per-node={_CPUS}", "--time=5"]
+    who, size = (
+        ["-A", str(account), f"--qos={qos}"],
+        ["-N", str(nodes), f"--ntasks-per-node={_CPUS}", f"--time={_LIMIT_MINUTES}"],
+    )
     now_s = time.time()  # it may start before the answer is here
-    number = slurm.run("sbatch", "--parsable", "--output=/dev/null", *options, "--wrap", f"sleep {length_s}")
+    number = slurm.run("sbatch", "--parsable", "--output=/dev/null", *who, *size, "--wrap", f"sleep {length_s}")
     return _Event(now_s, "came", int(number), f"{account} {QOS[str(qos)]} {nodes}")
 
 
@@ -128,7 +132,7 @@ class _Followed:
             half_life_s=_HALF_LIFE_S,
             calc_period_s=_CALC_PERIOD_S,
         )
-        self._placement = resolve("placement", placement)
+        self._placement, self._backfill = resolve("placement", placement), SlurmBackfill(placement=placement)
         self._jobs: dict[int, JobView] = {}
         self._policy = policy.begin(self._cluster(0.0)._cluster, np.random.default_rng(0))
         self._gone: dict[int, set[int]] = {}
@@ -162,7 +166,7 @@ class _Followed:
 
     def _came(self, event: _Event, now_s: float) -> None:
         account, priority, nodes = event.told.split()
-        demand: dict[str, Any] = {"queue": account, "priority": int(priority), "preferred_levels": "rack"}
+        demand: dict[str, Any] = {"queue": account, "priority": int(priority), "time_limit_s": 60.0 * _LIMIT_MINUTES}
         job = job_view(number=event.job, num_gpus=int(nodes), arrival_s=now_s, **demand)
         self._jobs[event.job] = job
         self._pending.add(job)
@@ -175,14 +179,15 @@ class _Followed:
     def _count_pairs(self, now_s: float) -> None:
         """Compare our order with Slurm's, once it has told all priorities."""
         theirs, self._theirs = self._theirs, {}
-        ours = [job.number for job in self._policy.in_order(self._view(now_s), self._cluster(now_s))] if theirs else ()
-        for first, second in combinations([job for job in ours if job in theirs], 2):
-            if theirs[first] != theirs[second]:
-                self.counts["pairs", theirs[first] > theirs[second]] += 1
+        ours = self._policy.priorities(self._view(now_s), self._cluster(now_s)) if theirs else {}
+        for first, second in combinations(sorted(ours, key=lambda job: (-ours[job], job.number)), 2):
+            higher, lower = theirs.get(first.number), theirs.get(second.number)
+            if higher is not None and lower is not None and higher != lower:
+                self.counts["pairs", higher > lower] += 1
 
     def _start(self, event: _Event, now_s: float) -> None:
         job, theirs = self._jobs[event.job], {int(name[1:]) - 1 for name in expand_hosts(event.told)}
-        ours = self._placement.place(job, self._cluster(now_s))
+        ours = self._started(job, now_s)
         free = set(range(_NODES)).difference(*self._nodes.values())
         self._count(
             "start", ours is not None and set(ours) == theirs, f"{job.num_gpus} of {free}: {ours}, Slurm {theirs}"
@@ -192,6 +197,18 @@ class _Followed:
         self._running[event.job] = self._by_queue[holding.queue][event.job] = holding
         self._nodes[event.job] = theirs
         job._placed(tuple(theirs), tuple(theirs))
+
+    def _started(self, job: JobView, now_s: float) -> Sequence[int] | None:
+        """Return where ours starts a job now, with those that wait and go before it."""
+        cluster = self._cluster(now_s, self._nodes.keys() - self._running.keys())
+        waiting = self._policy.in_order(self._view(now_s), cluster)
+        before = [each for each in waiting[: waiting.index(job)] if self._policy.begins_s(each) <= now_s]
+        planner = self._backfill.begin(cluster._cluster, np.random.default_rng(0))
+        planner._take_note(job_queue(*self._jobs.values()), cluster)
+        for number, holding in self._running.items():
+            planner._start(self._jobs[number], sorted(self._nodes[number]), holding.since_ns)
+        starts = {each.number: nodes for each, nodes in planner.place_round(job_queue(*before, job), cluster)}
+        return starts.get(job.number)
 
     def _preempted(self, event: _Event, now_s: float) -> None:
         self._gone.setdefault(int(event.told), set()).add(event.job)
@@ -208,7 +225,7 @@ class _Followed:
         for job in {job for gone in self._gone.values() for job in gone}:
             self._end(job)
             self._pending.add(self._jobs[job])
-            self._policy.requeued([self._jobs[job]], now_s)
+            self._policy.requeued([self._jobs[job]], float(int(now_s)))  # it counts seconds
         self._gone.clear()
 
     def _left(self, event: _Event, now_s: float) -> None:
@@ -228,7 +245,7 @@ class _Followed:
 
 
 def _compare(events: pd.DataFrame, placement: str) -> None:
-    followed, began_s = _Followed(placement), events["time_s"].min()
+    followed, began_s = _Followed(placement), events["time_s"].min() // 60 * 60
     for event in events.fillna("").itertuples(index=False):
         followed.follow(_Event(*event), event.time_s - began_s)
     print(*followed.differ, sep="\n")

@@ -11,7 +11,7 @@ import numpy as np
 from algorithms.admission.usage_history import UsageHistory
 from algorithms.admission.victims import Need
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.cluster.tenants import ANY_KIND
+from ddlsched.cluster.tenants import ANY_KIND, Preemption
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import PlacementPolicy
@@ -34,7 +34,8 @@ class SlurmMultifactor:
     """Jobs of all queues (accounts) in the order of a weighted sum of age, fair share, size and QOS.
 
     A queue's ``weight`` is its share of the cluster, its ``borrowing_limit`` beyond ``gpus`` its limit of GPUs
-    (GrpTRES), and a job's ``priority`` that of its QOS: within ``preemption``'s rules it preempts lower ones.
+    (GrpTRES), and a job's ``priority`` that of its QOS: within ``preemption``'s rules it preempts lower ones, and if
+    any queue may preempt, jobs go by QOS first.
 
     Parameters
     ----------
@@ -114,9 +115,9 @@ class _SlurmRun:
         self, waiting: list[JobView], tenants: TenantsView, cluster: ClusterView
     ) -> Iterator[Admission | NotAdmitted]:
         for job in waiting:
-            if self._begins_s.get(job.number, 0.0) > tenants.now_s:
+            if self.begins_s(job) > tenants.now_s:
                 yield NotAdmitted(job, _REQUEUED)
-        waiting = [job for job in waiting if self._begins_s.get(job.number, 0.0) <= tenants.now_s]
+        waiting = [job for job in waiting if self.begins_s(job) <= tenants.now_s]
         if self._planner is not None:
             yield from self._backfilled(waiting, tenants, cluster)
             return
@@ -144,20 +145,33 @@ class _SlurmRun:
         used = {leaf.name: self._history.of_queue(leaf.name) for leaf in tenants.quotas.leaves}
         self._used, self._counted, self._reckoned_s = self._counted, used, tenants.now_s
 
+    def begins_s(self, job: JobView) -> float:
+        """Return from when a job waits, or is to wait again, seconds."""
+        return self._begins_s.get(job.number, job.arrival_s)
+
     def in_order(self, tenants: TenantsView, cluster: ClusterView) -> list[JobView]:
-        """Return the jobs that wait, those of the highest priority first."""
+        """Return the jobs that wait, those that may preempt first, then those of the highest priority."""
+        priorities = self.priorities(tenants, cluster)
+        preempt = any(leaf.queue.preemption != Preemption() for leaf in tenants.quotas.leaves)
+
+        def key(job: JobView) -> tuple[float, ...]:
+            return -job.priority if preempt else 0, -priorities[job], job.arrival_ns, job.number
+
+        return sorted(priorities, key=key)
+
+    def priorities(self, tenants: TenantsView, cluster: ClusterView) -> dict[JobView, float]:
+        """Return the priorities of the jobs that wait."""
         jobs = [job for leaf in tenants.quotas.leaves for job in tenants.pending.jobs(leaf.name)]
         most = self._policy.highest_qos or max((job.priority for job in jobs), default=0) or 1
         policy, shares = self._policy, self._fair_shares(tenants)
 
         def priority(job: JobView) -> float:
-            since_s = self._begins_s.get(job.number, job.arrival_s)
-            age = min(max(self._reckoned_s - since_s, 0.0) / policy.max_age_s, 1.0)
+            age = min(max(self._reckoned_s - self.begins_s(job), 0.0) / policy.max_age_s, 1.0)
             size, qos = job.num_gpus / cluster.num_gpus, max(job.priority, 0) / most
             fair = policy.fair_share_weight * shares[str(job.queue)]
             return policy.age_weight * age + fair + policy.size_weight * size + policy.qos_weight * qos
 
-        return sorted(jobs, key=lambda job: (-priority(job), job.arrival_ns, job.number))
+        return {job: priority(job) for job in jobs}
 
     def _fair_shares(self, tenants: TenantsView) -> dict[str, float]:
         """Return the fair-share factor of each account: 1 for no usage, 0.5 for as large a part of all as its share."""

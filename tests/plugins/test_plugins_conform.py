@@ -63,6 +63,7 @@ from algorithms.placement.muri import Muri
 from algorithms.placement.near_enough import NearEnough
 from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
+from algorithms.placement.slurm_backfill import SlurmBackfill
 from algorithms.placement.volcano_hypernodes import VolcanoHyperNodes
 from algorithms.placement.whole_servers import WholeRacks, WholeServers
 from ddlsched.cluster.interference import UniformInterference
@@ -134,6 +135,7 @@ TestLearnedStart = conformance(PlacementConformance, LearnedStart())
 TestEasyBackfill = conformance(PlacementConformance, EasyBackfill(error_sigma=0.5))
 TestEasyBackfillLwf = conformance(PlacementConformance, EasyBackfill(placement="lwf:kappa=1", error_sigma=0.0))
 TestEasyBackfillDelay = conformance(PlacementConformance, EasyBackfill(placement=DelayScheduling(), error_sigma=0.5))
+TestSlurmBackfill = conformance(PlacementConformance, SlurmBackfill(error_sigma=0.5, resolution_s=1.0))
 TestConservativeBackfill = conformance(PlacementConformance, ConservativeBackfill(error_sigma=0.5))
 TestRandomFit = conformance(PlacementConformance, RandomFit())
 TestCassiniPlacement = conformance(PlacementConformance, CassiniPlacement())

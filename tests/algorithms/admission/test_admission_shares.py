@@ -172,6 +172,14 @@ def test_slurm_preempts_by_qos_where_it_may() -> None:
     assert starts(tenants(queue("a", 4), queue("b", 4)), jobs, SlurmMultifactor())["b1"] == 100
 
 
+def test_slurm_starts_who_may_preempt_first_whatever_priorities_are() -> None:
+    jobs = [job("b0", "b", 4, 0, 100, priority=2), job("a1", "a", 4, 1, 10), job("b1", "b", 4, 90, 10, priority=1)]
+    for rule, a1_s, b1_s in (("lower-priority", 110, 100), ("never", 100, 110)):
+        queues = tenants(queue("a", 4), queue("b", 4, reclaim=rule))
+        told = starts(queues, jobs, SlurmMultifactor(qos_weight=0.0, calc_period_s=1.0))
+        assert (told["a1"], told["b1"]) == (a1_s, b1_s)
+
+
 @pytest.mark.parametrize(("b1_s", "requeue_s", "again_s"), [(10, 121.0, 126), (10, 0.0, 15), (195, 121.0, 210)])
 def test_slurm_requeues_who_gave_way_as_if_it_came_two_minutes_later(b1_s: int, requeue_s: float, again_s: int) -> None:
     """Job a1 gives way at 5 s, in its fifth iteration; in the last case b1 leaves at 200 s, and c1 is older then."""

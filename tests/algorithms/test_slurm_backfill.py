@@ -1,0 +1,55 @@
+"""Slurm's backfilling: cases worked out by hand on single GPUs, of which first-fit chooses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from algorithms.placement.slurm_backfill import SlurmBackfill
+from ddlsched.testing import cluster_view, job_queue, job_view
+
+EXACT: dict[str, Any] = {"resolution_s": 1e-9}
+
+
+def starts(gpus: int, asked: list[tuple[int, float]], **options: Any) -> dict[int, list[int]]:
+    """Return who starts where, of jobs of some GPUs and time limits."""
+    view = cluster_view(num_servers=gpus, gpus_per_server=1, exclusive=True)
+    policy = SlurmBackfill(**options).begin(view._cluster, np.random.default_rng(0))
+    jobs = [job_view(number=number, num_gpus=count, time_limit_s=s) for number, (count, s) in enumerate(asked)]
+    return {job.number: list(chosen) for job, chosen in policy.place_round(job_queue(*jobs), view)}
+
+
+# Job 0 runs on GPUs 0 and 1 of four until 100 s; job 1 waits for three, and 0 to 2 are reserved for it from then on.
+RUNS, WAITS = (2, 100.0), (3, 50.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "options", "where"),
+    [
+        ([(1, 100.0)], EXACT, {2: [3]}),  # as long as the reservation is away is too long for GPU 2
+        ([(1, 99.0)], EXACT, {2: [2]}),
+        ([(1, 200.0), (1, 200.0)], EXACT, {2: [3]}),
+        ([(1, 60.0)], {}, {2: [3]}),  # it is reserved from a full minute on
+        ([(1, 59.0)], {}, {2: [2]}),
+        ([(1, 200.0)], {"horizon_s": 99.0}, {2: [2]}),
+        ([(1, 200.0)], {"horizon_s": 100.0}, {2: [3]}),
+        ([(1, 59.0)], {"depth": 2}, {}),
+        ([(3, 50.0), (1, 200.0)], EXACT, {3: [3]}),  # job 2 has them from 150 s on
+        ([(4, 50.0), (1, 100.0), (1, 99.0)], EXACT, {3: [3], 4: [2]}),  # and here all: what ends by then may start
+        ([(4, 50.0), (1, 200.0), (1, 149.0)], EXACT, {4: [3]}),
+    ],
+)
+def test_who_starts_beside_reservations(
+    asked: list[tuple[int, float]], options: dict[str, Any], where: dict[int, list[int]]
+) -> None:
+    assert starts(4, [RUNS, WAITS, *asked], **options) == {0: [0, 1], **where}
+
+
+@pytest.mark.parametrize(("end_s", "where"), [(60.0, {3: [2]}), (61.0, {})])
+def test_who_ends_within_half_a_minute_of_the_next_full_one_goes_with_the_first(
+    end_s: float, where: dict[int, list[int]]
+) -> None:
+    """Job 2 gets GPUs 0 and 2 when job 0 has ended, at 10 s; or 0 and 1, if job 1 is counted as ended with it."""
+    assert starts(3, [(1, 10.0), (1, end_s), (2, 50.0), (1, 200.0)], **EXACT) == {0: [0], 1: [1], **where}

@@ -14,7 +14,7 @@ import argparse
 import multiprocessing
 import resource
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,14 +96,7 @@ def simulate(job: ddlsched.Job, machine: Machine, topology: str = RAILS) -> ddls
     """Return a run alone on servers with a card of 400 Gbit/s a GPU, or on another topology."""
     gpus, servers = (int(tier.size) for tier in machine.tiers)
     cluster = ddlsched.Cluster(num_servers=servers, gpus_per_server=gpus, gpu_memory_mb=142_000, topology=topology)
-    return ddlsched.simulate(
-        ddlsched.Workload.of([job]),
-        cluster,
-        placement="first-fit",
-        order="fifo",
-        communication="bounded-overlap:limit=1000000",
-        contention="max-min",
-    )
+    return ddlsched.simulate(ddlsched.Workload.of([job]), cluster, placement="first-fit", **SHARED)
 
 
 def agreement(rows: Iterable[str]) -> Table:
@@ -159,31 +152,30 @@ def scale() -> Table:
     return Table(title="Steps simulated alone, by cost", columns=columns, rows=rows, notes=("", lines))
 
 
-def drawn(
-    shares: dict[int, float], count: int, iterations: int, gpus: int, seed: int, **given: Any
-) -> ddlsched.Workload:
-    """Return jobs of sizes in these shares, which arrive at random and would keep 0.9 of so many GPUs busy."""
+def drawn(shares: dict[int, float], count: int, length: int, gpus: int, seed: int, **given: Any) -> ddlsched.Workload:
+    """Return jobs of so many iterations, of sizes in these shares, which arrive at random and keep 0.9 of GPUs busy."""
     rng, arrival_s, jobs = np.random.default_rng(seed), 0.0, []
     steps = {size: made(*kind) for size, kind in MANY.items()}
     picked = rng.choice([*shares], count, p=[*shares.values()]).tolist()
-    busy_s = float(np.mean([size * steps[size][1] for size in picked])) * iterations
+    busy_s = float(np.mean([size * steps[size][1] for size in picked])) * length
     for number, size in enumerate(picked):
-        jobs.append(replace(steps[size][0], iterations=iterations, job_id=f"j{number}", arrival_s=arrival_s, **given))
+        jobs.append(replace(steps[size][0], iterations=length, job_id=f"j{number}", arrival_s=arrival_s, **given))
         arrival_s += rng.exponential(busy_s / (gpus * 0.9))
     return ddlsched.Workload.of(jobs)
 
 
+def shared(size: int, fabric: str) -> ddlsched.Cluster:
+    """Return so many servers of 8 GPUs, which jobs have to themselves."""
+    return ddlsched.Cluster(num_servers=size, gpus_per_server=8, gpu_memory_mb=142_000, topology=fabric, exclusive=True)
+
+
 def sampled() -> str:
     """Return how far sampled runs on 2,048 GPUs are from exact ones at the same GPUs and starts."""
-    rows, fabric = [], "rail-clos:nvlink_gbps=3600"
-    cluster = ddlsched.Cluster(
-        num_servers=256, gpus_per_server=8, gpu_memory_mb=142_000, topology=fabric, exclusive=True
-    )
+    rows, cluster = [], shared(256, "rail-clos:nvlink_gbps=3600")
     for seed in range(1, 6):
         jobs = drawn({64: 0.35, 128: 0.35, 512: 0.3}, 30, 3_000, 2_048, seed)
         exact = ddlsched.simulate(jobs, cluster, placement="whole-servers", **SHARED)
         rows.append(measured(exact, at_same_places(exact, jobs, cluster, sample=True, **SHARED)))
-        say(f"seed {seed}")
     return str(table_of(pd.DataFrame(rows), ["class"]).to_string(index=False))
 
 
@@ -192,12 +184,9 @@ def many(count: int, placement: str, path: str | None, topology: str = RAILS, it
     simulate(*made("llama-3-8b", {"data": 64, "global_batch": 64})[::2])  # compiles
     begin_s = time.process_time()
     given = {"preferred_levels": "block"} if placement == "levels" else {}
-    shares = {64: 0.35, 128: 0.3, 512: 0.2, 1024: 0.1, 4096: 0.05}
-    jobs = drawn(shares, count, iterations, 16_384, 0, **given)
+    jobs = drawn({64: 0.35, 128: 0.3, 512: 0.2, 1024: 0.1, 4096: 0.05}, count, iterations, 16_384, 0, **given)
     ready_s = time.process_time()
-    cluster = ddlsched.Cluster(
-        num_servers=2_048, gpus_per_server=8, gpu_memory_mb=142_000, topology=topology, exclusive=True
-    )
+    cluster = shared(2_048, topology)
     result = ddlsched.simulate(jobs, cluster, placement=placement, path=path, sample=True, **SHARED)
     met = 100 * result.contended_iterations / (count * iterations)
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
@@ -213,22 +202,20 @@ def _code_lines(name: str) -> int:
 
 def main() -> None:
     """Print one of the tables."""
+    parts: dict[str, Callable[[], Any]] = {
+        "scale": scale,
+        "agreement": lambda: agreement(AGREEING.strip().splitlines()),
+        "many": lambda: many(given.jobs, given.placement, given.path, given.topology),
+        "sampled": sampled,
+    }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("scale", "agreement", "many", "sampled"))
+    parser.add_argument("part", choices=[*parts])
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--placement", default="levels")
     parser.add_argument("--path")
     parser.add_argument("--topology", default=RAILS)
     given = parser.parse_args()
-    rows = AGREEING.strip().splitlines()
-    print(
-        {
-            "scale": scale,
-            "many": lambda: many(given.jobs, given.placement, given.path, given.topology),
-            "sampled": sampled,
-            "agreement": lambda: agreement(rows),
-        }[given.part]()
-    )
+    print(parts[given.part]())
 
 
 if __name__ == "__main__":

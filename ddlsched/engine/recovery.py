@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 
@@ -14,17 +14,18 @@ from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
 from ddlsched.engine.loop.from_python import stop_job, wake
 from ddlsched.engine.loop.iterations import go_on
+from ddlsched.engine.loop.room import reserve_bytes
 from ddlsched.engine.loop.state_flows import plan_move
 from ddlsched.engine.outcome import Residency
 from ddlsched.engine.records.field_values import JobState
-from ddlsched.engine.reserved_gpus import ReservedGpus
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InvalidDecisionError, guarded, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.workload.dag import ComputeTask
+from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.rescale import Rescale
 
-__all__ = ["Recovery", "ShrunkJobs"]
+__all__ = ["Recovery", "ReservedGpus", "ShrunkJobs"]
 
 GREW = "went on with all its GPUs"
 
@@ -168,6 +169,29 @@ class ShrunkJobs:
         state.refuse_service(number, attained_ns + remaining_ns)
         jobs.num_gpus[number], jobs.compute_ns[number] = num_gpus, compute_ns
         jobs.remaining_service_ns[number], jobs.service_ns[number] = remaining_ns, attained_ns + remaining_ns
+
+
+class ReservedGpus:
+    """Keeps memory of GPUs for jobs; of a GPU that is for one job alone, or where jobs are elastic, the whole."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state, self._taken = state, defaultdict[int, list[tuple[int, int]]](list)
+        self._alone = state.cluster.exclusive or any(isinstance(job, ElasticJob) for job in state.workload)
+
+    def take(self, number: int, gpus: Iterable[int]) -> None:
+        """Keep GPUs for a job."""
+        state, known = self._state, {gpu for gpu, _ in self._taken[number]}
+        for gpu in gpus:
+            if gpu not in known:
+                free_bytes = state.gpus.free_bytes.item(gpu) + 1
+                taken_bytes = free_bytes if self._alone else state.jobs.memory_bytes.item(number)
+                reserve_bytes(state.arrays, gpu, taken_bytes)
+                self._taken[number].append((gpu, taken_bytes))
+
+    def release(self, number: int) -> None:
+        """Give back what is kept for a job."""
+        for gpu, taken_bytes in self._taken.pop(number, ()):
+            reserve_bytes(self._state.arrays, gpu, -taken_bytes)
 
 
 class Recovery:

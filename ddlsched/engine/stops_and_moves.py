@@ -10,7 +10,7 @@ from ddlsched.engine.loop.iterations import go_on
 from ddlsched.engine.loop.state_flows import plan_move, wake_running
 from ddlsched.engine.outcome import Departure
 from ddlsched.engine.records.field_values import JobState
-from ddlsched.engine.reserved_gpus import ReservedGpus
+from ddlsched.engine.recovery import ReservedGpus
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.server_outages import Standstill
 from ddlsched.errors import InputError

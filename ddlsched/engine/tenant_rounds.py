@@ -13,11 +13,11 @@ from ddlsched.engine.outcome import Refused
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
 from ddlsched.policies.cluster_view import looked_up_once
-from ddlsched.policies.level_room import LevelRoom
 from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.tenants_view import (
     Admission,
     HeldQuota,
+    LevelRoom,
     NotAdmitted,
     PendingJobs,
     RunningJobs,

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import ClassVar, Protocol, Self
 
 from ddlsched.errors import InputError
-from ddlsched.network.topology import Link, Network, bytes_per_s_from_gbps, gbps_from_bytes_per_s
+from ddlsched.network.topology import Network, bytes_per_s_from_gbps, gbps_from_bytes_per_s
 from ddlsched.ranges import check_fields, ranged
 
 __all__ = [
@@ -22,12 +22,9 @@ __all__ = [
     "ContentionModel",
     "EqualShare",
     "Flow",
-    "GlobalModel",
     "Linear",
-    "LinkRateModel",
     "MaxMin",
     "SharedLink",
-    "SharingModel",
     "card_remark",
     "count_per_link",
     "gigabit_ethernet",
@@ -132,37 +129,6 @@ class ContentionModel(Protocol):
 
     def bound_to(self, network: Network) -> ContentionModel:
         """Return the model for a network (itself, if nothing depends on it)."""
-        ...
-
-
-@runtime_checkable
-class LinkRateModel(ContentionModel, Protocol):
-    """A model that knows what one link does."""
-
-    def link_rate(self, transfer: Any, link: SharedLink) -> float:
-        """Return how fast a transfer goes on a link, bytes per second, finite and greater than 0."""
-        ...
-
-
-@runtime_checkable
-class SharingModel(ContentionModel, Protocol):
-    """A model of weighted max-min sharing within strict levels."""
-
-    def weight(self, transfer: Any) -> float:
-        """Return the transfer's weight: finite and greater than 0."""
-        ...
-
-    def level(self, transfer: Any) -> int:
-        """Return the transfer's level, from 0 to 7; lower ones are served first."""
-        ...
-
-
-@runtime_checkable
-class GlobalModel(ContentionModel, Protocol):
-    """Any other model."""
-
-    def rates(self, active: Sequence[Any], waiting: Sequence[Any], links: Sequence[Link]) -> Sequence[float]:
-        """Return the rate of each active transfer, bytes per second, finite and greater than 0."""
         ...
 
 

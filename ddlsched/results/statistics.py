@@ -42,6 +42,8 @@ CONFIDENCE = 0.95
 LEAST_SEEDS = 6
 """With fewer no verdict is given."""
 
+_RESAMPLES = 9999
+
 LEAST_RESAMPLED = 10
 """With fewer seeds intervals are Student's: resamples of so few values differ too little from each other."""
 
@@ -76,7 +78,7 @@ class Interval:
         return Interval(self.mean * factor, self.low * factor, self.high * factor, self.seeds)
 
 
-def mean_interval(values: Numbers, *, rng_seed: int = 0) -> Interval:
+def mean_interval(values: Numbers) -> Interval:
     """Return the mean of one value a seed, with its bootstrap interval (expanded percentiles).
 
     Percentiles of resampled means, bias-corrected or not, are too narrow for few seeds: resampling measures
@@ -88,8 +90,6 @@ def mean_interval(values: Numbers, *, rng_seed: int = 0) -> Interval:
     ----------
     values
         One a seed, at least one, finite.
-    rng_seed
-        Of the resampling; the same values and rng_seed give the same interval.
 
     References
     ----------
@@ -100,26 +100,42 @@ def mean_interval(values: Numbers, *, rng_seed: int = 0) -> Interval:
     mean, seeds = float(numbers.mean()), len(numbers)
     if _alike(numbers):
         return Interval(mean, mean, mean, seeds)
-    low, high = _students(numbers) if seeds < LEAST_RESAMPLED else _expanded_percentiles(numbers, rng_seed)
+    low, high = _students(numbers) if seeds < LEAST_RESAMPLED else _expanded_percentiles(numbers)
     return Interval(mean, low, high, seeds)
 
 
+# To import scipy.stats takes longer than many comparisons; a test holds what follows against it.
+def _standard_error(numbers: np.ndarray) -> float:
+    seeds = len(numbers)
+    return float(np.sqrt(np.mean((numbers - numbers.mean()) ** 2) * (seeds / (seeds - 1)) / seeds))
+
+
 def _students(numbers: np.ndarray) -> tuple[float, float]:
-    from scipy.stats import ttest_1samp
+    from scipy.special import stdtrit
 
-    ends = ttest_1samp(numbers, 0.0).confidence_interval(CONFIDENCE)
-    return float(ends.low), float(ends.high)
+    tail = (1.0 - CONFIDENCE) / 2.0
+    ends = stdtrit(len(numbers) - 1, [tail, 1.0 - tail]) * _standard_error(numbers) + numbers.mean()
+    return float(ends[0]), float(ends[1])
 
 
-def _expanded_percentiles(numbers: np.ndarray, rng_seed: int) -> tuple[float, float]:
+def _expanded_percentiles(numbers: np.ndarray) -> tuple[float, float]:
     """Return percentiles of resampled means, at the level at which they are Student's for normal values."""
-    from scipy.stats import bootstrap, norm, t
+    from scipy.special import ndtr, stdtrit
 
-    seeds, rng = len(numbers), np.random.default_rng(rng_seed)
-    z = np.sqrt(seeds / (seeds - 1)) * t.ppf((1.0 + CONFIDENCE) / 2.0, seeds - 1)
-    level = 1.0 - 2.0 * norm.sf(z)
-    ends = bootstrap((numbers,), np.mean, confidence_level=level, method="percentile", rng=rng).confidence_interval
-    return float(ends.low), float(ends.high)
+    seeds, rng = len(numbers), np.random.default_rng(0)
+    z = np.sqrt(seeds / (seeds - 1)) * stdtrit(seeds - 1, (1.0 + CONFIDENCE) / 2.0)
+    level = 1.0 - 2.0 * ndtr(-z)
+    tail = (1.0 - level) / 2.0
+    means = np.sort(numbers[rng.integers(0, seeds, (_RESAMPLES, seeds))].mean(axis=1))
+    low, high = (_quantile(means, share) for share in (tail, 1.0 - tail))
+    return low, high
+
+
+def _quantile(ordered: np.ndarray, share: float) -> float:
+    """Return the quantile between ordered values, rounded as scipy's is (numpy's differs in the last digit)."""
+    place, part = divmod(share * len(ordered) + (1.0 - share) - 1.0, 1)
+    below, above = ordered[int(place) : int(place) + 2]
+    return float((1.0 - part) * below + part * above)
 
 
 def _alike(numbers: np.ndarray) -> bool:
@@ -136,9 +152,9 @@ def p_value(differences: Numbers) -> float:
     numbers = _checked(differences)
     if _alike(numbers):
         return 1.0 if len(numbers) == 1 or not numbers.any() else 0.0
-    from scipy.stats import ttest_1samp
+    from scipy.special import stdtr
 
-    return float(ttest_1samp(numbers, 0.0).pvalue)
+    return float(2.0 * stdtr(len(numbers) - 1, -abs(numbers.mean() / _standard_error(numbers))))
 
 
 def holm(p_values: Numbers) -> np.ndarray:
@@ -159,13 +175,13 @@ def holm(p_values: Numbers) -> np.ndarray:
     return adjusted
 
 
-def paired_difference(values: Numbers, baseline: Numbers, *, rng_seed: int = 0) -> Interval:
+def paired_difference(values: Numbers, baseline: Numbers) -> Interval:
     """Return the mean of value - baseline over seeds; both hold the same seeds in the same order."""
     first, second = _pairs(values, baseline)
-    return mean_interval(first - second, rng_seed=rng_seed)
+    return mean_interval(first - second)
 
 
-def paired_ratio(values: Numbers, baseline: Numbers, *, rng_seed: int = 0) -> Interval:
+def paired_ratio(values: Numbers, baseline: Numbers) -> Interval:
     """Return the geometric mean of value / baseline over seeds: each seed counts the same, however long its jobs.
 
     Geometric, because then a against b is 1 / (b against a). The arithmetic mean of ratios is above 1 even
@@ -175,22 +191,20 @@ def paired_ratio(values: Numbers, baseline: Numbers, *, rng_seed: int = 0) -> In
     ----------
     values, baseline
         The same seeds in the same order, greater than 0.
-    rng_seed
-        Of the resampling.
 
     References
     ----------
     Fleming, Wallace, "How not to lie with statistics: the correct way to summarize benchmark results",
     Commun. ACM 29 (1986).
     """
-    logarithm = mean_interval(log_ratios(values, baseline), rng_seed=rng_seed)
+    logarithm = mean_interval(log_ratios(values, baseline))
     mean, low, high = np.exp([logarithm.mean, logarithm.low, logarithm.high]).tolist()
     return Interval(mean, low, high, logarithm.seeds)
 
 
-def paired_change(values: Numbers, baseline: Numbers, *, rng_seed: int = 0) -> Interval:
+def paired_change(values: Numbers, baseline: Numbers) -> Interval:
     """Return :func:`paired_ratio` - 1."""
-    ratio = paired_ratio(values, baseline, rng_seed=rng_seed)
+    ratio = paired_ratio(values, baseline)
     return Interval(ratio.mean - 1.0, ratio.low - 1.0, ratio.high - 1.0, ratio.seeds)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,8 @@ from rich.console import Console
 from rich.progress import track
 
 from ddlsched.training.estimate.collectives import Span, collective_s
-from ddlsched.training.estimate.rows import COLUMNS, read_rows
+from ddlsched.training.estimate.row_predictions import MEASURED, RunsAlike
+from ddlsched.training.estimate.rows import COLUMNS, estimate_rows, read_rows
 
 SHARE = 2 / 3
 COUNTED = {"single": 1.0, "multi": 10.0}
@@ -50,30 +50,19 @@ def splits(frames: dict[str, pd.DataFrame], count: int) -> pd.DataFrame:
     for seed in track(range(count), "fitting splits", console=Console(stderr=True)):
         fitted, drawn = fit(frames, seed)
         errors = {f"{name} %": 100 * mean_error(frame[~drawn[name]], fitted) for name, frame in frames.items()}
-        left = log_ratios(frames["multi"], fitted)
-        smoothed = np.abs(np.expm1(left + smooth(frames["multi"], -left, drawn["multi"])))
-        errors["multi smoothed %"] = 100 * float(smoothed[~drawn["multi"]].mean())
+        for name, frame in frames.items():
+            left = log_ratios(frame, fitted)
+            smoothed = np.abs(np.expm1(left + smooth(frame, -left, drawn[name])))
+            errors[f"{name} smoothed %"] = 100 * float(smoothed[~drawn[name]].mean())
         constants = {name: getattr(fitted.efficiency, name) for name in PRIORS if name != "network_bytes_per_s"}
         rows.append({"seed": seed, **constants, "network": fitted.network_bytes_per_s, **errors})
     return pd.DataFrame(rows)
 
 
-def smooth(frame: pd.DataFrame, wanted: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Return for each row what a Gaussian process over the logs of all sizes makes of what is known of some rows.
-
-    It knows nothing of training: what it foretells better than the estimate, the sizes tell. Its width and noise are
-    those that foretell each known row best from the others.
-    """
-    logs = np.log(frame[list(COLUMNS)].to_numpy(np.float64))
-    logs = (logs - logs.mean(axis=0)) / np.maximum(logs.std(axis=0), 1e-9)
-    apart, centre = ((logs[:, None] - logs) ** 2).sum(axis=2), np.median(wanted[known])
-    tried = []
-    for width, noise in product((1.0, 2.0, 4.0), (0.1, 0.5, 2.0)):
-        alike = np.exp(-apart / (2 * width**2))
-        inverse = np.linalg.inv(alike[np.ix_(known, known)] + noise * np.eye(known.sum()))
-        solved = inverse @ (wanted[known] - centre)
-        tried.append((np.abs(solved / np.diag(inverse)).sum(), centre + alike[:, known] @ solved))
-    return min(tried, key=lambda one: one[0])[1]
+def smooth(frame: pd.DataFrame, left: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Return for each row what is left of it by the runs alike among those that are known."""
+    sizes = frame[list(COLUMNS)].to_numpy(np.float64)
+    return RunsAlike(sizes[known], left[known]).left_of(sizes)
 
 
 def all_reduces(data: Path, machine: str) -> tuple[np.ndarray, np.ndarray]:
@@ -101,6 +90,13 @@ def report_links(data: Path) -> None:
             f"{100 * errors.mean():.2f} % on average, {100 * errors.max():.1f} % at most; "
             f"{100 * (errors <= 0.1).mean():.1f} % of {large.sum()} sizes within 10 %"
         )
+
+
+def write_left(frames: dict[str, pd.DataFrame]) -> None:
+    """Write the sizes of measured runs, and the logarithms of measured over estimated steps."""
+    frame = pd.concat(frames.values())
+    left = np.log(frame["iteration_ms"] / 1e3 / estimate_rows(frame).step_s)
+    frame[list(COLUMNS)].assign(log_measured_over_estimated=left.round(4)).to_csv(MEASURED, index=False)
 
 
 def report_hindsight(frame: pd.DataFrame) -> None:
@@ -133,6 +129,7 @@ def main() -> int:
     for name, frame in frames.items():
         print(f"  {name}: off by {100 * mean_error(frame, fitted):.2f} % on average")
     report_hindsight(frames["multi"])
+    write_left(frames)
     table = splits(frames, arguments.splits)
     table.to_csv(arguments.out, index=False, float_format="%.4g")
     print(f"\n{table.to_string(index=False, float_format='%.4g')}\n")

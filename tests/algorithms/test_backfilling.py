@@ -355,7 +355,7 @@ def test_conservative_with_exact_limits_starts_a_job_as_if_nobody_came_after_it(
 
 
 @given(queues(most_wrong=2.5))
-@hypothesis_settings(max_examples=examples(20))
+@hypothesis_settings(max_examples=examples(20, by_default=8))
 def test_strict_order_starts_jobs_in_the_order_of_arrival(jobs):
     started = list(starts(InOrder(), *jobs).values())
     assert started == sorted(started)

@@ -96,7 +96,7 @@ def test_pods_that_are_not_of_racks_are_refused(racks):
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 3)), min_size=1, max_size=8))
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(20, by_default=6), deadline=None)
 def test_on_a_star_no_transfer_meets_another(jobs):
     """So each job takes its time alone from its start to its end."""
     made = Workload.of(

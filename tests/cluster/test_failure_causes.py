@@ -247,7 +247,7 @@ CAUSES = st.lists(
 )
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25, by_default=8), deadline=None)
 @given(CAUSES, st.integers(0, 5), st.sampled_from([1, 3]), st.sampled_from([0.0, 2.0]), st.sampled_from([12, 60]))
 def test_jobs_hang_fail_slow_down_and_restart_as_in_the_reference_simulator(
     causes, seed, commits, restart_s, iterations

@@ -125,7 +125,7 @@ def kind_settings(draw: st.DrawFn) -> Setting:
 
 
 @given(kind_settings())
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(40, by_default=12))
 def test_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 

@@ -210,7 +210,7 @@ def test_a_gpu_that_becomes_slow_tells_its_worker_apart() -> None:
 
 
 @given(settings(grouped=True), st.sampled_from([1, 2, 9]), st.sampled_from([1, 20]))
-@hypothesis_settings(max_examples=examples(12))
+@hypothesis_settings(max_examples=examples(12, by_default=5))
 def test_every_table_is_as_with_every_worker(setting: Setting, limit: int, times: int) -> None:
     jobs = [dataclasses.replace(each, iterations=each.iterations * times) for each in setting.workload]
     asked = {"order": "fifo", "communication": f"bounded-overlap:limit={limit}"}

@@ -25,19 +25,19 @@ from ddlsched.workload.rescale import ConstantRescaleCost
 
 
 @given(elastic_settings())
-@hypothesis_settings(max_examples=examples(35))
+@hypothesis_settings(max_examples=examples(35, by_default=15))
 def test_agrees_with_the_reference(setting: ElasticSetting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
 @given(elastic_settings())
-@hypothesis_settings(max_examples=examples(12))
+@hypothesis_settings(max_examples=examples(12, by_default=4))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: ElasticSetting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
 
 @given(elastic_settings())
-@hypothesis_settings(max_examples=examples(10))
+@hypothesis_settings(max_examples=examples(10, by_default=4))
 def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: ElasticSetting) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_FIRST_RESIDENTS", 1)
@@ -47,7 +47,7 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Elastic
 
 
 @given(elastic_settings())
-@hypothesis_settings(max_examples=examples(12))
+@hypothesis_settings(max_examples=examples(12, by_default=4))
 def test_what_must_hold_of_every_run(setting: ElasticSetting) -> None:
     """A job's time is all told; its samples are trained; a GPU has one elastic job and no other, and is there."""
     result = run_engine(setting, timeline=True)

@@ -45,13 +45,13 @@ def outcomes(result: Result) -> dict[str, tuple[int, int, tuple[int, ...]]]:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(100))
+@hypothesis_settings(max_examples=examples(100, by_default=50))
 def test_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(30))
+@hypothesis_settings(max_examples=examples(30, by_default=10))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: Setting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
@@ -70,7 +70,7 @@ def test_agrees_with_the_reference_about_rings_of_packets(setting: Setting) -> N
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(15))
+@hypothesis_settings(max_examples=examples(15, by_default=5))
 def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_FIRST_RESIDENTS", 1)
@@ -80,7 +80,7 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(15))
+@hypothesis_settings(max_examples=examples(15, by_default=5))
 def test_recording_a_timeline_changes_nothing(setting: Setting) -> None:
     assert outcomes(run_engine(setting, timeline=True)) == outcomes(run_engine(setting))
 
@@ -96,7 +96,7 @@ def test_every_communication_policy_that_is_drawn_is_compiled(communication: Any
 
 
 @given(st.one_of(*CONTENTION.values()))
-@hypothesis_settings(max_examples=examples(20, by_default=20))
+@hypothesis_settings(max_examples=examples(20, by_default=8))
 def test_every_contention_model_that_is_drawn_is_compiled(contention: Any) -> None:
     assert forms_of("srsf", "adadual", contention).all_compiled
 

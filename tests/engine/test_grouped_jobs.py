@@ -36,7 +36,7 @@ MS = 1_000_000
 
 
 @given(settings(grouped=True))
-@hypothesis_settings(max_examples=examples(20))
+@hypothesis_settings(max_examples=examples(20, by_default=10))
 def test_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
@@ -51,7 +51,7 @@ def test_agrees_with_the_reference_under_every_contention_model(name: str, data:
 
 
 @given(settings(grouped=True))
-@hypothesis_settings(max_examples=examples(8))
+@hypothesis_settings(max_examples=examples(8, by_default=4))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: Setting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
@@ -67,7 +67,7 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting
 
 
 @given(settings(grouped=True))
-@hypothesis_settings(max_examples=examples(8))
+@hypothesis_settings(max_examples=examples(8, by_default=4))
 def test_every_table_is_as_without_skipping(setting: Setting) -> None:
     """Of long jobs, so that periods recur."""
     jobs = [dataclasses.replace(job, iterations=job.iterations * 20) for job in setting.workload]
@@ -101,7 +101,7 @@ def all_traffic(result: Result, number: int) -> dict[str, Traffic]:
 
 
 @given(settings(disturbed=False, grouped=True))
-@hypothesis_settings(max_examples=examples(8))
+@hypothesis_settings(max_examples=examples(8, by_default=4))
 def test_every_link_carries_the_bytes_of_every_collective(setting: Setting) -> None:
     result = run_engine(dataclasses.replace(setting, path=None))
     expected = np.zeros(len(result.links))
@@ -112,7 +112,7 @@ def test_every_link_carries_the_bytes_of_every_collective(setting: Setting) -> N
 
 
 @given(settings(disturbed=False, grouped=True))
-@hypothesis_settings(max_examples=examples(8))
+@hypothesis_settings(max_examples=examples(8, by_default=4))
 def test_no_link_carries_more_than_it_can(setting: Setting) -> None:
     result = run_engine(dataclasses.replace(setting, path=None), timeline=True)
     shares = {

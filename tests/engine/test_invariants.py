@@ -45,7 +45,7 @@ def a_gpu_computes_one_task_at_a_time_and_all_that_is_counted(setting: Setting, 
 
 
 @given(settings(disturbed=False))
-@hypothesis_settings(max_examples=examples(15))
+@hypothesis_settings(max_examples=examples(15, by_default=6))
 def test_an_undisturbed_run_computes_every_task_once(setting: Setting) -> None:
     records = recorded(setting).finished.state.jobs
     assert records.busy_ns.tolist() == [job.service_ns for job in setting.workload]
@@ -171,7 +171,7 @@ DEMANDS = (
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(38, by_default=10))
+@hypothesis_settings(max_examples=examples(38, by_default=6))
 def test_runs_meet_all_demands(setting: Setting) -> None:
     result = recorded(setting)
     for demand in DEMANDS:

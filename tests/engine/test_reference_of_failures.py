@@ -87,7 +87,7 @@ def outages_of_servers(draw, servers):
     return [list(pairwise(at))[::2] for at in times]
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, by_default=15))
 @given(
     jobs=st.lists(st.tuples(st.integers(1, 15), st.integers(1, 4)), min_size=1, max_size=3),
     outages=outages_of_servers(3),
@@ -179,7 +179,7 @@ def shrinking(work, outages, *, restart_ns, down_ns, up_ns):
             held, begin_ns = set(servers), now_ns + restart_ns
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, by_default=20))
 @given(
     work=st.tuples(st.integers(1, 15), st.sampled_from([2, 6])),
     outages=st.integers(1, 4).flatmap(outages_of_servers),

@@ -331,7 +331,7 @@ def test_a_job_that_ends_with_the_iteration_after_which_it_was_to_move_is_done_a
 
 
 @given(moving_settings())
-@hypothesis_settings(max_examples=examples(10))
+@hypothesis_settings(max_examples=examples(10, by_default=4))
 def test_no_gpu_holds_more_than_its_memory_and_an_exclusive_one_no_two_jobs(moving: MovingSetting) -> None:
     result = run_moving(moving)
     cluster, stays = moving.setting.cluster, result.finished.stays
@@ -348,7 +348,7 @@ def test_no_gpu_holds_more_than_its_memory_and_an_exclusive_one_no_two_jobs(movi
 
 
 @given(moving_settings())
-@hypothesis_settings(max_examples=examples(10))
+@hypothesis_settings(max_examples=examples(10, by_default=4))
 def test_the_bytes_of_moves_are_conserved(moving: MovingSetting) -> None:
     """What is booked on links is what transfers sent by their recorded rates; without latency, in which none goes."""
     setting = moving.setting
@@ -365,7 +365,7 @@ def test_the_bytes_of_moves_are_conserved(moving: MovingSetting) -> None:
 
 
 @given(moving_settings())
-@hypothesis_settings(max_examples=examples(10))
+@hypothesis_settings(max_examples=examples(10, by_default=4))
 def test_explanations_add_up_to_the_phases(moving: MovingSetting) -> None:
     result = run_moving(moving, timeline=True)
     for row in result.jobs.itertuples():

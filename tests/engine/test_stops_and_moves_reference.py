@@ -64,7 +64,7 @@ def run_reference(moving: MovingSetting) -> Any:
 
 
 @given(moving_settings())
-@hypothesis_settings(max_examples=examples(25))
+@hypothesis_settings(max_examples=examples(25, by_default=10))
 def test_agrees_with_the_reference(moving: MovingSetting) -> None:
     assert_agrees(run_moving(moving), run_reference(moving))
 

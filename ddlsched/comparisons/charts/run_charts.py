@@ -80,10 +80,10 @@ def _band(tables: Sequence[pd.DataFrame], edges_s: np.ndarray, num_gpus: int) ->
     mean = values.mean(axis=0)
     if len(values) == 1:
         return Band(edges_s, mean, mean, mean, 1)
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     # Student's interval: to resample each bin of time of each policy would take seconds and look the same.
-    half = t.ppf((1.0 + CONFIDENCE) / 2.0, len(values) - 1) * values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    half = stdtrit(len(values) - 1, (1.0 + CONFIDENCE) / 2.0) * values.std(axis=0, ddof=1) / np.sqrt(len(values))
     return Band(edges_s, mean, np.maximum(mean - half, 0.0), np.minimum(mean + half, 1.0), len(values))
 
 

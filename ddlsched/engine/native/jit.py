@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ddlsched.engine.native.support import runs_in_python
 
@@ -25,23 +27,26 @@ if TYPE_CHECKING or not runs_in_python():
     )
     from ddlsched.engine.native.state import STATE, call_address, state_at, width_of
 else:
-    from ddlsched.engine.native.plain import (
-        NUMBER,
-        NUMBERS,
-        REAL,
-        REALS,
-        STATE,
-        address_of,
-        call_address,
-        called_by_address,
-        called_from_python,
-        caller_of,
-        compiled_as_called,
-        compiled_part,
-        compiling,
-        is_kept,
-        njit,
-        spent_compiling_s,
-        state_at,
-        width_of,
-    )
+    compiling = nullcontext
+    STATE = NUMBER = REAL = NUMBERS = REALS = None
+    spent_compiling_s = float
+
+    def njit(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function as it is."""
+        return function
+
+    def called_by_address(*_: Any) -> Callable[[Callable[..., Any]], Any]:
+        """Return a function as it is: it is called by its name."""
+        return njit
+
+    def _not_compiled(*arguments: Any) -> NoReturn:
+        """Stand for what only compiled code calls, and what only a process that compiles does."""
+        raise RuntimeError(f"called with {arguments}, although nothing is compiled")
+
+    called_from_python = called_by_address
+    address_of = call_address = compiled_as_called = compiled_part = is_kept = state_at = width_of = _not_compiled
+
+    def caller_of(answered: Any, given: tuple[Any, ...]) -> Callable[..., Any]:
+        """Return what nobody calls."""
+        del answered, given
+        return _not_compiled

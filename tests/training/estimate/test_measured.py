@@ -16,7 +16,7 @@ from measurements import DATA, needs_data
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.hardware import Efficiency
 from ddlsched.training.estimate.presets import A100_NODE_TIERS, EFFICIENCIES
-from ddlsched.training.estimate.row_predictions import predicted_rows
+from ddlsched.training.estimate.row_predictions import MEASURED, RunsAlike, predicted_rows
 from ddlsched.training.estimate.rows import COLUMNS, estimate_rows, plans_of, read_rows
 
 megatron, fit, fitting = scripts_of("cluster_design", "megatron", "fit", "fitting")
@@ -65,6 +65,36 @@ def test_the_shipped_constants_are_those_of_all_rows() -> None:
         found, shipped = (getattr(one, field.name) for one in (fitted.efficiency, EFFICIENCIES["eager"]))
         assert found == (pytest.approx(shipped, rel=5e-3) if isinstance(shipped, float) else shipped), field.name
     assert fitted.network_bytes_per_s == pytest.approx(A100_NODE_TIERS[1].bytes_per_s, rel=5e-3)
+
+
+@needs_data("training_times")
+def test_the_shipped_runs_are_those_of_the_files() -> None:
+    frame = pd.concat(fit.read(DATA).values())
+    table = np.loadtxt(MEASURED, delimiter=",", skiprows=1)
+    assert (table[:, :-1] == frame[list(COLUMNS)]).all(axis=None)
+    assert np.exp(table[:, -1]) * estimate_rows(frame).step_s * 1e3 == pytest.approx(frame["iteration_ms"], rel=1e-4)
+
+
+def test_runs_alike_say_what_is_left_and_none_its_own() -> None:
+    sizes = np.array([[8.0, 2.0], [8.0, 4.0], [8.0, 64.0]])
+    runs = RunsAlike(sizes, np.array([0.3, 0.3, -0.2]))
+    near, far = runs.left_of(np.array([[8.0, 3.0], [8.0, 1e9]]))
+    assert 0.2 < near < 0.3
+    assert far == pytest.approx(0, abs=1e-6)
+    logs = np.log(sizes[:, 1]) / np.log(sizes[:, 1]).std()
+    alike = np.exp(-((logs[:, None] - logs) ** 2) / 2)
+    without = alike[0, 1:] @ np.linalg.solve(alike[1:, 1:] + 0.2 * np.eye(2), runs.left[1:])
+    assert runs.left_of(sizes)[0] == pytest.approx(without)
+
+
+def test_a_remark_says_by_how_much_runs_alike_moved_a_row(tmp_path) -> None:
+    frame = pd.DataFrame(np.loadtxt(MEASURED, delimiter=",", skiprows=1)[:5, :-1].astype(int), columns=COLUMNS)
+    table = predicted_rows(write(tmp_path / "rows.csv", frame))
+    moved = table["predicted_step_s"] / estimate_rows(frame).step_s - 1
+    assert [f"3 % typical error of GPT models on one node of A100s, with {by:+.0%} as runs alike" for by in moved] == (
+        table["remark"].tolist()
+    )
+    assert moved.abs().min() > 0
 
 
 @needs_data("training_times")

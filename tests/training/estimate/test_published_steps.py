@@ -95,7 +95,7 @@ ODD = (
 26.06,LLAMA3_70B,DGX-H100,64,NVFP4,256,1,8192,0,4,8,1,5,,1000,
 26.06,LLAMA3_70B,DGX-H100,64,FP8,256,1,8192,0,4,7,1,5,,1000,
 26.06,LLAMA3_70B,DGX-H100,64,FP8,many,1,8192,0,4,8,1,5,,1000,
-26.06,LLAMA3_70B,MI300X,64,FP8,256,1,8192,0,4,8,1,5,,1000,
+26.06,LLAMA3_70B,MI999X,64,FP8,256,1,8192,0,4,8,1,5,,1000,
 26.06,LLAMA3_70B,DGX-H100
 """
 )
@@ -108,7 +108,7 @@ def test_rows_are_read_however_they_are_spelt_and_kept_where_they_contradict_the
     assert runs[0].plan.global_batch == 1024
     for one, reason in zip(
         runs[3:],
-        ("no matrices in nvfp4", "expected their product to be the 64", "global_batch is many", "'MI300X'", ""),
+        ("no matrices in nvfp4", "expected their product to be the 64", "global_batch is many", "'MI999X'", ""),
         strict=True,
     ):
         assert reason in one.reason != ""
@@ -424,6 +424,7 @@ def test_what_is_carried_over_says_so() -> None:
     assert "constants of h100" in remark("megatron-bridge", "h200", "fp8", MODELS["llama-3-70b"])
     assert "no measured steps of mixtures" in remark("fsdp", "h100", "half", MODELS["qwen3-30b-a3b"])
     assert "typical error" in remark("fsdp", "h100", "half", MODELS["llama-3-8b"])
+    assert remark("fsdp", "mi300x", "half", MODELS["llama-3-8b"]).endswith("constants of h100, error unknown")
     assert "no measured steps" in remark("megatron", "v100", "half", MODELS["gpt3-13b"])
 
 

@@ -463,7 +463,7 @@ CELLS = st.one_of(
 )
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, by_default=10))
 @given(rows=st.lists(st.lists(CELLS, min_size=3, max_size=5), max_size=8))
 def test_whatever_a_table_holds_each_line_is_a_job_or_refused(
     tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Literal
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from algorithms.admission.usage_history import UsageHistory
 from algorithms.admission.victims import WITHIN, Need, QuotaArrays, borrowers_of, lacking_of, names_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
-from ddlsched.errors import InputError
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import Admission, Heads, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView, JobView
@@ -25,7 +25,6 @@ from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Kueue"]
 
-_STRATEGIES = ("both", "final-share", "initial-share")
 _NEVER = "quota: more than the queue may ever use"
 _NO_ROOM = "no unit of its level would have room, whoever may be preempted for it"
 
@@ -56,14 +55,12 @@ class Kueue:
     """
 
     fair_sharing: bool = False
-    strategies: str = "both"
+    strategies: Literal["both", "final-share", "initial-share"] = "both"
     preempt_below_priority: bool = False
     usage_half_life_s: float = ranged(0.0, 0.0)
 
     def __post_init__(self) -> None:
         check_fields(self, "kueue")
-        if self.strategies not in _STRATEGIES:
-            raise InputError(f"kueue: strategies is {self.strategies!r}; expected one of {', '.join(_STRATEGIES)}")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> KueueRun:
         """Return what remembers what was refused, and who used how much."""

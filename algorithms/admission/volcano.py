@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -10,13 +11,11 @@ from algorithms.admission.share_rounds import ShareRounds, requested_below
 from algorithms.admission.victims import Need
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
-from ddlsched.errors import InputError
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView
+from ddlsched.ranges import check_fields
 
 __all__ = ["Volcano"]
-
-_PLUGINS = ("proportion", "capacity", "drf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +37,10 @@ class Volcano:
     Volcano, pkg/scheduler/plugins: proportion, capacity, drf, gang.
     """
 
-    plugin: str = "proportion"
+    plugin: Literal["proportion", "capacity", "drf"] = "proportion"
 
     def __post_init__(self) -> None:
-        if self.plugin not in _PLUGINS:
-            raise InputError(f"volcano: plugin is {self.plugin!r}; expected one of {', '.join(_PLUGINS)}")
+        check_fields(self, "volcano")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> VolcanoRun:
         """Return what is asked during a run."""

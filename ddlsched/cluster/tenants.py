@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean, says_unknown_arguments
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["ANY_KIND", "Preemption", "Queue", "Quota", "Rule", "Tenants"]
 
@@ -21,8 +21,6 @@ ANY_KIND = "any"
 Rule: TypeAlias = Literal["never", "lower-priority", "lower-or-newer", "any"]
 """Which jobs may be preempted, beside the one that needs the room: none; those of lower priority; those too that came
 later with the same priority; or all."""
-
-_RULES = ("never", "lower-priority", "lower-or-newer", "any")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +37,12 @@ class Quota:
         How many of its own it lends at most; by default all.
     """
 
-    gpus: int = 0
-    borrowing_limit: int | None = None
-    lending_limit: int | None = None
+    gpus: int = ranged(0, 0)
+    borrowing_limit: int | None = ranged(None, 0)
+    lending_limit: int | None = ranged(None, 0)
 
     def __post_init__(self) -> None:
-        for name in ("gpus", "borrowing_limit", "lending_limit"):
-            value = getattr(self, name)
-            if not is_whole(value, 0) and (value is not None or name == "gpus"):
-                raise InputError(f"{name} is {value!r}; expected a whole number of GPUs from 0")
+        check_fields(self, "quota")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +52,7 @@ class Preemption:
     Parameters
     ----------
     within_queue
-        Of the same queue, for a job of higher priority that does not fit; not ``any``.
+        Of the same queue, for a job of higher priority that does not fit.
     reclaim
         Of queues of the same tree that have borrowed, for GPUs that this queue is guaranteed.
     borrow
@@ -66,18 +61,13 @@ class Preemption:
         With ``borrow``: none above this priority.
     """
 
-    within_queue: Rule = "never"
-    reclaim: Rule = "never"
-    borrow: Rule = "never"
-    borrow_max_priority: int | None = None
+    within_queue: Literal["never", "lower-priority", "lower-or-newer"] = "never"
+    reclaim: Literal["never", "lower-priority", "lower-or-newer", "any"] = "never"
+    borrow: Literal["never", "lower-priority"] = "never"
+    borrow_max_priority: int | None = ranged(None, -(2**31))
 
     def __post_init__(self) -> None:
-        allowed = {"within_queue": _RULES[:3], "reclaim": _RULES, "borrow": _RULES[:2]}
-        for name, rules in allowed.items():
-            if (rule := getattr(self, name)) not in rules:
-                raise InputError(f"{name} is {rule!r}; expected one of {', '.join(rules)}")
-        if (most := self.borrow_max_priority) is not None and not is_whole(most, -(2**31)):
-            raise InputError(f"borrow_max_priority is {most!r}; expected a whole number")
+        check_fields(self, "preemption")
 
 
 @says_unknown_arguments
@@ -105,15 +95,12 @@ class Queue:
     name: str
     parent: str | None = None
     quotas: Mapping[str, Quota] = field(default_factory=dict)
-    weight: float = 1.0
+    weight: float = ranged(1.0, 0.0)
     order: Literal["best-effort", "strict"] = "best-effort"
     preemption: Preemption = Preemption()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.weight, int | float) or not 0 <= self.weight < float("inf"):
-            raise InputError(f"queue {self.name!r}: weight is {self.weight!r}; expected a finite number from 0")
-        if self.order not in ("best-effort", "strict"):
-            raise InputError(f"queue {self.name!r}: order is {self.order!r}; expected best-effort or strict")
+        check_fields(self, f"queue {self.name!r}")
         if ANY_KIND in self.quotas and len(self.quotas) > 1:
             raise InputError(f"queue {self.name!r}: has quotas of {ANY_KIND!r} and of kinds; expected one of the two")
 

@@ -395,7 +395,7 @@ def test_links_that_another_covers_by_hand():
     assert covered(Solver([12.0, 12.1], [Ring((0, 1, 1))])) == []  # the second is crossed more often
 
 
-@pytest.mark.parametrize("seed", range(480, 490))
+@pytest.mark.parametrize("seed", tried(range(480, 490), lambda place: place > 6))
 def test_a_batch_whose_first_step_stays_gets_other_followers(seed):
     """In 488 one does, which is rare: no seed before that fails if the old followers are kept."""
     rng = random.Random(seed)

@@ -13,7 +13,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from ddlsched import Disturbances
-from ddlsched.envs import CommunicationEnv, CommunicationVectorEnv
+from ddlsched.envs import CommunicationEnv, CommunicationVectorEnv, scheduling_env
 from ddlsched.errors import InputError
 
 JOBS = "microsoft-160:scale=0.002"
@@ -144,7 +144,8 @@ def test_an_action_that_is_none_is_refused_and_the_runs_go_on(
         (lambda: CommunicationVectorEnv(2, JOBS, settings={"order": "none"}).reset(), "none"),
     ],
 )
-def test_what_cannot_be_is_refused(make: Callable[[], Any], message: str) -> None:
+def test_what_cannot_be_is_refused(make: Callable[[], Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling_env, "_MOST_DRAWS", 5)
     with pytest.raises(InputError, match=message):
         make()
 

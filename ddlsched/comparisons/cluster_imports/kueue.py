@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddlsched.cluster.tenants import ANY_KIND, Preemption, Queue, Quota, Rule
+from ddlsched.cluster.tenants import ANY_KIND, Preemption, Queue, Quota
 from ddlsched.comparisons.cluster_imports import ImportedCluster
 from ddlsched.comparisons.cluster_imports.kubernetes import (
     HOSTNAME,
@@ -26,7 +26,7 @@ from ddlsched.workload.traces.traced import TracedJob
 __all__ = ["read_kueue"]
 
 _GROUP = "kueue.x-k8s.io"
-_RULES: dict[Any, Rule] = {
+_RULES: dict[Any, Any] = {
     None: "never",
     "Never": "never",
     "LowerPriority": "lower-priority",

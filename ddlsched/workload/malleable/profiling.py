@@ -13,6 +13,7 @@ from statistics import median
 import numpy as np
 
 from ddlsched.errors import InputError
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import is_whole
 from ddlsched.workload.malleable.trainers import NodeAllocator, Numbers, Trainer, rates_at
 
@@ -65,7 +66,7 @@ class ProfilingAdvisor:
     """
 
     scales: tuple[int, ...] = (4, 3, 2, 1)
-    hold_s: float = 20.0
+    hold_s: float = ranged(20.0, 0.0, above=True)
     pinned: tuple[str, int] | None = field(default=None, init=False)
     held_since_s: float | None = field(default=None, init=False)
     _tried: dict[str, set[int]] = field(default_factory=dict, init=False, repr=False)
@@ -73,8 +74,7 @@ class ProfilingAdvisor:
     def __post_init__(self) -> None:
         if not self.scales or not all(is_whole(scale, 1) for scale in self.scales):
             raise InputError(f"profiling: scales are {self.scales}; expected whole numbers from 1")
-        if not 0 < self.hold_s < np.inf:
-            raise InputError(f"profiling: hold_s is {self.hold_s}; expected seconds above 0")
+        check_fields(self, "profiling")
 
     def advise(self, jobs: Sequence[Candidate], num_nodes: int, now_s: float) -> Mapping[str, int]:
         """Return the size to which a job is pinned now, by its name; nothing if no profile is to run.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -91,16 +91,19 @@ class _Entry:
         return self.mode >= _PREEMPT
 
 
-class _Turn(NamedTuple):
-    """The jobs of a queue in the order of their turns, and what that follows from."""
+@dataclass(slots=True)
+class _Turn:
+    """The jobs of a queue in the order of their turns, with their numbers, and what that follows from."""
 
     heads: Heads
     preempting: int | None
-    jobs: dict[int, JobView]
+    jobs: list[tuple[int, JobView]]
+    told: str = ""
+    """What all of them have been told last, if that is the same."""
 
     def left(self, refused: set[int]) -> list[tuple[int, JobView]]:
-        """Return those that have not been refused, and their numbers."""
-        return [item for item in self.jobs.items() if item[0] not in refused]
+        """Return those that have not been refused."""
+        return [item for item in self.jobs if item[0] not in refused] if refused else self.jobs
 
 
 @cache
@@ -154,6 +157,8 @@ class KueueRun:
         self._bounds: dict[str, HopefulJobs] = {}
         self._hopeful: dict[str, dict[int, QuotaNode]] = {}
         """By kind the first jobs that might start on it as things are, and their queues."""
+        self._silent, self._with_hope = set[QuotaNode](), set[QuotaNode]()
+        """Queues that reserve nothing for jobs that may preempt nobody; queues of the first jobs that might start."""
         self._has_changed = True
         """Whether somebody may have started since that was found."""
         self._turns: dict[QuotaNode, _Turn] = {}
@@ -185,16 +190,15 @@ class KueueRun:
         Passed over are those without hope of which others take no notice.
         """
         hopeful = self._hopeful[self._kind] if len(self._hopeful) == 1 else None
-        silent = {leaf for leaf in left if hopeful is not None and leaf.queue.preemption.reclaim == "any"}
+        silent = left.keys() & self._silent if hopeful is not None else ()
         ahead = dict[QuotaNode, list[tuple[int, JobView]]]()
         for leaf, jobs in left.items():
-            turns = [
-                (cycle, job)
-                for cycle, (number, job) in enumerate(jobs)
-                if leaf not in silent or (hopeful and number in hopeful)
-            ]
-            if turns:
-                ahead[leaf] = turns[::-1]
+            if leaf not in silent:
+                ahead[leaf] = [(cycle, job) for cycle, (_, job) in enumerate(jobs)][::-1]
+            elif leaf in self._with_hope:
+                turns = [(cycle, job) for cycle, (number, job) in enumerate(jobs) if hopeful and number in hopeful]
+                if turns:
+                    ahead[leaf] = turns[::-1]
         late, cycle = Counter[QuotaNode](), -1
         while ahead and not self._has_changed and not self._is_settled(hopeful):
             cycle = min(turns[-1][0] for turns in ahead.values())
@@ -225,7 +229,7 @@ class KueueRun:
                 turn, preempting = self._turns.get(leaf), self._preempting.get(leaf.name)
                 if self._history or turn is None or turn.heads is not heads or turn.preempting != preempting:
                     jobs = self._in_order(leaf, heads.jobs, tenants)
-                    self._turns[leaf] = turn = _Turn(heads, preempting, {job.number: job for job in jobs})
+                    self._turns[leaf] = turn = _Turn(heads, preempting, [(job.number, job) for job in jobs])
                 if left := turn.left(self._refused[leaf.name]):
                     found[leaf] = left
         return found
@@ -237,6 +241,7 @@ class KueueRun:
             return
         if self._arrays is None:
             self._arrays = QuotaArrays(tenants.quotas)
+            self._silent = {leaf for leaf in tenants.quotas.leaves if leaf.queue.preemption.reclaim == "any"}
             self._search = ClassicSearch(self._arrays)
         self._arrays.note(tenants)
         if self._history is None:
@@ -246,6 +251,7 @@ class KueueRun:
                 self._hopeful[kind] = self._bounds[kind].among(tenants)
             self._kind = next(iter(self._hopeful))
             self._lacking = {root: lacking_of(root.leaves(), self._kind) for root in tenants.quotas.roots}
+            self._with_hope = set(self._hopeful[self._kind].values())
 
     def cycle(self, tenants: TenantsView) -> dict[str, _Entry]:
         """Return the first job of each queue, and how it may start."""
@@ -256,10 +262,15 @@ class KueueRun:
     def _nominations(self, firsts: dict[QuotaNode, JobView], tenants: TenantsView) -> dict[str, _Entry]:
         return {leaf.name: self._nominated(job, leaf, tenants) for leaf, job in firsts.items()}
 
-    def _refused_now(self, jobs: Iterable[tuple[int, JobView]], leaf: QuotaNode) -> Iterator[NotAdmitted]:
+    def _refused_now(self, jobs: Sequence[tuple[int, JobView]], leaf: QuotaNode) -> Iterator[NotAdmitted]:
         """Refuse those of some jobs that have no hope; the others have been tried."""
         lacking, hopeful = self._lacking[leaf.root], self._hopeful[self._kind]
         others, most, refused = names_of(lacking, leaf), self._most_of(leaf, self._kind), self._refused[leaf.name]
+        turn, without_hope = self._turns[leaf], leaf not in self._with_hope
+        if others and turn.told == others and without_hope:
+            refused.update(number for number, _ in jobs)
+            return
+        told_all = without_hope and len(jobs) == len(turn.jobs)
         for number, job in jobs:
             if number in hopeful:
                 continue
@@ -267,7 +278,10 @@ class KueueRun:
                 refused.add(number)
             else:
                 need = Need(job, leaf, self._kind)
-                yield from self._refusal(need, _NEVER if need.gpus > most else others or borrowers_of(need, lacking))
+                reason = _NEVER if need.gpus > most else others or borrowers_of(need, lacking)
+                told_all = told_all and reason == others
+                yield from self._refusal(need, reason)
+        turn.told = others if told_all else turn.told
 
     def _most_of(self, leaf: QuotaNode, kind: str) -> int:
         """Return how many GPUs a queue may ever use."""
@@ -279,8 +293,13 @@ class KueueRun:
         """Refuse a job until there is more room; say so if the reason is new."""
         self._refuse(need)
         if self._told.get(need.job.number) != reason:
-            self._told[need.job.number] = reason
+            self._tell(need, reason)
             yield NotAdmitted(need.job, reason)
+
+    def _tell(self, need: Need, reason: str) -> None:
+        self._told[need.job.number] = reason
+        if (turn := self._turns.get(need.node)) is not None:
+            turn.told = ""
 
     def _in_order(self, leaf: QuotaNode, heads: list[JobView], tenants: TenantsView) -> list[JobView]:
         """Return whose turn it is in a queue, one after the other: the first job, of a best-effort queue others."""
@@ -346,8 +365,9 @@ class KueueRun:
                 if entry.victims:
                     gone.update(victim.job.number for victim in entry.victims)
                     self._preempting[need.node.name] = need.job.number
-                for number in (need.job.number, *(victim.job.number for victim in entry.victims)):
-                    self._told.pop(number, None)
+                self._tell(need, "")
+                for victim in entry.victims:
+                    self._told.pop(victim.job.number, None)
                 yield Admission(need.job, need.kind, tuple(entry.victims))
                 started = tenants.holding(need.job.number) is not None
                 if started or (entry.victims and tenants.holding(entry.victims[0].job.number) is None):

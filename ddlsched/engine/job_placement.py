@@ -44,7 +44,7 @@ class _Plan(NamedTuple):
 
 
 _QUEUED = JobState.QUEUED.value
-_FEW = 16
+_FEW = 4
 """GPUs with free memory are looked up in a list if they are fewer than one in so many; a scan is faster for more."""
 
 

@@ -159,9 +159,8 @@ class TenantRounds:
     def _carry_out(self) -> list[int]:
         """Carry out the policy's answers; return who stopped, by number."""
         stopped: list[int] = []
-        self._room.clear()
         new, cluster = set[int](), self._placing.view()
-        now = looked_up_once(cluster)
+        now = self._look(cluster)
         for answer in self._policies.admit_jobs(self._view(), cluster, new):
             if isinstance(answer, NotAdmitted):
                 self._note_refusal(answer.job.number, answer.reason)
@@ -169,9 +168,15 @@ class TenantRounds:
                 self._note_refusal(answer.job.number, _NO_PLACE)
             else:
                 stopped += self._start(answer, gpus)
-                now = looked_up_once(cluster)
+                now = self._look(cluster)
                 new.add(answer.job.number)
         return stopped
+
+    def _look(self, cluster: ClusterView) -> ClusterView:
+        """Return the cluster as it is until somebody starts."""
+        now = looked_up_once(cluster)
+        self._room.look_at(now)
+        return now
 
     def _gpus_for(self, answer: Admission, cluster: ClusterView) -> list[int] | None:
         """Return where a job goes, as if its victims had left."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from types import SimpleNamespace
 from typing import Literal, TypeAlias
 
@@ -312,4 +311,11 @@ def is_gpu_order(policy: object) -> bool:
 
 def looked_up_once(cluster: ClusterView) -> ClusterView:
     """Return a view that keeps the eligible GPUs by memory, for as long as nobody is given GPUs or gives them up."""
-    return replace(cluster, _eligible=cache(cluster._eligible))
+    found, look_up = dict[int, np.ndarray](), cluster._eligible
+
+    def eligible(memory_bytes: int) -> np.ndarray:
+        if (gpus := found.get(memory_bytes)) is None:
+            gpus = found[memory_bytes] = look_up(memory_bytes)
+        return gpus
+
+    return replace(cluster, _eligible=eligible)

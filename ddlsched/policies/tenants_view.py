@@ -254,20 +254,20 @@ class LevelRoom:
 
     def __init__(self, cluster: ClusterView, num_jobs: int) -> None:
         self._cluster = cluster
-        self._unit_of = cache(lambda level: cluster.units(level) if level else np.zeros(cluster.num_gpus, np.int64))
+        self._unit_of = cache(lambda level: _units(cluster, level))
         self._free: dict[tuple[str, int], np.ndarray] = {}
         self.gpus, self.spans, self._end = np.zeros(1024, np.int64), np.zeros((num_jobs, 2), np.int64), 0
 
     def note(self, number: int, gpus: list[int]) -> None:
-        """Note on which GPUs a job starts; room is reckoned anew."""
-        self._free.clear()
+        """Note on which GPUs a job starts."""
         self.spans[number] = first, end = self._end, self._end + len(gpus)
         if end > len(self.gpus):
             self.gpus = np.resize(self.gpus, 2 * end)
         self.gpus[first:end], self._end = gpus, end
 
-    def clear(self) -> None:
-        """Note that GPUs may have become free."""
+    def look_at(self, cluster: ClusterView) -> None:
+        """Reckon room anew, in the cluster as it is now."""
+        self._cluster = cluster
         self._free.clear()
 
     def suffices(self, job: JobView, leaving: Sequence[JobView] = ()) -> bool:
@@ -289,10 +289,16 @@ class LevelRoom:
         For a job that requires none the cluster is one unit.
         """
         level = min(whole_levels(job.required_levels), key=[*self._cluster.network.levels].index, default="")
-        units, what = self._unit_of(level), (level, job.memory_bytes)
+        (units, count), what = self._unit_of(level), (level, job.memory_bytes)
         if (free := self._free.get(what)) is None:
-            self._free[what] = free = np.bincount(units[self._cluster.eligible(job)], minlength=int(units.max()) + 1)
+            self._free[what] = free = np.bincount(units[self._cluster.eligible(job)], minlength=count)
         return units, free
+
+
+def _units(cluster: ClusterView, level: str) -> tuple[np.ndarray, int]:
+    """Return the unit of each GPU, and how many units there are; without a level all are in one."""
+    units = cluster.units(level) if level else np.zeros(cluster.num_gpus, np.int64)
+    return units, int(units.max()) + 1
 
 
 @view

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,51 +14,76 @@ from rivals import BASELINE, OURS, RIVALS, Rival
 from algorithms.optimal.bound import average_jct_bound_s
 from ddlsched.comparisons.sweeps.sweep import Sweep
 from ddlsched.network.contention import MaxMin
-from ddlsched.results.paired_comparison import compare_runs, with_holm
-from ddlsched.results.statistics import by_seed, paired_change
+from ddlsched.results.paired_comparison import compare_tables, with_holm
+from ddlsched.results.statistics import paired_change
 
-METRICS = ("average_jct_s", "average_slowdown", "gpu_utilisation", "jain_index")
+METRICS = ("average_slowdown", "gpu_utilisation", "jain_index")
 _RESAMPLES = 400
+_ENDS = ("", "_low", "_high")
+COLUMNS = (
+    *("ground", "policy", "average_jct_s", *METRICS, "seeds", *(f"jct_change{end}" for end in _ENDS), "p_holm"),
+    *("verdict", "bound_s", "over_bound", "knows", "shares", "strongest"),
+    *(f"over_strongest{end}" for end in _ENDS),
+    *("p99_jct_s", *(f"{name}_change{end}" for name in ("p99", "ours_p99") for end in _ENDS)),
+)
 
 
-def league(summaries: pd.DataFrame, bounds: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a ground and rival.
+def league(jct_s: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a ground and rival, in their orders, each on the seeds that it has: the first ones.
 
-    ``average_jct_s`` and the other metrics are means over seeds; ``jct_change`` is the geometric mean of the average
-    JCT over the baseline's - 1, with its 95 % interval, paired by seed; ``p_holm`` and ``verdict`` of it are adjusted
-    for all rivals of the ground. ``bound_s`` is the mean over the seeds of what no schedule's average JCT is below,
-    which ``bounds`` has for each ground and rival, ``over_bound`` the mean average JCT over it. ``strongest`` is the
-    best of the others that know no more (:func:`strongest`), and ``over_strongest`` the change against that.
+    ``average_jct_s`` is a mean over seeds; ``jct_change`` is the geometric mean of the average JCT over the baseline's
+    - 1, with its 95 % interval, paired by seed; ``p_holm`` and ``verdict`` of it are adjusted for all rivals of the
+    ground. ``over_bound`` is the mean average JCT over ``bound_s``. ``strongest`` is the best of the others that know
+    no more (:func:`strongest`), and ``over_strongest`` the change against that.
+
+    Parameters
+    ----------
+    jct_s
+        What :func:`by_seeds` returns.
+    facts
+        What :func:`facts_of` returns of the same grounds and rivals.
     """
-    compared = [
-        compare_runs(rows, baseline=BASELINE, metrics=METRICS).assign(ground=ground)
-        for ground, rows in summaries.groupby("ground", sort=False)
-    ]
-    both = pd.concat(compared, ignore_index=True)
-    of_jct = [rows[rows["metric"] == "average_jct_s"].reset_index(drop=True) for rows in compared]
-    jct = pd.concat([with_holm(rows) for rows in of_jct], ignore_index=True)
-    means = both.pivot_table(index=["ground", "policy"], columns="metric", values="mean", sort=False)[list(METRICS)]
-    changes = jct.set_index(["ground", "policy"])[["seeds", "change", "change_low", "change_high", "p_holm"]]
-    table = means.join(changes.rename(columns=lambda name: name.replace("change", "jct_change")))
-    table["verdict"] = jct.set_index(["ground", "policy"])["verdict_holm"]
-    table["bound_s"] = bounds.set_index(["ground", "policy"])["bound_s"]
-    table = table.assign(over_bound=table["average_jct_s"] / table["bound_s"])
-    return table.join(_against_the_strongest(summaries)).reset_index()
+    found = []
+    for ground in jct_s["ground"].unique():
+        own = of_ground(jct_s, ground)
+        rows = with_holm(pd.concat([_compared(own, name) for name in own], ignore_index=True)).set_index("policy")
+        table = rows.rename(columns={"mean": "average_jct_s"} | {f"change{end}": f"jct_change{end}" for end in _ENDS})
+        table["verdict"] = table.pop("verdict_holm")
+        table = table.assign(ground=ground).join(_against_the_strongest(own))
+        there = facts[facts["ground"] == ground].set_index("policy")
+        table = table.join(there[there.columns.difference(table.columns)])
+        found.append(table.assign(over_bound=table["average_jct_s"] / table["bound_s"]).reset_index())
+    return pd.concat(found, ignore_index=True).reindex(columns=list(COLUMNS))
 
 
-def _against_the_strongest(summaries: pd.DataFrame) -> pd.DataFrame:
+def of_ground(jct_s: pd.DataFrame, ground: str) -> pd.DataFrame:
+    """Return the average JCTs of a ground with a row a seed and a column a rival; NaN where it has no run."""
+    own: pd.DataFrame = jct_s[jct_s["ground"] == ground].set_index("policy").drop(columns="ground")
+    return own.dropna(axis=1, how="all").T
+
+
+def _compared(jct_s: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the row of a rival against the baseline, on its seeds."""
+    both = jct_s[[*dict.fromkeys((BASELINE, name))]].dropna().rename_axis(index="seed", columns="policy")
+    rows = compare_tables({"average_jct_s": both}, baseline=BASELINE)
+    return rows[rows["policy"] == name]
+
+
+def on_seeds_of(jct_s: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the average JCTs on the seeds of a rival, of it and of those that have all of them."""
+    return jct_s[jct_s[name].notna()].dropna(axis=1)
+
+
+def _against_the_strongest(jct_s: pd.DataFrame) -> pd.DataFrame:
     rows = {}
-    for ground, runs in summaries.groupby("ground", sort=False):
-        jct = by_seed(runs, "average_jct_s")
-        for rival in RIVALS:
-            other = strongest(rival, jct)
-            if other is None:
-                continue
-            change = paired_change(jct[rival.name], jct[other])
+    for rival in RIVALS:
+        if (other := strongest(rival, jct_s)) is not None:
+            both = on_seeds_of(jct_s, rival.name)
+            change = paired_change(both[rival.name], both[other])
             row = {"knows": knowledge(rival), "shares": rival.shares, "strongest": other}
             row |= {"over_strongest": change.mean, "over_strongest_low": change.low, "over_strongest_high": change.high}
-            rows[ground, rival.name] = row
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["ground", "policy"])
+            rows[rival.name] = row
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def knowledge(rival: Rival) -> str:
@@ -67,73 +92,83 @@ def knowledge(rival: Rival) -> str:
 
 
 def strongest(rival: Rival, jct_s: pd.DataFrame) -> str | None:
-    """Return the other one of the least average JCT, a mean over seeds, that knows no more than a rival.
+    """Return the other one of the least average JCT, a mean over a rival's seeds, that knows no more than it.
 
     It shares GPUs only if the rival does. ``jct_s`` has a row a seed and a column a policy. None without any.
     """
-    means = {
-        other.name: float(jct_s[other.name].mean())
+    if rival.name not in jct_s:
+        return None
+    means = on_seeds_of(jct_s, rival.name).mean()
+    others = [
+        other.name
         for other in RIVALS
-        if other.name in jct_s and other != rival and other.knows <= rival.knows and other.shares <= rival.shares
-    }
-    return min(means, key=lambda name: means[name]) if means and rival.name in jct_s else None
+        if other.name in means and other != rival and other.knows <= rival.knows and other.shares <= rival.shares
+    ]
+    return str(means[others].idxmin()) if others else None
 
 
 def who_leads(seeds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return a row a ground, one job a GPU: :data:`OURS` against the best without lengths, and what is left to win.
 
     Parts of ours, which are near enough too, are no rivals of it. ``change`` is what it changes of the average JCT,
-    ``p99_change`` of the lowest 99th percentile over all jobs of any without lengths;
-    ``left`` is what the best that knows lengths changes of ours, and ``bound`` what no schedule passes.
+    ``p99_change`` of the lowest 99th percentile over all jobs of any without lengths, that of ``p99_lowest``; ``left``
+    is what the best that knows lengths changes of ours, and ``bound`` what no schedule passes. Rivals that lack a seed
+    of ours are left out.
 
     Grounds without both have none.
 
     Parameters
     ----------
     seeds, table
-        What :func:`by_seeds` and :func:`league` return, with the columns of :func:`tails`.
+        What :func:`by_seeds` and :func:`league` return.
     """
     rows = []
-    for ground, own in seeds.groupby("ground", sort=False):
-        jct = own.set_index("policy").drop(columns="ground").dropna(axis=1, how="all").T
-        facts = table[table["ground"] == ground].set_index("policy")
-        told = {rival.name: rival.knows for rival in RIVALS if rival.name in jct and not rival.shares}
-        means = jct[list(told)].mean()
-        if OURS not in told or not any("lengths" in knows for knows in told.values()):
+    for ground in seeds["ground"].unique():
+        jct_s, facts = of_ground(seeds, ground), table[table["ground"] == ground].set_index("policy")
+        jct_s = on_seeds_of(jct_s, OURS) if OURS in jct_s else jct_s[[]]
+        told = {rival.name: rival.knows for rival in RIVALS if rival.name in jct_s and not rival.shares}
+        if not any("lengths" in knows for knows in told.values()):
             continue
+        means = jct_s[list(told)].mean()
         others = [name for name, knows in told.items() if "lengths" not in knows and not name.endswith(", near enough")]
         blind = str(means[others].idxmin())
         lengths = str(means[[name for name, knows in told.items() if "lengths" in knows]].idxmin())
-        change, left = paired_change(jct[OURS], jct[blind]), paired_change(jct[lengths], jct[OURS])
-        row = {"ground": ground, "seeds": len(jct), "blind": blind, "change": change.mean, "change_low": change.low}
-        p99_s = facts["p99_jct_s"]
-        row |= {"change_high": change.high, "p99_change": p99_s[OURS] / p99_s[others].min() - 1}
+        change, left = paired_change(jct_s[OURS], jct_s[blind]), paired_change(jct_s[lengths], jct_s[OURS])
+        row = {"ground": ground, "seeds": change.seeds, "blind": blind, "change": change.mean, "change_low": change.low}
+        tail = facts.loc[facts.loc[others, "ours_p99_change"].idxmax()]
+        row |= {"change_high": change.high, "p99_lowest": tail.name}
+        row |= {f"p99_change{end}": tail[f"ours_p99_change{end}"] for end in _ENDS}
         row |= {"lengths": lengths, "left": left.mean, "left_low": left.low, "left_high": left.high}
         rows.append(row | {"bound": 1 / facts["over_bound"][OURS] - 1})
     return pd.DataFrame(rows)
 
 
-def tails(done: Sweep) -> pd.DataFrame:
+def tails(jobs: pd.DataFrame) -> pd.DataFrame:
     """Return of each ground and policy the 99th percentile of JCT over the jobs of all seeds, and its change.
 
-    ``p99_change`` is against the baseline; its interval is the bootstrap's over seeds, the same for both.
+    ``p99_change`` is against the baseline, ``ours_p99_change`` that of :data:`OURS` against the policy, if it plays;
+    intervals are the bootstrap's over seeds, the same for both.
+
+    Parameters
+    ----------
+    jobs
+        A row a job: ``ground``, ``policy``, ``seed``, ``jct_s``.
     """
-    jobs = done.jobs()[["ground", "policy", "seed", "jct_s"]]
     rows = {}
     for ground, of_ground in jobs.groupby("ground", sort=False):
         seeds = of_ground["seed"].unique()
         drawn = np.random.default_rng(0).integers(len(seeds), size=(_RESAMPLES, len(seeds)))
-        times = {
-            policy: [own["jct_s"].to_numpy() for _, own in one.groupby("seed")]
-            for policy, one in of_ground.groupby("policy", sort=False)
-        }
-        resampled = {policy: np.array([_p99(own, places) for places in drawn]) for policy, own in times.items()}
-        base = _p99(times[BASELINE], range(len(seeds)))
-        for policy, own in times.items():
-            p99_s = _p99(own, range(len(seeds)))
-            low, high = np.quantile(resampled[policy] / resampled[BASELINE] - 1, [0.025, 0.975])
-            rows[ground, policy] = {"p99_jct_s": p99_s, "p99_change": p99_s / base - 1, "p99_change_low": low}
-            rows[ground, policy]["p99_change_high"] = high
+        p99_s = {}
+        for policy, one in of_ground.groupby("policy", sort=False):
+            times = [own["jct_s"].to_numpy() for _, own in one.groupby("seed")]
+            p99_s[policy] = np.array([_p99(times, places) for places in (range(len(seeds)), *drawn)])
+        for policy, own in p99_s.items():
+            rows[ground, policy] = {"p99_jct_s": own[0]}
+            for name, ratio in (("p99", own / p99_s[BASELINE]), ("ours_p99", p99_s.get(OURS, np.nan) / own)):
+                ends = ratio[0], *np.quantile(ratio[1:], [0.025, 0.975])
+                rows[ground, policy] |= {
+                    f"{name}_change{end}": value - 1 for end, value in zip(_ENDS, ends, strict=True)
+                }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["ground", "policy"]).reset_index()
 
 
@@ -171,8 +206,9 @@ def bounds_of(grounds: Sequence[Ground], rivals: Sequence[Rival], seeds: int, jo
     return pd.DataFrame(rows)
 
 
-def tables(done: Sweep, bounds: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-    """Return the league, and the average JCTs that it is made of."""
-    summaries = done.summaries()
-    table = league(summaries, bounds).merge(tails(done), on=["ground", "policy"])
-    return {"league": table, "seeds": by_seeds(summaries)}
+def facts_of(done: Sweep, bounds: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a ground and rival: means over seeds, ``bound_s``, how many ``seeds``, and :func:`tails`."""
+    runs = done.summaries().groupby(["ground", "policy"], sort=False)
+    means = runs[list(METRICS)].mean().join(runs.size().rename("seeds")).reset_index()
+    jobs = done.jobs()[["ground", "policy", "seed", "jct_s"]]
+    return means.merge(bounds, on=["ground", "policy"]).merge(tails(jobs), on=["ground", "policy"])

@@ -51,7 +51,7 @@ class Rival:
 
 ROUND_S = 360.0
 """How often Gavel looks again; the others who work in rounds begin their tuning there, too."""
-DEFAULTS = {"threshold_gpu_s": 100.0, "patience": 2.0} | dict.fromkeys(
+DEFAULTS = {"threshold_gpu_s": 100.0, "patience": 2.0, "long_s": 4800.0, "most_delay": 0.1} | dict.fromkeys(
     ("gavel_s", "sia_s", "rubick_s", "interval_s"), ROUND_S
 )
 """The numbers that are tuned, as their authors have them."""
@@ -66,6 +66,7 @@ PLACEMENTS: dict[str, dict[str, str]] = {
 """None knows a length: where GPUs are not shared, those that LWF-1 may choose have nobody on them."""
 _TIERS = {"placement": "whole-racks:servers_per_rack={per_rack},rings_up={spines}", "path": "perfect"}
 _NEAR = {"placement": "near-enough", "path": "least-congested"}
+_ROOM = ("order.long_s=600:19200", "order.most_delay=0.01:1")
 _TRAFFIC = frozenset({"bytes", "compute", "rings"})
 _LENGTHS, _KINDS, _RINGS = frozenset({"lengths"}), frozenset({"kinds"}), frozenset({"rings"})
 _TIRESIAS = "stopping-tiresias:threshold_gpu_s={threshold_gpu_s},interval_s={interval_s}"
@@ -102,12 +103,12 @@ RIVALS = (
         for order, knows in (("FIFO", _RINGS), ("History", _RINGS | _KINDS), ("SRTF", _RINGS | _LENGTHS))
     ),
     *(
-        Rival(name=f"{part}, near enough", differs=_NEAR | {"order": order}, knows=_TRAFFIC | knows)
-        for part, order, knows in (
-            ("Room", "make-room", _KINDS),
-            ("Moves", "make-room:long_s=1e9", _KINDS),
-            ("History", "history", _KINDS),
-            ("FIFO", "fifo", frozenset()),
+        Rival(name=f"{part}, near enough", differs=_NEAR | {"order": order}, knows=_TRAFFIC | knows, tunes=tunes)
+        for part, order, knows, tunes in (
+            ("Room", "make-room:long_s={long_s},most_delay={most_delay}", _KINDS, _ROOM),
+            ("Moves", "make-room:long_s=1e9", _KINDS, ()),
+            ("History", "history", _KINDS, ()),
+            ("FIFO", "fifo", frozenset(), ()),
         )
     ),
     Rival(name="EASY, first-fit", differs={"placement": "easy-backfill:error_sigma=0"}, knows=_LENGTHS),

@@ -6,8 +6,8 @@
     python experiments/arena/run.py --seeds 3 --ground Philly --only "FIFO|HiveD"   some rivals
     python experiments/arena/run.py --leads                who leads by the tables of expected/, without a run
 
-Prints the league table and writes it to OUT/tables, beside the rows of other grounds that are there. Finished runs are
-kept in OUT/runs, so that the same command goes on where it was stopped.
+Prints the league table and writes it to OUT/tables, beside the rows of other grounds and rivals that are there, and of
+more seeds. Finished runs are kept in OUT/runs, so that the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 from grounds import GROUNDS, TRACES, TUNING_SEED, Ground, imported
-from league import bounds_of, tables, who_leads
+from league import bounds_of, by_seeds, facts_of, league, who_leads
 from rivals import BASELINE, DEFAULTS, RIVALS, ROUND_S, Rival
 
 from ddlsched.cli.reporting import reported
@@ -87,11 +87,14 @@ def tuned_on(ground: Ground, rival: Rival, jobs: int, folder: Path, processes: i
     ]
 
 
+_TUNED_ON = ("whole racks", "near enough")
+
+
 def tuned_on_all(
     grounds: Sequence[Ground], rivals: Sequence[Rival], jobs: int, folder: Path, processes: int
 ) -> pd.DataFrame:
     """Return the rows of all grounds; an order is tuned on whole racks, and has these numbers on every placement."""
-    tuned = [rival for rival in rivals if rival.tunes and (rival.allocates or rival.name.endswith("whole racks"))]
+    tuned = [rival for rival in rivals if rival.tunes and (rival.allocates or rival.name.endswith(_TUNED_ON))]
     rows = []
     for ground in grounds:
         for rival in (rival for rival in tuned if rival.plays_on(ground)):
@@ -102,10 +105,19 @@ def tuned_on_all(
 
 
 def beside_others(table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """Return the rows of a file that are of other grounds, as far as it is there, and those of a table."""
+    """Return the rows of a file, if it is there, that are of other grounds and rivals or of more seeds, and a table's.
+
+    Grounds come in the file's order, new ones last, and on each the rivals in theirs.
+    """
     table = table.rename(columns=str)
     there = pd.read_csv(path) if path.exists() else table[:0]
-    return pd.concat([there[~there["ground"].isin(table["ground"])], table], ignore_index=True)
+    places = [list(dict.fromkeys([*there["ground"], *table["ground"]])), [rival.name for rival in RIVALS]]
+    both = pd.concat([there, table], ignore_index=True)
+    seeds = both["seeds"] if "seeds" in both else both.notna().sum(axis=1)
+    both = both.loc[seeds.sort_values(kind="stable").index].drop_duplicates(["ground", "policy"], keep="last")
+    return both.sort_values(
+        ["ground", "policy"], key=lambda names: names.map(places[names.name == "policy"].index), ignore_index=True
+    )
 
 
 def main() -> int:
@@ -142,17 +154,20 @@ def main() -> int:
         return runs_of(grounds, playing(given), given.seeds, jobs, folder, pd.read_csv(TUNED))
 
     def report(done: Sweep, given: argparse.Namespace) -> None:
+        if given.tune:
+            return
+        folder = EXPECTED if given.leads else given.out / "tables"
         if given.leads:
-            both = {name: pd.read_csv(EXPECTED / f"{name}.csv") for name in ("seeds", "league")}
-        elif not given.tune:
-            grounds, jobs, folder = made(given)
-            found = tables(done, bounds_of(grounds, playing(given), given.seeds, jobs, folder))
-            both = {name: beside_others(table, given.out / "tables" / f"{name}.csv") for name, table in found.items()}
-            print(found["league"].to_string(index=False, float_format="{:.4g}".format))
-        if not given.tune:
-            both["leads"] = who_leads(both["seeds"], both["league"])
-            write_tables(given.out / "tables", both, float_format="%.5g")
-            print(both["leads"].to_string(index=False, float_format="{:.4g}".format))
+            both = {name: pd.read_csv(folder / f"{name}.csv") for name in ("seeds", "league")}
+        else:
+            grounds, jobs, workloads = made(given)
+            facts = facts_of(done, bounds_of(grounds, playing(given), given.seeds, jobs, workloads))
+            both = {"seeds": beside_others(by_seeds(done.summaries()), folder / "seeds.csv")}
+            both["league"] = league(both["seeds"], beside_others(facts, folder / "league.csv"))
+            print(both["league"].to_string(index=False, float_format="{:.4g}".format))
+        both["leads"] = who_leads(both["seeds"], both["league"])
+        write_tables(given.out / "tables", both, float_format="%.5g")
+        print(both["leads"].to_string(index=False, float_format="{:.4g}".format))
 
     with reported():
         return sweep_command(parser, runs, report)

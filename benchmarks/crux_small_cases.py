@@ -8,13 +8,13 @@ five flows, all orders of jobs, all levels of jobs.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
 from typing import Any
 
 import numpy as np
+import typer
 from benchmark_tables import Table, say, workload_of
 
 import ddlsched
@@ -142,14 +142,11 @@ def shares(seed: int) -> dict[str, float]:
     return {step: own / max(own, *others) for step, (own, others) in paths.items()}
 
 
-def main() -> None:
+def main(cases: int = 40) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=40)
-    given = parser.parse_args()
     found: list[dict[str, float]] = []
-    for seed in range(given.cases):
-        say(f"case {seed + 1} of {given.cases}")
+    for seed in range(cases):
+        say(f"case {seed + 1} of {cases}")
         found.append(shares(seed))
     rows = []
     for step, published in PUBLISHED.items():
@@ -157,8 +154,8 @@ def main() -> None:
         error = 1.96 * values.std(ddof=1) / len(values) ** 0.5
         rows.append([step, values.mean(), f"+- {error:.1f}", values.min(), published])
     columns = ("step", "of the best, %", "95 %", "worst case, %", "published")
-    print(Table(title="Crux in small cases", columns=columns, rows=rows, notes=[f"{given.cases} cases."]))
+    print(Table(title="Crux in small cases", columns=columns, rows=rows, notes=[f"{cases} cases."]))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

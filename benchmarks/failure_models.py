@@ -9,7 +9,6 @@ are made of runs of 6 days, each with a seed of its own, which times without mem
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
+import typer
 from benchmark_tables import workload_of
 from scipy.stats import poisson
 
@@ -30,6 +30,7 @@ from ddlsched.cluster.reliability_doors import CheckpointedJob
 from ddlsched.results.reliability import failures_of, gpu_time_of, reliability_by_size
 from ddlsched.simulation import warm_up
 
+app = typer.Typer(help=__doc__)
 DAY_S = 86_400.0
 RSC_1_H = {1024: 7.9, 16_384: 1.8}
 RSC_1_ETTR = {60: 0.7, 5: 0.93}
@@ -105,7 +106,8 @@ class EttrCase(NamedTuple):
         return float(np.mean([reliability_by_size(run)["ettr"].iloc[0] for run in runs]))
 
 
-def print_published(seeds: int) -> None:
+@app.command("published")
+def print_published(seeds: int = 20) -> None:
     """Print what is published of RSC-1 and Llama 3 beside the engine's."""
     for gpus, published_h in RSC_1_H.items():
         found_h = time_to_failure_h(gpus, 60 if gpus == 1024 else 12, seeds)
@@ -179,7 +181,8 @@ def best_interval(young_s: float, wasted: Callable[[float], float], about: float
     return best_s, float(a / best_s + b * best_s + c), float(a / young_s + b * young_s + c)
 
 
-def print_intervals(days: float) -> None:
+@app.command("intervals")
+def print_intervals(days: float = 300.0) -> None:
     """Print the best interval beside Young's and Daly's, where their assumptions hold and where not."""
     job = CheckpointedJob(job_id="j", num_gpus=1, write_s=WRITE_S, restart_s=0.0, time_to_failure_s=MTBF_S, now_s=0.0)
     young_s, daly_s = Young().interval_s(job), Daly().interval_s(job)
@@ -217,7 +220,8 @@ FURTHER_CAUSES = (
 """Beside RSC-1's, of whatever kind there is; their rates are invented, but for that of corruption, Llama 3's."""
 
 
-def print_cluster(num_jobs: int, days: float) -> None:
+@app.command("cluster")
+def print_cluster(num_jobs: int = 200, days: float = 90.0) -> None:
     """Print what 16,384 GPUs with failures of all kinds do with jobs of up to 2,048 GPUs, and how long that took."""
     rng = np.random.default_rng(0)
     sizes = rng.choice(
@@ -260,20 +264,5 @@ def print_cluster(num_jobs: int, days: float) -> None:
     )
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=["published", "intervals", "cluster"])
-    parser.add_argument("--seeds", type=int, default=20, help="of the published tables")
-    parser.add_argument("--days", type=float, help="of the intervals (default 300) or the cluster (90)")
-    given = parser.parse_args()
-    if given.part == "published":
-        print_published(given.seeds)
-    elif given.part == "intervals":
-        print_intervals(given.days or 300.0)
-    else:
-        print_cluster(200, given.days or 90.0)
-
-
 if __name__ == "__main__":
-    main()
+    app()

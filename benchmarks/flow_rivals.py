@@ -1,21 +1,17 @@
-"""The flow scenario of :mod:`flows` under equal sharing, written twice more: as a heapq loop and with SimPy.
+"""The flow scenario of :mod:`flows` under equal sharing, written once more: as a heapq loop.
 
-Both keep time and bytes as floats. Both predict the end of a transfer anew when the number of transfers on one of
-its cards changes, and recognise a prediction that has been overtaken by its version.
+It keeps time and bytes as floats, predicts the end of a transfer anew when the number of transfers on one of its cards
+changes, and recognises a prediction that has been overtaken by its version.
 """
 
 from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import simpy
-
-__all__ = ["CARD_BYTES_PER_S", "Flow", "FlowTimes", "heapq_loop", "simpy_processes", "wire_bytes"]
+__all__ = ["CARD_BYTES_PER_S", "Flow", "FlowTimes", "heapq_loop", "wire_bytes"]
 
 CARD_BYTES_PER_S = 1.25e9
 
@@ -103,60 +99,3 @@ def heapq_loop(flows: Sequence[Flow], *, iterations: int) -> FlowTimes:
             if end_s is not None:
                 heapq.heappush(heap, (end_s, other, transfers[other].version))
     return FlowTimes(finish_s=finish_s, seconds=time.perf_counter() - begin)
-
-
-def simpy_processes(flows: Sequence[Flow], *, iterations: int) -> FlowTimes:
-    """Run the scenario with a SimPy process a job and an event a transfer."""
-    import simpy
-
-    begin = time.perf_counter()
-    env = simpy.Environment()
-    network = SimpyNetwork(env, make_transfers(flows))
-    processes = [env.process(_job(env, network, job, flow, iterations)) for job, flow in enumerate(flows)]
-    env.run()
-    return FlowTimes(finish_s=[process.value for process in processes], seconds=time.perf_counter() - begin)
-
-
-def _job(
-    env: simpy.Environment, network: SimpyNetwork, job: int, flow: Flow, iterations: int
-) -> Generator[simpy.Event, Any, float]:
-    size_bytes = wire_bytes(flow)
-    for _ in range(iterations):
-        yield env.timeout(flow.compute_s)
-        yield network.send(job, size_bytes)
-    return env.now
-
-
-class SimpyNetwork:
-    """Succeeds the event of each transfer when it ends; SimPy cannot withdraw a timeout, so old ones are ignored."""
-
-    def __init__(self, env: simpy.Environment, transfers: Sequence[Transfer]) -> None:
-        self._env = env
-        self._transfers = transfers
-        self._sent = [env.event()] * len(transfers)
-
-    def send(self, job: int, size_bytes: float) -> simpy.Event:
-        transfer, self._sent[job] = self._transfers[job], self._env.event()
-        for card in transfer.cards:
-            card.add(job)
-        transfer.begin(size_bytes, self._env.now)
-        self._rerate(set().union(*transfer.cards))
-        return self._sent[job]
-
-    def _rerate(self, jobs: Iterable[int]) -> None:
-        env = self._env
-        for job in jobs:
-            end_s = self._transfers[job].rerate(env.now)
-            if end_s is not None:
-                timeout = env.timeout(end_s - env.now, (job, self._transfers[job].version))
-                timeout.callbacks.append(self._end)
-
-    def _end(self, timeout: simpy.Event) -> None:
-        job, version = timeout.value
-        transfer = self._transfers[job]
-        if version != transfer.version:
-            return
-        for card in transfer.cards:
-            card.remove(job)
-        self._sent[job].succeed()
-        self._rerate(set().union(*transfer.cards))

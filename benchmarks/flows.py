@@ -2,7 +2,7 @@
 
 Job by job, ``random.Random(seed)`` draws the number of servers n from 2 to 4, n of the servers with a free GPU
 (in index order), the compute time, and the message M, of which each of the n cards carries 2 (n - 1) / n. Speed of
-ddlsched and of others, and their answers.
+ddlsched and of a loop in Python, and their answers.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib.util import find_spec
 from statistics import median
 
 from benchmark_tables import Table, say
-from flow_rivals import Flow, FlowTimes, heapq_loop, simpy_processes
+from flow_rivals import Flow, FlowTimes, heapq_loop
 
 import ddlsched
 from ddlsched.real.testbed.measuring import Pinned
@@ -88,7 +87,6 @@ def speed(num_jobs: int, num_servers: int, repeats: int) -> Table:
         title=f"(b) {num_jobs} jobs on {num_servers} servers, {ITERATIONS} iterations: medians of {repeats} runs",
         columns=("", "1000 iterations/s", "speed: ddlsched / this"),
         rows=rows,
-        notes=[] if find_spec("simpy") else ["SimPy: none (pip install simpy)"],
     )
 
 
@@ -96,7 +94,4 @@ def contenders(flows: Sequence[Flow], num_servers: int) -> dict[str, Callable[[]
     """Return what runs the scenario, by simulator."""
     ours = partial(simulate_flows, flows, num_servers=num_servers, iterations=ITERATIONS, contention="equal-share")
     ours()  # loads the compiled loop
-    runners = {"ddlsched": ours, "heapq loop in Python": partial(heapq_loop, flows, iterations=ITERATIONS)}
-    if find_spec("simpy"):
-        runners["SimPy"] = partial(simpy_processes, flows, iterations=ITERATIONS)
-    return runners
+    return {"ddlsched": ours, "heapq loop in Python": partial(heapq_loop, flows, iterations=ITERATIONS)}

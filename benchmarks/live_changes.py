@@ -2,7 +2,7 @@
 
 The live manager trains a script with its processes on this machine.
 
-``regroup [--hidden 64 1024] [--seeds 5]``, with PyTorch (``--hidden 64 --seeds 3`` takes 6 minutes): the script
+``regroup [--hidden 64] [--seeds 5]``, with PyTorch (``--hidden 64 --seeds 3`` takes 6 minutes): the script
 ``elastic_training.py`` of the tests goes through a fixed list of changes: two nodes join, the one that commits leaves,
 a process is killed, a node joins, all processes are killed, two nodes leave. A start from no process is what every
 change cost when none of them survived one. Overhead of a change: seconds from the last step before it to the first
@@ -17,7 +17,6 @@ ends meanwhile, less a usual step. While processes start the others go on, so th
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -26,14 +25,16 @@ from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
+import typer
 from benchmark_tables import Table
 
 from ddlsched.real.live.commits import committed_state, committed_steps
 from ddlsched.real.live.manager import LiveEvent, LiveManager
 from ddlsched.workload.malleable.profiling import JobMonitor
 
+app = typer.Typer(help=__doc__, result_callback=print)
 SCRIPT = Path(__file__).parents[1] / "tests/torch_training/elastic_training.py"
-STEPS = 800
+STEPS, HIDDEN = 800, [64, 1024]
 STEPS_BETWEEN = 25
 PAUSE_S = "0.03"  # so that the steps last for all changes
 SIZES = (2, 4, 2, 1)
@@ -203,14 +204,15 @@ def losses(seeds: int) -> dict[str, list[float]]:
     return all_overheads
 
 
-def regroup(hidden_sizes: list[int], seeds: int) -> Table:
+@app.command()
+def regroup(hidden: list[int] = HIDDEN, seeds: int = 5) -> Table:
     """Return the overheads of changes, and print the losses."""
     rows: list[tuple[str | int | float, ...]] = []
-    for hidden in hidden_sizes:
-        os.environ["HIDDEN"] = str(hidden)
-        print(f"hidden {hidden}; load of this machine {os.getloadavg()[0]:.1f}", flush=True)
+    for size in hidden:
+        os.environ["HIDDEN"] = str(size)
+        print(f"hidden {size}; load of this machine {os.getloadavg()[0]:.1f}", flush=True)
         overheads = sorted(losses(seeds).items())
-        rows += [(name, hidden, len(found), statistics.median(found), max(found)) for name, found in overheads]
+        rows += [(name, size, len(found), statistics.median(found), max(found)) for name, found in overheads]
     columns = ("change", "hidden", "changes", "overhead, median s", "largest, s")
     note = "To reach: less than 1 s where processes survive."
     return Table(title="\nWhat a change of nodes costs", columns=columns, rows=rows, notes=[note])
@@ -231,7 +233,8 @@ def changed(program: str, rounds: int) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-def sizes(program: str, rounds: int) -> Table:
+@app.command()
+def sizes(program: str = "count", rounds: int = 5) -> Table:
     """Return both times of changes of size, and how much longer growing takes."""
     found = changed(program, rounds)
     rows = []
@@ -251,17 +254,5 @@ def sizes(program: str, rounds: int) -> Table:
     return Table(title="What a change of size takes", columns=columns, rows=rows, notes=notes)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("regroup", "sizes"))
-    parser.add_argument("--hidden", type=int, nargs="+", default=[64, 1024])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--program", default="count")
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
-    regrouped = given.part == "regroup"
-    print(regroup(given.hidden, given.seeds) if regrouped else sizes(given.program, given.rounds))
-
-
 if __name__ == "__main__":
-    main()
+    app()

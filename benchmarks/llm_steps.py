@@ -10,17 +10,17 @@ in blocks where they fit, so that few meet, ``whole-servers`` on the first free 
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import resource
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import typer
 from benchmark_tables import Table, say
 from sampling_error import at_same_places, measured, table_of
 
@@ -33,6 +33,8 @@ from ddlsched.training.estimate.presets import MODELS
 from ddlsched.training.estimate.step_estimate import estimate_checked
 from ddlsched.workload.dag import CollectiveTask, IterationDag
 
+app = typer.Typer(help=__doc__, result_callback=print)
+MANY_ITERATIONS = 100_000
 RAILS = "rail-optimised:nvlink_gbps=3600"
 PLAIN = {"tensor": 8, "pipeline": 16}
 VARIANTS = {
@@ -137,6 +139,7 @@ def costs(model: str, given: dict[str, Any], iterations: Sequence[int]) -> tuple
     return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) * 1024 / 1e6
 
 
+@app.command()
 def scale() -> Table:
     """Return what each variant takes, measured in a process of its own."""
     rows = []
@@ -169,6 +172,7 @@ def shared(size: int, fabric: str) -> ddlsched.Cluster:
     return ddlsched.Cluster(num_servers=size, gpus_per_server=8, gpu_memory_mb=142_000, topology=fabric, exclusive=True)
 
 
+@app.command()
 def sampled() -> str:
     """Return how far sampled runs on 2,048 GPUs are from exact ones at the same GPUs and starts."""
     rows, cluster = [], shared(256, "rail-clos:nvlink_gbps=3600")
@@ -179,18 +183,20 @@ def sampled() -> str:
     return str(table_of(pd.DataFrame(rows), ["class"]).to_string(index=False))
 
 
-def many(count: int, placement: str, path: str | None, topology: str = RAILS, iterations: int = 100_000) -> Table:
+@app.command()
+def many(jobs: int = 300, placement: str = "levels", path: str | None = None, topology: str = RAILS) -> Table:
     """Return what a run of so many jobs takes."""
     simulate(*made("llama-3-8b", {"data": 64, "global_batch": 64})[::2])  # compiles
     begin_s = time.process_time()
     given = {"preferred_levels": "block"} if placement == "levels" else {}
-    jobs = drawn({64: 0.35, 128: 0.3, 512: 0.2, 1024: 0.1, 4096: 0.05}, count, iterations, 16_384, 0, **given)
+    shares = {64: 0.35, 128: 0.3, 512: 0.2, 1024: 0.1, 4096: 0.05}
+    workload = drawn(shares, jobs, MANY_ITERATIONS, 16_384, 0, **given)
     ready_s = time.process_time()
     cluster = shared(2_048, topology)
-    result = ddlsched.simulate(jobs, cluster, placement=placement, path=path, sample=True, **SHARED)
-    met = 100 * result.contended_iterations / (count * iterations)
+    result = ddlsched.simulate(workload, cluster, placement=placement, path=path, sample=True, **SHARED)
+    met = 100 * result.contended_iterations / (jobs * MANY_ITERATIONS)
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-    row = (count, time.process_time() - ready_s, memory_mb, met, ready_s - begin_s)
+    row = (jobs, time.process_time() - ready_s, memory_mb, met, ready_s - begin_s)
     columns = ("jobs", "CPU s", "MB in all", "iterations that met others, %", "steps by the estimate, CPU s")
     return Table(title="Many jobs on 16,384 GPUs, sampled", columns=columns, rows=[row])
 
@@ -200,23 +206,6 @@ def _code_lines(name: str) -> int:
     return sum(bool(line.strip()) and not line.strip().startswith("#") for line in lines)
 
 
-def main() -> None:
-    """Print one of the tables."""
-    parts: dict[str, Callable[[], Any]] = {
-        "scale": scale,
-        "agreement": lambda: agreement(AGREEING.strip().splitlines()),
-        "many": lambda: many(given.jobs, given.placement, given.path, given.topology),
-        "sampled": sampled,
-    }
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=[*parts])
-    parser.add_argument("--jobs", type=int, default=300)
-    parser.add_argument("--placement", default="levels")
-    parser.add_argument("--path")
-    parser.add_argument("--topology", default=RAILS)
-    given = parser.parse_args()
-    print(parts[given.part]())
-
-
 if __name__ == "__main__":
-    main()
+    app.command("agreement")(lambda: agreement(AGREEING.strip().splitlines()))
+    app()

@@ -7,10 +7,10 @@ slowdown is a job's time on its GPUs over what it takes there alone; ``published
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import numpy as np
+import typer
 from benchmark_tables import Table, say
 
 import ddlsched
@@ -18,6 +18,8 @@ from algorithms.ordering.monkeytree import MonkeyTreeOrder
 from algorithms.placement.monkeytree import MonkeyTreePlacement
 from ddlsched.workload.generators.monkeytree_mix import MODELS, monkeytree_mix
 
+SCALE = 0.1
+"""Of the iterations, 100 to 1,000 a job."""
 VARIANTS = {
     "ecmp": ("ecmp", False, "1.606 / 3.743"),
     "crux:paths-only": ("crux", False, "1.259 / 2.114"),
@@ -27,6 +29,7 @@ VARIANTS = {
     "monkeytree": ("perfect", True, "1.004 / 1.044"),
 }
 """Of each row the path policy, whether jobs move, and what is published at load 1.0, mean / 99th percentile."""
+ONLY = list(VARIANTS)
 
 
 def slowdowns(workload: ddlsched.Workload, path: str | None, moves: bool, seed: int) -> np.ndarray:
@@ -48,34 +51,24 @@ def slowdowns(workload: ddlsched.Workload, path: str | None, moves: bool, seed: 
     return on_gpus_s / np.array([model[str(j.model)].alone_s(j.num_gpus) * j.iterations for j in workload])
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=300)
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--load", type=float, default=1.0)
-    parser.add_argument("--scale", type=float, default=0.1, help="of iterations, 100 to 1,000 a job")
-    parser.add_argument("--skip", type=float, default=0.33, help="share of jobs, the first, that is not counted")
-    parser.add_argument("--only", choices=VARIANTS, nargs="*", default=list(VARIANTS))
-    given = parser.parse_args()
+def main(seeds: int = 2, jobs: int = 300, load: float = 1.0, only: list[str] = ONLY) -> None:
+    """Print the table; a third of the jobs, the first, is not counted."""
+    if unknown := [name for name in only if name not in VARIANTS]:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(VARIANTS)}", param_hint="--only")
     rows = []
-    for name in given.only:
+    for name in only:
         path, moves, published = VARIANTS[name]
-        say(f"load {given.load}, {name}")
+        say(f"load {load}, {name}")
         begin_s = time.process_time()
-        workloads = [
-            monkeytree_mix(seed=seed, jobs=given.jobs, load=given.load, scale=given.scale)
-            for seed in range(given.seeds)
-        ]
-        first = int(given.skip * given.jobs)
-        runs = [slowdowns(made, path, moves, seed)[first:] for seed, made in enumerate(workloads)]
+        workloads = [monkeytree_mix(seed=seed, jobs=jobs, load=load, scale=SCALE) for seed in range(seeds)]
+        runs = [slowdowns(made, path, moves, seed)[int(0.33 * jobs) :] for seed, made in enumerate(workloads)]
         every, means = np.concatenate(runs), [run.mean() for run in runs]
         spread = f"{min(means):.3f} to {max(means):.3f}"
         rows.append([name, every.mean(), spread, np.quantile(every, 0.99), published, time.process_time() - begin_s])
     columns = ("paths", "mean slowdown", "of a seed", "99th percentile", "published", "CPU, s")
-    note = f"Load {given.load}, iterations x {given.scale:g}, {given.seeds} seeds of {given.jobs} jobs."
+    note = f"Load {load}, iterations x {SCALE:g}, {seeds} seeds of {jobs} jobs."
     print(Table(title="MonkeyTree's network, 1,024 GPUs", columns=columns, rows=rows, notes=[note]))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

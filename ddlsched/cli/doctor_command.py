@@ -80,7 +80,7 @@ _EXTRAS = (
     ("torch", "ddlsched live and record", "real"),
     ("safetensors", "checkpoints in tests", "checkpoints"),
     ("fsspec", "data sets on remote stores", "checkpoints"),
-    ("simpy", "benchmarks/engine.py", "bench"),
+    ("tree-sitter-go", "benchmarks/kueue_tables.py", "bench"),
     ("selenium", "tests/browser", "browser"),
 )
 

@@ -14,7 +14,7 @@ from clos_2048 import jobs as clos_jobs
 from clos_2048 import run as run_on_clos
 from crux_small_cases import FixedPaths, Levels, case, flows_between_leaves
 from failure_models import MTBF_S, EttrCase, best_interval, time_to_failure_h, waste
-from flow_rivals import Flow, FlowTimes, heapq_loop, simpy_processes, wire_bytes
+from flow_rivals import Flow, FlowTimes, heapq_loop, wire_bytes
 from flows import GPUS_PER_SERVER, draw_flows, simulate_flows
 from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
 from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
@@ -51,21 +51,17 @@ def all_answers(flows: list[Flow], *, num_servers: int, iterations: int) -> dict
     return {
         "ddlsched": simulate_flows(flows, num_servers=num_servers, iterations=iterations, contention="equal-share"),
         "heapq": heapq_loop(flows, iterations=iterations),
-        "simpy": simpy_processes(flows, iterations=iterations),
     }
 
 
 @pytest.mark.parametrize(("num_jobs", "num_servers"), [(12, 16), (192, 256)])
 def test_flow_simulators_agree_before_chaos_sets_in(num_jobs: int, num_servers: int) -> None:
-    pytest.importorskip("simpy")
     flows = draw_flows(num_jobs=num_jobs, num_servers=num_servers)
     answers = all_answers(flows, num_servers=num_servers, iterations=3)
-    assert answers["simpy"].finish_s == pytest.approx(answers["heapq"].finish_s, rel=1e-12)
     assert answers["ddlsched"].finish_s == pytest.approx(answers["heapq"].finish_s, rel=1e-6)
 
 
 def test_two_jobs_that_share_a_card_by_hand() -> None:
-    pytest.importorskip("simpy")
     # Rings over 2 servers carry the whole message: 1 s alone. Both send from 1 s at half speed until 3 s.
     flows = [Flow(servers=servers, compute_s=1.0, message_bytes=1.25e9) for servers in ((0, 1), (1, 2))]
     for times in all_answers(flows, num_servers=3, iterations=1).values():

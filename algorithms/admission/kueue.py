@@ -327,7 +327,7 @@ class KueueRun:
         node = need.node
         height, more_above = _group_that_fits(need)
         fits = need.fits()
-        if fits and (tenants.room is None or self._search is None or tenants.room.suffices(need.job)):
+        if fits and self._has_room(need.job, tenants):
             return _Entry(need, _FIT, height)
         if need.gpus > self._most_of(node, need.kind):
             return _Entry(need, _NO_FIT, 0, reason=_NEVER)
@@ -401,15 +401,17 @@ class KueueRun:
         need.node.add(need.kind, gpus)
         return need.node, need.kind, gpus
 
-    @staticmethod
-    def _still(entry: _Entry, gone: set[int], tenants: TenantsView, is_as_noted: bool) -> bool:
+    def _has_room(self, job: JobView, tenants: TenantsView, victims: Sequence[Victim] = ()) -> bool:
+        """Return whether a job's level has room once victims have left; fair shares look at no level."""
+        room = tenants.room if self._search is not None else None
+        return room is None or room.suffices(job, [victim.job for victim in victims])
+
+    def _still(self, entry: _Entry, gone: set[int], tenants: TenantsView, is_as_noted: bool) -> bool:
         """Return whether an entry may start as it was nominated, after those before it in the cycle."""
         if gone and gone.intersection(victim.job.number for victim in entry.victims):
             return False
-        if is_as_noted:
-            return True
         with _gone(entry.victims, entry.need.kind, tenants):
-            return entry.need.fits()
+            return is_as_noted or (entry.need.fits() and self._has_room(entry.need.job, tenants, entry.victims))
 
     def _in_turn(self, entries: dict[str, _Entry], tenants: TenantsView) -> Iterator[_Entry]:
         """Yield the entries in the order in which they go; by fair shares that depends on who went before."""

@@ -165,3 +165,17 @@ def test_the_job_whose_quota_is_nearest_goes_first_whatever_its_priority() -> No
     jobs = [Job(job_id="far", queue="far", priority=3, **told), Job(job_id="near", queue="near", **told)]
     result = simulate(Workload.of(jobs), Cluster(num_servers=1, exclusive=True), queues=tenants, admission="kueue")
     assert result.jobs.set_index("job_id")["start_s"].to_dict() == {"far": 3.0, "near": 0.0}
+
+
+def test_a_job_whose_room_another_takes_in_its_cycle_preempts_at_once() -> None:
+    """Each of b's and c's jobs would have room on the second server; b's goes first, and a has borrowed one GPU."""
+    told = {"iterations": 10, "gpu_memory_mb": 1.0, "required_levels": "server"}
+    told["iteration"] = DataParallelIteration(forward_s=0.1, backward_s=0.2, message_bytes=0)
+    asks = {"a": (4, 0.0), "b": (3, 1.0), "c": (2, 1.0)}
+    jobs = [Job(job_id=name, queue=name, num_gpus=n, arrival_s=s, **told) for name, (n, s) in asks.items()]
+    queues = (Queue(name="all"), queue("a", 3), queue("b", 4, reclaim="any"), queue("c", 4, reclaim="any"))
+    cluster = Cluster(num_servers=2, exclusive=True)
+    given = {"admission": "kueue", "placement": "kueue-topology"}
+    done = simulate(Workload.of(jobs), cluster, queues=Tenants(queues=queues), **given).jobs.set_index("job_id")
+    assert done["start_s"].to_dict() == {"a": 0.0, "b": 1.0, "c": 1.0}
+    assert done["restarts"]["a"] == 1

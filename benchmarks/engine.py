@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import flows
 import full_size
 import start_time
+import typer
 import users_policies
 from benchmark_tables import Table
 
@@ -22,14 +23,12 @@ PARTS: dict[str, Callable[[], Iterator[Table]]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=PARTS, help="measure one part")
-    only = parser.parse_args().only
+def main(only: Literal["a", "b", "c", "d"] | None = None) -> None:
+    """Measure all parts, or one, and print their tables."""
     for part in [only] if only else PARTS:
         for table in PARTS[part]():
             print(f"{table}\n", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -62,16 +62,11 @@ class Transfer:
         return now_s + self.bytes_left / rate
 
 
-def make_transfers(flows: Sequence[Flow]) -> list[Transfer]:
-    """Return a transfer a job; the jobs of one server share its card, the set of the jobs that send there."""
-    cards: dict[int, set[int]] = {server: set() for flow in flows for server in flow.servers}
-    return [Transfer(tuple(cards[server] for server in flow.servers)) for flow in flows]
-
-
 def heapq_loop(flows: Sequence[Flow], *, iterations: int) -> FlowTimes:
     """Run the scenario with one loop over a heap of (time, job, version)."""
     begin = time.perf_counter()
-    transfers = make_transfers(flows)
+    cards: dict[int, set[int]] = {server: set() for flow in flows for server in flow.servers}  # by who sends there
+    transfers = [Transfer(tuple(cards[server] for server in flow.servers)) for flow in flows]
     sizes = [wire_bytes(flow) for flow in flows]
     left, sending, finish_s = [iterations] * len(flows), [False] * len(flows), [0.0] * len(flows)
     heap = [(flow.compute_s, job, 0) for job, flow in enumerate(flows)]

@@ -16,7 +16,7 @@ from typing import Any
 import tree_sitter_go
 from tree_sitter import Language, Node, Parser
 
-__all__ = ["Made", "Name", "cases_of", "local_of"]
+__all__ = ["Made", "Name", "calls_of", "cases_of"]
 
 _PARSER = Parser(Language(tree_sitter_go.language()))
 _SECONDS = {"Nanosecond": 1e-9, "Millisecond": 1e-3, "Second": 1.0, "Minute": 60.0, "Hour": 3600.0}
@@ -57,23 +57,26 @@ class Made:
         return calls[-1][0] if calls and calls[-1] else default
 
 
+def calls_of(made: Any) -> set[str]:
+    """Return the names of all calls by which something is made."""
+    if isinstance(made, Made):
+        return {made.function, *(name for name, _ in made.steps)}.union(*map(calls_of, (made.args, made.steps)))
+    values = made.values() if isinstance(made, dict) else made if isinstance(made, list | tuple) else ()
+    return set[str]().union(*map(calls_of, values))
+
+
 def cases_of(path: Path, function: str, **constants: int) -> list[tuple[str, dict[str, Any]]]:
     """Return the cases of a test function, by name: those of its largest literal of a map or slice.
 
-    ``constants`` are those of other packages.
+    ``constants`` are those of other packages. What a local name stands for, ``case["_local"]`` returns.
     """
     found, scope = _scope(path, function, **constants)
     literals = [node for node in _walk(found) if node.type == "composite_literal"]
     tables = [node for node in literals if _field(node, "type").startswith(("map[string]", "[]"))]
     value = scope.value(max(tables, key=lambda node: node.end_byte - node.start_byte))
-    if isinstance(value, dict):
-        return list(value.items())
-    return [(str(case.get("name", case.get("Name", f"case {number}"))), case) for number, case in enumerate(value)]
-
-
-def local_of(path: Path, function: str, name: str) -> Any:
-    """Return what a name stands for within a test function."""
-    return _scope(path, function)[1].value_of(name)
+    numbered = value.items() if isinstance(value, dict) else ((f"case {n}", case) for n, case in enumerate(value))
+    local = {"_local": scope.value_of}
+    return [(str(case.get("name", case.get("Name", name))), case | local) for name, case in numbered]
 
 
 @functools.cache
@@ -161,17 +164,10 @@ class _Scope:
         except (KeyError, TypeError):
             return Name(_text(node))
 
-    def _true(self, node: Node) -> bool:
-        return True
-
-    def _false(self, node: Node) -> bool:
-        return False
-
-    def _nil(self, node: Node) -> None:
-        return None
-
     def _identifier(self, node: Node) -> Any:
         return self.value_of(_text(node))
+
+    _true = _false = _nil = _identifier
 
     def value_of(self, name: str) -> Any:
         """Return what a name stands for; itself if the source does not say."""

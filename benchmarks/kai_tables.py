@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from go_tables import cases_of
-from scheduler_tables import NotModelledError, State, Table, run_tables
+from scheduler_tables import NotModelledError, State, Table, refuse, run_tables
 
 from algorithms.admission.kai import Kai
 from ddlsched.cluster.cluster import Cluster
@@ -62,9 +62,7 @@ def _tenants(case: dict[str, Any]) -> Tenants:
 def _jobs(case: dict[str, Any]) -> Iterator[tuple[str, str, int, int, bool]]:
     """Yield the name, queue, GPUs and priority of each job, and whether it runs."""
     for job in case["Jobs"]:
-        for name, why in _OTHER_FIELDS.items():
-            if job.get(name):
-                raise NotModelledError(why)
+        refuse(_OTHER_FIELDS, [name for name in job if job[name]])
         states = {task["State"] for task in job["Tasks"]}
         if len(states) > 1 or states - {"Running", "Pending"}:
             raise NotModelledError("a gang that runs in part, or tasks that are ending")

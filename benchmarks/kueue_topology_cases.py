@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from kueue_amounts import amount, resource_name
-from scheduler_tables import NotModelledError
+from kueue_workloads import amount, resource_name
+from scheduler_tables import NotModelledError, refuse
 
 from algorithms.placement.kueue_balanced import fewest, spread
 from algorithms.placement.kueue_domains import Domain, DomainTree, Request, Rooms
@@ -41,15 +41,15 @@ _HOST = "LabelHostname"
 def topology_case(case: dict[str, Any]) -> tuple[Any, Any]:
     """Return how many pods of each set go to which domain, and how many are wanted to."""
     gates = {name for name, on in ({"TASProfileMixed": True} | (case.get("featureGates") or {})).items() if on}
-    _refuse(_OTHER_GATES, gates)
-    _refuse(_OTHER_FIELDS, {name for name, value in case.items() if value})
+    refuse(_OTHER_GATES, gates)
+    refuse(_OTHER_FIELDS, {name for name, value in case.items() if value})
     if not isinstance(case["levels"], list) or not isinstance(case["nodes"], list):
         raise NotModelledError("levels or nodes that a call or a loop makes, which is not run")
     levels = [str(level) for level in case["levels"]]
     free = _free(case, levels)
     got, wanted = [], []
     for each in case["podSets"]:
-        _refuse(_OTHER_OF_SETS, {name for name, value in each.items() if value})
+        refuse(_OTHER_OF_SETS, {name for name, value in each.items() if value})
         needs = {resource_name(name): _need(name, value) for name, value in each.get("requests", {}).items()} | {
             "pods": 1
         }
@@ -99,12 +99,6 @@ def _domains(case: dict[str, Any]) -> list[Domain]:
         raise NotModelledError(_OTHER_OF_SETS["podSetGroupName"])
     states = [(int(each["domain"]["id"][1:]), each["state"]) for each in case["domains"]]
     return [Domain((name,), state["podCount"], state["sliceCount"]) for name, state in states]
-
-
-def _refuse(others: dict[str, str], there: set[str]) -> None:
-    for name, why in others.items():
-        if name in there:
-            raise NotModelledError(why)
 
 
 def _path(place: int, names: list[tuple[str, ...]]) -> tuple[int, ...]:

@@ -7,13 +7,13 @@ python benchmarks/period_skipping.py [--only experiment|trace] [--trace FILE] [-
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
+import typer
 from benchmark_tables import Table, say, timed
 
 import ddlsched
@@ -59,18 +59,15 @@ def trace_table(file: Path, num_jobs: int, repeats: int) -> Table:
     return Table(title=title, columns=("", *GAIN), rows=rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("experiment", "trace"), help="measure one part")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="an imported workload")
-    parser.add_argument("--jobs", type=int, default=3_000, metavar="N", help="of the trace; default: %(default)s")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="default: %(default)s")
-    wanted = parser.parse_args()
-    if wanted.only in (None, "experiment"):
-        print(f"{experiment_table(wanted.repeats)}\n", flush=True)
-    if wanted.only in (None, "trace") and wanted.trace:
-        print(f"{trace_table(wanted.trace, wanted.jobs, wanted.repeats)}\n", flush=True)
+def main(
+    only: Literal["experiment", "trace"] | None = None, trace: Path | None = None, jobs: int = 3_000, repeats: int = 3
+) -> None:
+    """Print the tables of the experiment, and of the first jobs of an imported workload."""
+    if only in (None, "experiment"):
+        print(f"{experiment_table(repeats)}\n", flush=True)
+    if only in (None, "trace") and trace:
+        print(f"{trace_table(trace, jobs, repeats)}\n", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -1,21 +1,21 @@
 """How seconds and memory grow with jobs; a whole trace, exact and sampled; 100 seeds of the 64-GPU experiment.
 
-``scale.py [--only jobs trace sampled experiment] [--draws N] [--philly FILE]``; each run but the experiment's is a
+``scale.py [--only jobs|trace|sampled|experiment] [--draws N] [--philly FILE]``; each run but the experiment's is a
 process of its own. Seconds are wall-clock; CPU seconds are beside them, since other work may run.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
+import typer
 from benchmark_tables import Table, in_a_process, peak_mb, say, timed, workload_of
 
 import ddlsched
@@ -25,6 +25,7 @@ from ddlsched.workload.generators.microsoft import MODELS
 from ddlsched.workload.traces.trace_import import import_trace
 from experiments.contention_64gpu.run import COMMUNICATION, KAPPA, PLACEMENT
 
+Part = Literal["jobs", "trace", "sampled", "experiment"]
 GPUS_PER_SERVER, MEMORY_MB = 8, 16_000.0
 SIZES = (1,) * 13 + (2, 2, 4, 4, 8, 8, 16)
 PHILLY = Path(__file__).parents[2] / "shared/data/traces/pollux-osdi21/philly.csv.gz"
@@ -165,16 +166,11 @@ def tables(only: Sequence[str], philly: Path, draws: int) -> Iterator[Table]:
         yield experiment()
 
 
-def main() -> None:
-    parts = ("jobs", "trace", "sampled", "experiment")
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
-    parser.add_argument("--draws", type=int, default=1, help="of the sampled trace, whose lengths differ by a hair")
-    parser.add_argument("--philly", type=Path, default=PHILLY, metavar="FILE")
-    given = parser.parse_args()
-    for table in tables(given.only, given.philly, given.draws):
+def main(only: Part | None = None, draws: int = 1, philly: Path = PHILLY) -> None:
+    """Print the tables; draws are of the sampled trace, whose lengths differ by a hair."""
+    for table in tables([only] if only else get_args(Part), philly, draws):
         print(table, end="\n\n", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

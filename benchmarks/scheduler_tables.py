@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddlsched.cluster.tenants import Tenants
 from ddlsched.errors import DdlschedError
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.tenants_view import Admission, HeldQuota, PendingJobs, RunningJobs, TenantsView
+from ddlsched.policies.tenants_view import Admission, HeldQuota, LevelRoom, PendingJobs, RunningJobs, TenantsView
 from ddlsched.testing.handmade import job_view
 from ddlsched.units import ns_from_s
 
-__all__ = ["NotModelledError", "State", "Table", "run_tables"]
+__all__ = ["NotModelledError", "State", "Table", "refuse", "run_tables"]
 
 _NOW_S = 10_000.0
 _STARTED_S = 1_000.0
@@ -26,8 +26,17 @@ class NotModelledError(Exception):
     """A case concerns what is not modelled; the text says what."""
 
 
+def refuse(others: Mapping[str, str], there: Collection[str]) -> None:
+    """Refuse a case in which something is there that is not modelled, by what it is."""
+    for name, why in others.items():
+        if name in there:
+            raise NotModelledError(why)
+
+
 class State:
     """Queues, who runs and who waits, as an admission policy sees them."""
+
+    room: LevelRoom | None = None
 
     def __init__(self, tenants: Tenants, resource_of: Callable[[str], str] = lambda _: "GPU") -> None:
         self.tenants, self.quotas = tenants, QuotaTree(tenants, resource_of)
@@ -42,18 +51,18 @@ class State:
         priority: int,
         kind: str | None,
         *times_s: float,
-        user: str | None = None,
+        **more: Any,
     ) -> None:
         """Let a job run on GPUs of a kind, or wait if there is none; it came, and started, at times beside now's."""
         came_s, since_s = (*times_s, 0.0, 0.0)[:2]
-        told: dict[str, Any] = {"queue": queue, "priority": priority, "arrival_s": _NOW_S + came_s, "user": user}
+        told: dict[str, Any] = {"queue": queue, "priority": priority, "arrival_s": _NOW_S + came_s} | more
         job = job_view(number=number, num_gpus=gpus, **told)
         if kind is None:
             self.pending.add(job)
         else:
-            self._start(HeldQuota.of(job, kind, ns_from_s(_STARTED_S + since_s)))
+            self._hold(HeldQuota.of(job, kind, ns_from_s(_STARTED_S + since_s)))
 
-    def _start(self, holding: HeldQuota) -> None:
+    def _hold(self, holding: HeldQuota) -> None:
         self.holdings[holding.job.number] = self.by_queue[holding.queue][holding.job.number] = holding
         self.quotas[holding.queue].add(holding.kind, holding.num_gpus)
 
@@ -64,12 +73,13 @@ class State:
             del self.by_queue[holding.queue][victim.job.number]
             self.quotas[holding.queue].remove(holding.kind, holding.num_gpus)
         self.pending.remove(answer.job)
-        self._start(HeldQuota.of(answer.job, answer.kind, ns_from_s(_NOW_S)))
+        self._hold(HeldQuota.of(answer.job, answer.kind, ns_from_s(_NOW_S)))
 
     @property
     def view(self) -> TenantsView:
         """What the policy sees."""
-        return TenantsView(self.tenants, self.quotas, self.pending, self.holdings, self.by_queue, ns_from_s(_NOW_S), 0)
+        jobs = self.pending, self.holdings, self.by_queue
+        return TenantsView(self.tenants, self.quotas, *jobs, ns_from_s(_NOW_S), 0, self.room)
 
 
 class Table(NamedTuple):

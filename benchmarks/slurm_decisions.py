@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 import typer
+from scheduler_tables import State
 from slurm_daemons import QOS, AccountedSlurm
 
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
@@ -31,8 +32,7 @@ from algorithms.placement.slurm_backfill import SlurmBackfill
 from ddlsched.cluster.idle_trace import expand_hosts
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
 from ddlsched.plugins.names import resolve
-from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.tenants_view import HeldQuota, PendingJobs, RunningJobs, TenantsView
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.testing.handmade import cluster_view, job_queue, job_view
 from ddlsched.units import ns_from_s
@@ -111,17 +111,14 @@ def _events(log: str) -> Iterator[_Event]:
                 yield _Event(time_s, what, int(job), rest[0] if rest else "")
 
 
-class _Followed:
+class _Followed(State):
     """The state of the real Slurm, as its events come, and how often ours decides the same."""
 
     def __init__(self, placement: str) -> None:
         rules = Preemption(within_queue="lower-priority", reclaim="lower-priority")
         shares = {"root": 1, **_ACCOUNTS}  # Slurm's user root has a share beside the accounts
         queues = [Queue(name=name, weight=weight, preemption=rules) for name, weight in shares.items()]
-        self._tenants = Tenants(queues=tuple(queues))
-        self._quotas, self._pending = QuotaTree(self._tenants), PendingJobs(self._tenants.leaves)
-        self._running: dict[int, HeldQuota] = {}
-        self._by_queue = {name: RunningJobs() for name in shares}
+        super().__init__(Tenants(queues=tuple(queues)))
         self._nodes: dict[int, set[int]] = {}
         """Where jobs are, less the nodes that they have left."""
         weights = {"age": "Age", "fair_share": "Fairshare", "size": "JobSize", "qos": "QOS"}
@@ -149,12 +146,12 @@ class _Followed:
         return cluster_view(**named, residents=residents, now_s=now_s)  # type: ignore[arg-type]
 
     def _view(self, now_s: float) -> TenantsView:
-        jobs = self._pending, self._running, self._by_queue
+        jobs = self.pending, self.holdings, self.by_queue
 
         def place(job: JobView, leaving: Sequence[JobView]) -> Any:
             return self._placement.place(job, self._cluster(now_s, {each.number for each in leaving}))
 
-        return TenantsView(self._tenants, self._quotas, *jobs, ns_from_s(now_s), 0, None, (), place)
+        return TenantsView(self.tenants, self.quotas, *jobs, ns_from_s(now_s), 0, None, (), place)
 
     def follow(self, event: _Event, now_s: float) -> None:
         """Ask ours what the event decides, and let it happen."""
@@ -169,11 +166,11 @@ class _Followed:
         demand: dict[str, Any] = {"queue": account, "priority": int(priority), "time_limit_s": 60.0 * _LIMIT_MINUTES}
         job = job_view(number=event.job, num_gpus=int(nodes), arrival_s=now_s, **demand)
         self._jobs[event.job] = job
-        self._pending.add(job)
+        self.pending.add(job)
 
     def _order(self, event: _Event, now_s: float) -> None:
         if now_s - self._policy._reckoned_s > _CALC_PERIOD_S / 2:
-            self._policy.reckon(self._view(now_s), self._running.values())
+            self._policy.reckon(self._view(now_s), self.holdings.values())
         self._theirs[event.job] = int(event.told)
 
     def _count_pairs(self, now_s: float) -> None:
@@ -192,20 +189,20 @@ class _Followed:
         self._count(
             "start", ours is not None and set(ours) == theirs, f"{job.num_gpus} of {free}: {ours}, Slurm {theirs}"
         )
-        self._pending.remove(job)
+        self.pending.remove(job)
         holding = HeldQuota.of(job, "any", ns_from_s(now_s))
-        self._running[event.job] = self._by_queue[holding.queue][event.job] = holding
+        self.holdings[event.job] = self.by_queue[holding.queue][event.job] = holding
         self._nodes[event.job] = theirs
         job._placed(tuple(theirs), tuple(theirs))
 
     def _started(self, job: JobView, now_s: float) -> Sequence[int] | None:
         """Return where ours starts a job now, with those that wait and go before it."""
-        cluster = self._cluster(now_s, self._nodes.keys() - self._running.keys())
+        cluster = self._cluster(now_s, self._nodes.keys() - self.holdings.keys())
         waiting = self._policy.in_order(self._view(now_s), cluster)
         before = [each for each in waiting[: waiting.index(job)] if self._policy.begins_s(each) <= now_s]
         planner = self._backfill.begin(cluster._cluster, np.random.default_rng(0))
         planner._take_note(job_queue(*self._jobs.values()), cluster)
-        for number, holding in self._running.items():
+        for number, holding in self.holdings.items():
             planner._start(self._jobs[number], sorted(self._nodes[number]), holding.since_ns)
         starts = {each.number: nodes for each, nodes in planner.place_round(job_queue(*before, job), cluster)}
         return starts.get(job.number)
@@ -217,14 +214,14 @@ class _Followed:
         """Ask ours who gives way to whom others have given way, and let these wait."""
         for number, gone in self._gone.items():
             job = self._jobs[number]
-            need = Need(job, self._quotas[str(job.queue)], "any")
+            need = Need(job, self.quotas[str(job.queue)], "any")
             view, cluster = self._view(now_s), self._cluster(now_s)
             self._count("needed", view.place(job) is None, f"{job.num_gpus}: ours sees nodes that are free")
             ours = {each.job.number for each in self._policy._victims(need, view, cluster)}
             self._count("victims", ours == gone, f"{job.num_gpus}: {ours}, Slurm {gone}")
         for job in {job for gone in self._gone.values() for job in gone}:
             self._end(job)
-            self._pending.add(self._jobs[job])
+            self.pending.add(self._jobs[job])
             self._policy.requeued([self._jobs[job]], float(int(now_s)))  # it counts seconds
         self._gone.clear()
 
@@ -235,8 +232,8 @@ class _Followed:
         self._end(event.job)
 
     def _end(self, job: int) -> None:
-        if holding := self._running.pop(job, None):
-            del self._by_queue[holding.queue][job]
+        if holding := self.holdings.pop(job, None):
+            del self.by_queue[holding.queue][job]
 
     def _count(self, what: str, same: bool, told: str) -> None:
         self.counts[what, same] += 1

@@ -7,14 +7,15 @@ reading the file back is not counted.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
+import typer
 from benchmark_tables import DDLSCHED, Table, command_costs, say
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -64,6 +65,7 @@ def batsim(rows: int, rng: random.Random) -> Iterator[str]:
 
 GENERATORS = {"philly-csv": philly_csv, "microsoft-itp": microsoft_itp, "philly": philly, "batsim": batsim}
 CHAKRA = "chakra"
+Format = Literal["philly-csv", "microsoft-itp", "philly", "batsim", "chakra"]
 
 
 def generate(path: Path, format_name: str, rows: int) -> Path:
@@ -72,11 +74,12 @@ def generate(path: Path, format_name: str, rows: int) -> Path:
     return path
 
 
-def main(rows: int, formats: Sequence[str]) -> None:
+def main(rows: int = 1_000_000, only: Format | None = None) -> None:
+    """Print the table."""
     measured = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for format_name in formats:
+        for format_name in [only] if only else [*GENERATORS, CHAKRA]:
             if format_name == CHAKRA:
                 trace = large_trace(folder / "large.0.et", rows)
                 command, suffixes = ["import-training", str(trace), "--gpus", "8"], ("json",)
@@ -95,8 +98,4 @@ def main(rows: int, formats: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--only", nargs="+", choices=(*GENERATORS, CHAKRA), default=(*GENERATORS, CHAKRA))
-    given = parser.parse_args()
-    main(given.rows, given.only)
+    typer.run(main)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from go_tables import Made, cases_of, local_of
-from kueue_amounts import amount
-from scheduler_tables import NotModelledError, State, Table, run_tables
+from go_tables import Made, cases_of
+from kueue_workloads import amount
+from scheduler_tables import NotModelledError, State, Table, refuse, run_tables
 
 from algorithms.admission.victims import Need
 from algorithms.admission.volcano import VolcanoRun
@@ -160,9 +160,7 @@ class _InOrder(_Allocating):
 
 def _decided(run_kind: type[_Action], plugin: str, case: dict[str, Any]) -> tuple[Any, Any]:
     """Return who gives way, or who starts, and what is wanted."""
-    for name, why in _FIELDS.items():
-        if case.get(name):
-            raise NotModelledError(why)
+    refuse(_FIELDS, [name for name in case if case[name]])
     if not all(isinstance(case.get(name), list) for name in ("Pods", "PodGroups", "Queues", "Nodes")):
         raise NotModelledError("pods or nodes that a call makes, which is not run")
     state = _Jobs(case)
@@ -205,9 +203,8 @@ _TABLES = (
 
 
 def _read(path: Path, function: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    local = functools.partial(local_of, path, function)
     for name, case in cases_of(path, function):
-        yield name, case.get("TestCommonStruct", case) | {"_local": local}
+        yield name, case.get("TestCommonStruct", case) | {"_local": case["_local"]}
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ class _OnNodes(kueue.Workloads):
         self.carry_out(answer)
         self._put(answer.job.number, gpus)
         each = answer.job.num_gpus // self._pods[self.name(answer.job)].count
-        return {self._nodes[at]: gpus // each for at, gpus in Counter(map(self.cluster.server_of, gpus)).items()}
+        return {self._nodes[at]: held // each for at, held in Counter(map(self.cluster.server_of, gpus)).items()}
 
 
 def _pods_on(admission: Made) -> dict[str, int]:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from jobs_by_hand import Fixed
+from policies_of_users import SizeLevels
 from reference_simulator import reference_simulate
 from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import ASKED_IN_PYTHON, CONTENTION, Setting, settings
@@ -29,6 +30,7 @@ from ddlsched.results.result import Result
 from ddlsched.results.slices import compute_slices, transfer_slices
 from ddlsched.results.timeline import write_timeline
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask
+from topologies.fat_tree import FatTree
 from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
 
@@ -374,3 +376,29 @@ def test_loads_of_sampled_jobs_of_groups_end_at_nothing() -> None:
     assert result.leapt_iterations > 1_000
     assert not result.finished.state.workers.load_left_ns.any()
     assert not result.finished.state.jobs.load_left_ns.any()
+
+
+def test_a_snapshot_has_room_for_a_job_that_was_split_since() -> None:
+    """The short job's workers are told apart in a component that stays as it is; the other's snapshot lies behind."""
+    direct = partial(CollectiveTask, kind="all-reduce", algorithm="direct", after=())
+    split = IterationDag(
+        tasks=(
+            direct(name="start", message_bytes=0.0),
+            *(ComputeTask(name=f"c{number}", duration_ns=0, after=()) for number in range(4)),
+            direct(name="byte", message_bytes=1.0),
+            ComputeTask(name="last", duration_ns=10 * MS, after=("byte",)),
+            direct(name="pairs", message_bytes=0.0, group="pairs"),
+        ),
+        groups={"all": (tuple(range(6)),), "pairs": ((0, 1), (2, 3), (4, 5))},
+    )
+    sending = IterationDag(tasks=(direct(name="large", message_bytes=99.2e6),), groups={"all": ((0, 1, 2),)})
+    given = {"gpu_memory_mb": 0.0}
+    jobs = [
+        Job(job_id="split", arrival_s=0.05, num_gpus=6, iterations=1, iteration=split, **given),
+        Job(job_id="sending", arrival_s=0.0, num_gpus=3, iterations=20, iteration=sending, **given),
+    ]
+    cluster = Cluster(num_servers=3, gpus_per_server=2, topology=FatTree())
+    policies = {"order": "srsf", "communication": "bounded-overlap:limit=1", "contention": SizeLevels(latency_s=0.0)}
+    found = [simulate(Workload.of(jobs), cluster, timeline=timeline, **policies) for timeline in (False, True)]
+    assert found[0].finished.state.run[0].jumps > 0
+    pd.testing.assert_frame_equal(found[0].links, found[1].links)

@@ -7,6 +7,7 @@ from ddlsched.engine.loop.heap import schedule, unschedule
 from ddlsched.engine.loop.sharing.covers import join_placed, leave_placed
 from ddlsched.engine.loop.sharing.forecast import count_units
 from ddlsched.engine.loop.sharing.solver import leave_filling
+from ddlsched.engine.loop.skipping.due import note_change
 from ddlsched.engine.loop.transfers import join_link, leave_link, leave_list, leave_waiting_lists, link_waiting
 from ddlsched.engine.native.jit import NUMBER, STATE, called_from_python
 from ddlsched.engine.records.field_values import TransferState
@@ -77,6 +78,8 @@ def put_on_network(s: State, number: int) -> None:
         if transfer.end_ns >= 0:
             schedule(run, s.heap, s.position, s.end_ns, run.num_gpus + place, transfer.end_ns)
     run.rerate = run.communicate = run.components_changed = 1
+    note_change(s, number)
+    job.component = 0  # with more workers and tasks it needs more room for a snapshot than was reserved
 
 
 @called_from_python(STATE, NUMBER)

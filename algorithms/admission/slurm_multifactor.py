@@ -11,7 +11,7 @@ import numpy as np
 from algorithms.admission.usage_history import UsageHistory
 from algorithms.admission.victims import Need
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.cluster.tenants import ANY_KIND, Preemption
+from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import PlacementPolicy
@@ -34,8 +34,8 @@ class SlurmMultifactor:
     """Jobs of all queues (accounts) in the order of a weighted sum of age, fair share, size and QOS.
 
     A queue's ``weight`` is its share of the cluster, its ``borrowing_limit`` beyond ``gpus`` its limit of GPUs
-    (GrpTRES), and a job's ``priority`` that of its QOS: within ``preemption``'s rules it preempts lower ones, and if
-    any queue may preempt, jobs go by QOS first.
+    (GrpTRES), and a job's ``priority`` that of its QOS: within ``preemption``'s ``within_queue`` and ``reclaim`` it
+    preempts lower ones, and jobs of queues with one of these go first, by QOS. With ``backfill`` none is preempted.
 
     Parameters
     ----------
@@ -152,10 +152,11 @@ class _SlurmRun:
     def in_order(self, tenants: TenantsView, cluster: ClusterView) -> list[JobView]:
         """Return the jobs that wait, those that may preempt first, then those of the highest priority."""
         priorities = self.priorities(tenants, cluster)
-        preempt = any(leaf.queue.preemption != Preemption() for leaf in tenants.quotas.leaves)
+        rules = {leaf.name: leaf.queue.preemption for leaf in tenants.quotas.leaves}
+        may = {name for name, rule in rules.items() if {rule.within_queue, rule.reclaim} != {"never"}}
 
         def key(job: JobView) -> tuple[float, ...]:
-            return -job.priority if preempt else 0, -priorities[job], job.arrival_ns, job.number
+            return -job.priority if job.queue in may else 0, -priorities[job], job.arrival_ns, job.number
 
         return sorted(priorities, key=key)
 

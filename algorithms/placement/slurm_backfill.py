@@ -12,7 +12,7 @@ from algorithms.placement.backfilling import Backfilling, BackfillingPolicy
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
-from ddlsched.ranges import ranged
+from ddlsched.ranges import LAST_S, ranged
 from ddlsched.units import MAX_NS, ns_from_s
 
 __all__ = ["SlurmBackfill"]
@@ -42,8 +42,8 @@ class SlurmBackfill(BackfillingPolicy):
     Slurm 24.11, sched/backfill and select/cons_tres; benchmarks/slurm_decisions.py compares with it.
     """
 
-    resolution_s: float = ranged(60.0, 0.0, above=True)
-    horizon_s: float = ranged(86400.0, 0.0, above=True)
+    resolution_s: float = ranged(60.0, 1e-9, LAST_S)
+    horizon_s: float = ranged(86400.0, 0.0, LAST_S, above=True)
     depth: int = ranged(500, 1)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _SlurmBackfill:

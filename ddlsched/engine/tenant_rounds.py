@@ -12,6 +12,7 @@ from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.outcome import Refused
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
+from ddlsched.errors import InputError
 from ddlsched.policies.cluster_view import looked_up_once
 from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.tenants_view import (
@@ -64,6 +65,11 @@ class TenantRounds:
     ) -> None:
         self._waiting, self._aside = waiting, dict[int, HeldQuota]()
         self._state, self._policies, self._placing, self._stop = state, policies, placing, stop
+        if policies.placement_has_rounds and not hasattr(policies.placement, "place"):
+            raise InputError(
+                "the placement decides about all jobs that wait; expected one that is asked about a job beside queues, "
+                "such as first-fit (backfilling: --admission slurm-multifactor:backfill=NAME)"
+            )
         for number, job in enumerate(state.workload):
             tenants.refuse_others(state.workload.where(number), job.job_id, job.queue)
         self._tenants, self._quotas = tenants, QuotaTree(tenants)

@@ -97,9 +97,9 @@ def sampled_text(result: Result) -> str:
     if not result.leapt_iterations:
         return f"Sampled: but all {contended:,} iterations of jobs that share GPUs or links are exact."
     kind, share = sampling_class(result), 100 * computed / contended
-    stated = STATED[kind]
+    stated, of = STATED[kind], " (measured on jobs without groups)" if result.finished.state.jobs.grouped.any() else ""
     return (
         f"Sampled: of {contended:,} iterations of jobs that share GPUs or links {share:.2f} % were computed. At given "
         f"placements, with {kind}, the average JCT is off by {stated.average_percent:g} % (rms) and 95 % of jobs by at "
-        f"most {stated.jobs_percent:g} %; whole runs vary more (--draws)."
+        f"most {stated.jobs_percent:g} %{of}; whole runs vary more (--draws)."
     )

@@ -104,13 +104,17 @@ def tuned_on_all(
     return pd.DataFrame(rows)
 
 
-def beside_others(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+def beside_others(table: pd.DataFrame, path: Path, *, whole: bool = False) -> pd.DataFrame:
     """Return the rows of a file, if it is there, that are of other grounds and rivals or of more seeds, and a table's.
 
-    Grounds come in the file's order, new ones last, and on each the rivals in theirs.
+    A whole ground takes the place of what the file has of it. Grounds come in the file's order, new ones last, and on
+    each the rivals in theirs.
     """
     table = table.rename(columns=str)
     there = pd.read_csv(path) if path.exists() else table[:0]
+    there = there[there["policy"].isin([rival.name for rival in RIVALS])]
+    if whole:
+        there = there[~there["ground"].isin(table["ground"])]
     places = [list(dict.fromkeys([*there["ground"], *table["ground"]])), [rival.name for rival in RIVALS]]
     both = pd.concat([there, table], ignore_index=True)
     seeds = both["seeds"] if "seeds" in both else both.notna().sum(axis=1)
@@ -162,8 +166,9 @@ def main() -> int:
         else:
             grounds, jobs, workloads = made(given)
             facts = facts_of(done, bounds_of(grounds, playing(given), given.seeds, jobs, workloads))
-            both = {"seeds": beside_others(by_seeds(done.summaries()), folder / "seeds.csv")}
-            both["league"] = league(both["seeds"], beside_others(facts, folder / "league.csv"))
+            whole = not given.only  # else rows stand beside those of the same jobs that were there
+            both = {"seeds": beside_others(by_seeds(done.summaries()), folder / "seeds.csv", whole=whole)}
+            both["league"] = league(both["seeds"], beside_others(facts, folder / "league.csv", whole=whole))
             print(both["league"].to_string(index=False, float_format="{:.4g}".format))
         both["leads"] = who_leads(both["seeds"], both["league"])
         write_tables(given.out / "tables", both, float_format="%.5g")

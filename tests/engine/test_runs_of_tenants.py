@@ -215,3 +215,22 @@ def test_a_queue_that_would_borrow_more_than_it_may_is_refused() -> None:
     jobs = Workload.of([job("b1", "b", 4, 0), job("b2", "b", 4, 1)])
     with pytest.raises(InvalidDecisionError, match="queue 'b' would use 8 GPUs; expected at most 0 and 6 borrowed"):
         run(jobs, CLUSTER, queues=limited, admission=Answers(what="text"))
+
+
+def test_a_placement_of_whole_rounds_is_refused_beside_queues() -> None:
+    with pytest.raises(
+        InputError, match=r"expected one that is asked about a job beside queues, .*slurm-multifactor:backfill"
+    ):
+        run(JOBS, CLUSTER, queues=tenants(), placement="slurm-backfill")
+
+
+def test_only_jobs_of_queues_that_may_preempt_go_first_by_qos_under_slurm() -> None:
+    """a's and b's job wait for all GPUs, b's for longer; only a rule by which a preempts lets its job go first."""
+    waiting = [job("first", "a", 8, 0), job("a2", "a", 8, 1, priority=5), job("b2", "b", 8, 0.5)]
+    starts = [
+        run(Workload.of(waiting), CLUSTER, queues=tenants(**rules), admission="slurm-multifactor:qos_weight=0").jobs[
+            "start_s"
+        ]
+        for rules in ({}, {"borrow": "lower-priority"}, {"within_queue": "lower-priority"})
+    ]
+    assert [bool(start[1] < start[2]) for start in starts] == [False, False, True]

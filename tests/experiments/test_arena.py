@@ -94,9 +94,13 @@ def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():
     tuned = {
         rival.name for rival in rivals.RIVALS if rival.tunes and (rival.allocates or rival.name.endswith(run._TUNED_ON))
     }
+    more = {ground: {"Gavel", "Sia", "Rubick"} for ground in ("64-GPU mix", "Fine-tuning", "LLM cluster")}
+    more["Helios-like"] = {"Room, near enough"}
     for ground, rows in table.groupby("ground"):
         playing = {rival.name for rival in rivals.RIVALS if rival.plays_on(grounds.GROUNDS[ground])}
-        assert {"Tiresias, whole racks", "History, whole racks"} <= set(rows["policy"]) <= tuned & playing
+        assert set(rows["policy"]) <= tuned & playing
+        assert set(rows["policy"]) == {"Tiresias, whole racks", "History, whole racks"} | more.get(ground, set())
+    assert set(table["ground"]) == set(grounds.GROUNDS) - {"Philly", "2,048-GPU Clos"}
     assert set(table["trials"]) == {run.TRIALS}
     assert set(table["seeds"]) == {run.TUNING_SEEDS}
     assert grounds.TUNING_SEED > 20
@@ -245,6 +249,9 @@ def test_rows_of_grounds_and_rivals_that_are_not_run_again_stay_in_their_order(t
     ]
     fewer = pd.DataFrame({"ground": ["a"], "policy": [last], "seeds": [0]})
     pd.testing.assert_frame_equal(run.beside_others(fewer, path), pd.read_csv(path))
+    whole = run.beside_others(fewer, path, whole=True)
+    assert whole[whole["ground"] == "a"].to_numpy().tolist() == [["a", last, 0]]
+    assert (whole["ground"] == "b").sum() == 2
     pd.DataFrame({"ground": ["a"], "policy": [last], 1: [0.5]}).to_csv(path, index=False)
     table = pd.DataFrame({"ground": ["b"], "policy": [last], 1: [0.7]})
     assert [*run.beside_others(table, path)] == ["ground", "policy", "1"]  # one of seed 1

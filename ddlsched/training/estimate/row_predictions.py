@@ -22,11 +22,10 @@ MEASURED = Path(__file__).with_name("gpt_on_a100.csv")
 """Runs of GPT models on 2 to 512 A100s that vTrain published; experiments/cluster_design/fit.py writes it."""
 _NOISE = 0.2
 """Variance of what single runs are off, to that of what runs alike share: 0.1 to 0.5 foretell equally well."""
-_REMARKS = (
-    "3 % typical error of GPT models on one node of A100s, with {:+.0%} as runs alike",
-    "5 % typical error of GPT models on several nodes of A100s, with {:+.0%} as runs alike",
-)
-"""Means of 20 splits, experiments/cluster_design/expected/measured_rows.csv."""
+_BLOCK = 1000
+"""Rows that are compared with the measured runs at once."""
+_ERRORS = (("one node", 3, 4), ("several nodes", 5, 7))
+"""Percent with and without runs alike: means of 20 splits, experiments/cluster_design/expected/measured_rows.csv."""
 
 
 def predicted_rows(path: Path) -> pd.DataFrame:
@@ -57,10 +56,18 @@ def _of_rows(path: Path) -> pd.DataFrame:
         measured_step_s=said["iteration_ms"] / 1e3,
         predicted_step_s=found.step_s * alike,
         predicted_memory_gb=found.memory.total_bytes / 1e9,
-        remark=[_REMARKS[several].format(by - 1) for several, by in zip(nodes, alike, strict=True)],
+        remark=[_remark(*_ERRORS[several], by - 1) for several, by in zip(nodes, alike, strict=True)],
     )
     table = rows.join(predicted)
     return table.assign(remark=table["remark"].fillna(pd.Series(reasons, dtype=object)))
+
+
+def _remark(nodes: str, moved_percent: int, percent: int, by: float) -> str:
+    """Return how far off a row typically is, and by how much runs alike moved it, if there are any."""
+    of = f"typical error of GPT models on {nodes} of A100s"
+    if abs(by) < 0.0005:
+        return f"{percent} % {of}, no measured run is alike"
+    return f"{moved_percent} % {of}, with {by:+.1%} as runs alike"
 
 
 def _of_published(path: Path) -> pd.DataFrame:
@@ -109,10 +116,16 @@ class RunsAlike(NamedTuple):
         own, asked = logs / spread, np.log(sizes) / spread
         inverse = np.linalg.inv(_alike(own, own) + _NOISE * np.eye(len(own)))
         solved = inverse @ self.left
-        left: np.ndarray = _alike(asked, own) @ solved
-        row, same = np.nonzero((asked[:, None] == own).all(axis=2))
-        left[row] = (self.left - solved / np.diag(inverse))[same]
-        return left
+        others = self.left - solved / np.diag(inverse)
+        blocks = np.split(asked, range(_BLOCK, len(asked), _BLOCK))
+        return np.concatenate([_told(block, own, solved, others) for block in blocks])
+
+
+def _told(asked: np.ndarray, own: np.ndarray, solved: np.ndarray, others: np.ndarray) -> np.ndarray:
+    left: np.ndarray = _alike(asked, own) @ solved
+    row, same = np.nonzero((asked[:, None] == own).all(axis=2))
+    left[row] = others[same]
+    return left
 
 
 def _alike(some: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -87,14 +87,21 @@ def test_runs_alike_say_what_is_left_and_none_its_own() -> None:
     assert runs.left_of(sizes)[0] == pytest.approx(without)
 
 
-def test_a_remark_says_by_how_much_runs_alike_moved_a_row(tmp_path) -> None:
-    frame = pd.DataFrame(np.loadtxt(MEASURED, delimiter=",", skiprows=1)[:5, :-1].astype(int), columns=COLUMNS)
+def test_a_remark_says_by_how_much_runs_alike_moved_a_row_or_that_none_is(tmp_path) -> None:
+    measured = pd.DataFrame(np.loadtxt(MEASURED, delimiter=",", skiprows=1)[:5, :-1].astype(int), columns=COLUMNS)
+    frame = pd.concat([measured, measured[:1].assign(sequence=4096)], ignore_index=True)
     table = predicted_rows(write(tmp_path / "rows.csv", frame))
     moved = table["predicted_step_s"] / estimate_rows(frame).step_s - 1
-    assert [f"3 % typical error of GPT models on one node of A100s, with {by:+.0%} as runs alike" for by in moved] == (
-        table["remark"].tolist()
-    )
-    assert moved.abs().min() > 0
+    of = "typical error of GPT models on one node of A100s"
+    assert table["remark"][:5].tolist() == [f"3 % {of}, with {by:+.1%} as runs alike" for by in moved[:5]]
+    assert moved[:5].abs().min() > 0
+    assert (moved[5], table["remark"][5]) == (0, f"4 % {of}, no measured run is alike")
+
+
+def test_many_rows_are_moved_as_few_are() -> None:
+    runs = RunsAlike(np.array([[8.0, 2.0], [8.0, 4.0]]), np.array([0.3, -0.2]))
+    sizes = np.column_stack([np.full(2_500, 8.0), np.linspace(1.0, 9.0, 2_500)])
+    assert runs.left_of(sizes) == pytest.approx(np.concatenate([runs.left_of(sizes[:7]), runs.left_of(sizes[7:])]))
 
 
 @needs_data("training_times")

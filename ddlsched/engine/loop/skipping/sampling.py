@@ -24,8 +24,8 @@ from ddlsched.engine.records.layout import State
 FIRST, FIRST_HELD_BACK = 128, 512
 """So many iterations, of all its jobs, a stretch of a component has; more where transfers are held back."""
 STRETCH, STRETCH_OF_GROUPS = 24, 8
-"""Of a small component a stretch has at most so many iterations a job, on average; of jobs of groups, which meet others
-many times in an iteration, fewer if no transfer is held back."""
+"""Of a small component a stretch has at most so many iterations a job, on average; of jobs of groups that meet others
+as often in an iteration, by the transfers that are simulated, fewer if no transfer is held back."""
 REACH = 120.0
 """So many times as long as its stretches were together, the component goes on at its rates before the next one."""
 LEAST = 0.05
@@ -76,8 +76,8 @@ def stretch_iterations(s: State, root: int) -> int:
 def enough_iterations(s: State, root: int) -> int:
     held_back, iterations, number = holds_back(s, root), 0, root
     while number >= 0:
-        few = s.jobs[number].grouped == 1 and not held_back
-        iterations += STRETCH_OF_GROUPS if few else STRETCH
+        many = s.jobs[number].grouped == 1 and s.jobs[number].num_transfers >= STRETCH_OF_GROUPS
+        iterations += STRETCH_OF_GROUPS if many and not held_back else STRETCH
         number = s.jobs[number].next_member
     return iterations
 

@@ -1,4 +1,4 @@
-"""What a real Slurm decides, and what ``slurm-multifactor`` and ``slurm-block`` decide in the same states.
+"""What a real Slurm decides, and what ours decide in the same states: order, victims, nodes.
 
     python benchmarks/slurm_decisions.py run slurm.csv [--jobs 120]    # as root, some 10 minutes: a Slurm of 16 nodes
     python benchmarks/slurm_decisions.py compare slurm.csv

@@ -1,6 +1,6 @@
 """Fits the constants of nodes of eight A100s to two thirds of the measured rows, tests them on the rest, and fits all.
 
-    python experiments/cluster_design/fit.py --data DIR [--splits N]
+    python experiments/cluster_design/fit.py --data DIR [--splits N] [--ship]
 
 ``DIR`` has ``training_times/single.csv``, ``training_times/multi.csv`` and ``allreduce_times/*.csv``.
 """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["MEASURED", "RunsAlike", "predicted_rows"]
 
 MEASURED = Path(__file__).with_name("gpt_on_a100.csv")
-"""Runs of GPT models on 2 to 512 A100s that vTrain published; experiments/cluster_design/fit.py writes it."""
+"""Runs of GPT models on 2 to 512 A100s that vTrain published; experiments/cluster_design/fit.py --ship writes it."""
 _NOISE = 0.2
 """Variance of what single runs are off, to that of what runs alike share: 0.1 to 0.5 foretell equally well."""
 _BLOCK = 1000

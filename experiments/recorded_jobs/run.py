@@ -21,6 +21,7 @@ from measured import (
     ON_GPU,
     RECORDINGS,
     TOGETHER,
+    UNRECORDED,
     Line,
     collective_s,
     fitted,
@@ -95,6 +96,21 @@ def alone(folder: Path, names: Sequence[str] = JOBS) -> list[dict[str, object]]:
                 "ns_per_byte": 1e9 * network.per_byte_s,
             }
         )
+    return rows
+
+
+def beside_unrecorded(folder: Path) -> list[dict[str, object]]:
+    """Return a row a job, with what its steps took in turn with the recorded ones that nobody recorded."""
+    took_ms = pd.read_csv(folder / UNRECORDED).groupby("job")["unrecorded_ms"]
+    rows = alone(folder, GPU_JOBS)
+    for row in rows:
+        own_ms = took_ms.get_group(str(row["job"]))
+        row |= {
+            "unrecorded_ms": own_ms.mean(),
+            "unrecorded_least_ms": own_ms.min(),
+            "unrecorded_most_ms": own_ms.max(),
+            "off_from_unrecorded_percent": 100 * (row["simulated_ms"] / own_ms.mean() - 1),
+        }
     return rows
 
 
@@ -190,7 +206,7 @@ def main() -> None:
     if (folder / TOGETHER).is_dir():
         found["together"] = on_testbed(folder)
     if (folder / ON_GPU).is_dir():
-        found["gpu"] = alone(folder / ON_GPU, GPU_JOBS)
+        found["gpu"] = beside_unrecorded(folder / ON_GPU)
     tables = {name: pd.DataFrame(rows) for name, rows in found.items()}
     for name, table in tables.items():
         print(f"{name}\n{table.round(3).to_string(index=False)}\n")

@@ -99,19 +99,12 @@ def alone(folder: Path, names: Sequence[str] = JOBS) -> list[dict[str, object]]:
     return rows
 
 
-def beside_unrecorded(folder: Path) -> list[dict[str, object]]:
+def beside_unrecorded(folder: Path) -> pd.DataFrame:
     """Return a row a job, with what its steps took in turn with the recorded ones that nobody recorded."""
-    took_ms = pd.read_csv(folder / UNRECORDED).groupby("job")["unrecorded_ms"]
-    rows = alone(folder, GPU_JOBS)
-    for row in rows:
-        own_ms = took_ms.get_group(str(row["job"]))
-        row |= {
-            "unrecorded_ms": own_ms.mean(),
-            "unrecorded_least_ms": own_ms.min(),
-            "unrecorded_most_ms": own_ms.max(),
-            "off_from_unrecorded_percent": 100 * (row["simulated_ms"] / own_ms.mean() - 1),
-        }
-    return rows
+    took_ms = pd.read_csv(folder / UNRECORDED).groupby("job")["unrecorded_ms"].agg(["mean", "min", "max"])
+    table = pd.DataFrame(alone(folder, GPU_JOBS)).join(took_ms.add_prefix("unrecorded_ms_"), on="job")
+    table["off_from_unrecorded_percent"] = 100 * (table["simulated_ms"] / table["unrecorded_ms_mean"] - 1)
+    return table
 
 
 def swept(folder: Path) -> list[dict[str, object]]:
@@ -205,9 +198,9 @@ def main() -> None:
     found = {"alone": alone(folder), "buckets": swept(folder), "astra_sim": beside_astra_sim()}
     if (folder / TOGETHER).is_dir():
         found["together"] = on_testbed(folder)
-    if (folder / ON_GPU).is_dir():
-        found["gpu"] = beside_unrecorded(folder / ON_GPU)
     tables = {name: pd.DataFrame(rows) for name, rows in found.items()}
+    if (folder / ON_GPU).is_dir():
+        tables["gpu"] = beside_unrecorded(folder / ON_GPU)
     for name, table in tables.items():
         print(f"{name}\n{table.round(3).to_string(index=False)}\n")
     if out is not None:

@@ -210,21 +210,7 @@ class JobPlacement:
         self._make_room_on(gpus)
         sending, servers = self.groups.fold(number, gpus, sent), self.costs.servers_of(chosen)
         self._make_room(len(sending.links), len(sending.job_links))
-        place_job(
-            state.arrays,
-            number,
-            len(state.stays),
-            gpus,
-            len(servers),
-            sending.job_links,
-            sending.num_links,
-            sending.links,
-            sending.shares,
-            sending.wire_bytes,
-            sending.latency_ns,
-            sending.load_ns,
-            hold_ns,
-        )
+        place_job(state.arrays, number, len(state.stays), gpus, len(servers), *sending, hold_ns)
         self._note_start(number, chosen, servers, [], state.now_ns, hold_ns)
 
     def note_starts(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from rivals import BASELINE, OURS, RIVALS, Rival
 
 from algorithms.optimal.bound import average_jct_bound_s
 from ddlsched.comparisons.sweeps.sweep import Sweep
+from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin
 from ddlsched.results.paired_comparison import compare_tables, with_holm
 from ddlsched.results.statistics import paired_change
+from ddlsched.workload.job import Workload
 
 METRICS = ("average_slowdown", "gpu_utilisation", "jain_index")
 _RESAMPLES = 400
@@ -183,6 +186,50 @@ def by_seeds(summaries: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
+def fingerprints_of(grounds: Sequence[Ground], seeds: int, jobs: int, folder: Path) -> pd.DataFrame:
+    """Return a row a ground and seed: a hash of its ``jobs``, their numbers to six digits."""
+    rows = [
+        {"ground": ground.name, "seed": seed, "jobs": _fingerprint(_drawn(ground, jobs, folder)(seed=seed))}
+        for ground in grounds
+        for seed in range(1, seeds + 1)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _fingerprint(workload: Workload) -> str:
+    rows = [
+        [f"{number:.6g}" for number in (job.arrival_s, job.compute_ns, job.dag.message_bytes, job.gpu_memory_mb)]
+        + [str(part) for part in (job.num_gpus, job.iterations, job.model, job.user, job.dag.groups)]
+        for job in workload
+    ]
+    return sha256(repr(rows).encode()).hexdigest()[:8]
+
+
+def beside_same_jobs(fingerprints: pd.DataFrame, path: Path, *, whole: bool = False) -> pd.DataFrame:
+    """Return the fingerprints of a file, if it is there, and a table's; a whole ground takes its rows' place.
+
+    Raises
+    ------
+    InputError
+        The file has other jobs of a seed, so that its rows cannot stand beside those of the table.
+    """
+    there = pd.read_csv(path) if path.exists() else fingerprints[:0]
+    if whole:
+        there = there[~there["ground"].isin(fingerprints["ground"])]
+    both = pd.concat([there, fingerprints], ignore_index=True).drop_duplicates()
+    for row in both[both.duplicated(["ground", "seed"])].to_dict("records"):
+        raise InputError(
+            f"{path}: {row['ground']}, seed {row['seed']}: rows there are of other jobs than {row['jobs']}; expected "
+            "the same jobs; run the ground without --only, or with another --out"
+        )
+    return both
+
+
+def _drawn(ground: Ground, jobs: int, folder: Path) -> Callable[..., Workload]:
+    file = str(folder / f"{ground.jobs}.parquet")
+    return partial(jobs_of, ground=ground.jobs, jobs=min(jobs, ground.num_jobs), file=file)
+
+
 def bounds_of(grounds: Sequence[Ground], rivals: Sequence[Rival], seeds: int, jobs: int, folder: Path) -> pd.DataFrame:
     """Return a row a ground and rival that plays there: the mean bound over the seeds, seconds.
 
@@ -191,8 +238,7 @@ def bounds_of(grounds: Sequence[Ground], rivals: Sequence[Rival], seeds: int, jo
     rows = []
     for ground in grounds:
         playing = [rival for rival in rivals if rival.plays_on(ground)]
-        file = str(folder / f"{ground.jobs}.parquet")
-        made = partial(jobs_of, ground=ground.jobs, jobs=min(jobs, ground.num_jobs), file=file)
+        made = _drawn(ground, jobs, folder)
         mean_s = {
             shares: np.mean(
                 [

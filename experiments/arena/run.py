@@ -7,7 +7,8 @@
     python experiments/arena/run.py --leads                who leads by the tables of expected/, without a run
 
 Prints the league table and writes it to OUT/tables, beside the rows of other grounds and rivals that are there, and of
-more seeds. Finished runs are kept in OUT/runs, so that the same command goes on where it was stopped.
+more seeds, unless they are of other jobs. Finished runs are kept in OUT/runs, so that the same command goes on where it
+was stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 from grounds import GROUNDS, TRACES, TUNING_SEED, Ground, imported
-from league import bounds_of, by_seeds, facts_of, league, who_leads
+from league import beside_same_jobs, bounds_of, by_seeds, facts_of, fingerprints_of, league, who_leads
 from rivals import BASELINE, DEFAULTS, RIVALS, ROUND_S, Rival
 
 from ddlsched.cli.reporting import reported
@@ -155,7 +156,13 @@ def main() -> int:
             table = tuned_on_all(grounds, playing(given), jobs, folder, given.jobs)
             write_tables(given.out / "tables", {"tuned": table}, float_format="%.5g")
             return []
+        same_jobs(given)
         return runs_of(grounds, playing(given), given.seeds, jobs, folder, pd.read_csv(TUNED))
+
+    def same_jobs(given: argparse.Namespace) -> pd.DataFrame:
+        grounds, jobs, folder = made(given)
+        fingerprints = fingerprints_of(grounds, given.seeds, jobs, folder)
+        return beside_same_jobs(fingerprints, given.out / "tables" / "jobs.csv", whole=not given.only)
 
     def report(done: Sweep, given: argparse.Namespace) -> None:
         if given.tune:
@@ -167,7 +174,8 @@ def main() -> int:
             grounds, jobs, workloads = made(given)
             facts = facts_of(done, bounds_of(grounds, playing(given), given.seeds, jobs, workloads))
             whole = not given.only  # else rows stand beside those of the same jobs that were there
-            both = {"seeds": beside_others(by_seeds(done.summaries()), folder / "seeds.csv", whole=whole)}
+            both = {"jobs": same_jobs(given)}
+            both["seeds"] = beside_others(by_seeds(done.summaries()), folder / "seeds.csv", whole=whole)
             both["league"] = league(both["seeds"], beside_others(facts, folder / "league.csv", whole=whole))
             print(both["league"].to_string(index=False, float_format="{:.4g}".format))
         both["leads"] = who_leads(both["seeds"], both["league"])

@@ -257,6 +257,40 @@ def test_rows_of_grounds_and_rivals_that_are_not_run_again_stay_in_their_order(t
     assert [*run.beside_others(table, path)] == ["ground", "policy", "1"]  # one of seed 1
 
 
+def test_rows_stand_side_by_side_only_on_the_same_jobs(tmp_path):
+    """Of more seeds or another ground, or in the place of a whole ground: yes; of a job fewer: no."""
+    path = tmp_path / "jobs.csv"
+    league.fingerprints_of([MIX], 2, 30, NOWHERE).to_csv(path, index=False)
+    more = league.beside_same_jobs(league.fingerprints_of([MIX, RACKS], 3, 30, NOWHERE), path)
+    assert more[["ground", "seed"]].to_numpy().tolist() == [[one.name, n] for one in (MIX, RACKS) for n in (1, 2, 3)]
+    assert more["jobs"].nunique() == 6
+    others = league.fingerprints_of([MIX], 1, 29, NOWHERE)
+    with pytest.raises(InputError, match=r"jobs.csv: 64-GPU mix, seed 1: rows there are of other jobs"):
+        league.beside_same_jobs(others, path)
+    assert league.beside_same_jobs(others, path, whole=True)["jobs"].tolist() == others["jobs"].tolist()
+
+
+def test_a_league_on_other_jobs_is_refused_before_it_runs(tmp_path, monkeypatch, capsys):
+    (tmp_path / "tables").mkdir()
+    league.fingerprints_of([MIX], 1, 8, NOWHERE).to_csv(tmp_path / "tables" / "jobs.csv", index=False)
+    monkeypatch.setattr(run, "runs_of", lambda *_: pytest.fail("ran"))
+    given = ["--ground", MIX.name, "--only", "HiveD", "--num-jobs", "9", "--seeds", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["run.py", *given])
+    with pytest.raises(SystemExit):
+        run.main()
+    assert "rows there are of other jobs" in capsys.readouterr().err
+
+
+def test_the_committed_rows_are_of_the_jobs_that_are_drawn_today():
+    """Those of traces are not in the repository."""
+    kept = pd.read_csv(EXPECTED / "jobs.csv").set_index(["ground", "seed"])["jobs"]
+    seeds = pd.read_csv(EXPECTED / "seeds.csv").set_index(["ground", "policy"]).groupby("ground").count()
+    assert {(ground, int(seed)) for ground, one in seeds.iterrows() for seed in one.index[one > 0]} == {*kept.index}
+    drawn = [grounds.GROUNDS[name] for name in seeds.index if grounds.GROUNDS[name].jobs not in grounds.TRACES]
+    for row in league.fingerprints_of(drawn, 3, 10**6, NOWHERE).itertuples():
+        assert row.jobs == kept[row.ground, row.seed]
+
+
 @pytest.mark.slow
 def test_a_league_on_dask_is_that_of_this_machine(tmp_path):
     """A scheduler and a worker in this process, which have the jobs, the rivals and the measure sent to them."""

@@ -380,18 +380,20 @@ def _give(number, room, where):  # type: ignore[no-untyped-def]
 def _without_room(needs, free, rules, given_up, running, tree, asked, where):  # type: ignore[no-untyped-def]
     """Return which of ``needs`` (GPUs, priority, queue) no unit has room for, with what others and the own give up."""
     (of_node, of_group), (rows, counts), (parents, used, amounts) = given_up, running, tree
-    none, own_gpus, most_before, place_before = len(parents) - 1, 0, 0, -1
+    none, own_gpus, at, most_before, place_before = len(parents) - 1, 0, 0, 0, -1
     without, own, room = np.zeros(len(needs), np.bool_), np.zeros_like(free), np.zeros_like(free)
-    for row in range(len(needs)):
+    for row in range(len(needs) - 1, -1, -1):  # in a queue the lowest priority first: a higher one counts more
         gpus, priority, place = needs[row]
         most = priority - rules[place, 3]
-        if place != place_before or most != most_before:
-            most_before, place_before, own_gpus = most, place, 0
+        if place != place_before or most < most_before:
+            at = own_gpus = 0
             _fill(own, 0)
-            for at in range(counts[place] if rules[place, 4] else 0):
-                if rows[place, at, 0] <= most and _may_preempt(rows[place, at], 3, asked):
-                    _give(rows[place, at, 2], own, where)
-                    own_gpus += rows[place, at, 3]
+        most_before, place_before = most, place
+        while rules[place, 4] and at < counts[place] and rows[place, at, 0] <= most:
+            if _may_preempt(rows[place, at], 3, asked):
+                _give(rows[place, at, 2], own, where)
+                own_gpus += rows[place, at, 3]
+            at += 1
         for unit in range(len(room)):
             room[unit] = free[unit] + own[unit]
         has, quota = used[place], amounts[0, place]

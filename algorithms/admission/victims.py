@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from ddlsched.cluster.tenants import Rule
 from ddlsched.policies.quota_tree import QuotaNode, QuotaTree
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
@@ -49,14 +48,14 @@ class Need:
             return False
         return self.gpus <= self.node.available(self.kind)
 
-    def candidates(self, tenants: TenantsView, queue: str, rule: Rule) -> list[HeldQuota]:
+    def candidates(self, tenants: TenantsView, queue: str, rule: str) -> list[HeldQuota]:
         """Return the running jobs of a queue, on GPUs of the kind, that a rule lets the job preempt."""
         if rule == "never":
             return []
         now_ns = tenants.now_ns
         return [each for _, each in tenants.ordered(queue) if each.since_ns < now_ns and self._may_preempt(each, rule)]
 
-    def _may_preempt(self, holding: HeldQuota, rule: Rule) -> bool:
+    def _may_preempt(self, holding: HeldQuota, rule: str) -> bool:
         if holding.kind != self.kind:
             return False
         if rule == "any" or holding.priority < self.job.priority:

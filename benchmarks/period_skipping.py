@@ -1,8 +1,8 @@
 """What jumping over the periods of contending jobs' joint state gains.
 
-python benchmarks/period_skipping.py [--only experiment|trace] [--trace FILE] [--jobs N] [--repeats N]
+python benchmarks/period_skipping.py FILE [--jobs N] [--repeats N]
 
-``FILE`` is an imported workload (``ddlsched workload import philly ...``); without one, its table is left out.
+``FILE`` is an imported workload (``ddlsched workload import philly ...``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from unittest.mock import patch
 
 import typer
@@ -19,7 +19,6 @@ from benchmark_tables import Table, say, timed
 import ddlsched
 from ddlsched.engine.driver import Simulation
 from ddlsched.results.result import Result
-from ddlsched.workload.generators.microsoft import microsoft_160
 
 SCHEDULERS = ("srsf-1", "srsf-2", "ada-srsf")
 GAIN = ("contended iterations", "jumped", "jumps", "CPU s without", "CPU s with", "finish times")
@@ -42,31 +41,13 @@ def gain(name: str, repeats: int, *simulated: Any, **policies: Any) -> list[Any]
     return [name, *counts, cpu_s[False], cpu_s[True], same]
 
 
-def experiment_table(repeats: int) -> Table:
-    rows = [gain(scheduler, repeats, microsoft_160(seed=1), scheduler=scheduler) for scheduler in SCHEDULERS]
-    return Table(title="160 jobs at full size, 64 GPUs, LWF-1", columns=("", *GAIN), rows=rows)
-
-
-def trace_table(file: Path, num_jobs: int, repeats: int) -> Table:
-    jobs = [dataclasses.replace(job, gpu_memory_mb=1000.0) for job in ddlsched.read_workload(file).jobs[:num_jobs]]
-    cluster = ddlsched.Cluster(num_servers=40, gpus_per_server=8, gpu_memory_mb=1000.0)
-    workload = ddlsched.Workload.of(jobs)
-    rows = [
-        gain(f"first-fit, {each}", repeats, workload, cluster, placement="first-fit", scheduler=each)
-        for each in SCHEDULERS
-    ]
-    title = f"{file.name}: the first {num_jobs:,} jobs on 40 servers of 8 GPUs used exclusively, SRSF"
-    return Table(title=title, columns=("", *GAIN), rows=rows)
-
-
-def main(
-    only: Literal["experiment", "trace"] | None = None, trace: Path | None = None, jobs: int = 3_000, repeats: int = 3
-) -> None:
-    """Print the tables of the experiment, and of the first jobs of an imported workload."""
-    if only in (None, "experiment"):
-        print(f"{experiment_table(repeats)}\n", flush=True)
-    if only in (None, "trace") and trace:
-        print(f"{trace_table(trace, jobs, repeats)}\n", flush=True)
+def main(trace: Path, jobs: int = 3_000, repeats: int = 3) -> None:
+    """Print what jumps gain for the first jobs of an imported workload."""
+    first = [dataclasses.replace(job, gpu_memory_mb=1000.0) for job in ddlsched.read_workload(trace).jobs[:jobs]]
+    given = ddlsched.Workload.of(first), ddlsched.Cluster(num_servers=40, gpus_per_server=8, gpu_memory_mb=1000.0)
+    rows = [gain(f"first-fit, {each}", repeats, *given, placement="first-fit", scheduler=each) for each in SCHEDULERS]
+    title = f"{trace.name}: the first {jobs:,} jobs on 40 servers of 8 GPUs used exclusively, SRSF"
+    print(Table(title=title, columns=("", *GAIN), rows=rows), flush=True)
 
 
 if __name__ == "__main__":

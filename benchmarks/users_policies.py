@@ -95,10 +95,7 @@ SCALE = 0.1
 PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "order srsf": ({"order": "srsf"}, {"order": ShorterFirst()}),
     "communication adadual": ({"communication": "adadual"}, {"communication": TwoIfMuchSmaller()}),
-    "communication preemptive:by=time": (
-        {"communication": "preemptive:by=time"},
-        {"communication": OneAtATime()},
-    ),
+    "communication preemptive:by=time": ({"communication": "preemptive:by=time"}, {"communication": OneAtATime()}),
     "contention 10gbe": ({"contention": "10gbe"}, {"contention": Linear()}),
     "SmallerFirst against bounded-overlap:limit=2": (
         {"communication": "bounded-overlap:limit=2"},
@@ -113,9 +110,7 @@ def tables() -> Iterator[Table]:
     rows = [row(name, *pair) for name, pair in PAIRS.items()]
     title = f"(d) a user's class: microsoft_160(seed=1, scale={SCALE}) under ada-srsf, least of {RUNS} runs in turn"
     columns = ("", "built in, s", "compiled class, s", "ratio", "in Python, s", "ratio", "same finish times")
-    notes = [
-        "SmallerFirst decides differently and promises nothing, so that its times need not be those of bounded overlap."
-    ]
+    notes = ["SmallerFirst decides differently and promises nothing: its times need not be those of bounded overlap."]
     yield Table(title=title, columns=columns, rows=rows, notes=notes)
 
 

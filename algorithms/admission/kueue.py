@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from algorithms.admission.hopeful_jobs import HopefulJobs
-from algorithms.admission.kueue_classic import ClassicSearch
+from algorithms.admission.kueue_classic import ClassicSearch, RoomBound
 from algorithms.admission.kueue_fair import FairRules, fair_victims
 from algorithms.admission.usage_history import UsageHistory
 from algorithms.admission.victims import WITHIN, Need, QuotaArrays, borrowers_of, lacking_of, names_of
@@ -154,11 +154,13 @@ class KueueRun:
         self._freed = -1
         self._arrays: QuotaArrays | None = None
         self._search: ClassicSearch | None = None
-        self._bounds: dict[str, HopefulJobs] = {}
+        self._bounds: dict[str, tuple[HopefulJobs, RoomBound]] = {}
         self._hopeful: dict[str, dict[int, QuotaNode]] = {}
         """By kind the first jobs that might start on it as things are, and their queues."""
+        self._roomless: dict[str, dict[int, QuotaNode]] = {}
+        """Those that only room keeps from it."""
         self._silent, self._with_hope = set[QuotaNode](), set[QuotaNode]()
-        """Queues that reserve nothing for jobs that may preempt nobody; queues of the first jobs that might start."""
+        """Queues that reserve nothing for jobs that may preempt nobody; queues of the first jobs of the two kinds."""
         self._has_changed = True
         """Whether somebody may have started since that was found."""
         self._turns: dict[QuotaNode, _Turn] = {}
@@ -247,11 +249,14 @@ class KueueRun:
         if self._history is None:
             for kind in tenants.quotas.kinds or (ANY_KIND,):
                 if kind not in self._bounds:
-                    self._bounds[kind] = HopefulJobs(self._arrays, kind)
-                self._hopeful[kind] = self._bounds[kind].among(tenants)
+                    self._bounds[kind] = HopefulJobs(self._arrays, kind), RoomBound(self._arrays, kind)
+                hopeful, without = self._bounds[kind]
+                found = hopeful.among(tenants)
+                self._roomless[kind] = roomless = without.among(tenants, found)
+                self._hopeful[kind] = {number: leaf for number, leaf in found.items() if number not in roomless}
             self._kind = next(iter(self._hopeful))
             self._lacking = {root: lacking_of(root.leaves(), self._kind) for root in tenants.quotas.roots}
-            self._with_hope = set(self._hopeful[self._kind].values())
+            self._with_hope = {*self._hopeful[self._kind].values(), *self._roomless[self._kind].values()}
 
     def cycle(self, tenants: TenantsView) -> dict[str, _Entry]:
         """Return the first job of each queue, and how it may start."""
@@ -264,7 +269,7 @@ class KueueRun:
 
     def _refused_now(self, jobs: Sequence[tuple[int, JobView]], leaf: QuotaNode) -> Iterator[NotAdmitted]:
         """Refuse those of some jobs that have no hope; the others have been tried."""
-        lacking, hopeful = self._lacking[leaf.root], self._hopeful[self._kind]
+        lacking, hopeful, roomless = self._lacking[leaf.root], self._hopeful[self._kind], self._roomless[self._kind]
         others, most, refused = names_of(lacking, leaf), self._most_of(leaf, self._kind), self._refused[leaf.name]
         turn, without_hope = self._turns[leaf], leaf not in self._with_hope
         if others and turn.told == others and without_hope:
@@ -274,11 +279,12 @@ class KueueRun:
         for number, job in jobs:
             if number in hopeful:
                 continue
-            if others and self._told.get(number) == others:
+            reason = _NO_ROOM if number in roomless else others
+            if reason and self._told.get(number) == reason:
                 refused.add(number)
             else:
                 need = Need(job, leaf, self._kind)
-                reason = _NEVER if need.gpus > most else others or borrowers_of(need, lacking)
+                reason = _NEVER if need.gpus > most else reason or borrowers_of(need, lacking)
                 told_all = told_all and reason == others
                 yield from self._refusal(need, reason)
         turn.told = others if told_all else turn.told
@@ -337,8 +343,9 @@ class KueueRun:
         victims, above = self._victims(need, tenants) if may_preempt and self._is_hopeful(need) else ([], -1)
         if not victims:
             mode = _NO_VICTIMS if may_preempt else _NO_FIT
-            lacking = lacking_of(node.root.leaves(), need.kind)
-            return _Entry(need, mode, height, reason=_NO_ROOM if fits or above >= 0 else borrowers_of(need, lacking))
+            has_no_room = fits or above >= 0 or need.job.number in self._roomless.get(need.kind, ())
+            reason = _NO_ROOM if has_no_room else borrowers_of(need, lacking_of(node.root.leaves(), need.kind))
+            return _Entry(need, mode, height, reason=reason)
         within = any(victim.reason == WITHIN for victim in victims)
         return _Entry(need, _PREEMPT if within else _RECLAIM, above, victims)
 

@@ -6,14 +6,18 @@ uses more than its quota is left.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numba
 import numpy as np
 
 from algorithms.admission.victims import UNLIMITED, WITHIN, Need, QuotaArrays
 from ddlsched.cluster.tenants import Preemption
-from ddlsched.policies.tenants_view import TenantsView, Victim, kind_code
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import LevelRoom, TenantsView, Victim, kind_code
+from ddlsched.policies.views import JobView
 
-__all__ = ["ClassicSearch"]
+__all__ = ["ClassicSearch", "RoomBound"]
 
 _REASONS = (
     WITHIN,
@@ -68,6 +72,62 @@ class ClassicSearch:
             count = _search(*tree, arrays.used(kind).copy(), level)
         holdings = tenants.holdings
         return [Victim(holdings[number].job, _REASONS[reason]) for number, reason in found[:count].tolist()], height
+
+
+class RoomBound:
+    """Tells for whom no unit of its level would have room, whoever gives way, without a search for each.
+
+    Counted is who gives way as long as its queue, and the groups up to the one that has the job's, too, use more than
+    their quotas: of each queue or group that is the same for all jobs of others.
+    """
+
+    def __init__(self, arrays: QuotaArrays, kind: str) -> None:
+        self._arrays, self._kind = arrays, kind
+        self._places = np.array([*arrays.leaves.values()])
+        self._rules = arrays.rules().astype(np.int64)
+        self._levels: dict[int, tuple[tuple[str, int], JobView] | None] = {}
+        """Of jobs, by number, at which level and for how much memory they need room; None for those not looked at."""
+        self._given_up: dict[str, tuple[np.ndarray, ...]] = {}
+        """By level: what each node gives up in each unit, and all of a group; the changes of queues that are counted,
+        and whether jobs had just started then."""
+
+    def among(self, tenants: TenantsView, jobs: dict[int, QuotaNode]) -> dict[int, QuotaNode]:
+        """Return those of some jobs, by numbers, with their queues."""
+        room, found = tenants.room, dict[int, QuotaNode]()
+        if room is None:
+            return found
+        of_level: dict[tuple[str, int], list[JobView]] = defaultdict(list)
+        for number, leaf in jobs.items():
+            if number not in self._levels:
+                job = tenants.pending.job(number)
+                level = None if leaf.queue.preemption.reclaim == "lower-or-newer" else room.level_of(job)
+                self._levels[number] = None if level is None else ((level, job.memory_bytes), job)
+            if (asking := self._levels[number]) is not None:
+                of_level[asking[0]].append(asking[1])
+        for (level, _), asked in of_level.items():
+            needs = np.array([(job.num_gpus, job.priority, self._arrays.leaves[jobs[job.number]]) for job in asked])
+            without = self._without_room(level, needs, *room.of(asked[0]), room, tenants.now_ns)
+            found |= {job.number: jobs[job.number] for job, has_none in zip(asked, without, strict=True) if has_none}
+        return found
+
+    def _without_room(
+        self, level: str, needs: np.ndarray, units: np.ndarray, free: np.ndarray, room: LevelRoom, now_ns: int
+    ) -> list[bool]:
+        arrays = self._arrays
+        if needs[:, 0].max() <= free.max():
+            return [False] * len(needs)
+        nodes, queues = len(arrays.parents), len(self._places)
+        if level not in self._given_up:
+            counts = np.zeros((2, nodes, len(free)), np.int64)
+            self._given_up[level] = counts, np.full(queues, -1), np.zeros(queues, bool)
+        given_up, where = self._given_up[level], (units, room.gpus, room.spans)
+        tree = arrays.parents, arrays.used(self._kind), arrays.amounts(self._kind)
+        asked = np.array([0, 0, 0, 0, kind_code(self._kind), now_ns])
+        scratch = np.zeros((4, nodes), np.int64)
+        running = arrays.rows, arrays.counts
+        _note_given_up(self._places, arrays.changes, given_up, running, tree, asked, where, scratch)
+        without = _without_room(needs, free, self._rules, given_up[0], running, tree, asked, where)
+        return list(without)
 
 
 @_part
@@ -213,33 +273,33 @@ def _attempt(queues, scratch, place, asked, rules, borrowing, level):  # type: i
         room[unit] = level[1][unit]
         enough += room[unit] >= asked[0]
     (rows, counts, parents, amounts), (taken, victims, nodes) = queues, scratch
-    commons, nearer, at, used = nodes[0], nodes[1], nodes[4], nodes[5]
+    commons, nearer, order, at, used = nodes[0], nodes[1], nodes[2], nodes[4], nodes[5]
     none, gpus, fits = len(parents) - 1, asked[0], False
     count = 0  # of those taken: queue, row, reason; of victims: number, reason
     for stage in range(3):  # what is nearer, what is not, the own
-        _fill(at, 0)
-        while not fits:
-            best = -1
-            for leaf in range(none):
-                if (leaf != place) if stage == 2 else (commons[leaf] == none or (nearer[leaf] != 0) != (stage == 0)):
-                    continue
-                rule, anyone = rules[0] if stage == 2 else rules[1], stage != 1 or not borrowing
-                at[leaf] = _next(rows[leaf], at[leaf], counts[leaf], rule, anyone, rules, asked)
-                if at[leaf] == counts[leaf]:
-                    continue
-                if stage < 2 and not _lacks(leaf, commons[leaf], used, amounts, parents):
-                    at[leaf] = counts[leaf]  # for good: what is used only falls
-                elif best < 0 or _is_before(rows[leaf, at[leaf]], rows[best, at[best]]):
-                    best = leaf
-            if best < 0:
-                break
-            row = rows[best, at[best]]
-            reason = 0 if stage == 2 else 2 if stage == 1 and _may_borrow_from(row, rules, asked) else 1
-            taken[count, 0], taken[count, 1], taken[count, 2] = best, at[best], reason
-            count, at[best] = count + 1, at[best] + 1
-            _count(best, row[3], -1, used, amounts, parents)
-            enough += _moved(row[2], 1, room, gpus, level)
-            fits = enough and _fits(place, gpus, borrowing, used, amounts, parents)
+        rule, anyone = rules[0] if stage == 2 else rules[1], stage != 1 or not borrowing
+        first = none  # of the queues in ``order`` that have candidates, by their next ones: first who gives way first
+        for leaf in range(none):
+            if (leaf != place) if stage == 2 else (commons[leaf] == none or (nearer[leaf] != 0) != (stage == 0)):
+                continue
+            first = _line_up(leaf, order, first, rows, counts, at, (rule, anyone, rules, asked))
+        while first < none and not fits:
+            leaf = order[first]
+            row = rows[leaf, at[leaf]]
+            if stage == 2 or _lacks(leaf, commons[leaf], used, amounts, parents):
+                reason = 0 if stage == 2 else 2 if stage == 1 and _may_borrow_from(row, rules, asked) else 1
+                taken[count, 0], taken[count, 1], taken[count, 2] = leaf, at[leaf], reason
+                count += 1
+                _count(leaf, row[3], -1, used, amounts, parents)
+                enough += _moved(row[2], 1, room, gpus, level)
+                fits = enough and _fits(place, gpus, borrowing, used, amounts, parents)
+                at[leaf] = _next(rows[leaf], at[leaf] + 1, counts[leaf], rule, anyone, rules, asked)
+            else:
+                at[leaf] = counts[leaf]  # for good: what is used only falls
+            if at[leaf] == counts[leaf]:
+                first += 1
+            else:
+                _sink(order, first, none, rows, at)
     kept = 0
     for number in range(count - 1 if fits else -1, -1, -1):
         leaf, row = taken[number, 0], rows[taken[number, 0], taken[number, 1]]
@@ -255,6 +315,100 @@ def _attempt(queues, scratch, place, asked, rules, borrowing, level):  # type: i
     return kept
 
 
+@numba.njit(cache=True)
+def _note_given_up(places, changes, given_up, running, tree, asked, where, scratch):  # type: ignore[no-untyped-def]
+    """Count anew what nodes give up below which jobs are others, or had just started."""
+    (rows, counts), (parents, now_used, amounts), stale = running, tree, scratch[0]
+    (of_node, of_group), known, fresh = given_up
+    for queue in range(len(places)):
+        place = node = places[queue]
+        if changes[queue] == known[queue] and not fresh[queue]:
+            continue
+        known[queue], fresh[queue] = changes[queue], False
+        for at in range(counts[place]):
+            fresh[queue] |= -rows[place, at, 1] >= asked[5]
+        while node != len(parents) - 1:
+            stale[node], node = 1, parents[node]
+    none = len(parents) - 1
+    for node in range(none):
+        if stale[node] == 0 or parents[node] == none:
+            continue
+        for unit in range(of_node.shape[1]):
+            of_group[parents[node], unit] -= of_node[node, unit]
+            of_node[node, unit] = 0
+        for each in range(none):
+            scratch[3, each] = now_used[each]
+        _give_up(node, of_node[node], running, (parents, scratch[3], amounts), asked, where, scratch)
+        for unit in range(of_node.shape[1]):
+            of_group[parents[node], unit] += of_node[node, unit]
+
+
+@_part
+def _give_up(node, room, running, tree, asked, where, scratch):  # type: ignore[no-untyped-def]
+    """Count what a queue or group gives up, as long as it and those below it use more than their quotas."""
+    (rows, counts), (parents, used, amounts), order, at = running, tree, scratch[1], scratch[2]
+    none = len(parents) - 1
+    first = none
+    for leaf in range(none):
+        above = leaf
+        while above != none and above != node:
+            above = parents[above]
+        if above == node:
+            first = _line_up(leaf, order, first, rows, counts, at, (3, True, asked, asked))
+    while first < none:
+        leaf = order[first]
+        row, lacks = rows[leaf, at[leaf]], _lacks(leaf, parents[node], used, amounts, parents)
+        at[leaf] = _next(rows[leaf], at[leaf] + 1, counts[leaf], 3, True, asked, asked) if lacks else counts[leaf]
+        if lacks:
+            _count(leaf, row[3], -1, used, amounts, parents)
+            _give(row[2], room, where)
+        if at[leaf] < counts[leaf]:
+            _sink(order, first, none, rows, at)
+        else:
+            first += 1
+
+
+@_part
+def _give(number, room, where):  # type: ignore[no-untyped-def]
+    """Count a job's GPUs as free."""
+    units, gpus, spans = where
+    for at in range(spans[number, 0], spans[number, 1]):
+        room[units[gpus[at]]] += 1
+
+
+@numba.njit(cache=True)
+def _without_room(needs, free, rules, given_up, running, tree, asked, where):  # type: ignore[no-untyped-def]
+    """Return which of ``needs`` (GPUs, priority, queue) no unit has room for, with what others and the own give up."""
+    (of_node, of_group), (rows, counts), (parents, used, amounts) = given_up, running, tree
+    none, own_gpus, at, most_before, place_before = len(parents) - 1, 0, 0, 0, -1
+    without, own, room = np.zeros(len(needs), np.bool_), np.zeros_like(free), np.zeros_like(free)
+    for row in range(len(needs) - 1, -1, -1):  # in a queue the lowest priority first: a higher one counts more
+        gpus, priority, place = needs[row]
+        most = priority - rules[place, 3]
+        if place != place_before or most < most_before:
+            at = own_gpus = 0
+            _fill(own, 0)
+        most_before, place_before = most, place
+        while rules[place, 4] and at < counts[place] and rows[place, at, 0] <= most:
+            if _may_preempt(rows[place, at], 3, asked):
+                _give(rows[place, at, 2], own, where)
+                own_gpus += rows[place, at, 3]
+            at += 1
+        for unit in range(len(room)):
+            room[unit] = free[unit] + own[unit]
+        has, quota = used[place], amounts[0, place]
+        from_all = rules[place, 1] or (has < quota and has + gpus - own_gpus <= quota)
+        near, rest, node = has + gpus <= quota, max(0, gpus - _free_here(place, used, amounts)), place
+        while parents[node] != none and rules[place, 0]:
+            group = parents[node]
+            for unit in range(len(room) if from_all or near else 0):
+                room[unit] += of_group[group, unit] - of_node[node, unit]
+            near = near or used[group] + rest <= amounts[0, group]
+            rest, node = max(0, rest - _free_here(group, used, amounts)), group
+        without[row] = room.max() < gpus
+    return without
+
+
 @_part
 def _moved(number, sign, room, needed, level):  # type: ignore[no-untyped-def]
     """Count a job's GPUs as free, or no more; return how many units more have as many as are needed."""
@@ -267,6 +421,27 @@ def _moved(number, sign, room, needed, level):  # type: ignore[no-untyped-def]
             room[unit] += sign
             change += room[unit] >= needed
     return change
+
+
+@_part
+def _line_up(leaf, order, first, rows, counts, at, who):  # type: ignore[no-untyped-def]
+    """Put a queue that has a candidate among those in ``order`` from ``first`` on; return the new first place."""
+    at[leaf] = _next(rows[leaf], 0, counts[leaf], *who)
+    if at[leaf] < counts[leaf]:
+        first -= 1
+        order[first] = leaf
+        _sink(order, first, len(counts) - 1, rows, at)
+    return first
+
+
+@_part
+def _sink(order, first, end, rows, at):  # type: ignore[no-untyped-def]
+    """Put the first of some queues where it belongs among the others, which are in the order of their next rows."""
+    leaf = order[first]
+    while first + 1 < end and _is_before(rows[order[first + 1], at[order[first + 1]]], rows[leaf, at[leaf]]):
+        order[first] = order[first + 1]
+        first += 1
+    order[first] = leaf
 
 
 @_part

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from ddlsched.cluster.tenants import Rule
 from ddlsched.policies.quota_tree import QuotaNode, QuotaTree
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
@@ -49,14 +48,14 @@ class Need:
             return False
         return self.gpus <= self.node.available(self.kind)
 
-    def candidates(self, tenants: TenantsView, queue: str, rule: Rule) -> list[HeldQuota]:
+    def candidates(self, tenants: TenantsView, queue: str, rule: str) -> list[HeldQuota]:
         """Return the running jobs of a queue, on GPUs of the kind, that a rule lets the job preempt."""
         if rule == "never":
             return []
         now_ns = tenants.now_ns
         return [each for _, each in tenants.ordered(queue) if each.since_ns < now_ns and self._may_preempt(each, rule)]
 
-    def _may_preempt(self, holding: HeldQuota, rule: Rule) -> bool:
+    def _may_preempt(self, holding: HeldQuota, rule: str) -> bool:
         if holding.kind != self.kind:
             return False
         if rule == "any" or holding.priority < self.job.priority:
@@ -124,6 +123,8 @@ class QuotaArrays:
     rows, counts
         Of each queue its running jobs when they were last noted, as ``RunningJobs.rows`` has them, and the GPUs of all
         before; and how many these are.
+    changes
+        Of each queue a number that was another whenever its running jobs were others.
     """
 
     def __init__(self, quotas: QuotaTree) -> None:
@@ -142,22 +143,21 @@ class QuotaArrays:
         self._used: dict[str, np.ndarray] = {}
         self.rows = np.zeros((len(self.parents), 16, 7), np.int64)
         self.counts = np.zeros(len(self.parents), np.int64)
-        self._changes = [-1] * len(self.leaves)
+        self.changes = np.full(len(self.leaves), -1)
 
     def note(self, tenants: TenantsView) -> None:
         """Note who runs now, and what is used."""
         self._used.clear()
-        if (changes := tenants.changes()) == self._changes:
-            return
-        for (leaf, place), before, now in zip(self.leaves.items(), self._changes, changes, strict=True):
-            if now != before:
+        changes = np.array(tenants.changes())
+        for (leaf, place), is_other in zip(self.leaves.items(), (changes != self.changes).tolist(), strict=True):
+            if is_other:
                 rows = tenants.rows(leaf.name)
                 self.counts[place] = count = len(rows)
                 while count >= self.rows.shape[1]:
                     self.rows = np.concatenate([self.rows, np.zeros_like(self.rows)], axis=1)
                 self.rows[place, :count, :6] = rows
                 np.cumsum(rows[:, 3], out=self.rows[place, 1 : count + 1, 6])
-        self._changes = changes
+        self.changes = changes
 
     def rules(self) -> np.ndarray:
         """Return of each node whether it reclaims, borrows so, is a group, preempts lower priorities only, or any."""

@@ -8,19 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean, says_unknown_arguments
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["ANY_KIND", "Preemption", "Queue", "Quota", "Rule", "Tenants"]
+__all__ = ["ANY_KIND", "Preemption", "Queue", "Quota", "Tenants"]
 
 ANY_KIND = "any"
 """The kind of GPU of a quota that holds for all GPUs."""
-
-Rule: TypeAlias = Literal["never", "lower-priority", "lower-or-newer", "any"]
-"""Which jobs may be preempted, beside the one that needs the room: none; those of lower priority; those too that came
-later with the same priority; or all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +43,7 @@ class Quota:
 
 @dataclass(frozen=True, kw_only=True)
 class Preemption:
-    """Whom the jobs of a queue may preempt.
+    """Whom the jobs of a queue may preempt: none, those of lower priority, those too that came later with it, or all.
 
     Parameters
     ----------

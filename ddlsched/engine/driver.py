@@ -30,7 +30,7 @@ from ddlsched.engine.native.jit import spent_compiling_s
 from ddlsched.engine.outcome import Finished, Window
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.recording import KeptSlices, touching
-from ddlsched.engine.records.field_values import NEVER, Communication, Contention, Door, Question
+from ddlsched.engine.records.field_values import NEVER, Contention, Door, Question
 from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.routes import HopTables, Routes, beyond_plain_rings, refuse_what_nobody_sends
@@ -213,15 +213,15 @@ class Simulation:
     def _may_fold(self) -> bool:
         """Return whether transfers that do alike may be simulated as one: nobody is asked which of them it is.
 
-        A policy that admits must look at no more than the fullest link, and jobs stay where they are.
+        Jobs stay where they are.
         """
         run, forms = self._state.run, self._forms
         if not run.grouping or self._routes.chosen_anew or self._sending_state or run.elastic or self._outside:
             return False
-        asked = run.communication == Communication.ADMITS and run.refused_by_link and run.message_parts == 1
         fixed = run.contention == Contention.LINK_RATES or run.weights_are_fixed
         compiled = forms.all_compiled and not forms.have_memory and "number" not in forms.contention.reads
-        return bool(asked and fixed and compiled and len(self._state.arrays.jitter) == 1)
+        alike = compiled and forms.answers_alike() and run.message_parts == 1
+        return bool(alike and fixed and len(self._state.arrays.jitter) == 1)
 
     def _may_jump(self) -> bool:
         """Return whether what jobs that do meet do follows from their own state, up to the next change from outside.

@@ -10,7 +10,6 @@ import numpy as np
 from ddlsched.engine.alike import Colours, in_order, mixed
 from ddlsched.engine.grouped_parts import GroupedDag, Partition, Parts
 from ddlsched.engine.loop.splitting import put_on_network, stand_alone, take_off_network
-from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.sent_in_groups import Crossed, SentInGroups, alike
 
@@ -223,7 +222,7 @@ class GroupedJobs:
         transfers.task, transfers.others = tasks, folded.parts.copies[folded.parts.num_computes :] - 1
         crossed = self._lead(number, folded)
         begin = state.now.num_entries.item(0)
-        self.make_room("entries", begin + len(crossed.links))
+        state.make_room("entries", begin + len(crossed.links))
         entries = state.arrays.entries
         entries.link[begin : begin + len(crossed.links)] = crossed.links
         entries.share[begin : begin + len(crossed.links)] = crossed.shares
@@ -317,21 +316,8 @@ class GroupedJobs:
             first = self._used[name]
             self._rooms[number, name] = first, needed
             self._used[name] = first + needed
-            self.make_room(name, first + needed)
+            self._state.make_room(name, first + needed)
         return first
-
-    def make_room(self, name: str, needed: int) -> None:
-        """Lengthen an array that is too short."""
-        state = self._state
-        array = getattr(state.arrays, name)
-        if needed > len(array):
-            length = max(needed, len(array) + len(array) // 2)
-            kind = {"entries": "entry", "tasks": "task", "crossings": "crossing"}.get(name)
-            longer = np.zeros(length, array.dtype) if kind is None else make_records(kind, length)
-            longer[: len(array)] = array
-            state.arrays = state.arrays._replace(**{name: longer})
-            if name == "tasks":
-                state.tasks = Columns(longer)
 
 
 def _apart(colours: np.ndarray, some: np.ndarray) -> np.ndarray:

@@ -20,7 +20,6 @@ from ddlsched.engine.loop.placement import place_job, reroute_transfer
 from ddlsched.engine.loop.room import next_fitting
 from ddlsched.engine.outcome import Residency
 from ddlsched.engine.records.field_values import JobState
-from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.routes import HopTables, Routes
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.sent_in_groups import SentInGroups
@@ -210,21 +209,7 @@ class JobPlacement:
         self._make_room_on(gpus)
         sending, servers = self.groups.fold(number, gpus, sent), self.costs.servers_of(chosen)
         self._make_room(len(sending.links), len(sending.job_links))
-        place_job(
-            state.arrays,
-            number,
-            len(state.stays),
-            gpus,
-            len(servers),
-            sending.job_links,
-            sending.num_links,
-            sending.links,
-            sending.shares,
-            sending.wire_bytes,
-            sending.latency_ns,
-            sending.load_ns,
-            hold_ns,
-        )
+        place_job(state.arrays, number, len(state.stays), gpus, len(servers), *sending, hold_ns)
         self._note_start(number, chosen, servers, [], state.now_ns, hold_ns)
 
     def note_starts(self) -> None:
@@ -337,18 +322,9 @@ class JobPlacement:
             state.arrays = arrays._replace(residents=residents)
 
     def _make_room(self, num_entries: int, num_links: int) -> None:
-        """Double the arrays that the next transfers would overfill."""
-        state, arrays = self._state, self._state.arrays
-        needed = state.now.num_entries.item(0) + num_entries
-        if needed > len(arrays.entries):
-            entries = make_records("entry", max(needed, 2 * len(arrays.entries)))
-            entries[: len(arrays.entries)] = arrays.entries
-            state.arrays = arrays = arrays._replace(entries=entries)
-        needed = state.now.num_job_links.item(0) + num_links
-        if needed > len(arrays.job_links):
-            job_links = np.zeros(max(needed, 2 * len(arrays.job_links)), np.int64)
-            job_links[: len(arrays.job_links)] = arrays.job_links
-            state.arrays = arrays._replace(job_links=job_links)
+        """Lengthen the arrays that the next transfers would overfill."""
+        self._state.make_room("entries", self._state.now.num_entries.item(0) + num_entries)
+        self._state.make_room("job_links", self._state.now.num_job_links.item(0) + num_links)
 
 
 def _shares(planned: list[PlannedTransfer], num_crossings: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from ddlsched.engine.records.layout import Records
 from ddlsched.errors import PluginError, label
 from ddlsched.network.rates import contention_form, message_parts
 from ddlsched.policies.compiling.source import CannotCompileError
-from ddlsched.policies.promises import BYTES, CLOCK, FULLEST, PROGRESS, WIDE, promises
+from ddlsched.policies.promises import BYTES, CLOCK, FULLEST, PROGRESS, TELLING_APART, WIDE, promises
 
 __all__ = ["DOORS", "Kind", "PolicyForms"]
 
@@ -254,6 +254,11 @@ class PolicyForms:
         if policy.reads & (CLOCK | WIDE) or (policy.reads & PROGRESS and overlaps):
             return False
         return not policy.reads & BYTES or policy.promises("key_falls_while_sending")
+
+    def answers_alike(self) -> bool:
+        """Return whether transfers that send as much, beside as many that are alike, get the same answer."""
+        lasts = self.communication_form != "admit" or self.communication.promises("refusal_lasts")
+        return lasts and self.communication.reads.isdisjoint(TELLING_APART)
 
     def may_jump(self) -> bool:
         """Return whether what jobs that do meet decide is the same in every period (given :meth:`may_skip`)."""

@@ -10,7 +10,6 @@ import numpy as np
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.costs import PlannedTransfer
 from ddlsched.engine.loop.from_python import wake
-from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError, UnknownNameError, label
 from ddlsched.network.collectives import ROUNDS, Card
@@ -206,7 +205,7 @@ class HopTables:
         offers = [self._offer(number, source, target) for source, target in hops]
         first, most_links = self._num_hops, len(hops) + sum(longest for *_, longest in offers)
         self._num_hops += len(hops)
-        self._make_room("hops", self._num_hops)
+        state.make_room("hops", self._num_hops)
         for place, ((source, target), (first_path, num_paths, route, _)) in enumerate(zip(hops, offers, strict=True)):
             state.arrays.hops[first + place] = (number, place, source, target, first_path, num_paths, route, -1)
         return first, len(hops), most_links
@@ -217,22 +216,13 @@ class HopTables:
             paths, route = self._routes.offered(number, source, target)
             first = self._num_paths
             self._num_paths += len(paths)
-            self._make_room("paths", self._num_paths)
+            self._state.make_room("paths", self._num_paths)
             for place, path in enumerate(paths, first):
                 begin = self._num_links
                 self._num_links += len(path.links)
-                self._make_room("path_links", self._num_links)
+                self._state.make_room("path_links", self._num_links)
                 self._state.arrays.path_links[begin : self._num_links] = path.links
                 self._state.arrays.paths[place] = (begin, len(path.links), path.latency_s)
             longest = max(len(path.links) for path in paths)
             self._known[source, target] = first, len(paths), route, longest
         return self._known[source, target]
-
-    def _make_room(self, name: str, needed: int) -> None:
-        """Double an array that would be too short."""
-        array = getattr(self._state.arrays, name)
-        if needed > len(array):
-            length = max(needed, 2 * len(array))
-            longer = np.zeros(length, np.int64) if name == "path_links" else make_records(name[:-1], length)
-            longer[: len(array)] = array
-            self._state.arrays = self._state.arrays._replace(**{name: longer})

@@ -10,7 +10,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.outcome import Residency
-from ddlsched.engine.records.layout import Columns, Records, State
+from ddlsched.engine.records.layout import Columns, Records, State, make_records
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import JobView, TransferView
@@ -64,6 +64,18 @@ class RunState:
     def now_s(self) -> float:
         """The instant, seconds."""
         return s_from_ns(self.now_ns)
+
+    def make_room(self, name: str, needed: int) -> None:
+        """Lengthen an array that is too short."""
+        array = getattr(self.arrays, name)
+        if needed > len(array):
+            length = max(needed, len(array) + len(array) // 2)
+            kind = "entry" if name == "entries" else name[:-1]
+            longer = np.zeros(length, array.dtype) if array.dtype.names is None else make_records(kind, length)
+            longer[: len(array)] = array
+            self.arrays = self.arrays._replace(**{name: longer})
+            if name == "tasks":
+                self.tasks = Columns(longer)
 
     def refuse_long_service(self, costs: CommunicationCosts) -> None:
         """Refuse jobs whose service with communication, or load, the clock cannot hold wherever they run.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -81,7 +81,7 @@ class SentInGroups:
                 self.kinds.append(_Kind(costs.sent(traffic, task, dag.groups[group]), costs))
                 self._groups.append(group)
             self.kind_of[place] = numbers[key]
-        crossed = np.concatenate([np.zeros(0, np.int64), *(kind.links for kind in self.kinds)])
+        crossed = _joined(kind.links for kind in self.kinds)
         places = np.zeros(len(costs.network.links) + 1, np.int64)
         places[crossed] = 1
         self.links = np.flatnonzero(places)
@@ -101,11 +101,10 @@ class SentInGroups:
     @cached_property
     def crossings(self) -> Crossings:
         """All crossings, of tuples of all groups, by places among the job's links; labels by kind and share."""
-        none = np.zeros(0, np.int64)
         tuples = [self._first_tuples[group] + kind.tuples for kind, group in zip(self.kinds, self._groups, strict=True)]
-        shares = np.concatenate([np.zeros(0), *(kind.shares for kind in self.kinds)])
+        shares = _joined((kind.shares for kind in self.kinds), float)
         numbers = np.repeat(np.arange(len(self.kinds)), [len(kind.links) for kind in self.kinds])
-        return Crossings(np.concatenate([none, *tuples]), self._places, mixed(numbers, shares))
+        return Crossings(_joined(tuples), self._places, mixed(numbers, shares))
 
     @cached_property
     def members(self) -> tuple[np.ndarray, np.ndarray]:
@@ -133,37 +132,31 @@ class SentInGroups:
         leader_of_class = np.unique(colours.links, return_index=True)[1]
         leads = np.zeros(len(self.links), bool)
         leads[leader_of_class] = True
+        copies = [np.bincount(partition.tuples[group]) for group in self._groups]
+        rows = np.cumsum([0, *map(len, copies)])  # a row a class of a kind
+        each = zip(rows.tolist(), self.kinds, self._groups, strict=False)
+        row = _joined(first + partition.tuples[group][kind.tuples] for first, kind, group in each)
+        links, shares = _joined(kind.links for kind in self.kinds), _joined((kind.shares for kind in self.kinds), float)
+        on = np.flatnonzero(leads[self._places])
+        on = on[np.lexsort((shares[on], colours.links[self._places[on]], row[on]))]
         folded = np.zeros(len(self.links), np.int64)
-        simulated, everything, begin = [], [], 0
-        for kind, group in zip(self.kinds, self._groups, strict=True):
-            classes, places = partition.tuples[group], self._places[begin : begin + len(kind.links)]
-            begin += len(kind.links)
-            own = classes[kind.tuples].astype(np.int32)
-            copies = np.bincount(classes)
-            on = np.flatnonzero(leads[places])
-            on = on[np.lexsort((kind.shares[on], colours.links[places[on]], own[on]))]
-            np.maximum.at(folded, places[on], copies[own[on]] > 1)
-            simulated.append(_rows(own[on], kind.links[on], kind.shares[on], len(copies)))
-            by_class = np.argsort(own.astype(np.uint16) if len(copies) < 1 << 16 else own, kind="stable")
-            everything.append(_rows(own[by_class], kind.links[by_class], kind.shares[by_class], len(copies)))
-        kinds = self.kind_of[parts.task[parts.num_computes :]]
-        classes = np.concatenate(partition.tuples)[self._first_tuples[parts.group] + parts.place]
-        first, num_links, links, shares = _rows_of(simulated, kinds, classes)
-        at = spans(first, num_links)
-        starts, counts, all_links, all_shares = _rows_of(everything, kinds, classes)
+        np.maximum.at(folded, self._places[on], _joined(copies)[row[on]] > 1)
+        by_row = np.argsort(row, kind="stable")
+        of_part = rows[self.kind_of[parts.task[parts.num_computes :]]]
+        of_part += np.concatenate(partition.tuples)[self._first_tuples[parts.group] + parts.place]
+        (first, num_links), (starts, counts) = (_spans_of(row[own], of_part, rows[-1]) for own in (on, by_row))
+        at = on[spans(first, num_links)]
         leaders = self.links[leader_of_class[colours.links]] if len(self.links) else self.links
-        return Crossed(num_links, links[at], shares[at], starts, counts, all_links, all_shares, leaders, folded)
+        found = num_links, links[at], shares[at], starts, counts, links[by_row], shares[by_row]
+        return Crossed(*found, leaders, folded)
 
     def planned_of(self, parts: Parts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return of each transfer the bytes on its links, the latency, nanoseconds, and the load, nanoseconds."""
-        kinds = self.kind_of[parts.task[parts.num_computes :]]
         first = np.cumsum([0, *(len(kind.wire_bytes) for kind in self.kinds)])
-        at = first[kinds] + parts.place
-        wire, latency = (
-            np.concatenate([np.zeros(0), *(getattr(kind, name) for kind in self.kinds)])[at]
-            for name in ("wire_bytes", "latency_ns")
-        )
-        return wire, latency, np.concatenate([np.zeros(0, np.int64), *(kind.load_ns for kind in self.kinds)])[at]
+        at = first[self.kind_of[parts.task[parts.num_computes :]]] + parts.place
+        wire_bytes = _joined((kind.wire_bytes for kind in self.kinds), float)
+        latency_ns = _joined((kind.latency_ns for kind in self.kinds), float)
+        return wire_bytes[at], latency_ns[at], _joined(kind.load_ns for kind in self.kinds)[at]
 
 
 def alike(jobs: Sequence[tuple[SentInGroups, Colours]]) -> list[Colours]:
@@ -196,27 +189,12 @@ def alike(jobs: Sequence[tuple[SentInGroups, Colours]]) -> list[Colours]:
     ]
 
 
-class _Rows(NamedTuple):
-    """Rows of crossings one after another: where each begins, and how many it has."""
-
-    first: np.ndarray
-    counts: np.ndarray
-    links: np.ndarray
-    shares: np.ndarray
+def _spans_of(owners: np.ndarray, wanted: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where those of each wanted owner begin among owners in order, and how many they are."""
+    counts = np.bincount(owners, minlength=count)
+    return (np.cumsum(counts) - counts)[wanted], counts[wanted]
 
 
-def _rows(owner: np.ndarray, links: np.ndarray, shares: np.ndarray, count: int) -> _Rows:
-    counts = np.bincount(owner, minlength=count) if len(owner) else np.zeros(count, np.int64)
-    return _Rows(np.cumsum(counts) - counts, counts, links, shares)
-
-
-def _rows_of(
-    kinds: Sequence[_Rows], kind: np.ndarray, row: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return where rows of kinds begin and how long they are, in links and shares of all kinds, which follow."""
-    none = np.zeros(0, np.int64)
-    begin = np.cumsum([0, *(len(rows.links) for rows in kinds)])
-    at = np.cumsum([0, *(len(rows.counts) for rows in kinds)])[kind] + row
-    first = np.concatenate([none, *(rows.first + start for rows, start in zip(kinds, begin[:-1], strict=True))])
-    counts, links = (np.concatenate([none, *(rows[what] for rows in kinds)]) for what in (1, 2))
-    return first[at], counts[at], links, np.concatenate([np.zeros(0), *(rows.shares for rows in kinds)])
+def _joined(arrays: Iterable[np.ndarray], number: type = int) -> np.ndarray:
+    """Return arrays of numbers, of which there may be none, one after another."""
+    return np.concatenate([np.zeros(0, number), *arrays])

@@ -115,8 +115,8 @@ class TupleTraffic:
     ranks
         Where each worker is.
     way
-        Which path goes from one card to another, asked once for each two in the order of tasks, tuples and flows; by
-        default the topology's own route.
+        Which path goes from one card to another, asked in the order of tasks, tuples and flows, for each two again if
+        they send otherwise; by default the topology's own route.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class TupleTraffic:
         way: Way | None = None,
     ) -> None:
         self._network, self._ranks, self._bytes, self._known = network, ranks, all_reduce_bytes, known
-        self._ways = _Ways(network, way)
+        self._asks, self._way = way is not None, network.own_way if way is None else way
         inside = network.inside
         self._width = network.cards * (1 if inside is None else inside.servers)
         self._ranks_of: dict[bytes, tuple[Rank, ...]] = {}
@@ -159,7 +159,7 @@ class TupleTraffic:
         kind, algorithm, message_bytes = sent
         own = tuples.workers[slice(*tuples.first[number : number + 2])]
         ranks = [Rank(*rank) for rank in self._ranks[own].tolist()]
-        found = traffic_of(self._network, kind, algorithm, ranks, message_bytes, self._bytes, self._ways.way)
+        found = traffic_of(self._network, kind, algorithm, ranks, message_bytes, self._bytes, self._way)
         links = np.array([found.links], np.int64).reshape(1, -1)
         return _Part(np.array([number]), links, found.shares, found.wire_bytes, found.latency_s)
 
@@ -193,11 +193,27 @@ class TupleTraffic:
         order = np.argsort(np.concatenate(owners), kind="stable")
         sources, targets = (np.concatenate([own[end].ravel() for own in ends])[order] for end in (0, 1))
         back = np.argsort(order)
-        links, latency_s = (each[back] for each in self._ways.between(sources, targets))
+        links, latency_s = (each[back] for each in self._between(sources, targets))
         shapes = [own[0].shape for own in ends]
         cuts, width = np.cumsum([rows * hops for rows, hops in shapes])[:-1], links.shape[1]
         found = zip(shapes, np.split(links, cuts), np.split(latency_s, cuts), strict=True)
         return [_forms(own.reshape(*shape, width), own_s.reshape(shape)) for shape, own, own_s in found]
+
+    def _between(self, sources: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the links between switches on the path from each card to another, -1 behind, and its latency."""
+        if not self._asks and (found := self._network.own_ways(sources, targets)) is not None:
+            return found
+        cards = self._network.cards
+        _, first, which = np.unique(sources * self._network.first_ports[0] + targets, True, True)
+        order = np.argsort(first)
+        ends = zip(sources[first[order]].tolist(), targets[first[order]].tolist(), strict=True)
+        paths = [self._way(divmod(source, cards), divmod(target, cards)) for source, target in ends]
+        links = np.full((len(paths), max((len(path.links) for path in paths), default=0)), -1)
+        for place, path in zip(order.tolist(), paths, strict=True):
+            links[place, : len(path.links)] = path.links
+        latency_s = np.empty(len(paths))
+        latency_s[order] = [path.latency_s for path in paths]
+        return links[which], latency_s[which]
 
 
 def _forms(links: np.ndarray, latency_s: np.ndarray) -> list[_Form]:
@@ -211,48 +227,6 @@ def _forms(links: np.ndarray, latency_s: np.ndarray) -> list[_Form]:
         _Form(forms[rows[0]].tobytes(), rows, _kept(ordered[rows], new[rows]), links[rows[0]], latency_s[rows[0]])
         for rows in _alike_rows(forms)
     ]
-
-
-class _Ways:
-    """Paths from card to card by number; each is asked for once."""
-
-    def __init__(self, network: Network, way: Way | None) -> None:
-        self._network, self.asks = network, way is not None
-        self.way: Way = network.own_way if way is None else way
-        self._number_of: dict[int, int] = {}
-        self.links = np.zeros((0, 0), np.int64)
-        """Of each path the links between switches, and behind them -1."""
-        self.latency_s = np.zeros(0)
-
-    def between(self, sources: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the links between switches on the path from each card to another, -1 behind, and its latency."""
-        found = None if self.asks else self._network.own_ways(sources, targets)
-        if found is None:
-            numbers = self.numbers(sources, targets)
-            found = self.links[numbers], self.latency_s[numbers]
-        return found
-
-    def numbers(self, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Return the number of the path from each card to another; cards by number."""
-        keys, cards = sources * self._network.first_ports[0] + targets, self._network.cards
-        different, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        paths = list[Path]()
-        for place in np.sort(first).tolist():
-            if (key := keys.item(place)) not in self._number_of:
-                self._number_of[key] = len(self.links) + len(paths)
-                ends = divmod(sources.item(place), cards), divmod(targets.item(place), cards)
-                paths.append(self.way(*ends))
-        if paths:
-            self._add(paths)
-        return np.array([self._number_of[key] for key in different.tolist()], np.int64)[inverse]
-
-    def _add(self, paths: Sequence[Path]) -> None:
-        known, width = self.links, max(self.links.shape[1], *(len(path.links) for path in paths))
-        self.links = np.full((len(known) + len(paths), width), -1)
-        self.links[: len(known), : known.shape[1]] = known
-        for place, path in enumerate(paths, len(known)):
-            self.links[place, : len(path.links)] = path.links
-        self.latency_s = np.concatenate([self.latency_s, [path.latency_s for path in paths]])
 
 
 def _lying(ranks: np.ndarray, tuples: Tuples, known: dict[bytes, tuple[Rank, ...]]) -> Iterator[_Lying]:

@@ -28,7 +28,7 @@ from typing import Any
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.view_parts import changing_fields
 
-__all__ = ["BYTES", "CLOCK", "FULLEST", "PROGRESS", "PROMISES", "WIDE", "promises"]
+__all__ = ["BYTES", "CLOCK", "FULLEST", "PROGRESS", "PROMISES", "TELLING_APART", "WIDE", "promises"]
 
 PROMISES = ("refusal_lasts", "key_falls_while_sending", "key_is_linear")
 
@@ -49,6 +49,13 @@ FULLEST = frozenset({"most_on_links_of", "message_bytes", "per_byte_s", "penalty
 """Of all transfers that a transfer meets, how many there are on the fullest of its links; and what never changes.
 
 An ``admit`` that reads no more, and whose refusals last, refuses at least as long as that link stays as full.
+"""
+
+
+TELLING_APART = WIDE | {"number", "links", "shares", "every met_by"}
+"""What may differ for transfers of a job that send as much, beside as many on their links that send as much.
+
+That is how many they meet, too, as two may share several links, but not whether all of those, or any, are so or so.
 """
 
 

@@ -172,6 +172,10 @@ class PendingJobs:
         """Return the numbers of all."""
         return self._views.keys()
 
+    def job(self, number: int) -> JobView:
+        """Return a job that waits."""
+        return self._views[number]
+
     def size(self, number: int) -> Size:
         """Return the :data:`Size` of a job that waits."""
         return self._sizes[number]
@@ -255,6 +259,7 @@ class LevelRoom:
     def __init__(self, cluster: ClusterView, num_jobs: int) -> None:
         self._cluster = cluster
         self._unit_of = cache(lambda level: _units(cluster, level))
+        self._level_of = cache(lambda *levels: _narrowest(cluster, *levels))
         self._free: dict[tuple[str, int], np.ndarray] = {}
         self.gpus, self.spans, self._end = np.zeros(1024, np.int64), np.zeros((num_jobs, 2), np.int64), 0
 
@@ -275,7 +280,7 @@ class LevelRoom:
 
         For a job that only prefers a level that unit is the cluster. Otherwise no placement has a place for it.
         """
-        if not whole_levels(job.required_levels) and not job.preferred_levels:
+        if self.level_of(job) is None:
             return True
         units, free = self.of(job)
         if leaving:
@@ -283,16 +288,25 @@ class LevelRoom:
             free = free + np.bincount(units[freed], minlength=len(free))
         return bool(free.max() >= job.num_gpus)
 
+    def level_of(self, job: JobView) -> str | None:
+        """Return the narrowest level that all of a job requires, an empty text if it prefers one, None for none."""
+        return self._level_of(job.required_levels, job.preferred_levels)
+
     def of(self, job: JobView) -> tuple[np.ndarray, np.ndarray]:
         """Return the unit of each GPU, of the narrowest level that all of a job requires, and the free GPUs of each.
 
         For a job that requires none the cluster is one unit.
         """
-        level = min(whole_levels(job.required_levels), key=[*self._cluster.network.levels].index, default="")
+        level = self.level_of(job) or ""
         (units, count), what = self._unit_of(level), (level, job.memory_bytes)
         if (free := self._free.get(what)) is None:
             self._free[what] = free = np.bincount(units[self._cluster.eligible(job)], minlength=count)
         return units, free
+
+
+def _narrowest(cluster: ClusterView, required: str | None, preferred: str | None) -> str | None:
+    none = "" if preferred else None
+    return min(whole_levels(required), key=[*cluster.network.levels].index, default=none)
 
 
 def _units(cluster: ClusterView, level: str) -> tuple[np.ndarray, int]:

@@ -77,9 +77,11 @@ class SampledError:
 
 
 STATED = {
-    "no transfer held back": SampledError(0.3, 1.6),
-    "transfers held back for up to a third of their time": SampledError(0.5, 5.3),
-    "transfers held back for more than a third of their time": SampledError(1.3, 12.7),
+    "no transfer held back": SampledError(0.2, 1.6),
+    "transfers held back for up to a third of their time": SampledError(0.4, 4.5),
+    "transfers held back for more than a third of their time": SampledError(0.6, 8.5),
+    "jobs of groups and no transfer held back": SampledError(0.2, 1.6),
+    "jobs of groups and transfers held back": SampledError(0.2, 2.2),
 }
 """By how much of their time transfers are held back: ``benchmarks/sampling_error.csv``, rounded up."""
 
@@ -88,7 +90,8 @@ def sampling_class(result: Result) -> str:
     """Return the class of :data:`STATED` that a run is of."""
     held_s, sent_s = result.jobs["network_wait_s"].sum(), result.jobs["communication_s"].sum()
     share = held_s / (held_s + sent_s) if held_s + sent_s else 0.0
-    return list(STATED)[0 if share < 0.001 else 1 if share <= 1 / 3 else 2]
+    grouped = result.finished.state.jobs.grouped.any()
+    return list(STATED)[(3 if grouped else 0) + (share >= 0.001) + (share > 1 / 3 and not grouped)]
 
 
 def sampled_text(result: Result) -> str:
@@ -97,9 +100,9 @@ def sampled_text(result: Result) -> str:
     if not result.leapt_iterations:
         return f"Sampled: but all {contended:,} iterations of jobs that share GPUs or links are exact."
     kind, share = sampling_class(result), 100 * computed / contended
-    stated, of = STATED[kind], " (measured on jobs without groups)" if result.finished.state.jobs.grouped.any() else ""
+    stated = STATED[kind]
     return (
         f"Sampled: of {contended:,} iterations of jobs that share GPUs or links {share:.2f} % were computed. At given "
-        f"placements, with {kind}, the average JCT is off by {stated.average_percent:g} % (rms) and 95 % of jobs by at "
-        f"most {stated.jobs_percent:g} %{of}; whole runs vary more (--draws)."
+        f"GPUs and starts, with {kind}, the average JCT is off by {stated.average_percent:g} % (rms) and 95 % of jobs "
+        f"by at most {stated.jobs_percent:g} %; whole runs vary more (--draws)."
     )

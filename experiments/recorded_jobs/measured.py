@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddlsched.training.recorded.call_costs import SMALL_BYTES
 from ddlsched.training.recorded.merging import merged
 from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankStep, RankTrace
 from ddlsched.training.recorded.recordings import read_recording
@@ -18,6 +19,8 @@ ALONE_ON_TESTBED, TOGETHER = "testbed-alone", "testbed-together"
 """Folders of what ``record.py --together`` records."""
 ON_GPU = "gpu"
 """Folder of what ``record.py --gpu`` records."""
+UNRECORDED = "unrecorded.csv"
+"""In it, what steps took that nobody recorded: columns job, round, unrecorded_ms."""
 
 
 class Line(NamedTuple):
@@ -63,10 +66,14 @@ def longest_s(ranks: Sequence[RankTrace]) -> np.ndarray:
 def collective_s(ranks: Sequence[RankTrace]) -> np.ndarray:
     """Return how long each collective of each step took, seconds, a row a step.
 
-    From when the last rank is there, and the one before has ended, until the last rank is done.
+    From when the last rank is there, and the one before has ended, until the last rank is done; less what the call
+    costs, which is computation of the job.
     """
-    flights = [flights_ns(steps) for steps in zip(*(rank.steps.values() for rank in ranks), strict=True)]
-    return np.diff(np.array(flights), axis=2)[:, :, 0] / 1e9
+    steps = list(zip(*(rank.steps.values() for rank in ranks), strict=True))
+    took_ns = np.diff(np.array([flights_ns(each) for each in steps]), axis=2)[:, :, 0]
+    cost_ns = np.array([[each[0].call_ns] for each in steps])
+    cost_ns = np.where((message_bytes(ranks) <= SMALL_BYTES) & (cost_ns > 0), took_ns, cost_ns)
+    return np.maximum(took_ns - cost_ns, 0) / 1e9
 
 
 def flights_ns(steps: Sequence[RankStep]) -> list[tuple[int, int]]:

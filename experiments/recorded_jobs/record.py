@@ -9,7 +9,7 @@ at once, with a rank of each on either of two servers whose cards have 100 Mbit/
 communication, with which two cores keep up.
 
 ``--gpu`` records them, and ResNet-50 (needs torchvision), with both ranks on this machine's first GPU; gloo sends the
-gradients through the host's memory.
+gradients through the host's memory. In turn each runs without being recorded, which ``unrecorded.csv`` keeps.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from measured import ALONE_ON_TESTBED, ON_GPU, RECORDINGS, TOGETHER, fitted
+import pandas as pd
+from measured import ALONE_ON_TESTBED, ON_GPU, RECORDINGS, TOGETHER, UNRECORDED, fitted
 from together import counts_of
 
 from ddlsched import Cluster
@@ -64,8 +67,7 @@ def main() -> None:
         record_together(given.out, given.steps // 5, given.seconds)
         return
     if given.gpu:
-        for name in GPU_JOBS:
-            keep(given.out / ON_GPU / name, [recorded(name, 1, given.steps, device="cuda")])
+        record_on_gpu(given.out / ON_GPU, given.steps // given.rounds, given.rounds)
         return
     for name in JOBS:
         keep(given.out / name, [recorded(name, 1, given.steps)])
@@ -74,6 +76,25 @@ def main() -> None:
     ]
     for size_mb, own in zip(SWEPT_MB, zip(*rounds, strict=True), strict=True):
         keep(given.out / f"gpt-{size_mb:g}mb", own)
+
+
+def record_on_gpu(out: Path, steps: int, rounds: int) -> None:
+    """Record each job on a GPU, so many steps a round, in turn with runs of it that nobody records."""
+    rows = []
+    for name in GPU_JOBS:
+        turns = [(unrecorded_ms(name, steps, "cuda"), recorded(name, 1, steps, device="cuda")) for _ in range(rounds)]
+        keep(out / name, [run for _, run in turns])
+        rows += [{"job": name, "round": number, "unrecorded_ms": ms} for number, (ms, _) in enumerate(turns)]
+    pd.DataFrame(rows).to_csv(out / UNRECORDED, index=False, float_format="%.4g")
+
+
+def unrecorded_ms(name: str, steps: int, device: str) -> float:
+    """Run a script as torchrun does and return its mean step, milliseconds, of those that a recording would keep."""
+    script = str(HERE / "scripts" / f"{name}.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", script, "--device", device]
+    command += ["--steps", str(steps + SKIP + 1), "--skip", str(SKIP + 1)]
+    ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return float(ended.stdout.split()[-1])
 
 
 def record_together(out: Path, steps: int, seconds: float) -> None:

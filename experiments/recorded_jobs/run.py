@@ -21,6 +21,7 @@ from measured import (
     ON_GPU,
     RECORDINGS,
     TOGETHER,
+    UNRECORDED,
     Line,
     collective_s,
     fitted,
@@ -96,6 +97,14 @@ def alone(folder: Path, names: Sequence[str] = JOBS) -> list[dict[str, object]]:
             }
         )
     return rows
+
+
+def beside_unrecorded(folder: Path) -> pd.DataFrame:
+    """Return a row a job, with what its steps took in turn with the recorded ones that nobody recorded."""
+    took_ms = pd.read_csv(folder / UNRECORDED).groupby("job")["unrecorded_ms"].agg(["mean", "min", "max"])
+    table = pd.DataFrame(alone(folder, GPU_JOBS)).join(took_ms.add_prefix("unrecorded_ms_"), on="job")
+    table["off_from_unrecorded_percent"] = 100 * (table["simulated_ms"] / table["unrecorded_ms_mean"] - 1)
+    return table
 
 
 def swept(folder: Path) -> list[dict[str, object]]:
@@ -189,9 +198,9 @@ def main() -> None:
     found = {"alone": alone(folder), "buckets": swept(folder), "astra_sim": beside_astra_sim()}
     if (folder / TOGETHER).is_dir():
         found["together"] = on_testbed(folder)
-    if (folder / ON_GPU).is_dir():
-        found["gpu"] = alone(folder / ON_GPU, GPU_JOBS)
     tables = {name: pd.DataFrame(rows) for name, rows in found.items()}
+    if (folder / ON_GPU).is_dir():
+        tables["gpu"] = beside_unrecorded(folder / ON_GPU)
     for name, table in tables.items():
         print(f"{name}\n{table.round(3).to_string(index=False)}\n")
     if out is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,22 @@ from topologies.star import Star
 
 TABLES = ("jobs", "gpus", "links", "samples", "placements")
 RAILS = RailOptimised(rails=4, rail_gbps=8.0, nvlink_gbps=32.0)
+SENDING = (*(f"bounded-overlap:limit={limit}" for limit in (1, 2, 9)), "adadual", "preemptive", "preemptive:by=bytes")
 POLICIES: dict[str, Any] = {"order": "fifo", "communication": "bounded-overlap:limit=9", "contention": "max-min"}
+
+
+class BesideFew:
+    refusal_lasts: ClassVar[bool] = True
+
+    def admit(self, transfer: Any, network: Any) -> bool:
+        return len(network.met_by(transfer)) < 2
+
+
+class BesideLarger(BesideFew):
+    refusal_lasts: ClassVar[bool] = True
+
+    def admit(self, transfer: Any, network: Any) -> bool:
+        return all(transfer.message_bytes < other.message_bytes for other in network.met_by(transfer))
 
 
 @contextmanager
@@ -152,6 +167,52 @@ def test_a_policy_that_lets_some_go_first() -> None:
     assert noted["split"] == [0]
 
 
+@pytest.mark.parametrize("sending", SENDING)
+@pytest.mark.parametrize("contention", ["max-min", "equal-share"])
+def test_transfers_that_meet_others_only_are_answered_alike(sending: str, contention: str) -> None:
+    """Rails of their own: chunks to the next stage, and gradients, of which some wait or pause for others."""
+    dag = step(tensor=4, data=4, stages=2, passes=3)
+    overlapped = [
+        dataclasses.replace(task, after=("work 0.0",)) if task.name == "gradients 0" else task for task in dag.tasks
+    ]
+    one = job("a", IterationDag(tuple(overlapped), dag.groups), 32)
+    result, noted = both([one], {"a": list(range(32))}, communication=sending, contention=contention)
+    assert noted == {"classes": [2], "split": []}
+    assert (result.samples["waiting_transfers"].max() > 0) == (not sending.endswith(("2", "9")))
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[list[Job], dict[str, list[int]]]:
+    """One or two jobs whose gradients may go beside their steps, on GPUs of their own or on the same."""
+    jobs, places = [], {}
+    for name in "ab"[: draw(st.integers(1, 2))]:
+        tensor, data, stages = (draw(st.sampled_from(sizes)) for sizes in ([1, 2, 4], [1, 2, 3, 4], [1, 2]))
+        dag = step(tensor=tensor, data=data, stages=stages, passes=draw(st.integers(1, 3)), mb=draw(st.floats(0.5, 4)))
+        early = {"gradients 0"} if draw(st.booleans()) else set()
+        tasks = [dataclasses.replace(task, after=("work 0.0",)) if task.name in early else task for task in dag.tasks]
+        count = tensor * data * stages
+        first, stride = draw(st.sampled_from([(0, 1), (4, 1), (0, 2), (1, 2)]))
+        places[name] = sorted(range(32), key=lambda gpu, a=first, b=stride: ((gpu - a) % b, (gpu - a) % 32))[:count]
+        given = {"iterations": draw(st.sampled_from([3, 60])), "arrival_s": draw(st.sampled_from([0.0, 0.0101]))}
+        jobs.append(job(name, IterationDag(tuple(tasks), dag.groups), count, **given))
+    return jobs, places
+
+
+@given(steps(), st.sampled_from(SENDING), st.sampled_from(["max-min", "equal-share", "linear"]), st.booleans())
+@hypothesis_settings(max_examples=examples(20, by_default=10))
+def test_steps_under_every_policy(placed: Any, sending: str, contention: str, on_rails: bool) -> None:
+    topology = RAILS if on_rails else Star(nic_gbps=8.0, nvlink_gbps=32.0)
+    both(*placed, communication=sending, contention=contention, topology=topology)
+
+
+def test_a_policy_that_counts_whom_a_transfer_meets_is_asked_about_each() -> None:
+    """Two that are alike may meet as many transfers on as many links, and not as many different ones."""
+    dag = step(tensor=4, data=4, stages=2)
+    for policy, classes in ((BesideFew(), 32), (BesideLarger(), 2)):
+        _, noted = both([job("a", dag, 32)], {"a": list(range(32))}, communication=policy)
+        assert noted["classes"] == [classes]
+
+
 def test_three_on_a_link_whose_rounding_could_tell_them_apart() -> None:
     """A third of a bandwidth has no exact float: sends of three workers of a server, which share its card."""
     both(
@@ -209,12 +270,11 @@ def test_a_gpu_that_becomes_slow_tells_its_worker_apart() -> None:
     assert {failure.hang_ns for failure in result.finished.failures} == {None, 0}
 
 
-@given(settings(grouped=True), st.sampled_from([1, 2, 9]), st.sampled_from([1, 20]))
-@hypothesis_settings(max_examples=examples(12, by_default=5))
-def test_every_table_is_as_with_every_worker(setting: Setting, limit: int, times: int) -> None:
+@given(settings(grouped=True), st.sampled_from(SENDING), st.sampled_from([1, 20]))
+@hypothesis_settings(max_examples=examples(20, by_default=10))
+def test_every_table_is_as_with_every_worker(setting: Setting, sending: str, times: int) -> None:
     jobs = [dataclasses.replace(each, iterations=each.iterations * times) for each in setting.workload]
-    asked = {"order": "fifo", "communication": f"bounded-overlap:limit={limit}"}
-    setting = dataclasses.replace(setting, workload=Workload(tuple(jobs)), **asked)
+    setting = dataclasses.replace(setting, workload=Workload(tuple(jobs)), order="fifo", communication=sending)
     result = run_engine(setting)
     with every_worker():
         assert_same(result, run_engine(setting))

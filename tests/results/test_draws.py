@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,15 +37,24 @@ def test_a_draw_changes_each_length_by_a_hair_at_most_and_nothing_else() -> None
     }
 
 
-@pytest.mark.parametrize(("held_s", "place"), [(0.0, 0), (0.05, 0), (0.2, 1), (50.0, 1), (51.0, 2)])
-def test_the_class_of_a_sampled_run_is_by_how_long_transfers_are_held_back(held_s: float, place: int) -> None:
-    jobs = pd.DataFrame({"network_wait_s": [held_s / 2] * 2, "communication_s": [50.0] * 2})
-    assert sampling_class(SimpleNamespace(jobs=jobs)) == list(STATED)[place]  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("held_s", "grouped", "place"),
+    [(0.0, 0, 0), (0.05, 0, 0), (0.2, 0, 1), (50.0, 0, 1), (51.0, 0, 2), (0.05, 1, 3), (0.2, 1, 4), (51.0, 1, 4)],
+)
+def test_the_class_of_a_sampled_run_is_by_how_long_transfers_are_held_back_and_whether_jobs_have_groups(
+    held_s: float, grouped: int, place: int
+) -> None:
+    assert sampling_class(_sampled(held_s, 100.0, grouped)) == list(STATED)[place]
 
 
 def test_a_sampled_run_without_communication_held_nothing_back() -> None:
-    jobs = pd.DataFrame({"network_wait_s": [0.0], "communication_s": [0.0]})
-    assert sampling_class(SimpleNamespace(jobs=jobs)) == next(iter(STATED))  # type: ignore[arg-type]
+    assert sampling_class(_sampled(0.0, 0.0, 0)) == next(iter(STATED))
+
+
+def _sampled(held_s: float, sent_s: float, grouped: int) -> Any:
+    jobs = pd.DataFrame({"network_wait_s": [held_s / 2] * 2, "communication_s": [sent_s / 2] * 2})
+    state = SimpleNamespace(jobs=SimpleNamespace(grouped=np.array([0, grouped])))
+    return SimpleNamespace(jobs=jobs, finished=SimpleNamespace(state=state))
 
 
 def test_what_is_no_draw_is_refused() -> None:

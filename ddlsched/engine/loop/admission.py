@@ -143,16 +143,37 @@ def all_admitted(s: State, count: int) -> bool:
 
 
 @njit
-def order_matters(s: State, count: int) -> bool:
-    """Whether a transfer in ``items`` may be kept from starting by one that starts before it, and some are folded.
+def meet_alike(s: State, count: int) -> bool:
+    """Whether of the transfers in ``items``, in order, two of a task meet of which one stands for others.
 
-    If it may, all are to be asked again, once nobody stands for others. What a policy refuses does not depend on who
-    asks, but on how many there are on a transfer's fullest link: it is asked as if all others had started.
+    Otherwise all that one stands for come before or behind whatever they meet: by their keys, or by the number of their
+    job or of their task. They are asked with the same beside them, and answered alike.
     """
-    run, folded = s.run[0], False
+    run, job, task = s.run[0], -1, -1
     for place in range(count):
-        folded = folded or s.jobs[s.transfers[s.items[place]].job].folded == 1
-    if not folded or all_admitted(s, count):
+        transfer = s.transfers[s.items[place]]
+        if s.jobs[transfer.job].folded == 0:
+            continue
+        own = s.tasks[s.jobs[transfer.job].first_task + transfer.task].dag_task
+        if (transfer.job, own) != (job, task):
+            job, task = transfer.job, own
+            run.stamp += 1
+        for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+            link = s.links[s.entries[e].link]
+            if link.stamp == run.stamp:
+                return True
+            link.stamp = run.stamp
+    return False
+
+
+@njit
+def order_matters(s: State, count: int) -> bool:
+    """Whether a transfer in ``items`` may be kept from starting by one that is alike; each is then asked by itself.
+
+    A policy that looks only at how many there are on the fullest link is asked as if all others had started.
+    """
+    run = s.run[0]
+    if not meet_alike(s, count) or (run.refused_by_link == 1 and all_admitted(s, count)):
         return False
     run.doubt = 1
     for place in range(count):
@@ -187,7 +208,7 @@ def admit_transfers(s: State) -> None:
     """Ask a compiled ``admit``."""
     run = s.run[0]
     count = gather_candidates(s) if run.refusal_lasts == 1 else gather_transfers(s)
-    together = run.num_folded > 0 and count > 1 and all_admitted(s, count)
+    together = run.num_folded > 0 and run.refused_by_link == 1 and count > 1 and all_admitted(s, count)
     if run.refusal_lasts == 1 and not together:
         count = in_order(s, count)
     if run.num_folded > 0 and not together and order_matters(s, count):
@@ -237,6 +258,9 @@ def select_transfers(s: State) -> None:
     """Take transfers in the order of their keys, each that shares no link with one already taken."""
     run = s.run[0]
     count = gather_transfers(s)
+    if run.num_folded > 0 and meet_alike(s, count):
+        run.doubt = 1
+        return
     run.stamp += 1
     for place in range(count):
         number = s.items[place]

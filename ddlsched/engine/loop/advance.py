@@ -165,13 +165,13 @@ def advance(s: State) -> int:
                 run.communicate = 0
                 if run.communication == Communication.ADMITS:
                     admit_transfers(s)
-                    if run.doubt == 1:
-                        run.communicate, run.stage = 1, Stage.COMMUNICATION.value
-                        return Question.SPLIT.value
                 elif run.communication == Communication.KEYS:
                     select_transfers(s)
                 else:
                     return Question.COMMUNICATION.value
+                if run.doubt == 1:
+                    run.communicate, run.stage = 1, Stage.COMMUNICATION.value
+                    return Question.SPLIT.value
         if run.stage == Stage.RATES:
             run.stage = Stage.DISPATCH
             if run.rerate == 1:

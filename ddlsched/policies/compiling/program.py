@@ -115,6 +115,7 @@ class ProgramBuilder:
         self.plugin, self.fields = plugin, fields
         self.functions: list[Function] = []
         self.reads: set[str] = set()
+        self.asked_of_each: list[Any] = []
         self.changes_itself = False
         self.constants: list[Constant] = []
         self.clock: str | None = None  # the parameter that is the simulated time

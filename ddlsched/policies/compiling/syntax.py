@@ -141,6 +141,8 @@ def rewritten_loop(rewriter: Any, node: ast.Call, name: str, generator: ast.Gene
         body = _loop_body(rewriter, node, name, generator, default)
     finally:
         rewriter.locals = outer_locals
+    if name in ("any", "all"):  # however many of them are alike
+        rewriter.builder.asked_of_each.append(first_items)
     first = ast.copy_location(rewriter.visit(first_items), node)
     options = [start] if name == "sum" else [] if default is None else [rewriter.visit(default)]
     parameters = ["items__", *(["total__" if name == "sum" else "default__"] if options else []), *free]
@@ -245,6 +247,8 @@ def _method_call(rewriter: Any, node: ast.Call, attribute: ast.Attribute) -> ast
     if node.keywords:
         raise rewriter.refused(node, "names the arguments of a view's method")
     rewriter.builder.reads.add(attribute.attr)
+    if attribute.attr == "met_by" and node not in rewriter.builder.asked_of_each:
+        rewriter.builder.reads.add("every met_by")
     view = ast.copy_location(ast.Attribute(rewriter.visit(attribute.value), attribute.attr, ast.Load()), node)
     return ast.copy_location(ast.Call(view, [rewriter.visit(argument) for argument in node.args], []), node)
 

@@ -13,6 +13,7 @@ from tiers import examples
 from algorithms.admission import kueue
 from algorithms.admission.kueue_classic import ClassicSearch
 from algorithms.admission.victims import Need
+from ddlsched import Cluster, DataParallelIteration, Job, Quota, Workload, simulate
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import TenantsView, Victim
@@ -81,3 +82,51 @@ def test_who_has_no_hope_finds_neither_room_nor_victims(monkeypatch: pytest.Monk
         play(_with_more_rules(random_case(rng), rng), kueue.Kueue())
     assert min(counts[False, False], counts[True, True]) > seeds
     assert counts[True, False] < counts[False, False]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_has_no_room_finds_no_victims_at_its_level(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    among, counts = kueue.RoomBound.among, Counter[tuple[bool, bool]]()
+
+    def checked(bound: kueue.RoomBound, tenants: TenantsView, jobs: dict[int, QuotaNode]) -> dict[int, QuotaNode]:
+        without = among(bound, tenants, jobs)
+        for number, leaf in jobs.items():
+            job = tenants.pending.job(number)
+            if tenants.room is not None and not tenants.room.suffices(job):
+                found, _ = ClassicSearch(bound._arrays).victims(Need(job, leaf, "any"), tenants)
+                assert number not in without or not found
+                counts[number in without, bool(found)] += 1
+        return without
+
+    monkeypatch.setattr(kueue.RoomBound, "among", checked)
+    rng = np.random.default_rng(seed)
+    rules = [
+        Preemption(
+            within_queue=str(rng.choice(RULES[:3])),  # type: ignore[arg-type]
+            reclaim=str(rng.choice(RULES[1:])),  # type: ignore[arg-type]
+            borrow=str(rng.choice(RULES[:2])),  # type: ignore[arg-type]
+        )
+        for _ in range(6)
+    ]
+    quota = {"any": Quota(gpus=10, borrowing_limit=20 if seed else None, lending_limit=8 if seed == 2 else None)}
+    leaves = [Queue(name=f"q{n}", parent=f"g{n % 2}", quotas=quota, preemption=rules[n]) for n in range(6)]
+    queues = [Queue(name="all"), Queue(name="g0", parent="all"), Queue(name="g1", parent="all"), *leaves]
+    step = DataParallelIteration(forward_s=0.5, backward_s=0.5, message_bytes=0)
+    jobs = [
+        Job(
+            job_id=f"j{number}",
+            arrival_s=float(rng.integers(0, 400)),
+            num_gpus=int(rng.choice([1, 2, 4, 8])),
+            iterations=int(rng.integers(20, 120)),
+            iteration=step,
+            gpu_memory_mb=1.0,
+            queue=f"q{rng.integers(0, 6)}",
+            priority=int(rng.integers(0, 4)),
+            required_levels=[None, "server", "rack"][rng.integers(0, 3)],
+        )
+        for number in range(200)
+    ]
+    cluster = Cluster(num_servers=8, gpus_per_server=8, exclusive=True, topology="clos:servers_per_rack=2")
+    policies = {"placement": "kueue-topology", "admission": "kueue"}
+    simulate(Workload.of(jobs), cluster, queues=Tenants(queues=tuple(queues)), **policies)
+    assert min(counts[True, False], counts[False, True]) > 30

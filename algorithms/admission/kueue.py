@@ -177,7 +177,8 @@ class KueueRun:
             self._history.update(tenants)
         self._has_changed = True
         while self._has_changed:
-            left = self._with_turns(tenants)
+            if not (left := self._with_turns(tenants)):
+                break
             self._note(tenants)
             passed = yield from self._cycles(left, tenants)
             for leaf, turns in passed.items():

@@ -138,6 +138,10 @@ REFUSED = {
         key("return f(job.num_gpus)", "@functools.cache\ndef f(n):\n    return -n"),
         "cannot be compiled",
     ),
+    "a loop with an else": (
+        key("n = 0\nwhile n < job.num_gpus:\n    n += 1\nelse:\n    n = -n\nreturn n"),
+        "has an else",
+    ),
     "a helper that calls itself": (
         key("return f(job.num_gpus)", "def f(n):\n    return 1 if n <= 1 else n * f(n - 1)"),
         "calls itself",

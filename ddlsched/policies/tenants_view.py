@@ -161,6 +161,7 @@ class PendingJobs:
         self._views: dict[int, JobView] = {}
         self._sizes: dict[int, Size] = {}
         self._heads: dict[str, Heads] = {}
+        self._firsts: list[Heads] | None = None
 
     def __len__(self) -> int:
         return len(self._views)
@@ -184,19 +185,23 @@ class PendingJobs:
         """Let a job wait."""
         self._views[job.number] = job
         self._sizes[job.number] = size = size_of(job)
-        self._heads.pop(str(job.queue), None)
+        self._forget_heads(str(job.queue))
         insort(self._of[str(job.queue)].setdefault(size, []), _rank(job))
 
     def remove(self, job: JobView) -> None:
         """Let a job wait no more."""
         size = self._sizes.pop(job.number)
         del self._views[job.number]
-        self._heads.pop(str(job.queue), None)
+        self._forget_heads(str(job.queue))
         sizes = self._of[str(job.queue)]
         ranks = sizes[size]
         del ranks[bisect_left(ranks, _rank(job))]
         if not ranks:
             del sizes[size]
+
+    def _forget_heads(self, queue: str) -> None:
+        self._heads.pop(queue, None)
+        self._firsts = None
 
     def heads(self, queue: str, below_priority: int | None = None) -> list[JobView]:
         """Return the first job of each size of a queue, the first of all first; of lower priority than one, if told.
@@ -217,6 +222,12 @@ class PendingJobs:
             asked = np.array([(gpus, -rank[0], rank[2]) for rank, gpus in firsts], np.int64).reshape(-1, 3)
             self._heads[queue] = heads = Heads(jobs, asked)
         return heads
+
+    def firsts(self) -> list[Heads]:
+        """Return :meth:`first` of all queues; the same list until one is another."""
+        if self._firsts is None:
+            self._firsts = [*map(self.first, self._of)]
+        return self._firsts
 
     def jobs(self, queue: str) -> Iterator[JobView]:
         """Yield all jobs of a queue, the first first."""

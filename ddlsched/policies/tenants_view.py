@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -263,8 +264,9 @@ class LevelRoom:
 
     Attributes
     ----------
-    gpus, spans
-        The GPUs of jobs that run, or ran; and by a job's number where its own begin and end.
+    parts, spans
+        Of jobs that run, or ran, on each of their servers: its first GPU, and how many GPUs they have there; and by a
+        job's number where its own begin and end.
     """
 
     def __init__(self, cluster: ClusterView, num_jobs: int) -> None:
@@ -272,14 +274,16 @@ class LevelRoom:
         self._unit_of = cache(lambda level: _units(cluster, level))
         self._level_of = cache(lambda *levels: _narrowest(cluster, *levels))
         self._free: dict[tuple[str, int], np.ndarray] = {}
-        self.gpus, self.spans, self._end = np.zeros(1024, np.int64), np.zeros((num_jobs, 2), np.int64), 0
+        self.parts, self.spans, self._end = np.zeros((1024, 2), np.int64), np.zeros((num_jobs, 2), np.int64), 0
 
     def note(self, number: int, gpus: list[int]) -> None:
         """Note on which GPUs a job starts."""
-        self.spans[number] = first, end = self._end, self._end + len(gpus)
-        if end > len(self.gpus):
-            self.gpus = np.resize(self.gpus, 2 * end)
-        self.gpus[first:end], self._end = gpus, end
+        counts = Counter(self._cluster.servers_of(np.array(gpus)).tolist())
+        self.spans[number] = first, end = self._end, self._end + len(counts)
+        while end > len(self.parts):
+            self.parts = np.concatenate([self.parts, self.parts])
+        self.parts[first:end] = [(self._cluster.gpus_of(server).start, count) for server, count in counts.items()]
+        self._end = end
 
     def look_at(self, cluster: ClusterView) -> None:
         """Reckon room anew, in the cluster as it is now."""

@@ -23,7 +23,7 @@ _REASONS = (
     "lower priority, for a queue that borrows",
 )
 _NOBODY, _NOWHERE = np.zeros((0, 2), np.int64), np.zeros(0, np.int64)
-_NO_LEVEL = _NOWHERE, _NOWHERE, _NOWHERE, _NOBODY, _NOWHERE
+_NO_LEVEL = _NOWHERE, _NOWHERE, _NOBODY, _NOBODY, _NOWHERE
 _part = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Compiles what only compiled code calls. Nothing there makes arrays or sets rows: to compile that takes seconds."""
 _RULES = {"never": 0, "lower-priority": 1, "lower-or-newer": 2, "any": 3}
@@ -66,7 +66,7 @@ class ClassicSearch:
         height = _height(place, need.gpus, arrays.parents, used, amounts, arrays.heights)
         if (room := tenants.room) is not None and not room.suffices(job):
             units, free = room.of(job)
-            level = units, free, room.gpus, room.spans, np.empty_like(free)
+            level = units, free, room.parts, room.spans, np.empty_like(free)
             count = _search(*tree, arrays.used(kind).copy(), level)
         holdings = tenants.holdings
         return [Victim(holdings[number].job, _REASONS[reason]) for number, reason in found[:count].tolist()], height
@@ -125,7 +125,7 @@ class RoomBound:
         if level not in self._given_up:
             counts = np.zeros((2, nodes, len(free)), np.int64)
             self._given_up[level] = counts, np.full(queues, -1), np.zeros(queues, bool)
-        given_up, where = self._given_up[level], (units, room.gpus, room.spans)
+        given_up, where = self._given_up[level], (units, room.parts, room.spans)
         tree = arrays.parents, arrays.used(self._kind), arrays.amounts(self._kind)
         asked = np.array([0, 0, 0, 0, kind_code(self._kind), now_ns])
         scratch = np.zeros((4, nodes), np.int64)
@@ -376,9 +376,9 @@ def _give_up(node, room, running, tree, asked, where, scratch):  # type: ignore[
 @_part
 def _give(number, room, where):  # type: ignore[no-untyped-def]
     """Count a job's GPUs as free."""
-    units, gpus, spans = where
+    units, parts, spans = where
     for at in range(spans[number, 0], spans[number, 1]):
-        room[units[gpus[at]]] += 1
+        room[units[parts[at, 0]]] += parts[at, 1]
 
 
 @numba.njit(cache=True)
@@ -431,13 +431,13 @@ def _most_room(free, own, node, given_up, parents):  # type: ignore[no-untyped-d
 @_part
 def _moved(number, sign, room, needed, level):  # type: ignore[no-untyped-def]
     """Count a job's GPUs as free, or no more; return how many units more have as many as are needed."""
-    units, _, gpus, spans, _ = level
+    units, _, parts, spans, _ = level
     change = 0
     if len(room):
         for at in range(spans[number, 0], spans[number, 1]):
-            unit = units[gpus[at]]
+            unit = units[parts[at, 0]]
             change -= room[unit] >= needed
-            room[unit] += sign
+            room[unit] += sign * parts[at, 1]
             change += room[unit] >= needed
     return change
 

@@ -91,14 +91,14 @@ class Clos:
 
     def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
         """Return the route, as high up as the two servers need."""
-        if self._rack(source) == self._rack(target):
-            return source, self._rack(source), target
+        first, last = self._rack(source), self._rack(target)
+        if first == last:
+            return source, first, target
         number = target % self.aggregations
         up, down = self._aggregation(source, number), self._aggregation(target, number)
         if up == down:
-            return source, self._rack(source), up, self._rack(target), target
-        core = f"core {number}.{target // self.aggregations % self.cores}"
-        return source, self._rack(source), up, core, down, self._rack(target), target
+            return source, first, up, last, target
+        return source, first, up, f"core {number}.{target // self.aggregations % self.cores}", down, last, target
 
     def paths(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Sequence[Node]]:
         """Return the path over each aggregation switch, and between pods over each core switch of its plane."""

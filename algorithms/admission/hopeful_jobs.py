@@ -6,8 +6,6 @@ that they use counts. For who does not fit even so nobody is searched for.
 
 from __future__ import annotations
 
-from operator import is_
-
 import numba
 import numpy as np
 
@@ -25,7 +23,7 @@ class HopefulJobs:
         self._arrays, self._kind = arrays, kind
         self._rules = arrays.rules()
         self._leaf_at = {place: leaf for leaf, place in arrays.leaves.items()}
-        self._places, self._names = list(self._leaf_at), [leaf.name for leaf in arrays.leaves]
+        self._places = list(self._leaf_at)
         self._strict = [leaf.queue.order == "strict" for leaf in arrays.leaves]
         self._heads: list[Heads] = []
         self._numbers, self._needs = np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
@@ -34,7 +32,8 @@ class HopefulJobs:
     def among(self, tenants: TenantsView) -> dict[int, QuotaNode]:
         """Return the numbers of the first jobs of queues that might start, and their queues, by what was noted last."""
         arrays = self._arrays
-        self._note_heads([*map(tenants.pending.first, self._names)])
+        if (heads := tenants.pending.firsts()) is not self._heads:
+            self._note_heads(heads)
         amounts = arrays.used(self._kind), arrays.amounts(self._kind)
         running = arrays.rows, arrays.counts
         hopeful = _hopeful(*amounts, arrays.parents, arrays.downwards, self._rules, self._needs, *running)
@@ -42,9 +41,7 @@ class HopefulJobs:
         return dict(zip(self._numbers[hopeful].tolist(), leaves, strict=True))
 
     def _note_heads(self, heads: list[Heads]) -> None:
-        """Note the first jobs of all queues, unless they are the same as before."""
-        if len(heads) == len(self._heads) and all(map(is_, heads, self._heads)):
-            return
+        """Note the first jobs of all queues."""
         asked = [first.asked[:1] if only else first.asked for only, first in zip(self._strict, heads, strict=True)]
         self._heads, noted = heads, np.concatenate(asked)
         self._numbers = noted[:, 2].copy()

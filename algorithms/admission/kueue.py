@@ -177,7 +177,8 @@ class KueueRun:
             self._history.update(tenants)
         self._has_changed = True
         while self._has_changed:
-            left = self._with_turns(tenants)
+            if not (left := self._with_turns(tenants)):
+                break
             self._note(tenants)
             passed = yield from self._cycles(left, tenants)
             for leaf, turns in passed.items():
@@ -225,8 +226,7 @@ class KueueRun:
     def _with_turns(self, tenants: TenantsView) -> dict[QuotaNode, list[tuple[int, JobView]]]:
         """Return of each queue the jobs that have not been refused, in the order of their turns."""
         found = {}
-        for leaf in tenants.quotas.leaves:
-            heads = tenants.pending.first(leaf.name)
+        for leaf, heads in zip(tenants.quotas.leaves, tenants.pending.firsts(), strict=True):
             if heads.jobs:
                 turn, preempting = self._turns.get(leaf), self._preempting.get(leaf.name)
                 if self._history or turn is None or turn.heads is not heads or turn.preempting != preempting:

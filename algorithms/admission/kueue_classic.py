@@ -6,8 +6,6 @@ uses more than its quota is left.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numba
 import numpy as np
 
@@ -25,7 +23,7 @@ _REASONS = (
     "lower priority, for a queue that borrows",
 )
 _NOBODY, _NOWHERE = np.zeros((0, 2), np.int64), np.zeros(0, np.int64)
-_NO_LEVEL = _NOWHERE, _NOWHERE, _NOWHERE, _NOBODY, _NOWHERE
+_NO_LEVEL = _NOWHERE, _NOWHERE, _NOBODY, _NOBODY, _NOWHERE
 _part = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Compiles what only compiled code calls. Nothing there makes arrays or sets rows: to compile that takes seconds."""
 _RULES = {"never": 0, "lower-priority": 1, "lower-or-newer": 2, "any": 3}
@@ -68,7 +66,7 @@ class ClassicSearch:
         height = _height(place, need.gpus, arrays.parents, used, amounts, arrays.heights)
         if (room := tenants.room) is not None and not room.suffices(job):
             units, free = room.of(job)
-            level = units, free, room.gpus, room.spans, np.empty_like(free)
+            level = units, free, room.parts, room.spans, np.empty_like(free)
             count = _search(*tree, arrays.used(kind).copy(), level)
         holdings = tenants.holdings
         return [Victim(holdings[number].job, _REASONS[reason]) for number, reason in found[:count].tolist()], height
@@ -85,49 +83,56 @@ class RoomBound:
         self._arrays, self._kind = arrays, kind
         self._places = np.array([*arrays.leaves.values()])
         self._rules = arrays.rules().astype(np.int64)
-        self._levels: dict[int, tuple[tuple[str, int], JobView] | None] = {}
-        """Of jobs, by number, at which level and for how much memory they need room; None for those not looked at."""
+        self._asked = np.zeros((0, 4), np.int64)
+        """Of each job whom it is alike, as ``_alike`` says, or -1 if it needs no room, -2 if it was not looked at; its
+        GPUs, its priority, and the place of its queue."""
+        self._alike: dict[tuple[str, int], tuple[int, JobView]] = {}
+        """By level and memory that jobs need room in: a number, and one of these jobs."""
         self._given_up: dict[str, tuple[np.ndarray, ...]] = {}
         """By level: what each node gives up in each unit, and all of a group; the changes of queues that are counted,
         and whether jobs had just started then."""
 
     def among(self, tenants: TenantsView, jobs: dict[int, QuotaNode]) -> dict[int, QuotaNode]:
         """Return those of some jobs, by numbers, with their queues."""
-        room, found = tenants.room, dict[int, QuotaNode]()
-        if room is None:
-            return found
-        of_level: dict[tuple[str, int], list[JobView]] = defaultdict(list)
-        for number, leaf in jobs.items():
-            if number not in self._levels:
-                job = tenants.pending.job(number)
-                level = None if leaf.queue.preemption.reclaim == "lower-or-newer" else room.level_of(job)
-                self._levels[number] = None if level is None else ((level, job.memory_bytes), job)
-            if (asking := self._levels[number]) is not None:
-                of_level[asking[0]].append(asking[1])
-        for (level, _), asked in of_level.items():
-            needs = np.array([(job.num_gpus, job.priority, self._arrays.leaves[jobs[job.number]]) for job in asked])
-            without = self._without_room(level, needs, *room.of(asked[0]), room, tenants.now_ns)
-            found |= {job.number: jobs[job.number] for job, has_none in zip(asked, without, strict=True) if has_none}
-        return found
+        if (room := tenants.room) is None:
+            return {}
+        if not len(self._asked):
+            self._asked = np.full((len(room.spans), 4), -2)
+        numbers = np.fromiter(jobs, np.int64, len(jobs))
+        for number in numbers[self._asked[numbers, 0] == -2].tolist():
+            self._look_at(tenants.pending.job(number), jobs[number], room)
+        asked, without = self._asked[numbers], np.zeros(len(numbers), bool)
+        there = {*asked[:, 0].tolist()}
+        for (level, _), (alike, job) in self._alike.items():
+            if alike in there:
+                rows = np.flatnonzero(asked[:, 0] == alike)
+                without[rows] = self._without_room(level, asked[rows, 1:], *room.of(job), room, tenants.now_ns)
+        return {number: jobs[number] for number in numbers[without].tolist()}
+
+    def _look_at(self, job: JobView, leaf: QuotaNode, room: LevelRoom) -> None:
+        level, alike = None if leaf.queue.preemption.reclaim == "lower-or-newer" else room.level_of(job), -1
+        if level is not None:
+            alike, _ = self._alike.setdefault((level, job.memory_bytes), (len(self._alike), job))
+        self._asked[job.number] = alike, job.num_gpus, job.priority, self._arrays.leaves[leaf]
 
     def _without_room(
         self, level: str, needs: np.ndarray, units: np.ndarray, free: np.ndarray, room: LevelRoom, now_ns: int
-    ) -> list[bool]:
+    ) -> np.ndarray | bool:
         arrays = self._arrays
         if needs[:, 0].max() <= free.max():
-            return [False] * len(needs)
+            return False
         nodes, queues = len(arrays.parents), len(self._places)
         if level not in self._given_up:
             counts = np.zeros((2, nodes, len(free)), np.int64)
             self._given_up[level] = counts, np.full(queues, -1), np.zeros(queues, bool)
-        given_up, where = self._given_up[level], (units, room.gpus, room.spans)
+        given_up, where = self._given_up[level], (units, room.parts, room.spans)
         tree = arrays.parents, arrays.used(self._kind), arrays.amounts(self._kind)
         asked = np.array([0, 0, 0, 0, kind_code(self._kind), now_ns])
         scratch = np.zeros((4, nodes), np.int64)
         running = arrays.rows, arrays.counts
         _note_given_up(self._places, arrays.changes, given_up, running, tree, asked, where, scratch)
-        without = _without_room(needs, free, self._rules, given_up[0], running, tree, asked, where)
-        return list(without)
+        without: np.ndarray = _without_room(needs, free, self._rules, given_up[0], running, tree, asked, where)
+        return without
 
 
 @_part
@@ -371,54 +376,68 @@ def _give_up(node, room, running, tree, asked, where, scratch):  # type: ignore[
 @_part
 def _give(number, room, where):  # type: ignore[no-untyped-def]
     """Count a job's GPUs as free."""
-    units, gpus, spans = where
+    units, parts, spans = where
     for at in range(spans[number, 0], spans[number, 1]):
-        room[units[gpus[at]]] += 1
+        room[units[parts[at, 0]]] += parts[at, 1]
 
 
 @numba.njit(cache=True)
 def _without_room(needs, free, rules, given_up, running, tree, asked, where):  # type: ignore[no-untyped-def]
     """Return which of ``needs`` (GPUs, priority, queue) no unit has room for, with what others and the own give up."""
-    (of_node, of_group), (rows, counts), (parents, used, amounts) = given_up, running, tree
-    none, own_gpus, at, most_before, place_before = len(parents) - 1, 0, 0, 0, -1
-    without, own, room = np.zeros(len(needs), np.bool_), np.zeros_like(free), np.zeros_like(free)
+    (rows, counts), (parents, used, amounts) = running, tree
+    none, own_gpus, at, most_before, place_before, since_before, most_room = len(parents) - 1, 0, 0, 0, -1, -1, 0
+    without, own = np.zeros(len(needs), np.bool_), np.zeros_like(free)
     for row in range(len(needs) - 1, -1, -1):  # in a queue the lowest priority first: a higher one counts more
         gpus, priority, place = needs[row]
         most = priority - rules[place, 3]
         if place != place_before or most < most_before:
-            at = own_gpus = 0
+            at, own_gpus, since_before = 0, 0, -1
             _fill(own, 0)
         most_before, place_before = most, place
         while rules[place, 4] and at < counts[place] and rows[place, at, 0] <= most:
             if _may_preempt(rows[place, at], 3, asked):
                 _give(rows[place, at, 2], own, where)
-                own_gpus += rows[place, at, 3]
+                own_gpus, since_before = own_gpus + rows[place, at, 3], -1
             at += 1
-        for unit in range(len(room)):
-            room[unit] = free[unit] + own[unit]
         has, quota = used[place], amounts[0, place]
         from_all = rules[place, 1] or (has < quota and has + gpus - own_gpus <= quota)
-        near, rest, node = has + gpus <= quota, max(0, gpus - _free_here(place, used, amounts)), place
-        while parents[node] != none and rules[place, 0]:
-            group = parents[node]
-            for unit in range(len(room) if from_all or near else 0):
-                room[unit] += of_group[group, unit] - of_node[node, unit]
-            near = near or used[group] + rest <= amounts[0, group]
-            rest, node = max(0, rest - _free_here(group, used, amounts)), group
-        without[row] = room.max() < gpus
+        since, rest, group = place, max(0, gpus - _free_here(place, used, amounts)), parents[place]
+        near = from_all or has + gpus <= quota  # others above ``since`` give up what they use
+        while since != none and not near:
+            near, since = group != none and used[group] + rest <= amounts[0, group], group
+            rest, group = max(0, rest - _free_here(group, used, amounts)), parents[group]
+        since = since if rules[place, 0] else none
+        if since != since_before:
+            most_room = _most_room(free, own, since, given_up, parents)
+        since_before = since
+        without[row] = most_room < gpus
     return without
+
+
+@_part
+def _most_room(free, own, node, given_up, parents):  # type: ignore[no-untyped-def]
+    """Return how many GPUs the unit has that has the most, once those go that are above a node but not below it."""
+    of_node, of_group = given_up
+    most, first, none = 0, node, len(parents) - 1
+    for unit in range(len(free)):
+        room, node = free[unit] + own[unit], first
+        while parents[node] != none:
+            room += of_group[parents[node], unit] - of_node[node, unit]
+            node = parents[node]
+        most = max(most, room)
+    return most
 
 
 @_part
 def _moved(number, sign, room, needed, level):  # type: ignore[no-untyped-def]
     """Count a job's GPUs as free, or no more; return how many units more have as many as are needed."""
-    units, _, gpus, spans, _ = level
+    units, _, parts, spans, _ = level
     change = 0
     if len(room):
         for at in range(spans[number, 0], spans[number, 1]):
-            unit = units[gpus[at]]
+            unit = units[parts[at, 0]]
             change -= room[unit] >= needed
-            room[unit] += sign
+            room[unit] += sign * parts[at, 1]
             change += room[unit] >= needed
     return change
 

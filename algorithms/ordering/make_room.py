@@ -51,12 +51,15 @@ class MakeRoom:
         For what share of its run time at most, times the jobs that wait.
     patience
         Of ``history``; 0: first come, first served.
+    slower
+        Of ``near-enough``, as it is there.
     """
 
     least_run_s: float = ranged(300.0, 0.001, 1e9)
     long_s: float = ranged(4800.0, 0.0, 1e9)
     most_delay: float = ranged(0.1, 0.0, 1e6)
     patience: float = ranged(2.0, 0.0, 1e6)
+    slower: float = ranged(0.1, 0.0, 100.0)
 
     def __post_init__(self) -> None:
         check_fields(self, "make-room")
@@ -69,7 +72,7 @@ class MakeRoom:
         InputError
             Servers differ in their GPUs.
         """
-        return _Room(self, NearEnough().begin(cluster, rng))
+        return _Room(self, NearEnough(slower=self.slower).begin(cluster, rng))
 
     def key(self, job: JobView, now_s: float) -> float:
         """Return the arrival, nanoseconds: all that counts before anybody has run."""

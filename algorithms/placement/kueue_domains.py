@@ -97,15 +97,23 @@ class Rooms:
     def __init__(self, tree: DomainTree, pods: np.ndarray, request: Request) -> None:
         self._tree, self.lowest = tree, len(tree.paths) - 1
         self.size, self.slice_level = request.slices[0] if request.slices else (1, self.lowest)
-        sizes = request.sizes_below(self.slice_level)
-        self._pods, self._slices = [pods[tree.order]], [np.zeros(len(pods), np.int64)]
-        for level in range(self.lowest, -1, -1):
-            if level < self.lowest:
-                inner, starts = sizes.get(level + 1, 1), tree.firsts[level][:-1]
-                self._pods.insert(0, np.add.reduceat(self._pods[0] // inner * inner, starts))
-                self._slices.insert(0, np.add.reduceat(self._slices[0], starts))
+        self._sizes = request.sizes_below(self.slice_level)
+        self._lowest_pods, self._known = pods[tree.order], dict[int, tuple[np.ndarray, np.ndarray]]()
+
+    def _of(self, level: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return for how many pods each domain of a level has room, and for how many slices: of one pod the same."""
+        if level not in self._known:
+            if level == self.lowest:
+                pods, slices = self._lowest_pods, np.zeros_like(self._lowest_pods)
+            else:
+                inside, slices = self._of(level + 1)
+                size, starts = self._sizes.get(level + 1, 1), self._tree.firsts[level][:-1]
+                pods = np.add.reduceat(inside // size * size if size > 1 else inside, starts)
+                slices = pods if slices is inside else np.add.reduceat(slices, starts)
             if level == self.slice_level:
-                self._slices[0] = self._pods[0] // self.size
+                slices = pods // self.size if self.size > 1 else pods
+            self._known[level] = pods, slices
+        return self._known[level]
 
     def domains(self, level: int, most: int | None = None, *, first: bool = False) -> list[Domain]:
         """Return the domains of a level that have room; if told only so many of each amount of it, or the first of all.
@@ -113,7 +121,7 @@ class Rooms:
         Those are of the least room.
         """
         amounts = self._amounts(level)
-        places = np.flatnonzero(self._pods[level])
+        places = np.flatnonzero(self._of(level)[0])
         if most is not None and len(places) > most:
             order = np.argsort(amounts[places], kind="stable")
             if first:
@@ -127,13 +135,13 @@ class Rooms:
 
     def fitting(self, level: int, needed: int) -> Domain | None:
         """Return the domain of a level with the least room that has so many slices; of equal ones the first."""
-        there = np.flatnonzero(self._slices[level] >= needed)
+        there = np.flatnonzero(self._of(level)[1] >= needed)
         return self._domain(level, there[self._amounts(level)[there].argmin()].item()) if len(there) else None
 
     def _amounts(self, level: int) -> np.ndarray:
         """Return numbers by which the domains of a level are ordered: by slices, those of equal ones by pods."""
-        pods, slices = self._pods[level], self._slices[level]
-        amounts: np.ndarray = slices * (int(pods.max()) + 1) + pods
+        pods, slices = self._of(level)
+        amounts: np.ndarray = pods if slices is pods else slices * (int(pods.max()) + 1) + pods
         return amounts.astype(np.int16) if amounts.max() < 2**15 else amounts  # which are sorted by their digits
 
     def _domain(self, level: int, place: int) -> Domain:
@@ -141,11 +149,11 @@ class Rooms:
             if level == self.lowest:
                 return []
             first, end = self._tree.firsts[level][place : place + 2].tolist()
-            there = np.flatnonzero(self._pods[level + 1][first:end]) + first
+            there = np.flatnonzero(self._of(level + 1)[0][first:end]) + first
             return [self._domain(level + 1, child) for child in there.tolist()]
 
-        amounts = self._pods[level].item(place), self._slices[level].item(place)
-        return Domain(self._tree.paths[level][place], *amounts, inside)
+        pods, slices = self._of(level)
+        return Domain(self._tree.paths[level][place], pods.item(place), slices.item(place), inside)
 
 
 def ordered(domains: Sequence[Domain], *, ascending: bool) -> list[Domain]:

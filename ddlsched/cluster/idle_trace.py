@@ -179,7 +179,7 @@ def _from_parquet(path: Path) -> IdleTrace:
         numbers = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64)
         whole = np.ones(len(numbers), bool) if column != "node" else numbers % 1 == 0
         if (bad := np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0) & whole))).size:
-            shown, expected = frame[column].iloc[bad[0]], "a whole number" if column == "node" else "seconds"
+            shown, expected = frame[column].tolist()[bad[0]], "a whole number" if column == "node" else "seconds"
             raise InputError(f"{path}, row {bad[0] + 1}, column {column}: {shown!r}; expected {expected} from 0")
     return _made(path, frame[list(COLUMNS)].to_numpy(np.float64).T)
 

@@ -137,7 +137,7 @@ def read_table(folder: Path, name: str, asked: dict[str, Any]) -> pd.DataFrame:
 def _refuse_where(wrong: pd.Series, path: Path, values: pd.Series, expected: str) -> None:
     if wrong.any():
         row = int(wrong.to_numpy().argmax())
-        problem = f"line {row + 2}: {values.name}: is {values.iloc[row]!r}"
+        problem = f"line {row + 2}: {values.name}: is {values.tolist()[row]!r}"
         raise InputError(f"{path}: {problem}; expected {expected}")
 
 

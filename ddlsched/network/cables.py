@@ -136,13 +136,15 @@ class Wires:
         """Return the latency of a card's cable."""
         return float(self._cables.latency_s.item(self._at_card.item(card)))
 
+    @cached_property
+    def _latencies_s(self) -> dict[int, float]:
+        a, b = self._cables.ends.T
+        both_ways = np.concatenate([a << 32 | b, b << 32 | a]).tolist()
+        return dict(zip(both_ways, np.tile(self._cables.latency_s, 2).tolist(), strict=True))
+
     def latency_s(self, one: int, other: int) -> float | None:
         """Return the latency of the cable between two nodes, or None if there is none."""
-        for card, switch in ((one, other), (other, one)):
-            if 0 <= card < self._num_cards:
-                return self.card_latency_s(card) if self.switch_of.item(card) == switch else None
-        link = self.link(one, other)
-        return None if link < 0 else self._cables.latency_s.item(self._between.item(link // 2))
+        return self._latencies_s.get(one << 32 | other)
 
     def along(
         self, switches: np.ndarray, sources: np.ndarray, targets: np.ndarray

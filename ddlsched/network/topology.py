@@ -191,7 +191,6 @@ class Network:
         self._graph = guarded(f"topology {self._name}: graph", lambda: graph(num_servers))
         self._rings: dict[tuple[int, ...], RingLinks] = {}
         self._paths: dict[tuple[Node, Node], tuple[Path, ...]] = {}
-        self._own_ways: dict[tuple[Card, Card], Path] = {}
         self._known_paths: dict[tuple[Node, ...], Path] = {}
         self._places_of_routes: dict[tuple[Node, Node], int] = {}
         self.cards = 1 if self.inside is None else self.inside.cards * self.inside.planes
@@ -440,12 +439,8 @@ class Network:
 
     def own_way(self, source: Card, target: Card) -> Path:
         """Return the topology's own route from one card to another."""
-        path = self._own_ways.get((source, target))
-        if path is None:
-            ends = self.node(source), self.node(target)
-            path = guarded(lambda: f"topology {self._name}: route", lambda: self.route(*ends))
-            self._own_ways[source, target] = path
-        return path
+        ends = self.node(source), self.node(target)
+        return guarded(lambda: f"topology {self._name}: route", lambda: self.route(*ends))
 
     def own_ways(self, sources: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the links between switches on the own routes between cards, a row each and -1 behind, and latencies.

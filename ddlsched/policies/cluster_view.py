@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Literal, TypeAlias
 
@@ -163,7 +164,7 @@ class ClusterView(View):
             return np.union1d(there, freed[free_bytes[freed] >= memory_bytes])
 
         gpus = SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents)
-        return looked_up_once(replace(self, _gpus=gpus, _eligible=eligible))
+        return replace(self, _gpus=gpus, _eligible=cache(eligible))
 
     def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
         """Return the time of an all-reduce that shares no link, by the run's contention model, seconds.
@@ -311,11 +312,4 @@ def is_gpu_order(policy: object) -> bool:
 
 def looked_up_once(cluster: ClusterView) -> ClusterView:
     """Return a view that keeps the eligible GPUs by memory, for as long as nobody is given GPUs or gives them up."""
-    found, look_up = dict[int, np.ndarray](), cluster._eligible
-
-    def eligible(memory_bytes: int) -> np.ndarray:
-        if (gpus := found.get(memory_bytes)) is None:
-            gpus = found[memory_bytes] = look_up(memory_bytes)
-        return gpus
-
-    return replace(cluster, _eligible=eligible)
+    return replace(cluster, _eligible=cache(cluster._eligible))

@@ -52,10 +52,11 @@ An ``admit`` that reads no more, and whose refusals last, refuses at least as lo
 """
 
 
-TELLING_APART = WIDE | {"number", "links", "shares", "every met_by"}
+TELLING_APART = WIDE | {"number", "links", "shares", "every met_by", "which one"}
 """What may differ for transfers of a job that send as much, beside as many on their links that send as much.
 
-That is how many they meet, too, as two may share several links, but not whether all of those, or any, are so or so.
+That is how many they meet, too, as two may share several links, and which one it is, but not whether all of those, or
+any, are so or so.
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -161,6 +162,7 @@ class PendingJobs:
         self._views: dict[int, JobView] = {}
         self._sizes: dict[int, Size] = {}
         self._heads: dict[str, Heads] = {}
+        self._firsts: list[Heads] | None = None
 
     def __len__(self) -> int:
         return len(self._views)
@@ -184,19 +186,23 @@ class PendingJobs:
         """Let a job wait."""
         self._views[job.number] = job
         self._sizes[job.number] = size = size_of(job)
-        self._heads.pop(str(job.queue), None)
+        self._forget_heads(str(job.queue))
         insort(self._of[str(job.queue)].setdefault(size, []), _rank(job))
 
     def remove(self, job: JobView) -> None:
         """Let a job wait no more."""
         size = self._sizes.pop(job.number)
         del self._views[job.number]
-        self._heads.pop(str(job.queue), None)
+        self._forget_heads(str(job.queue))
         sizes = self._of[str(job.queue)]
         ranks = sizes[size]
         del ranks[bisect_left(ranks, _rank(job))]
         if not ranks:
             del sizes[size]
+
+    def _forget_heads(self, queue: str) -> None:
+        self._heads.pop(queue, None)
+        self._firsts = None
 
     def heads(self, queue: str, below_priority: int | None = None) -> list[JobView]:
         """Return the first job of each size of a queue, the first of all first; of lower priority than one, if told.
@@ -217,6 +223,12 @@ class PendingJobs:
             asked = np.array([(gpus, -rank[0], rank[2]) for rank, gpus in firsts], np.int64).reshape(-1, 3)
             self._heads[queue] = heads = Heads(jobs, asked)
         return heads
+
+    def firsts(self) -> list[Heads]:
+        """Return :meth:`first` of all queues; the same list until one is another."""
+        if self._firsts is None:
+            self._firsts = [*map(self.first, self._of)]
+        return self._firsts
 
     def jobs(self, queue: str) -> Iterator[JobView]:
         """Yield all jobs of a queue, the first first."""
@@ -252,8 +264,9 @@ class LevelRoom:
 
     Attributes
     ----------
-    gpus, spans
-        The GPUs of jobs that run, or ran; and by a job's number where its own begin and end.
+    parts, spans
+        Of jobs that run, or ran, on each of their servers: its first GPU, and how many GPUs they have there; and by a
+        job's number where its own begin and end.
     """
 
     def __init__(self, cluster: ClusterView, num_jobs: int) -> None:
@@ -261,14 +274,16 @@ class LevelRoom:
         self._unit_of = cache(lambda level: _units(cluster, level))
         self._level_of = cache(lambda *levels: _narrowest(cluster, *levels))
         self._free: dict[tuple[str, int], np.ndarray] = {}
-        self.gpus, self.spans, self._end = np.zeros(1024, np.int64), np.zeros((num_jobs, 2), np.int64), 0
+        self.parts, self.spans, self._end = np.zeros((1024, 2), np.int64), np.zeros((num_jobs, 2), np.int64), 0
 
     def note(self, number: int, gpus: list[int]) -> None:
         """Note on which GPUs a job starts."""
-        self.spans[number] = first, end = self._end, self._end + len(gpus)
-        if end > len(self.gpus):
-            self.gpus = np.resize(self.gpus, 2 * end)
-        self.gpus[first:end], self._end = gpus, end
+        counts = Counter(self._cluster.servers_of(np.array(gpus)).tolist())
+        self.spans[number] = first, end = self._end, self._end + len(counts)
+        while end > len(self.parts):
+            self.parts = np.concatenate([self.parts, self.parts])
+        self.parts[first:end] = [(self._cluster.gpus_of(server).start, count) for server, count in counts.items()]
+        self._end = end
 
     def look_at(self, cluster: ClusterView) -> None:
         """Reckon room anew, in the cluster as it is now."""

@@ -87,10 +87,10 @@ STATED = {
 
 
 def sampling_class(result: Result) -> str:
-    """Return the class of :data:`STATED` that a run is of."""
-    held_s, sent_s = result.jobs["network_wait_s"].sum(), result.jobs["communication_s"].sum()
-    share = held_s / (held_s + sent_s) if held_s + sent_s else 0.0
-    grouped = result.finished.state.jobs.grouped.any()
+    """Return the class of :data:`STATED` that a run is of: of jobs of groups, if these communicate most of the time."""
+    each_s = result.jobs["network_wait_s"] + result.jobs["communication_s"]
+    share = result.jobs["network_wait_s"].sum() / each_s.sum() if each_s.any() else 0.0
+    grouped = each_s[result.finished.state.jobs.grouped > 0].sum() > each_s.sum() / 2
     return list(STATED)[(3 if grouped else 0) + (share >= 0.001) + (share > 1 / 3 and not grouped)]
 
 

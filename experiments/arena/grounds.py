@@ -115,7 +115,7 @@ GROUNDS = {
             servers=256,
             gpus_per_server=8,
             topology="clos:servers_per_rack=8,racks_per_pod=4,rack_oversubscription=2,pod_oversubscription=2",
-            gbps=400.0,
+            gbps=3200.0,
             per_rack=8,
             per_pod=32,
             spines=0,

@@ -146,10 +146,10 @@ def who_leads(seeds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tails(jobs: pd.DataFrame) -> pd.DataFrame:
+def tails(jobs: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
     """Return of each ground and policy the 99th percentile of JCT over the jobs of all seeds, and its change.
 
-    ``p99_change`` is against the baseline, ``ours_p99_change`` that of :data:`OURS` against the policy, if it plays;
+    ``p99_change`` is against ``baseline``, ``ours_p99_change`` that of :data:`OURS` against the policy, if it plays;
     intervals are the bootstrap's over seeds, the same for both.
 
     Parameters
@@ -167,7 +167,7 @@ def tails(jobs: pd.DataFrame) -> pd.DataFrame:
             p99_s[policy] = np.array([_p99(times, places) for places in (range(len(seeds)), *drawn)])
         for policy, own in p99_s.items():
             rows[ground, policy] = {"p99_jct_s": own[0]}
-            for name, ratio in (("p99", own / p99_s[BASELINE]), ("ours_p99", p99_s.get(OURS, np.nan) / own)):
+            for name, ratio in (("p99", own / p99_s[baseline]), ("ours_p99", p99_s.get(OURS, np.nan) / own)):
                 ends = ratio[0], *np.quantile(ratio[1:], [0.025, 0.975])
                 rows[ground, policy] |= {
                     f"{name}_change{end}": value - 1 for end, value in zip(_ENDS, ends, strict=True)

@@ -5,6 +5,7 @@
     python experiments/arena/run.py --seeds 6 --ground "64-GPU mix"      one ground of what is in expected/
     python experiments/arena/run.py --seeds 3 --ground Philly --only "FIFO|HiveD"   some rivals
     python experiments/arena/run.py --leads                who leads by the tables of expected/, without a run
+    python experiments/arena/run.py --parts --seeds 20 --ground Fine-tuning   what each part of make-room earns
 
 Prints the league table and writes it to OUT/tables, beside the rows of other grounds and rivals that are there, and of
 more seeds, unless they are of other jobs. Finished runs are kept in OUT/runs, so that the same command goes on where it
@@ -22,6 +23,7 @@ from pathlib import Path
 import pandas as pd
 from grounds import GROUNDS, TRACES, TUNING_SEED, Ground, imported
 from league import beside_same_jobs, bounds_of, by_seeds, facts_of, fingerprints_of, league, who_leads
+from parts import PARTS, without_parts
 from rivals import BASELINE, DEFAULTS, RIVALS, ROUND_S, Rival
 
 from ddlsched.cli.reporting import reported
@@ -135,6 +137,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="REGEX", help="rivals whose names it matches, and the baseline")
     parser.add_argument("--tune", action="store_true", help="tune in place of playing")
     parser.add_argument("--leads", action="store_true", help="who leads by the committed tables, without a run")
+    parser.add_argument("--parts", action="store_true", help="make-room without each of its parts, in place of rivals")
     parser.add_argument("--data", type=Path, default=PUBLIC_DATA, metavar="DIR", help="default: %(default)s")
 
     def made(given: argparse.Namespace) -> tuple[list[Ground], int, Path]:
@@ -146,6 +149,8 @@ def main() -> int:
         return grounds, given.num_jobs or (10**6 if given.all or given.ground else QUICK_JOBS), folder
 
     def playing(given: argparse.Namespace) -> list[Rival]:
+        if given.parts:
+            return list(PARTS)
         return [rival for rival in RIVALS if rival.name == BASELINE or re.search(given.only, rival.name)]
 
     def runs(given: argparse.Namespace) -> list[Run]:
@@ -156,7 +161,8 @@ def main() -> int:
             table = tuned_on_all(grounds, playing(given), jobs, folder, given.jobs)
             write_tables(given.out / "tables", {"tuned": table}, float_format="%.5g")
             return []
-        same_jobs(given)
+        if not given.parts:
+            same_jobs(given)
         return runs_of(grounds, playing(given), given.seeds, jobs, folder, pd.read_csv(TUNED))
 
     def same_jobs(given: argparse.Namespace) -> pd.DataFrame:
@@ -166,6 +172,11 @@ def main() -> int:
 
     def report(done: Sweep, given: argparse.Namespace) -> None:
         if given.tune:
+            return
+        if given.parts:
+            parts = without_parts(done)
+            write_tables(given.out / "tables", {"parts": parts}, float_format="%.5g")
+            print(parts.to_string(index=False, float_format="{:.4g}".format))
             return
         folder = EXPECTED if given.leads else given.out / "tables"
         if given.leads:

@@ -12,6 +12,7 @@ from jobs_by_hand import data_parallel_job
 import ddlsched
 from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces
 from ddlsched.cluster.disturbances import Disturbances, Outage, jitter_factors, read_outages
+from ddlsched.errors import InputError
 from ddlsched.results.slices import compute_slices
 
 
@@ -239,3 +240,9 @@ def test_an_outage_of_a_server_that_is_not_there_is_refused() -> None:
 )
 def test_what_depends_on_the_seed(given, draws):
     assert ddlsched.Disturbances(**given).draws is draws
+
+
+@pytest.mark.parametrize("wrong", ["gb_per_s=0", "servers=0", "background_share=1.5"])
+def test_a_store_of_checkpoints_out_of_range_is_refused(wrong):
+    with pytest.raises(InputError, match=f"checkpoint store: {wrong.partition('=')[0]} is {wrong.partition('=')[2]}"):
+        Disturbances(checkpoint_to=f"storage:{wrong}")

@@ -51,6 +51,18 @@ class BesideLarger(BesideFew):
         return all(transfer.message_bytes < other.message_bytes for other in network.met_by(transfer))
 
 
+class BesideOne(BesideFew):
+    refusal_lasts: ClassVar[bool] = True
+
+    def admit(self, transfer: Any, network: Any) -> bool:
+        return not any(any(a is not b for a in network.met_by(transfer)) for b in network.met_by(transfer))
+
+
+class ByTheClock:
+    def transfer_key(self, transfer: Any, network: Any) -> float:
+        return transfer.message_bytes if network.now_s % 0.002 < 0.001 else -transfer.message_bytes
+
+
 @contextmanager
 def every_worker() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -109,6 +121,13 @@ def step(*, tensor: int, data: int, stages: int, passes: int = 2, mb: float = 2.
         after = (f"reduce {stage}.{passes - 1}",)
         tasks.append(CollectiveTask(name=f"gradients {stage}", group=f"data {stage}", after=after, **sent))
     return IterationDag(tuple(tasks), {name: tuple(map(tuple, tuples)) for name, tuples in groups.items()})
+
+
+def with_early_gradients(dag: IterationDag) -> IterationDag:
+    """Return a step whose first stage sends gradients beside all but its first computation."""
+    early = {"gradients 0": ("work 0.0",)}
+    tasks = [dataclasses.replace(task, after=early.get(task.name, task.after)) for task in dag.tasks]
+    return dataclasses.replace(dag, tasks=tuple(tasks))
 
 
 def job(name: str, dag: IterationDag, gpus: int, **given: Any) -> Job:
@@ -171,11 +190,7 @@ def test_a_policy_that_lets_some_go_first() -> None:
 @pytest.mark.parametrize("contention", ["max-min", "equal-share"])
 def test_transfers_that_meet_others_only_are_answered_alike(sending: str, contention: str) -> None:
     """Rails of their own: chunks to the next stage, and gradients, of which some wait or pause for others."""
-    dag = step(tensor=4, data=4, stages=2, passes=3)
-    overlapped = [
-        dataclasses.replace(task, after=("work 0.0",)) if task.name == "gradients 0" else task for task in dag.tasks
-    ]
-    one = job("a", IterationDag(tuple(overlapped), dag.groups), 32)
+    one = job("a", with_early_gradients(step(tensor=4, data=4, stages=2, passes=3)), 32)
     result, noted = both([one], {"a": list(range(32))}, communication=sending, contention=contention)
     assert noted == {"classes": [2], "split": []}
     assert (result.samples["waiting_transfers"].max() > 0) == (not sending.endswith(("2", "9")))
@@ -188,13 +203,12 @@ def steps(draw: st.DrawFn) -> tuple[list[Job], dict[str, list[int]]]:
     for name in "ab"[: draw(st.integers(1, 2))]:
         tensor, data, stages = (draw(st.sampled_from(sizes)) for sizes in ([1, 2, 4], [1, 2, 3, 4], [1, 2]))
         dag = step(tensor=tensor, data=data, stages=stages, passes=draw(st.integers(1, 3)), mb=draw(st.floats(0.5, 4)))
-        early = {"gradients 0"} if draw(st.booleans()) else set()
-        tasks = [dataclasses.replace(task, after=("work 0.0",)) if task.name in early else task for task in dag.tasks]
+        dag = with_early_gradients(dag) if draw(st.booleans()) else dag
         count = tensor * data * stages
         first, stride = draw(st.sampled_from([(0, 1), (4, 1), (0, 2), (1, 2)]))
         places[name] = sorted(range(32), key=lambda gpu, a=first, b=stride: ((gpu - a) % b, (gpu - a) % 32))[:count]
         given = {"iterations": draw(st.sampled_from([3, 60])), "arrival_s": draw(st.sampled_from([0.0, 0.0101]))}
-        jobs.append(job(name, IterationDag(tuple(tasks), dag.groups), count, **given))
+        jobs.append(job(name, dag, count, **given))
     return jobs, places
 
 
@@ -208,9 +222,17 @@ def test_steps_under_every_policy(placed: Any, sending: str, contention: str, on
 def test_a_policy_that_counts_whom_a_transfer_meets_is_asked_about_each() -> None:
     """Two that are alike may meet as many transfers on as many links, and not as many different ones."""
     dag = step(tensor=4, data=4, stages=2)
-    for policy, classes in ((BesideFew(), 32), (BesideLarger(), 2)):
+    for policy, classes in ((BesideFew(), 32), (BesideOne(), 32), (BesideLarger(), 2)):
         _, noted = both([job("a", dag, 32)], {"a": list(range(32))}, communication=policy)
         assert noted["classes"] == [classes]
+
+
+def test_transfers_are_not_ordered_anew_when_workers_are_told_apart() -> None:
+    """A job comes in the middle of a step to others' links, and no transfer ends or becomes ready."""
+    one = job("a", with_early_gradients(step(tensor=4, data=3, stages=2, passes=3, mb=1.0)), 24)
+    other = job("b", step(tensor=2, data=2, stages=1), 4, arrival_s=0.0101)
+    _, noted = both([one, other], {"a": list(range(24)), "b": [20, 21, 24, 25]}, communication=ByTheClock())
+    assert noted["split"]
 
 
 def test_three_on_a_link_whose_rounding_could_tell_them_apart() -> None:

@@ -10,7 +10,9 @@ import pytest
 
 import ddlsched
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
+from ddlsched.engine.loop.skipping.leaps import leap_link
 from ddlsched.engine.native.support import runs_in_python
+from ddlsched.engine.records.layout import make_records
 from ddlsched.results.result import PHASES, Result
 from ddlsched.workload.job import Workload
 from tests.jobs_by_hand import Fixed, data_parallel_job
@@ -152,6 +154,16 @@ def test_links_are_busy_for_what_leaps_carry() -> None:
     assert (links["busy_s"] >= 0.999 * least_s).all()
     # The link that both cross is full whenever it carries anything.
     assert links["busy_s"][1] == pytest.approx(least_s[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("stretch_bytes", [0.0, 1e-3, 1e12])
+def test_a_link_that_was_idle_in_a_stretch_is_busy_for_the_bytes_of_a_leap(stretch_bytes: float) -> None:
+    """Of 1e13 bytes before, rounding may leave a part of one that the stretch seems to have carried in no time."""
+    links = make_records("link", 1)
+    link = links[0]
+    link.bandwidth_bytes_per_s, link.leap_bytes, link.stretch_bytes = 2e11, 1e12, stretch_bytes
+    getattr(leap_link, "py_func", leap_link)(link, 10**10)
+    assert links.busy_ns[0] == 5 * 10**9
 
 
 @pytest.mark.parametrize(("path", "iterations"), [("sglb", LONG), ("perfect", LONG // 16)])

@@ -18,7 +18,7 @@ from ddlsched.errors import InputError
 from ddlsched.workload.workload_files import write_workload
 from experiments import arrivals, language_models
 
-run, grounds, rivals, league = scripts_of("arena", "run", "grounds", "rivals", "league")
+run, grounds, rivals, league, parts = scripts_of("arena", "run", "grounds", "rivals", "league", "parts")
 EXPECTED = EXPERIMENTS / "arena" / "expected"
 MIX = grounds.GROUNDS["64-GPU mix"]
 RACKS = grounds.GROUNDS["MonkeyTree's mix"]
@@ -100,7 +100,7 @@ def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():
         playing = {rival.name for rival in rivals.RIVALS if rival.plays_on(grounds.GROUNDS[ground])}
         assert set(rows["policy"]) <= tuned & playing
         assert set(rows["policy"]) == {"Tiresias, whole racks", "History, whole racks"} | more.get(ground, set())
-    assert set(table["ground"]) == set(grounds.GROUNDS) - {"Philly", "2,048-GPU Clos"}
+    assert set(table["ground"]) == set(grounds.GROUNDS) - {"2,048-GPU Clos"}
     assert set(table["trials"]) == {run.TRIALS}
     assert set(table["seeds"]) == {run.TUNING_SEEDS}
     assert grounds.TUNING_SEED > 20
@@ -289,6 +289,32 @@ def test_the_committed_rows_are_of_the_jobs_that_are_drawn_today():
     drawn = [grounds.GROUNDS[name] for name in seeds.index if grounds.GROUNDS[name].jobs not in grounds.TRACES]
     for row in league.fingerprints_of(drawn, 3, 10**6, NOWHERE).itertuples():
         assert row.jobs == kept[row.ground, row.seed]
+
+
+@pytest.mark.parametrize("part", parts.PARTS, ids=lambda part: part.name)
+def test_make_room_ends_all_jobs_without_any_of_its_parts(part):
+    options = part.options(grounds.GROUNDS["Fine-tuning"])
+    result = ddlsched.simulate(grounds.jobs_of(seed=1, ground="fine-tuning", jobs=30), seed=1, **options)
+    assert (result.jobs["state"] == "finished").all()
+
+
+def test_a_part_is_gone_where_it_is_said_to_be():
+    """Nobody long: all who stop move. Without moves, too, nobody stops."""
+    workload = grounds.jobs_of(seed=1, ground="fine-tuning", jobs=80)
+    options = parts.PARTS[0].options(grounds.GROUNDS["Fine-tuning"])
+    stops = [
+        ddlsched.simulate(workload, seed=1, **options | {"order": order(long_s=1e9)}).jobs["restarts"].sum()
+        for order in (parts.MakeRoom, parts.NobodyMoves)
+    ]
+    assert stops[0] > stops[1] == 0
+    room = parts.OneKind().begin(options["cluster"], np.random.default_rng(0))
+    assert room._history._kinds(workload.jobs[0]) == room._history._kinds(workload.jobs[1]) == ((),)
+
+
+def test_the_committed_parts_are_all_that_there_are():
+    table = pd.read_csv(EXPECTED / "parts.csv")
+    for _, rows in table.groupby("ground"):
+        assert rows["without"].tolist() == [part.name for part in parts.PARTS[1:]]
 
 
 @pytest.mark.slow

@@ -138,6 +138,10 @@ REFUSED = {
         key("return f(job.num_gpus)", "@functools.cache\ndef f(n):\n    return -n"),
         "cannot be compiled",
     ),
+    "a loop with an else": (
+        key("n = 0\nwhile n < job.num_gpus:\n    n += 1\nelse:\n    n = -n\nreturn n"),
+        "has an else",
+    ),
     "a helper that calls itself": (
         key("return f(job.num_gpus)", "def f(n):\n    return 1 if n <= 1 else n * f(n - 1)"),
         "calls itself",
@@ -192,6 +196,7 @@ SAME = {
     ),
     "a literal or a float": key("x = 3 if job.num_gpus > 2 else 0.5\nreturn x * job.remaining_service_ns"),
     "floor of whole numbers": key("return math.floor(job.remaining_service_ns), math.ceil(job.service_ns)"),
+    "is of views": key("other = job\nreturn -job.num_gpus if other is job else job.num_gpus"),
     "negative division": key("return -job.remaining_service_ns // 7, -job.remaining_service_ns % 7"),
     "minus 0": key("return 0 / -job.service_ns if job.num_gpus > 2 else 0.0"),
     "more than 64 bits": key("return job.remaining_service_ns * job.remaining_service_ns"),

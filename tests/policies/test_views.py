@@ -106,3 +106,9 @@ def test_what_changes_as_a_job_trains_follows_from_what_is_made_of_what() -> Non
     assert {name for name, field in fields_of(JobView).items() if field.changes} == {"_left", "_remaining_ns"}
     assert {"iterations_left", "remaining_time_ns", "attained_service_ns"} < PROGRESS
     assert not PROGRESS & {"iterations", "service_ns", "num_gpus", "start_s", "gpus"}
+
+
+def test_an_all_reduce_takes_time_between_two_servers_and_none_within_one() -> None:
+    cluster = cluster_view()
+    assert cluster.all_reduce_s(1e9, 1) == 0.0
+    assert cluster.all_reduce_s(1e9, 2) == pytest.approx(0.8)  # 1e9 B over each card of 10 Gbit/s

@@ -77,7 +77,7 @@ def put_on_network(s: State, number: int) -> None:
                 link_waiting(s, e)
         if transfer.end_ns >= 0:
             schedule(run, s.heap, s.position, s.end_ns, run.num_gpus + place, transfer.end_ns)
-    run.rerate = run.communicate = run.components_changed = 1
+    run.rerate = run.components_changed = 1
     note_change(s, number)
     job.component = 0  # with more workers and tasks it needs more room for a snapshot than was reserved
 

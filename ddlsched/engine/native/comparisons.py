@@ -148,7 +148,7 @@ def _same_object(a: Any, b: Any) -> Any:
     truth_values = isinstance(a, types.Boolean | types.BooleanLiteral) and isinstance(b, types.Boolean)
     if (kinds != (None, None) and not truth_values) or isinstance(a, types.BaseTuple | types.UnicodeType):
         raise refusal("is", a, b)
-    return lambda a, b: operator.is_(a, b)
+    return lambda a, b: operator.eq(a, b)  # numba's own ``is`` of views is always false
 
 
 def equal_wholes(a: Any, b: Any) -> bool:

@@ -285,15 +285,12 @@ def _contains(row: Any, item: Any) -> Any:  # noqa: ARG001
     return contains
 
 
+@overload(operator.eq)
 @typed
 def _same(a: Any, b: Any) -> Any:
     if isinstance(a, ViewType) and a == b:
         return lambda a, b: number_of(a) == number_of(b)
     return None
-
-
-overload(operator.eq)(_same)
-overload(operator.is_)(_same)
 
 
 @register_jitable

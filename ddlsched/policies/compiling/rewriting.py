@@ -308,6 +308,9 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.BoolOp(ast.And(), parts), node)
 
     def _comparison(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
+        views = not any(isinstance(part, ast.Attribute | ast.Constant) for part in (left, right))
+        if views and isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):  # perhaps of two transfers
+            self.builder.reads.add("which one")
         if isinstance(op, ast.Is | ast.IsNot):
             return self._identity(node, op, left, right)
         known = is_known(left) and is_known(right)

@@ -4,6 +4,7 @@ from concurrent.futures import wait
 from threading import Event
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,6 +124,19 @@ def test_a_swf_log_puts_jobs_on_the_lowest_free_nodes(tmp_path) -> None:
     np.testing.assert_array_equal(idle.frame(), [[2, 0, 20], [0, 50, 60], [1, 50, 60], [2, 50, 60]])
     with pytest.raises(InputError, match="line 3: the job needs 1 nodes and 0 are free"):
         from_swf(tmp_path / "log.swf", 2, processors_per_node=4)
+
+
+@pytest.mark.parametrize(
+    ("node", "from_s", "refused"), [(1.0, 0.5, None), (1.5, 0.0, "node: 1.5"), (1.0, -0.5, "idle_from_s: -0.5")]
+)
+def test_a_table_in_parquet_has_whole_nodes_and_any_seconds(node, from_s, refused, tmp_path) -> None:
+    path = tmp_path / "idle.parquet"
+    pd.DataFrame({"node": [0.0, node], "idle_from_s": [0.0, from_s], "idle_to_s": [9.0, 9.5]}).to_parquet(path)
+    if refused is None:
+        np.testing.assert_array_equal(read_fragments(path).frame(), [[0, 0, 9], [1, 0.5, 9.5]])
+        return
+    with pytest.raises(InputError, match=f"row 2, column {refused}; expected"):
+        read_fragments(path)
 
 
 def test_a_table_of_sacct_gives_idle_nodes_and_their_names(tmp_path) -> None:

@@ -361,6 +361,12 @@ def test_item_19_zip_archives_are_read_and_damaged_ones_refused(tmp_path: Path) 
         import_trace("helios", [archive])
 
 
+def test_gavel_notes_jobs_whose_throughput_is_that_of_fewer_gpus(tmp_path: Path) -> None:
+    line = "ResNet-50 (batch size 64)\tpython3 main.py\t--num_minibatches\t1\t500\t0.000000\t{}\n"
+    (tmp_path / "a.trace").write_text("".join(line.format(gpus) for gpus in (1, 2, 3, 4)))
+    assert import_trace("gavel", [tmp_path / "a.trace"]).report["notes"] == {"throughput of fewer GPUs": 1}
+
+
 def test_a_zip_archive_that_is_encrypted_is_refused_in_one_line(tmp_path: Path) -> None:
     archive = tmp_path / "locked.zip"
     with zipfile.ZipFile(archive, "w") as packed:

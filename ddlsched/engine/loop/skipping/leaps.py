@@ -142,12 +142,11 @@ def spread_bytes(link: Records, per_byte: float) -> None:
 
 @njit
 def leap_link(link: Records, leap_ns: int) -> None:
-    """A link is busy for each byte as long as in the stretch; for the first ones as long as they take at its speed."""
-    least_ns = link.leap_bytes / link.bandwidth_bytes_per_s * 1e9
-    busy_ns = least_ns
-    if link.stretch_bytes > 0.0:  # little more than a latency, it may be
-        busy_ns = min(link.leap_bytes / link.stretch_bytes * link.stretch_busy_ns, max(least_ns, np.float64(leap_ns)))
-    link.busy_ns += np.int64(busy_ns)
+    """A link is busy for each byte as long as in the stretch, but no less than they take at its speed."""
+    busy_ns = 0.0
+    if link.stretch_bytes > 0.0:  # little more than a latency, or what rounding left of nothing, it may be
+        busy_ns = min(link.leap_bytes / link.stretch_bytes * link.stretch_busy_ns, np.float64(leap_ns))
+    link.busy_ns += np.int64(max(busy_ns, link.leap_bytes / link.bandwidth_bytes_per_s * 1e9))
     link.busy_since_ns += leap_ns
     link.leap_bytes = 0.0
 

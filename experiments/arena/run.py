@@ -5,7 +5,7 @@
     python experiments/arena/run.py --seeds 6 --ground "64-GPU mix"      one ground of what is in expected/
     python experiments/arena/run.py --seeds 3 --ground Philly --only "FIFO|HiveD"   some rivals
     python experiments/arena/run.py --leads                who leads by the tables of expected/, without a run
-    python experiments/arena/run.py --parts --seeds 20 --ground Fine-tuning   what each part of make-room earns
+    python experiments/arena/run.py --parts --seeds 10 --ground Fine-tuning   what each part of make-room earns
 
 Prints the league table and writes it to OUT/tables, beside the rows of other grounds and rivals that are there, and of
 more seeds, unless they are of other jobs. Finished runs are kept in OUT/runs, so that the same command goes on where it

@@ -11,6 +11,7 @@ Its baseline must be the strongest on that ground of all others that know and sh
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -35,15 +36,23 @@ def whole(number: str, interval: str = "exact") -> re.Pattern[str]:
     return re.compile(rf"(?<![\d.,+\[-])(?<!\d, ){re.escape(number)}(?![\d.]*\d|\]|, [+-]?\d){other}")
 
 
-def statements(text: str, number: re.Pattern[str]) -> list[str]:
-    """Return where a text shows a number: the sentence, or the section with its heading if it is in a table."""
+@functools.cache
+def sections(text: str) -> list[tuple[str, str, list[str]]]:
+    """Return each section of a text, the lines of its tables and its sentences beside them."""
     found = []
     for section in re.split(r"(?m)^(?=#+ )", text):
         tables = "\n".join(line for line in section.splitlines() if line.startswith("|"))
         prose = "\n".join(line for line in section.splitlines() if not line.startswith("|"))
+        found.append((section, tables, re.split(r"(?<=[.:])\s+(?=[A-Z*`\[])|\n\s*\n|\n(?=- )", prose)))
+    return found
+
+
+def statements(text: str, number: re.Pattern[str]) -> list[str]:
+    """Return where a text shows a number: the sentence, or the section with its heading if it is in a table."""
+    found = []
+    for section, tables, sentences in sections(text):
         if number.search(tables):
             found.append(section)
-        sentences = re.split(r"(?<=[.:])\s+(?=[A-Z*`\[])|\n\s*\n|\n(?=- )", prose)
         found += [sentence for sentence in sentences if number.search(sentence)]
     return found
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from in_process_ranks import settings
+from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.cluster import Cluster
@@ -192,7 +193,7 @@ POLICIES = {
 def test_jobs_finish_when_they_do_in_a_simulation(policy: str, topology: str) -> None:
     cluster = Cluster(num_servers=4, gpus_per_server=2, topology=topology)
     given = {"placement": "first-fit", "order": "srsf", **POLICIES[policy], "contention": "equal-share"}
-    for seed in range(8):
+    for seed in range(examples(8, by_default=3)):
         workload = random_workload(seed)
         measured = World(workload, settings(cluster, slots=True, **given)).run()
         simulated = ddlsched.simulate(workload, cluster, **given).jobs.finish_s.tolist()

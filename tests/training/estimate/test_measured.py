@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -217,35 +217,36 @@ def test_recomputation_and_vocabulary_of_rows_are_those_of_one_node_or_of_severa
     assert set(kinds[frame["gpus"] > 8]) == {"full"}
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "message"),
-    [
-        ("hidden", "x", "row 3, column hidden: 'x' is no number; expected a whole number from 1"),
-        ("layers", 0, "row 3, column layers: .* is out of range or not whole; expected a whole number from 1"),
-        ("sequence", 10.5, "row 3, column sequence: .* is out of range or not whole"),
-        ("heads", math.nan, "row 3, column heads: is empty; expected a whole number"),
-        ("layers", "True", "row 3, column layers: 'True' is no number"),
-        ("hidden", 10**9, "row 3, column hidden: .* expected a whole number from 1 to 100000000"),
-        ("iteration_ms", 0, "row 3: iteration_ms is 0.0; expected milliseconds > 0"),
-        ("iteration_ms", "fast", "row 3, column iteration_ms: 'fast' is no number; expected milliseconds > 0"),
-        ("gpus", 3, "row 3: tensor .* expected their product to be the 3 GPUs"),
-        ("heads", 1_000_003, "row 3: "),
-        ("micro_batch", 1_000, "row 3: global batch .* is not divisible by"),
-    ],
-)
-def test_a_row_that_cannot_be_said_is_kept_with_the_reason_and_leaves_the_others(
-    tmp_path, column, value, message
-) -> None:
-    frame = made_up().astype(object)
-    frame.loc[2, "tensor_parallel"], frame.loc[2, "data_parallel"], frame.loc[2, "pipeline_parallel"] = 2, 1, 1
-    frame.loc[2, "gpus"] = 2
-    frame.loc[2, column] = value
+CANNOT_BE_SAID: list[tuple[str, Any, str]] = [
+    ("hidden", "x", "column hidden: 'x' is no number; expected a whole number from 1"),
+    ("layers", 0, "column layers: .* is out of range or not whole; expected a whole number from 1"),
+    ("sequence", 10.5, "column sequence: .* is out of range or not whole"),
+    ("heads", "", "column heads: is empty; expected a whole number"),
+    ("layers", "True", "column layers: 'True' is no number"),
+    ("hidden", 10**9, "column hidden: .* expected a whole number from 1 to 100000000"),
+    ("iteration_ms", 0, "iteration_ms is 0; expected milliseconds > 0"),
+    ("iteration_ms", "fast", "column iteration_ms: 'fast' is no number; expected milliseconds > 0"),
+    ("gpus", 3, "tensor .* expected their product to be the 3 GPUs"),
+    ("heads", 1_000_003, ""),
+    ("micro_batch", 1_000, "global batch .* is not divisible by"),
+]
+
+
+def test_rows_that_cannot_be_said_are_kept_with_the_reason_and_leave_the_others(tmp_path) -> None:
+    frame = made_up()
+    rows = list(range(2, 2 + len(CANNOT_BE_SAID)))
+    frame.loc[rows, ["tensor_parallel", "data_parallel", "pipeline_parallel", "gpus"]] = 2, 1, 1, 2
+    frame = frame.astype(str)
+    for row, (column, value, _) in zip(rows, CANNOT_BE_SAID, strict=True):
+        frame.loc[row, column] = str(value)
     table = predicted_rows(write(tmp_path / "rows.csv", frame))
-    assert re.match(message, table["remark"][2])
-    assert table["predicted_step_s"].isna().to_numpy().nonzero()[0].tolist() == [2]
-    assert table["hidden"].tolist() == [str(size) for size in frame["hidden"]]
-    others = predicted_rows(write(tmp_path / "others.csv", made_up().drop(index=2)))
-    assert table["predicted_step_s"].drop(index=2).tolist() == others["predicted_step_s"].tolist()
+    for row, (column, _, reason) in zip(rows, CANNOT_BE_SAID, strict=True):
+        between = ", " if reason.startswith("column") else ": "
+        assert re.match(f"row {row + 1}{between}{reason}", table["remark"][row]), column
+    assert table["predicted_step_s"].isna().to_numpy().nonzero()[0].tolist() == rows
+    assert table["hidden"].tolist() == frame["hidden"].tolist()
+    others = predicted_rows(write(tmp_path / "others.csv", made_up().drop(index=rows)))
+    assert table["predicted_step_s"].drop(index=rows).tolist() == others["predicted_step_s"].tolist()
 
 
 def test_missing_columns_and_files(tmp_path) -> None:

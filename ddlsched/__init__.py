@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddlsched.cluster.cluster import Cluster, Server
-    from ddlsched.cluster.cluster_files import read_cluster
+    from ddlsched.cluster.cluster_files import read_cluster, read_tenants
     from ddlsched.cluster.disturbances import Disturbances, Outage
     from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
-    from ddlsched.cluster.tenants_file import read_tenants
     from ddlsched.comparisons.compare import compare
     from ddlsched.comparisons.comparison import Comparison
     from ddlsched.comparisons.report.html_report import report

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddlsched.network.inside import Inside
-from ddlsched.network.topology import Network, Topology
+from ddlsched.network.topology import Inside, Network, Topology
 from topologies.clos import Clos
 from topologies.double_sided import DoubleSided
 from topologies.fat_tree import FatTree

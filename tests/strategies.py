@@ -38,8 +38,7 @@ from policies_of_users import (
 )
 
 from algorithms.contention.crux import Crux
-from algorithms.path.ecmp import Ecmp, Sglb, TopologyRoute
-from algorithms.path.least_congested import LeastCongested
+from algorithms.path.ecmp import Ecmp, LeastCongested, Sglb, TopologyRoute
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage

@@ -90,9 +90,8 @@ from ddlsched.testing import (
 from topologies.clos import Clos
 from topologies.double_sided import DoubleSided
 from topologies.fat_tree import FatTree
-from topologies.leaf_spine import LeafSpine
+from topologies.leaf_spine import LeafSpine, MonkeyTree
 from topologies.lingjun import Lingjun
-from topologies.monkeytree import MonkeyTree
 from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
 

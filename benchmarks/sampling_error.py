@@ -32,7 +32,7 @@ from ddlsched.results.statistics import mean_interval, paired_change
 from ddlsched.simulation import drawn
 from ddlsched.units import s_from_ns
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 
 TABLE = Path(__file__).with_name("sampling_error.csv")
 SENDING = {

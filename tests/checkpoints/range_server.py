@@ -18,6 +18,7 @@ class Served(Counter[str]):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else what follows the headers waits 40 ms for their receipt
 
     def __init__(self, folder: Path, served: Served, ranges: bool, stalls: threading.Event, *args: object) -> None:
         self.folder, self.served, self.ranges, self.goes_on = folder, served, ranges, stalls

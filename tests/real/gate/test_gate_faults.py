@@ -25,8 +25,8 @@ TWO = Cluster(num_servers=2, gpus_per_server=1)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask ranks often, and lose patience soon."""
     monkeypatch.setattr(loop, "PING_S", 0.05)
-    monkeypatch.setattr(loop, "HANG_S", 1.5)
-    monkeypatch.setattr(loop, "STALL_S", 2.5)
+    monkeypatch.setattr(loop, "HANG_S", 0.7)
+    monkeypatch.setattr(loop, "STALL_S", 1.1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class Hanging(LocalReducer):
 
     def start(self, task: int, message_bytes: float, chunk: int, chunks: int, ended: Ended) -> None:
         if self.rank == 1:
-            time.sleep(3)
+            time.sleep(1.4)
 
 
 @pytest.mark.usefixtures("hasty")

@@ -225,7 +225,7 @@ class Silent(GateClient):
 
 
 def test_a_rank_that_hangs_loses_its_links_to_others(gate: Gate, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "HANG_S", 1.5)
+    monkeypatch.setattr(service, "HANG_S", 0.8)
     member = Member(job_id="a", rank=0, size=1, iterations=10, compute_s=0.1, message_bytes=1e6)
     silent = Transfer([Silent.connected(str(gate.service.address), token, member, 0)], answer=False)
     assert eventually(lambda: silent.told)

@@ -25,7 +25,8 @@ from ddlsched.results.paired_comparison import (
 )
 from ddlsched.results.statistics import LEAST_SEEDS, Interval, mean_interval
 
-pytestmark = pytest.mark.filterwarnings("error")
+# What a test before left open is told when memory is collected, which may be during one of these.
+pytestmark = pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 SAMPLE = [12.0, 15.5, 11.0, 19.0, 14.0, 13.5, 16.0, 12.5]
 

@@ -17,7 +17,8 @@ from ddlsched.results.metrics import run_metrics, size_class
 from ddlsched.results.paired_comparison import ALL_METRICS, METRICS, readable
 from ddlsched.results.result import PHASES
 
-pytestmark = pytest.mark.filterwarnings("error")
+# What a test before left open is told when memory is collected, which may be during one of these.
+pytestmark = pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 NAN = float("nan")
 PHASE_SHARES = [phase.removesuffix("_s") + "_share" for phase in PHASES]

@@ -134,12 +134,7 @@ def _bytes_between_servers(found: Estimate, parallelism: Parallelism, machine: M
 
 
 def scaling_curve(
-    model: Model,
-    plan: Plan,
-    *,
-    gpus: Sequence[int],
-    global_batches: Sequence[int],
-    sweep: DesignSweep | None = None,
+    model: Model, plan: Plan, *, gpus: Sequence[int], global_batches: Sequence[int], sweep: DesignSweep | None = None
 ) -> pd.DataFrame:
     """Return the best rate at each number of GPUs and batch: what an elastic policy decides by.
 

@@ -33,7 +33,7 @@ from ddlsched.results.result import Result
 from ddlsched.results.statistics import mean_interval, paired_change
 from ddlsched.simulation import drawn
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 
 TABLE = Path(__file__).with_name("sampling_error.csv")
 SENDING = {

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddlsched.cluster.cluster import Cluster, Server
-    from ddlsched.cluster.cluster_files import read_cluster
+    from ddlsched.cluster.cluster_files import read_cluster, read_tenants
     from ddlsched.cluster.disturbances import Disturbances, Outage
     from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
-    from ddlsched.cluster.tenants_file import read_tenants
     from ddlsched.comparisons.compare import compare
     from ddlsched.comparisons.comparison import Comparison
     from ddlsched.comparisons.report.html_report import report
@@ -65,8 +64,7 @@ _NAMES = {
     "comparisons.compare": ("compare",),
     "workload.traces.trace_import": ("import_trace",),
     "workload.generators.microsoft": ("microsoft_160",),
-    "cluster.cluster_files": ("read_cluster",),
-    "cluster.tenants_file": ("read_tenants",),
+    "cluster.cluster_files": ("read_cluster", "read_tenants"),
     "workload.workload_files": ("read_workload", "workload_table", "write_workload"),
     "comparisons.report.html_report": ("report",),
     "simulation": ("simulate",),

@@ -14,8 +14,21 @@ from ddlsched.ranges import LAST_S, check_fields, ranged
 __all__ = ["Shrink", "Spares", "WaitForRepair"]
 
 
+class _WithoutSpares:
+    """Holds no servers back."""
+
+    @property
+    def start_s(self) -> float:
+        """Nothing: there are no spares."""
+        return 0.0
+
+    def spares(self, num_servers: int, racks: Sequence[Sequence[int]]) -> Sequence[int]:
+        """Return none."""
+        return ()
+
+
 @dataclass(frozen=True, kw_only=True)
-class WaitForRepair:
+class WaitForRepair(_WithoutSpares):
     """The job keeps its other GPUs until its servers are back, or gives way to others.
 
     Parameters
@@ -30,22 +43,13 @@ class WaitForRepair:
         if not self.patience_s > 0:
             raise InputError(f"wait: patience_s is {self.patience_s!r}; expected seconds above 0")
 
-    @property
-    def start_s(self) -> float:
-        """Nothing: there are no spares."""
-        return 0.0
-
-    def spares(self, num_servers: int, racks: Sequence[Sequence[int]]) -> Sequence[int]:
-        """Return none."""
-        return ()
-
     def recover(self, stopped: StoppedJob) -> Wait:
         """Return that it waits."""
         return WAIT
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shrink:
+class Shrink(_WithoutSpares):
     """The job goes on with the data-parallel replicas that are left, until its servers are back.
 
     Each replica takes a larger part of the batch, which stays as large as it was.
@@ -66,15 +70,6 @@ class Shrink:
 
     def __post_init__(self) -> None:
         check_fields(self, "shrink")
-
-    @property
-    def start_s(self) -> float:
-        """Nothing: there are no spares."""
-        return 0.0
-
-    def spares(self, num_servers: int, racks: Sequence[Sequence[int]]) -> Sequence[int]:
-        """Return none."""
-        return ()
 
     def recover(self, stopped: StoppedJob) -> int | Wait | None:
         """Return how many GPUs are left in whole replicas; otherwise what a job with too few does."""

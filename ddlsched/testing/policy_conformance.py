@@ -39,7 +39,7 @@ from ddlsched.testing.handmade import (
     job_queue,
     job_view,
 )
-from ddlsched.workload.rescale import ConstantRescaleCost
+from ddlsched.workload.elastic_job import ConstantRescaleCost
 
 __all__ = ["AllocationConformance", "InterferenceConformance", "OrderingConformance", "PlacementConformance"]
 

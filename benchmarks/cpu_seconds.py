@@ -21,8 +21,7 @@ from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
-from ddlsched.workload.elastic_job import ElasticJob, ThroughputCurve
-from ddlsched.workload.rescale import ConstantRescaleCost
+from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, ThroughputCurve
 from experiments.arena.steady_stream import CLUSTER, CONTENTION, steady_stream
 
 Run = Callable[[int], ddlsched.Result]

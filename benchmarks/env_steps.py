@@ -29,7 +29,7 @@ from ddlsched.envs import SchedulingEnv
 from ddlsched.envs.vector_env import SchedulingVectorEnv
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import ComputeTask, IterationDag
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 
 RIVALS = """
 import contextlib, io, json, sys, time

@@ -10,9 +10,8 @@ import numpy as np
 from kueue_workloads import amount, resource_name
 from scheduler_tables import NotModelledError, refuse
 
-from algorithms.placement.kueue_balanced import fewest, spread
 from algorithms.placement.kueue_domains import Domain, DomainTree, Request, Rooms
-from algorithms.placement.kueue_topology import assigned
+from algorithms.placement.kueue_topology import assigned, fewest, spread
 
 __all__ = ["chosen_case", "not_read", "spread_case", "topology_case"]
 

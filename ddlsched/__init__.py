@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddlsched.cluster.cluster import Cluster, Server
-    from ddlsched.cluster.cluster_files import read_cluster
+    from ddlsched.cluster.cluster_files import read_cluster, read_tenants
     from ddlsched.cluster.disturbances import Disturbances, Outage
     from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
-    from ddlsched.cluster.tenants_file import read_tenants
     from ddlsched.comparisons.compare import compare
     from ddlsched.comparisons.comparison import Comparison
     from ddlsched.comparisons.report.html_report import report
@@ -33,13 +32,7 @@ if TYPE_CHECKING:
     from ddlsched.results.result import Result
     from ddlsched.results.timeline import write_timeline
     from ddlsched.simulation import simulate
-    from ddlsched.workload.dag import (
-        AllReduceTask,
-        CollectiveTask,
-        ComputeTask,
-        DataParallelIteration,
-        IterationDag,
-    )
+    from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, DataParallelIteration, IterationDag
     from ddlsched.workload.generators.microsoft import microsoft_160
     from ddlsched.workload.job import Job, Workload
     from ddlsched.workload.traces.trace_import import import_trace
@@ -65,8 +58,7 @@ _NAMES = {
     "comparisons.compare": ("compare",),
     "workload.traces.trace_import": ("import_trace",),
     "workload.generators.microsoft": ("microsoft_160",),
-    "cluster.cluster_files": ("read_cluster",),
-    "cluster.tenants_file": ("read_tenants",),
+    "cluster.cluster_files": ("read_cluster", "read_tenants"),
     "workload.workload_files": ("read_workload", "workload_table", "write_workload"),
     "comparisons.report.html_report": ("report",),
     "simulation": ("simulate",),

@@ -13,9 +13,8 @@ import numpy as np
 
 from ddlsched.cluster.capacity import capacity_of
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.cluster.cluster_files import read_cluster, throughputs_of
+from ddlsched.cluster.cluster_files import read_cluster, tenants_of, throughputs_of
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.cluster.tenants_file import tenants_of
 from ddlsched.engine.driver import run_simulation
 from ddlsched.engine.outcome import CountedSpan, Window
 from ddlsched.engine.run_options import RunOptions, RunSettings
@@ -27,10 +26,9 @@ from ddlsched.plugins.names import Kind, made_by, resolve, resolve_bundle
 from ddlsched.results.result import Result, refuse_faster_than_links
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob
 from ddlsched.workload.job import Job, Workload, steady_part
-from ddlsched.workload.rescale import ConstantRescaleCost
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 
 __all__ = ["HAIR", "cluster_of", "drawn", "simulate", "warm_up"]
 

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.policies.doors import DROP
-from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.rescale import Rescale
+from ddlsched.workload.elastic_job import ElasticJob, Rescale
 
 if TYPE_CHECKING:
     from reference_simulator import RunningJob, Simulation

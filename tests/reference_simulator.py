@@ -33,9 +33,8 @@ from ddlsched.network.topology import Network, Path, Topology
 from ddlsched.network.traffic import Traffic, traffic_of
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.dag import CollectiveTask, ComputeTask
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ElasticJob, Rescale
 from ddlsched.workload.job import Job, Workload
-from ddlsched.workload.rescale import Rescale
 
 __all__ = ["ComputeInterval", "ReferenceOutcome", "ReferenceRun", "TransferSegment", "reference_simulate"]
 

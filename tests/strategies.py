@@ -38,8 +38,7 @@ from policies_of_users import (
 )
 
 from algorithms.contention.crux import Crux
-from algorithms.path.ecmp import Ecmp, Sglb, TopologyRoute
-from algorithms.path.least_congested import LeastCongested
+from algorithms.path.ecmp import Ecmp, LeastCongested, Sglb, TopologyRoute
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage
@@ -53,10 +52,17 @@ from ddlsched.network.topology import Topology
 from ddlsched.plugins.names import names, resolve
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, DataParallelIteration, IterationDag
-from ddlsched.workload.elastic_job import BatchCurve, ElasticJob, LinearCurve, ScalingCurve, ThroughputCurve
+from ddlsched.workload.elastic_job import (
+    BatchCurve,
+    ConstantRescaleCost,
+    ElasticJob,
+    LinearCurve,
+    Rescale,
+    ScalingCurve,
+    ThroughputCurve,
+)
 from ddlsched.workload.groups import Groups, workers_of
 from ddlsched.workload.job import Job, Workload
-from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
 from ddlsched.workload.tasks import KINDS, Task
 from topologies.clos import Clos
 from topologies.double_sided import DoubleSided

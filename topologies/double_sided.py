@@ -8,8 +8,7 @@ from typing import Any
 
 import networkx as nx
 
-from ddlsched.network.inside import Inside, refuse_bad_port
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
+from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, neighbours, refuse_bad_port
 from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["DoubleSided"]

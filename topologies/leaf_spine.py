@@ -4,18 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import networkx as nx
 
+from ddlsched.errors import InputError
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["LeafSpine"]
+__all__ = ["LeafSpine", "MonkeyTree"]
+
+
+class _TwoTiers:
+    """Servers under switches of the first tier, each of which has a cable to every spine."""
+
+    tier: ClassVar[str]
+    """What switches of the first tier are called."""
+    spines: int
+    latency_s: float
+
+    @property
+    def _servers_below(self) -> int:
+        """How many servers a switch of the first tier has."""
+        raise NotImplementedError
+
+    def _cabled(self, num_servers: int, nic_bytes_per_s: float, up_bytes_per_s: float) -> nx.Graph[Any]:
+        graph: nx.Graph[Any] = nx.Graph()
+        cable = {"bandwidth_bytes_per_s": nic_bytes_per_s, "latency_s": self.latency_s}
+        graph.add_edges_from(((server, self._switch(server)) for server in range(num_servers)), **cable)
+        cable["bandwidth_bytes_per_s"] = up_bytes_per_s
+        for first in range(0, num_servers, self._servers_below):
+            graph.add_edges_from(((self._switch(first), f"spine {spine}") for spine in range(self.spines)), **cable)
+        return graph
+
+    def levels(self, num_servers: int) -> dict[str, list[int]]:
+        """Return the rack of each server."""
+        return {"rack": neighbours(num_servers, self._servers_below)}
+
+    def _switch(self, server: int) -> str:
+        return f"{self.tier} {server // self._servers_below}"
+
+    def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
+        """Return the route, over a spine only between switches of the first tier."""
+        if self._switch(source) == self._switch(target):
+            return source, self._switch(source), target
+        return source, self._switch(source), f"spine {target % self.spines}", self._switch(target), target
+
+    def paths(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Sequence[Node]]:
+        """Return the path over each spine; below one switch the only one."""
+        first, last = self._switch(source), self._switch(target)
+        if first == last:
+            return [(source, first, target)]
+        return [(source, first, f"spine {spine}", last, target) for spine in range(self.spines)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeafSpine:
+class LeafSpine(_TwoTiers):
     """Leaves of ``servers_per_leaf`` servers under ``spines`` spine switches.
 
     A transfer to server d takes spine d mod ``spines`` (destination-based routing).
@@ -40,38 +84,75 @@ class LeafSpine:
     oversubscription: float = ranged(1.0, 0.0, above=True)
     latency_s: float = ranged(0.0, 0.0, 1e6)
 
+    tier: ClassVar[str] = "leaf"
+
     def __post_init__(self) -> None:
         check_fields(self, "leaf-spine")
 
+    @property
+    def _servers_below(self) -> int:
+        return self.servers_per_leaf
+
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; leaves are nodes ``"leaf i"``, spines ``"spine i"``."""
-        graph: nx.Graph[Any] = nx.Graph()
         nic = bytes_per_s_from_gbps(self.nic_gbps)
-        uplink = nic * self.servers_per_leaf / (self.spines * self.oversubscription)
-        for server in range(num_servers):
-            graph.add_edge(server, self._leaf(server), bandwidth_bytes_per_s=nic, latency_s=self.latency_s)
-        for first in range(0, num_servers, self.servers_per_leaf):
-            for spine in range(self.spines):
-                ends = self._leaf(first), f"spine {spine}"
-                graph.add_edge(*ends, bandwidth_bytes_per_s=uplink, latency_s=self.latency_s)
-        return graph
+        return self._cabled(num_servers, nic, nic * self.servers_per_leaf / (self.spines * self.oversubscription))
 
-    def levels(self, num_servers: int) -> dict[str, list[int]]:
-        """Return the rack (its leaf) of each server."""
-        return {"rack": neighbours(num_servers, self.servers_per_leaf)}
 
-    def _leaf(self, server: int) -> str:
-        return f"leaf {server // self.servers_per_leaf}"
+@dataclass(frozen=True, kw_only=True)
+class MonkeyTree(_TwoTiers):
+    """Racks of 8 servers of 8 GPUs; every rack has one cable to every spine. Give the cluster 8 GPUs a server.
 
-    def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
-        """Return the route, over a spine only between leaves."""
-        if self._leaf(source) == self._leaf(target):
-            return source, self._leaf(source), target
-        return source, self._leaf(source), f"spine {target % self.spines}", self._leaf(target), target
+    A rack has a card a GPU, 64 x 400 Gbit/s, and 16 x 400 Gbit/s up: 4:1. A server has one link here, that of one
+    card, since a job's one ring enters and leaves each of its servers by one; jobs have whole servers there, so that no
+    other ring crosses it. What waits for several links a server: jobs of several rings (up to 8, with tensor
+    parallelism), without which a rack's 8 servers send at most 8 rings up.
 
-    def paths(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Sequence[Node]]:
-        """Return the path over each spine; inside a leaf the only one."""
-        first, last = self._leaf(source), self._leaf(target)
-        if first == last:
-            return [(source, first, target)]
-        return [(source, first, f"spine {spine}", last, target) for spine in range(self.spines)]
+    A transfer to server d of another rack takes spine d mod ``spines``, unless a path policy (``--path``) chooses.
+
+    Parameters
+    ----------
+    racks
+        From 1 to 1024.
+    servers_per_rack
+        From 1 to 1024.
+    spines
+        Spine switches, from 1 to 1024.
+    nic_gbps
+        Bandwidth of a card, and of a cable to a spine, Gbit/s.
+    latency_s
+        Of each cable, seconds.
+
+    References
+    ----------
+    Zabreyko, Wang, Ghobadi, "MonkeyTree", arXiv 2602.08296.
+    """
+
+    racks: int = ranged(16, 1, 1024)
+    servers_per_rack: int = ranged(8, 1, 1024)
+    spines: int = ranged(16, 1, 1024)
+    nic_gbps: float = ranged(400.0, 0.0, above=True)
+    latency_s: float = ranged(0.0, 0.0, 1e6)
+
+    tier: ClassVar[str] = "rack"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "monkeytree")
+
+    @property
+    def _servers_below(self) -> int:
+        return self.servers_per_rack
+
+    def graph(self, num_servers: int) -> nx.Graph[Any]:
+        """Return the graph; racks are nodes ``"rack i"``, spines ``"spine i"``.
+
+        Raises
+        ------
+        InputError
+            More servers than the racks hold.
+        """
+        holds = self.racks * self.servers_per_rack
+        if num_servers > holds:
+            raise InputError(f"monkeytree: {self.racks} racks hold {holds} servers, not {num_servers}; give more racks")
+        cable = bytes_per_s_from_gbps(self.nic_gbps)
+        return self._cabled(num_servers, cable, cable)

@@ -11,8 +11,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.network.cables import Cables
-from ddlsched.network.inside import Inside, refuse_bad_port
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
+from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, neighbours, refuse_bad_port
 from ddlsched.ranges import check_fields, ranged
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddlsched.network.cables import Cables
-from ddlsched.network.inside import Inside, refuse_bad_port
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps
+from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, refuse_bad_port
 from ddlsched.ranges import check_fields, ranged
 
 if TYPE_CHECKING:

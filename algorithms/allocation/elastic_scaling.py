@@ -10,10 +10,9 @@ from typing import Literal
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.cluster.packing import free_by_server, take_nearest
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import DROP, Allocation, Drop
-from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView, free_by_server, take_nearest
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.elastic_job import ElasticJob
 
@@ -102,10 +101,7 @@ class Scalability:
 
 
 def analyse(
-    job: ElasticJob,
-    most_gpus: int,
-    communication_s: Callable[[int], float],
-    batch: int | None = None,
+    job: ElasticJob, most_gpus: int, communication_s: Callable[[int], float], batch: int | None = None
 ) -> Scalability:
     """Estimate a job's rate on every number of GPUs from the time of one GPU and that of an all-reduce.
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.cluster.packing import free_by_server, take_nearest
-from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView, free_by_server, take_nearest
 from ddlsched.policies.views import GpuId
 
 __all__ = ["Kinds", "iteration_s", "servers_for"]

@@ -37,8 +37,9 @@ class MakeRoom:
     as in ``history``, and as one job more what it has run. A run time is compute, and all-reduces alone where the job
     was.
 
-    For ``--placement near-enough`` on exclusive GPUs. It is asked in Python: it remembers who is to start where others
-    were. Whether those that stop find other GPUs is asked as if the job that they make room for sent nothing yet.
+    For ``--placement near-enough`` on exclusive GPUs. It is asked in Python: history is kept by texts, and the key
+    reads what ``stops``, which no policy has compiled, plans. Whether those that stop find other GPUs is asked as if
+    the job that they make room for sent nothing yet.
 
     Parameters
     ----------
@@ -112,7 +113,7 @@ class _Room:
     def stops(self, running: Sequence[JobView], queue: JobQueue, cluster: ClusterView) -> list[JobView]:
         """Return the jobs that make room for one that waits."""
         self._waiting, self._wanted = len(queue), sum(job.num_gpus for job in queue)
-        first, waiting = list[JobView](), set[tuple[float, ...]]()
+        first, waiting, rested = list[JobView](), set[tuple[float, ...]](), list[JobView]()
         for job in queue:
             like = job.num_gpus, job.memory_bytes, job.compute_ns, job.message_bytes, self._left_ns(job)
             if like in waiting:
@@ -123,7 +124,7 @@ class _Room:
                 cluster = cluster.restricted_to(np.setdiff1d(cluster.eligible(job), gpus))
                 continue
             waiting.add(like)
-            rested = [other for other in running if self._has_rested(other)]
+            rested = rested or [other for other in running if self._has_rested(other)]
             for victims in self._candidates(job, rested, cluster):
                 if self._can_stop(victims, job, cluster):
                     for other in victims:
@@ -172,26 +173,31 @@ class _Room:
         if cluster.num_gpus % unit or unit % below:
             return
         for stopped in (rested, [other for other in rested if self._may_wait(other, job, cluster.now_ns)]):
-            cost = np.full(cluster.num_gpus, np.inf)
+            cost, owner = np.full(cluster.num_gpus, np.inf), np.full(cluster.num_gpus, len(stopped))
             cost[cluster.eligible(job)] = 0.0
-            for other in stopped:
-                cost[list(other.gpus)] = other.num_gpus
-            parts = cost.reshape(-1, unit // below, below).sum(axis=2)
+            for place, other in enumerate(stopped):
+                gpus = list(other.gpus)
+                cost[gpus], owner[gpus] = other.num_gpus, place
+            parts, owners = cost.reshape(-1, unit // below, below).sum(axis=2), owner.reshape(-1, below)
             chosen = np.argsort(parts, axis=1, kind="stable")[:, : -(-job.num_gpus // below)]
             totals = np.take_along_axis(parts, chosen, axis=1).sum(axis=1)
             for row in np.argsort(totals, kind="stable")[:_CANDIDATES].tolist():
                 if totals[row] < np.inf:
-                    there = set((row * (unit // below) + chosen[row]).tolist())
-                    victims = [other for other in stopped if any(gpu // below in there for gpu in other.gpus)]
-                    yield sorted(victims, key=lambda other: (-other.num_gpus, other.number))
+                    there = set(owners[row * (unit // below) + chosen[row]].ravel().tolist()) - {len(stopped)}
+                    yield sorted((stopped[one] for one in there), key=lambda other: (-other.num_gpus, other.number))
 
     def _can_stop(self, victims: Sequence[JobView], job: JobView, cluster: ClusterView) -> bool:
         """Return whether the job could start without them, and each of them elsewhere if it need not wait."""
-        room, now_ns = cluster.without(victims), cluster.now_ns
+        may_wait = {other.number for other in victims if self._may_wait(other, job, cluster.now_ns)}
+        gpus = sum(other.num_gpus for other in victims if other.number in may_wait)
+        least = min((job, *victims), key=lambda each: each.memory_bytes)
+        if len(cluster.eligible(least)) + gpus < job.num_gpus:  # with whatever GPUs for the others
+            return False
+        room = cluster.without(victims)
         for each in (job, *victims):
-            gpus = self._places.place(each, room)
-            if gpus is not None:
-                room = room.restricted_to(np.setdiff1d(room.eligible(each), gpus))
-            elif each is job or not self._may_wait(each, job, now_ns):
+            found = self._places.place(each, room)
+            if found is not None:
+                room = room.restricted_to(np.setdiff1d(room.eligible(each), found))
+            elif each.number not in may_wait:
                 return False
         return True

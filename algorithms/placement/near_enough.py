@@ -125,19 +125,27 @@ class PlacesNear:
 
 def _fewest(counts: np.ndarray, needed: int) -> list[int]:
     """Return as few units as hold so many, those with the most first and the one that fits best for the rest."""
-    chosen: list[int] = []
-    for unit in np.argsort(-counts, kind="stable").tolist():
-        left = needed - int(counts[chosen].sum())
-        others = [other for other in range(len(counts)) if counts[other] >= left and other not in chosen]
-        if others:
-            return [*chosen, min(others, key=lambda other: counts[other])]
-        chosen.append(unit)
-    return []
+    most = np.argsort(-counts, kind="stable")
+    held = np.cumsum(counts[most])
+    enough = int(np.searchsorted(held, needed))
+    if enough == len(most):
+        return []
+    left, rest = needed - (int(held[enough - 1]) if enough else 0), most[enough:]
+    fitting = rest[counts[rest] >= left]
+    last = fitting[counts[fitting] == counts[fitting[-1]]][0]
+    return [*most[:enough].tolist(), int(last)]
 
 
 def _sending(cluster: ClusterView, gpus: Sequence[GpuId]) -> dict[int, JobView]:
-    """Return the jobs of several servers on some GPUs."""
-    return {job.number: job for gpu in gpus for job in cluster.residents(gpu) if len(job.servers) > 1}
+    """Return the jobs of several servers on some GPUs, which no two jobs share."""
+    there, looked_at = dict[int, JobView](), set[GpuId]()
+    for gpu in gpus:
+        if gpu not in looked_at:
+            for job in cluster.residents(gpu):
+                looked_at.update(job.gpus)
+                if len(job.servers) > 1:
+                    there[job.number] = job
+    return there
 
 
 def _tiers(network: Network, size: int) -> list[_Tier]:

@@ -1,4 +1,7 @@
-"""What a job does that has lost a server: it waits for it, takes a spare, or goes on with fewer GPUs."""
+"""What follows failures: a job waits for its server, takes a spare or goes on with fewer GPUs; lemons are replaced.
+
+Lemon servers are those that fail again and again.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,24 @@ from ddlsched.cluster.reliability_doors import WAIT, StoppedJob, Wait
 from ddlsched.errors import InputError
 from ddlsched.ranges import LAST_S, check_fields, ranged
 
-__all__ = ["Shrink", "Spares", "WaitForRepair"]
+__all__ = ["RepeatedFailures", "Shrink", "Spares", "WaitForRepair"]
+
+
+class _WithoutSpares:
+    """Holds no servers back."""
+
+    @property
+    def start_s(self) -> float:
+        """Nothing: there are no spares."""
+        return 0.0
+
+    def spares(self, num_servers: int, racks: Sequence[Sequence[int]]) -> Sequence[int]:
+        """Return none."""
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaitForRepair:
+class WaitForRepair(_WithoutSpares):
     """The job keeps its other GPUs until its servers are back, or gives way to others.
 
     Parameters
@@ -30,22 +46,13 @@ class WaitForRepair:
         if not self.patience_s > 0:
             raise InputError(f"wait: patience_s is {self.patience_s!r}; expected seconds above 0")
 
-    @property
-    def start_s(self) -> float:
-        """Nothing: there are no spares."""
-        return 0.0
-
-    def spares(self, num_servers: int, racks: Sequence[Sequence[int]]) -> Sequence[int]:
-        """Return none."""
-        return ()
-
     def recover(self, stopped: StoppedJob) -> Wait:
         """Return that it waits."""
         return WAIT
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shrink:
+class Shrink(_WithoutSpares):
     """The job goes on with the data-parallel replicas that are left, until its servers are back.
 
     Each replica takes a larger part of the batch, which stays as large as it was.
@@ -66,15 +73,6 @@ class Shrink:
 
     def __post_init__(self) -> None:
         check_fields(self, "shrink")
-
-    @property
-    def start_s(self) -> float:
-        """Nothing: there are no spares."""
-        return 0.0
-
-    def spares(self, num_servers: int, racks: Sequence[Sequence[int]]) -> Sequence[int]:
-        """Return none."""
-        return ()
 
     def recover(self, stopped: StoppedJob) -> int | Wait | None:
         """Return how many GPUs are left in whole replicas; otherwise what a job with too few does."""
@@ -136,3 +134,29 @@ class Spares:
                 return WAIT if self.otherwise == "wait" else None
             taken[server] = (own or others)[0]
         return taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedFailures:
+    """A server is replaced that fails for the ``count``-th time within some days; jobs are checked for silent failures.
+
+    Parameters
+    ----------
+    count
+        How many failures make a lemon.
+    within_days
+        Within how many days.
+    check_s
+        Every so often what nobody notices is found, seconds; by default never.
+    """
+
+    count: int = ranged(3, 1)
+    within_days: float = ranged(28.0, 0.0, above=True)
+    check_s: float = inf
+
+    def __post_init__(self) -> None:
+        check_fields(self, "repeated failures")
+
+    def replaces(self, failed_s: Sequence[float]) -> bool:
+        """Return whether so many of the failures are recent."""
+        return sum(at_s >= failed_s[-1] - 86_400 * self.within_days for at_s in failed_s) >= self.count

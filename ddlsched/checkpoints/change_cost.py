@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import networkx as nx
     from numpy.typing import NDArray
 
-    from ddlsched.workload.rescale import Rescale
+    from ddlsched.workload.elastic_job import Rescale
 
 __all__ = [
     "PlannedRescaleCost",
@@ -251,10 +251,10 @@ class ReplicaRule:
 class PlannedRescaleCost:
     """The rescale cost of elastic jobs that train one model: the time of the plan from one size to the other.
 
-    A model of this kind is called with a :class:`~ddlsched.workload.rescale.Rescale`. A job's devices are taken to be
-    packed on as few hosts as can be, before and after, the first ones to stay when it shrinks, and its ranks to be put
-    where most of their state is (:func:`staying`). A job that was stopped, or whose
-    lost GPUs held the only replica of something, reads its checkpoint from storage.
+    A model of this kind is called with a :class:`~ddlsched.workload.elastic_job.Rescale`. A job's devices are taken to
+    be packed on as few hosts as can be, before and after, the first ones to stay when it shrinks, and its ranks to be
+    put where most of their state is (:func:`staying`). A job that was stopped, or whose lost GPUs held the only replica
+    of something, reads its checkpoint from storage.
 
     Parameters
     ----------

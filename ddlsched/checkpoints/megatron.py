@@ -24,10 +24,10 @@ from ddlsched.checkpoints.distributed_writing import TorchFiles
 from ddlsched.checkpoints.division import Box, found_division
 from ddlsched.checkpoints.file_forms import MEGATRON_FILES, FileForm, has_file
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.name_families import megatron_name
 from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas
 from ddlsched.checkpoints.tensors import Layout, Piece, Tensor
 from ddlsched.checkpoints.torch_archives import object_archive
+from ddlsched.checkpoints.translation import megatron_name
 from ddlsched.errors import InputError
 
 __all__ = ["MEGATRON", "is_megatron", "read_megatron", "stacked"]
@@ -112,7 +112,7 @@ def stacked(reading: Reading) -> PartsReading:
     """Return a checkpoint as Megatron-core has it.
 
     Tensors of layers are stacked again that were when it was Megatron-core's; those of this package's models get the
-    names that Megatron-core gives them (:func:`~ddlsched.checkpoints.name_families.megatron_name`).
+    names that Megatron-core gives them (:func:`~ddlsched.checkpoints.translation.megatron_name`).
 
     Raises
     ------

@@ -150,8 +150,7 @@ def _refuse_outputs(jobs: str, outputs: dict[str, Path | None]) -> None:
 
 def _made_or_read(jobs: str, seed: int) -> Workload:
     """Return the jobs of a generator or a file; what is neither, nor nearly a generator's name, is taken for a file."""
-    from ddlsched.workload.workload_files import read_workload
-    from ddlsched.workload.workload_specs import nearest_generators, workload_of
+    from ddlsched.workload.workload_files import nearest_generators, read_workload, workload_of
 
     try:
         return workload_of(jobs, seed)

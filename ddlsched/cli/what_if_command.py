@@ -51,7 +51,7 @@ def what_if(
 ) -> None:
     """Simulate jobs as they were, and again with something changed; say which tenants gain and which lose."""
     from ddlsched.comparisons.what_if import what_if as both
-    from ddlsched.workload.workload_specs import workload_of
+    from ddlsched.workload.workload_files import workload_of
 
     refuse_ineffective(context)
     given = run_arguments(options.values, disturbances.values)

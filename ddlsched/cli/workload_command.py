@@ -17,8 +17,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
 from ddlsched.plugins import IMPORT_CONTENTION
-from ddlsched.workload.traces.columns import TOLD
-from ddlsched.workload.traces.trace_formats import FORMATS
+from ddlsched.workload.traces.columns import FORMATS, TOLD
 from ddlsched.workload.traces.traced import Selection
 
 if TYPE_CHECKING:
@@ -73,8 +72,7 @@ def import_command(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...",
-            help="Files of the trace: plain, .gz, .tar or .zip; several are merged on one clock.",
+            metavar="FILE...", help="Files of the trace: plain, .gz, .tar or .zip; several are merged on one clock."
         ),
     ],
     *,

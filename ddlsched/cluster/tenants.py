@@ -1,6 +1,6 @@
 """Tenants: a tree of queues, what each is guaranteed of which kind of GPU, and what it may borrow, lend and preempt.
 
-:mod:`ddlsched.cluster.tenants_file` reads one from a file; ``docs/tenants.md`` has an example.
+:mod:`ddlsched.cluster.cluster_files` reads one from a file; ``docs/tenants.md`` has an example.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from ddlsched.errors import InputError
 from ddlsched.io.tables import located
 from ddlsched.options import declared, hints_of
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 
 __all__ = [
     "DOORS",

@@ -33,7 +33,7 @@ from ddlsched.simulation import simulate
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
-from ddlsched.workload.workload_specs import draws_from_seed, is_generator, workload_of
+from ddlsched.workload.workload_files import draws_from_seed, is_generator, workload_of
 
 __all__ = ["ComparedCluster", "ComparisonPlan"]
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.cluster.cluster import Cluster, Server
-from ddlsched.cluster.cluster_files import read_cluster
+from ddlsched.cluster.cluster_files import read_cluster, tenants_of
 from ddlsched.cluster.tenants import ANY_KIND, Quota, Tenants
-from ddlsched.cluster.tenants_file import tenants_of
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.options import declared, hints_of

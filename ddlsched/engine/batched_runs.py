@@ -18,7 +18,7 @@ from ddlsched.errors import InputError, PluginError
 from ddlsched.network.topology import Network
 from ddlsched.policies.doors import Allocation
 from ddlsched.units import MAX_NS
-from ddlsched.workload.rescale import ConstantRescaleCost
+from ddlsched.workload.elastic_job import ConstantRescaleCost
 
 __all__ = ["BatchedRun", "ResizedRun", "StartedRun", "no_tables", "with_run"]
 

@@ -16,7 +16,7 @@ from ddlsched.errors import InputError
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S
-from ddlsched.workload.rescale import Rescale
+from ddlsched.workload.elastic_job import Rescale
 
 __all__ = ["CountedSpan", "Departure", "Finished", "JobFailure", "Refused", "Residency", "Window"]
 

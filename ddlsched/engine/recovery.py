@@ -22,8 +22,7 @@ from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InvalidDecisionError, guarded, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.workload.dag import ComputeTask
-from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.rescale import Rescale
+from ddlsched.workload.elastic_job import ElasticJob, Rescale
 
 __all__ = ["Recovery", "ReservedGpus", "ShrunkJobs"]
 

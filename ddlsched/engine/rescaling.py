@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ddlsched.cluster.packing import free_by_server, take_nearest
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.from_python import stop_job
@@ -15,12 +14,11 @@ from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.records.layout import Columns
 from ddlsched.engine.run_state import RunState
 from ddlsched.policies.doors import DROP, Allocation, Drop
-from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView, free_by_server, take_nearest
 from ddlsched.policies.views import GpuId
 from ddlsched.units import s_from_ns
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ElasticJob, Rescale
 from ddlsched.workload.job import Workload
-from ddlsched.workload.rescale import Rescale
 
 __all__ = ["ElasticJobs", "GpuHolding", "Rescaling", "SizeChange", "choose_gpus"]
 
@@ -178,7 +176,7 @@ def choose_gpus(
 
     Those that a policy names come first. A job that shrinks keeps its GPUs on the servers on which it has the most
     (ties: lower GPUs). Then jobs that grow, the one that grows most first, add free GPUs
-    (:func:`~ddlsched.cluster.packing.take_nearest`).
+    (:func:`~ddlsched.policies.elastic_views.take_nearest`).
 
     Parameters
     ----------

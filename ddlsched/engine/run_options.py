@@ -23,7 +23,7 @@ from ddlsched.options import Option, declared
 from ddlsched.plugins import DEFAULT_ADMISSION, DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PathPolicy, PlacementPolicy
 from ddlsched.policies.tenants_view import AdmissionPolicy
-from ddlsched.workload.rescale import RescaleCost
+from ddlsched.workload.elastic_job import RescaleCost
 
 __all__ = ["CLUSTER_OPTIONS", "RunOptions", "RunSettings"]
 

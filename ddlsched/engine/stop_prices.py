@@ -8,8 +8,8 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.network.topology import Network
 from ddlsched.ranges import LAST_S, check_fields, ranged
 from ddlsched.units import MAX_NS
+from ddlsched.workload.elastic_job import ConstantRescaleCost
 from ddlsched.workload.job import Job
-from ddlsched.workload.rescale import ConstantRescaleCost
 
 __all__ = ["StopPrices", "going_on_elsewhere_s"]
 

@@ -21,7 +21,7 @@ from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.units import is_whole, s_from_ns
 from ddlsched.workload.job import Workload
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 
 __all__ = ["NO_DECISION", "Ask", "AskedPolicy", "Decision", "JobSeconds", "Observation", "SchedulingEnv", "Stepped"]
 

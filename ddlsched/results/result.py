@@ -14,7 +14,7 @@ from ddlsched.errors import PluginError, label
 from ddlsched.plugins.names import Charts
 from ddlsched.results.slices import RunRecords, timeline_table
 from ddlsched.units import NS_PER_S
-from ddlsched.workload.rescale import Rescale
+from ddlsched.workload.elastic_job import Rescale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +171,7 @@ class Result(RunRecords):
     def rescales(self) -> pd.DataFrame:
         """A row a change of an elastic job, in order of time: the fields of Rescale, and cost_s, what it took.
 
-        See :class:`ddlsched.workload.rescale.Rescale`.
+        See :class:`ddlsched.workload.elastic_job.Rescale`.
         """
         import pandas as pd
 

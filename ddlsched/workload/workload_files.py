@@ -1,5 +1,7 @@
 """Workload files: CSV and Parquet for data-parallel jobs, JSON for jobs of any iteration DAG and for elastic ones.
 
+A text names a workload: its file, a registered generator or a function in a file of the user's (:func:`workload_of`).
+
 Columns: ``job_id, arrival_s, gpus, iterations, forward_s, backward_s, message_bytes, gpu_memory_mb`` and
 optionally ``model``, ``user``, ``buckets``, ``algorithm`` (of all-reduces), ``time_limit_s``, ``queue``, ``priority``,
 ``required_levels``, ``preferred_levels``, ``balanced_level``.
@@ -9,12 +11,13 @@ Files are parsed, never executed, and every fault is reported with its file, row
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.errors import InputError, did_you_mean
+from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, nearest_names
 from ddlsched.io.reading import from_parquet
 from ddlsched.io.tables import (
     abbreviated,
@@ -29,6 +32,7 @@ from ddlsched.io.tables import (
     readable,
 )
 from ddlsched.network.traffic import collective_for
+from ddlsched.plugins.names import Maker, maker, names
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import BatchCurve, ElasticJob, LinearCurve, ScalingCurve, ThroughputCurve
 from ddlsched.workload.groups import checked_groups
@@ -37,8 +41,17 @@ from ddlsched.workload.job import MAX_PRIORITY, TEXTS, Job, Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["read_curve", "read_workload", "refuse_suffix", "workload_table", "write_workload"]
-
+__all__ = [
+    "draws_from_seed",
+    "is_generator",
+    "nearest_generators",
+    "read_curve",
+    "read_workload",
+    "refuse_suffix",
+    "workload_of",
+    "workload_table",
+    "write_workload",
+]
 
 ELASTIC_REQUIRED = ("job_id", "arrival_s", "samples", "curve", "gpu_batch", "max_gpus")
 _COUNTS = ("min_gpus", "min_batch", "max_batch")
@@ -249,10 +262,7 @@ def _job_of_json(where: str, row: Any) -> Job:
         raise InputError(
             f"{where}: is {abbreviated(row)}; expected an object with the fields {', '.join(_JSON_FIELDS)}"
         )
-    kinds = {
-        "tasks": (_JSON_FIELDS, ("tasks", "groups", *_FOR_ALL)),
-        "samples": (ELASTIC_REQUIRED, ELASTIC_OPTIONAL),
-    }
+    kinds = {"tasks": (_JSON_FIELDS, ("tasks", "groups", *_FOR_ALL)), "samples": (ELASTIC_REQUIRED, ELASTIC_OPTIONAL)}
     needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
     for name in row:
         if name not in needed + optional:
@@ -353,3 +363,65 @@ def _json_of_job(job: Job) -> dict[str, Any]:
     if isinstance(job, ElasticJob):
         return json_of(job)
     return {name: value for name, value in _row_of_job(job).items() if value is not None}
+
+
+def workload_of(text: str, seed: int) -> Workload:
+    """Return the workload that a text names, made from ``seed`` if a generator makes it.
+
+    ==========================================  ===================================================
+    ``jobs.csv``                                a workload file: .csv, .parquet or .json
+    ``microsoft-160:scale=0.01``                a name from entry points (group ``ddlsched.workload``)
+    ``path/to/gen.py:poisson:rate_per_s=0.1``   a function in a file, with parameters
+    ==========================================  ===================================================
+
+    A generator returns a :class:`~ddlsched.workload.job.Workload`. If it has a parameter ``seed``, that is the run's.
+
+    Raises
+    ------
+    InputError
+        No such file, generator or parameter, or a file or parameter that cannot be used.
+    PluginError
+        The generator raised, or returned no workload.
+    """
+    if not is_generator(text):
+        return read_workload(text)
+    make = _generator(text)
+    workload = make(seed=seed)
+    if not isinstance(workload, Workload):
+        raise PluginError(f"workload {make.label} returned {type(workload).__name__}; expected a ddlsched.Workload")
+    return workload
+
+
+def draws_from_seed(text: str) -> bool:
+    """Return whether the seed makes the jobs."""
+    return is_generator(text) and "seed" in _generator(text).supplied
+
+
+def is_generator(text: str) -> bool:
+    """Return whether a text names a generator; if not, it is a file.
+
+    Raises
+    ------
+    UnknownNameError
+        It looks like neither.
+    """
+    if ".py:" in text or text.partition(":")[0] in names("workload"):
+        return True
+    try:
+        refuse_suffix(Path(text))
+    except InputError:
+        if os.path.exists(text):  # noqa: PTH110 (which raises if it is too long); what reads it says what is wrong
+            return False
+        hint = did_you_mean(text.partition(":")[0], names("workload"))
+        yours = "A file: jobs.csv, .parquet or .json. A function of your own: path/to/file.py:function"
+        raise UnknownNameError(f"no workload is named {text!r}.{hint} {yours}") from None
+    return False
+
+
+def nearest_generators(text: str) -> list[str]:
+    """Return the names of generators that a text which names none could mean."""
+    return nearest_names(text.partition(":")[0], names("workload"))
+
+
+def _generator(text: str) -> Maker:
+    return maker("workload", text, supplied=("seed",))

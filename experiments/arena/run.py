@@ -177,6 +177,7 @@ def main() -> int:
             parts = without_parts(done)
             write_tables(given.out / "tables", {"parts": parts}, float_format="%.5g")
             print(parts.to_string(index=False, float_format="{:.4g}".format))
+            print(done.summaries().groupby(["ground", "policy"])["engine_s"].mean().to_string())
             return
         folder = EXPECTED if given.leads else given.out / "tables"
         if given.leads:

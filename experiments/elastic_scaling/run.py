@@ -18,8 +18,8 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.charts.style import save
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
 from ddlsched.results.statistics import Interval, by_seed, mean_interval, paired_ratio
+from ddlsched.workload.elastic_job import ConstantRescaleCost
 from ddlsched.workload.generators.elastic_mix import ARRIVALS, CATEGORIES
-from ddlsched.workload.rescale import ConstantRescaleCost
 from experiments.commands import new_parser, sweep_command, write_tables
 
 MEASURES = Path(__file__).resolve().with_name("measures.py")

@@ -14,9 +14,8 @@ from algorithms.allocation.count_programme import CountProgramme, LinkAware
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.idle_trace import IdleTrace
 from ddlsched.simulation import simulate
-from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
+from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, LinearCurve
 from ddlsched.workload.job import Workload
-from ddlsched.workload.rescale import ConstantRescaleCost
 
 NETWORKS = {
     "star": "star",

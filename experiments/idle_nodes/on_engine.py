@@ -21,9 +21,8 @@ from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
-from ddlsched.workload.elastic_job import ElasticJob, ThroughputCurve
+from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, Rescale, ThroughputCurve
 from ddlsched.workload.job import Workload
-from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
 
 ITERATION_S = 0.5
 """Of one node: a job that loses a node loses the iteration under way, as one does that is resized."""

@@ -28,9 +28,8 @@ from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.results.paired_comparison import interval_text
 from ddlsched.results.statistics import by_seed, mean_interval, paired_ratio
 from ddlsched.simulation import simulate
-from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
+from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, LinearCurve, Rescale, RescaleCost
 from ddlsched.workload.job import Workload
-from ddlsched.workload.rescale import ConstantRescaleCost, Rescale, RescaleCost
 from experiments.commands import new_parser, write_tables
 from topologies.star import Star
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.training.recorded.call_costs import SMALL_BYTES
-from ddlsched.training.recorded.merging import merged
+from ddlsched.training.recorded.merging import SMALL_BYTES, merged
 from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankStep, RankTrace
 from ddlsched.training.recorded.recordings import read_recording
 

@@ -17,9 +17,8 @@ from algorithms.allocation.elastic_scaling import ElasticScaling, analyse, best_
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.testing import capacity_view, elastic_job_view
-from ddlsched.workload.elastic_job import BatchCurve, ElasticJob, LinearCurve, ThroughputCurve
+from ddlsched.workload.elastic_job import BatchCurve, ConstantRescaleCost, ElasticJob, LinearCurve, ThroughputCurve
 from ddlsched.workload.generators.elastic_mix import CATEGORIES, elastic_mix
-from ddlsched.workload.rescale import ConstantRescaleCost
 
 # ---- the programme
 

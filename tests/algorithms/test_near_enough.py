@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
 import ddlsched
-from algorithms.placement.near_enough import NearEnough
+from algorithms.placement.near_enough import NearEnough, _fewest
 from algorithms.placement.whole_servers import WholeRacks
 from ddlsched import Cluster, Server
 from ddlsched.errors import InputError
@@ -114,3 +116,21 @@ def test_on_shared_gpus_it_is_whole_racks_and_servers_must_be_alike():
         NearEnough().begin(Cluster(servers=(Server(gpus=2), Server(gpus=4))), np.random.default_rng(0))
     with pytest.raises(InputError, match="near-enough: slower is -1"):
         NearEnough(slower=-1.0)
+
+
+def test_as_few_units_are_chosen_as_hold_a_job_and_the_last_is_the_one_that_it_fills_best():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        counts = rng.integers(0, 5, rng.integers(1, 6))
+        needed = int(rng.integers(1, 12))
+        found = _fewest(counts, needed)
+        sets = [[*places] for size in range(1, 6) for places in combinations(range(len(counts)), size)]
+        holding = [places for places in sets if counts[places].sum() >= needed]
+        assert bool(found) == bool(holding)
+        if found:
+            assert len({*found}) == len(found) == min(map(len, holding))
+            *first, last = found
+            assert counts[first].tolist() == sorted(counts, reverse=True)[: len(first)]
+            others = {*range(len(counts))} - {*first}
+            fitting = [unit for unit in sorted(others) if counts[[*first, unit]].sum() >= needed]
+            assert last == min(fitting, key=lambda unit: counts[unit])

@@ -8,8 +8,7 @@ import ddlsched
 from algorithms.allocation.tiresias import PreemptiveTiresias
 from ddlsched import Cluster, Workload
 from ddlsched.errors import InputError
-from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
-from ddlsched.workload.rescale import ConstantRescaleCost
+from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, LinearCurve
 
 
 def job(name: str, gpus: int, *, iterations: int, arrival_s: float = 0.0) -> ElasticJob:

@@ -25,9 +25,8 @@ from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.simulation import simulate
-from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve, Rescale
 from ddlsched.workload.job import Workload
-from ddlsched.workload.rescale import Rescale
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star
 

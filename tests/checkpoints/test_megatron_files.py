@@ -23,9 +23,9 @@ from ddlsched.checkpoints.content import content_hashes
 from ddlsched.checkpoints.distributed_reading import read_distributed, read_metadata
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.megatron import read_megatron
-from ddlsched.checkpoints.name_families import megatron_name
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
+from ddlsched.checkpoints.translation import megatron_name
 from ddlsched.errors import InputError
 
 STORED = Path(__file__).parent / "megatron"

@@ -12,7 +12,7 @@ from golden_cases import FOLDER
 from ddlsched.cluster.idle_trace import from_sacct, from_swf
 from ddlsched.errors import InputError
 from ddlsched.io import reading
-from ddlsched.workload.traces.trace_formats import FORMATS
+from ddlsched.workload.traces.columns import FORMATS
 from ddlsched.workload.workload_files import read_curve
 
 JOBS = str(FOLDER / "case1.csv")

@@ -13,7 +13,7 @@ import pytest
 from command_line import refused, run
 
 import ddlsched
-from ddlsched.workload.workload_specs import is_generator
+from ddlsched.workload.workload_files import is_generator
 
 ROOT = Path(__file__).parents[2]
 JOBS = "microsoft-160:scale=0.001"

@@ -14,7 +14,7 @@ import ddlsched
 from ddlsched import Disturbances, Workload
 from ddlsched.engine.compiled.forms import compile_method
 from ddlsched.errors import InputError
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 
 ONE_GPU = ddlsched.Cluster(num_servers=1, gpus_per_server=1)
 job = partial(data_parallel_job, backward_s=1.0)

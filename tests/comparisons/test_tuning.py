@@ -9,7 +9,7 @@ from command_line import run
 
 import ddlsched
 from ddlsched.comparisons import tuning
-from ddlsched.comparisons.search_space import knobs, with_values
+from ddlsched.comparisons.tuning import knobs, with_values
 
 SMALL = "microsoft-160:scale=0.002"
 OVERLAP = {"communication": "bounded-overlap:limit=1"}

@@ -20,8 +20,7 @@ from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.results.result import PHASES, Result
 from ddlsched.results.slices import compute_slices
 from ddlsched.testing import python_form
-from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.rescale import ConstantRescaleCost
+from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob
 
 
 @given(elastic_settings())

@@ -19,7 +19,7 @@ from ddlsched.policies.cluster_view import is_gpu_order
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.results.result import Result
 from ddlsched.workload.dag import ComputeTask, IterationDag
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 
 STREAM = "stream:load=1.3,num_jobs=25,scale=0.01"
 EXCLUSIVE = Cluster(num_servers=8, exclusive=True)

@@ -9,7 +9,7 @@ import pytest
 from experiment_scripts import EXPERIMENTS, scripts_of
 
 import ddlsched
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 from experiments.arrivals import alone_gpu_s
 
 FOLDER = EXPERIMENTS / "map"

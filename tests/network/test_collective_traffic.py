@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from ddlsched.errors import InputError
 from ddlsched.network.collectives import Rank
 from ddlsched.network.contention import EqualShare, Linear, ring_bytes
-from ddlsched.network.inside import Inside
-from ddlsched.network.topology import Network, Topology
+from ddlsched.network.topology import Inside, Network, Topology
 from ddlsched.network.traffic import Traffic, traffic_of
 from ddlsched.network.tuple_traffic import Tuples, TupleTraffic, _alike_rows
 from topologies.leaf_spine import LeafSpine

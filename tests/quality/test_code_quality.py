@@ -12,7 +12,7 @@ import pytest
 from tiers import tried
 
 from ddlsched.plugins.names import KINDS, names, resolve, resolve_bundle
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 
 ROOT = Path(__file__).parents[2]
 

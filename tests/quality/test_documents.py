@@ -22,7 +22,7 @@ from ddlsched.policies import doors
 from ddlsched.policies.compiling.source import CannotCompileError
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import ClusterView, JobView, NetworkView, TransferView
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 
 ROOT = Path(__file__).parents[2]
 POLICIES = (ROOT / "docs" / "writing_policies.md").read_text(encoding="utf-8")

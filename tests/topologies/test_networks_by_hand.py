@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from ddlsched.network.inside import Inside
-from ddlsched.network.topology import Network, Topology
+from ddlsched.network.topology import Inside, Network, Topology
 from topologies.clos import Clos
 from topologies.double_sided import DoubleSided
 from topologies.fat_tree import FatTree
-from topologies.leaf_spine import LeafSpine
+from topologies.leaf_spine import LeafSpine, MonkeyTree
 from topologies.lingjun import Lingjun
-from topologies.monkeytree import MonkeyTree
 from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
 

@@ -26,11 +26,11 @@ from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.formats import Format, foreign_reading, form_of, reading_for
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.making import make_checkpoint
-from ddlsched.checkpoints.name_families import megatron_name
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
 from ddlsched.checkpoints.tensors import Tensor
+from ddlsched.checkpoints.translation import megatron_name
 
 Arrays = Mapping[str, np.ndarray]
 

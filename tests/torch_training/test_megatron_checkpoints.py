@@ -11,7 +11,7 @@ from worlds import GPT, ITERATION, World
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.making import made_tensor
-from ddlsched.checkpoints.name_families import megatron_name
+from ddlsched.checkpoints.translation import megatron_name
 
 pytestmark = pytest.mark.torch
 

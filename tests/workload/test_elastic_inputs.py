@@ -17,10 +17,9 @@ from ddlsched.training.estimate.estimated_jobs import elastic_job_of
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 from ddlsched.training.estimate.step_estimate import estimate_checked
-from ddlsched.workload.elastic_job import BatchCurve, LinearCurve, ThroughputCurve
+from ddlsched.workload.elastic_job import BatchCurve, ConstantRescaleCost, LinearCurve, Rescale, ThroughputCurve
 from ddlsched.workload.generators.elastic_mix import elastic_mix
 from ddlsched.workload.job import Workload
-from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
 from ddlsched.workload.workload_files import read_curve, read_workload, write_workload
 
 S = 1_000_000_000

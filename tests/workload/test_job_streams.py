@@ -10,8 +10,7 @@ import ddlsched
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.errors import InputError
 from ddlsched.workload.generators.streams import gpu_seconds, stream, trace_window
-from ddlsched.workload.workload_files import write_workload
-from ddlsched.workload.workload_specs import draws_from_seed, workload_of
+from ddlsched.workload.workload_files import draws_from_seed, workload_of, write_workload
 
 CLUSTER = ddlsched.Cluster()
 

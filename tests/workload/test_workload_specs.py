@@ -8,7 +8,7 @@ import pytest
 
 import ddlsched
 from ddlsched.errors import InputError, PluginError, UnknownNameError
-from ddlsched.workload.workload_specs import draws_from_seed, is_generator, workload_of
+from ddlsched.workload.workload_files import draws_from_seed, is_generator, workload_of
 
 GENERATORS = """
 import ddlsched

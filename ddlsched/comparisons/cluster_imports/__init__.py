@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddlsched.cluster.cluster import Server
+from ddlsched.cluster.cluster_files import write_tenants
 from ddlsched.cluster.tenants import Queue, Tenants
-from ddlsched.cluster.tenants_file import write_tenants
 from ddlsched.errors import InputError
 from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve

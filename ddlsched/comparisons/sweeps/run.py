@@ -17,20 +17,12 @@ import numpy as np
 from ddlsched.engine.run_progress import RunProgress, RunWatcher
 from ddlsched.errors import DdlschedError, InputError
 from ddlsched.plugins.user_files import class_in_file, digest_of, files_named, installed_packages, with_neighbours
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 
 __all__ = ["ProgressFile", "Run", "RunOutcome", "describe", "execute", "fingerprint", "sources_digest", "under_way"]
 
 _AFTERWARDS = ("paired_comparison", "explanation", "statistics")
-_ASKING = (
-    "compare",
-    "comparison",
-    "comparison_tables",
-    "fields",
-    "folder",
-    "run_plan",
-    "settings",
-)
+_ASKING = ("compare", "comparison", "comparison_tables", "fields", "folder", "run_plan", "settings")
 _PRESENTATION = (
     "cli",
     "comparisons/charts",
@@ -156,7 +148,7 @@ class Run:
         identity: two runs that differ in nothing else are simulated once.
     workload
         A workload's file, or a generator such as ``"microsoft-160:scale=0.01"``; see
-        :mod:`ddlsched.workload.workload_specs`.
+        :mod:`ddlsched.workload.workload_files`.
     seed
         Of the generator and of the policies.
     seeded

@@ -35,7 +35,7 @@ from ddlsched.io.reading import MOST_BYTES, opened_parquet, read_bytes
 from ddlsched.io.tables import located
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.simulation import simulate
-from ddlsched.workload.workload_specs import workload_of
+from ddlsched.workload.workload_files import workload_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -34,9 +34,8 @@ from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView
 from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
-from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, Rescale, RescaleCost
 from ddlsched.workload.job import Job
-from ddlsched.workload.rescale import ConstantRescaleCost, Rescale, RescaleCost
 
 __all__ = ["CheckedPolicies", "communication_form", "random_streams"]
 

@@ -1,18 +1,22 @@
-"""Traces that are a table with a header and a row a job: which column tells what."""
+"""The formats of traces by name (``formats.yaml``); of those that are a table, which column tells what of a job."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from math import nan
+from pathlib import Path
+
+import msgspec
 
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.workload.traces import traced
 from ddlsched.workload.traces.trace_files import Layout, read_csv
 from ddlsched.workload.traces.traced import BadRowError, Cells, Reader, Refusal, TracedJob, TraceSource
 
-__all__ = ["TOLD", "TraceColumns", "own_table", "table"]
+__all__ = ["FORMATS", "TOLD", "TraceColumns", "TraceFormat", "own_table", "reader_of", "table"]
 
 _WHOLE_GPU_MILLI = 1000
 _OPTIONAL = ("model", "user", "queue", "priority", "fail_s")
@@ -174,3 +178,43 @@ def _refuse_untold(source: TraceSource, told: Collection[str]) -> None:
     for name in ("arrival_s", "gpus", length):
         if name not in told:
             raise InputError(f"{source.name}: no column tells {name}; expected --column {name}=COLUMN")
+
+
+class TraceFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A format: what it is, its files' names within an archive, and how it is read.
+
+    ``tables`` are layouts, of which the first that fits a file counts; ``reader`` is a module here and its function.
+    """
+
+    summary: str
+    members: str = "*.csv"
+    tables: tuple[TraceColumns, ...] = ()
+    reader: str = ""
+
+
+FORMATS = msgspec.yaml.decode(Path(__file__).with_name("formats.yaml").read_bytes(), type=dict[str, TraceFormat])
+"""Every format that can be imported."""
+
+
+def reader_of(name: str, columns: Mapping[str, str] | None = None) -> Reader:
+    """Return the function that reads a format; ``columns`` are those of ``csv``, by what they tell.
+
+    Raises
+    ------
+    UnknownNameError
+        No format of that name, or a column that tells nothing.
+    InputError
+        TraceColumns for a format that has its own.
+    """
+    if name not in FORMATS:
+        raise UnknownNameError(f"unknown trace format {name!r}.{did_you_mean(name, FORMATS)}")
+    if name == "csv":
+        return own_table(columns or {})
+    if columns:
+        raise InputError(f"--column is given for {name}, which has columns of its own; expected the format csv with it")
+    given = FORMATS[name]
+    if given.tables:
+        return partial(table, given.tables)
+    module, function = given.reader.split(":")
+    reader: Reader = getattr(importlib.import_module(f"ddlsched.workload.traces.{module}"), function)
+    return reader

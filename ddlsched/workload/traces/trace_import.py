@@ -17,8 +17,8 @@ from ddlsched.io.reading import MOST_ROWS
 from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.job import Workload
+from ddlsched.workload.traces.columns import FORMATS, reader_of
 from ddlsched.workload.traces.trace_files import sources
-from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
 from ddlsched.workload.traces.trace_models import JobRule
 from ddlsched.workload.traces.traced import Reader, Refusal, Selection, TracedJob, TraceSource
 
@@ -101,7 +101,7 @@ def import_trace(
     Parameters
     ----------
     format_name
-        One of :data:`~ddlsched.workload.traces.trace_formats.FORMATS`.
+        One of :data:`~ddlsched.workload.traces.columns.FORMATS`.
     files
         Plain, ``.gz``, tar or zip archives; several are merged on one clock, and their ids carry the file's name (and
         its folder's, if an earlier file has the same name).

@@ -10,10 +10,9 @@ from test_live_manager import AllToTheFirst, Nodes
 from test_meetings import Pipes
 
 from ddlsched.real.live.commits import committed_steps
-from ddlsched.real.live.manager import LiveEvent, LiveManager
+from ddlsched.real.live.manager import LiveEvent, LiveManager, Retries
 from ddlsched.real.live.processes import JobProcesses, assignment_of
 from ddlsched.real.live.reports import Ready
-from ddlsched.real.live.retries import Retries
 from ddlsched.real.live.store import JobStore
 
 COUNTS = """

@@ -9,8 +9,7 @@ from test_live_manager import AllToTheFirst, Nodes, manager
 
 from ddlsched.errors import InputError
 from ddlsched.real.live.commits import Commits, commits_at
-from ddlsched.real.live.manager import LiveEvent, LiveManager
-from ddlsched.real.live.retries import Retries
+from ddlsched.real.live.manager import LiveEvent, LiveManager, Retries
 from ddlsched.real.live.store import JobStore
 
 

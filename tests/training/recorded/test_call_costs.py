@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ddlsched.training.recorded.call_costs import SMALL_BYTES
-from ddlsched.training.recorded.merging import RecordedIteration, merged
+from ddlsched.training.recorded.merging import SMALL_BYTES, RecordedIteration, merged
 from ddlsched.training.recorded.rank_steps import RankCommunication, RankStep, RankTrace, WallTime
 
 CALL_NS = 40

@@ -11,7 +11,7 @@ from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.simulation import simulate
-from ddlsched.workload.elastic_job import ElasticJob, ThroughputCurve
+from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, ThroughputCurve
 from ddlsched.workload.job import Workload
 from ddlsched.workload.malleable.profiling import (
     Candidate,
@@ -21,7 +21,6 @@ from ddlsched.workload.malleable.profiling import (
     extrapolated,
 )
 from ddlsched.workload.malleable.trainers import Survival
-from ddlsched.workload.rescale import ConstantRescaleCost
 
 
 def tell(monitor: JobMonitor, nodes: int, begin_s: float, first: int, count: int, step_s: float) -> None:

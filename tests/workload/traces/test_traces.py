@@ -31,8 +31,8 @@ from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.workload.generators.microsoft import MODELS
 from ddlsched.workload.traces import trace_import
+from ddlsched.workload.traces.columns import FORMATS, reader_of
 from ddlsched.workload.traces.text_formats import APPLICATIONS, STEPS_PER_S
-from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
 from ddlsched.workload.traces.trace_import import ImportedTrace, Selection, failure_rows, import_trace, write_jobs
 from ddlsched.workload.traces.trace_models import PARAMETERS, JobRule, model_of
 

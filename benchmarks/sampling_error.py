@@ -2,11 +2,11 @@
 
 Each case is simulated exactly, then twice more with the same starts: sampled, and exactly with lengths that differ by a
 hair, which shows what chaos alone makes of it (``hair``; ``beyond``: bias less that of such runs, with its interval).
-A job whose GPUs are still taken at its start has spare ones of the same server: else a late end would delay the next
-start, and an early one would not move it ahead. ``python benchmarks/sampling_error.py`` measures
+A job whose GPUs are still taken at its start has spare ones of the same server, as a run of ``replay`` with ``spare``.
+``python benchmarks/sampling_error.py`` measures
 all cases on seeds that chose nothing in the method and writes ``sampling_error.csv``; ``--seeds`` takes others.
-``--whole`` compares whole runs, in which placements differ, too: sampled ones with exact ones, beside exact ones whose
-lengths differ by a hair. ``--kept FILE`` keeps what is measured, and goes on from there.
+``--whole`` compares whole runs, in which placements differ, too: ten sampled ones of each seed with ten exact ones, all
+of lengths that differ by a hair. ``--kept FILE`` keeps what is measured, and goes on from there.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 import ddlsched
+from algorithms.placement.replay import Replay
 from ddlsched.comparisons.fields import seeds_of
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.results.draws import sampling_class
 from ddlsched.results.result import Result
 from ddlsched.results.statistics import mean_interval, paired_change
 from ddlsched.simulation import drawn
-from ddlsched.units import s_from_ns
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 from ddlsched.workload.workload_files import workload_of
 
@@ -62,6 +63,7 @@ CLUSTERS = {
     "64 GPUs": Cluster(16, "microsoft-160:scale=10"),
     "512 GPUs": Cluster(128, "stream:load=0.9,num_jobs=400,scale=1"),
     "64 GPUs, groups": Cluster(16, "microsoft-160:scale=2", groups=True),
+    "512 GPUs, long": Cluster(128, "stream:load=0.9,num_jobs=400,scale=10"),
     "64 GPUs, SGLB": Cluster(16, "microsoft-160:scale=10", (("topology", "leaf-spine"), ("path", "sglb"))),
 }
 
@@ -77,33 +79,6 @@ def in_groups(job: Any) -> Any:
     return replace(job, iteration=IterationDag((compute, CollectiveTask(name="sum", kind="all-reduce", **sent)), pairs))
 
 
-class SameStarts:
-    """Each job at its start in another run, on the same servers: on spare GPUs if others are still taken."""
-
-    compiled, spare = False, 8
-
-    def __init__(self, run: Result) -> None:
-        """Note where and when jobs started."""
-        self._per_server = run.cluster.gpus_per_server
-        self._stays = {run.workload[stay.job].job_id: stay for stay in run.finished.stays}
-        self._starts_s = np.unique([s_from_ns(stay.from_ns) for stay in run.finished.stays])
-
-    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
-        """Return the first free GPU of those that stand for each one of the other run."""
-        stay = self._stays[job.job_id]
-        if cluster.now_s < s_from_ns(stay.from_ns):
-            return None
-        firsts = [gpu + gpu // self._per_server * self._per_server * (self.spare - 1) for gpu in stay.gpus]
-        copies = [range(first, first + self.spare * self._per_server, self._per_server) for first in firsts]
-        free = [[gpu for gpu in gpus if cluster.fits(job, gpu)] for gpus in copies]
-        return [gpus[0] for gpus in free] if all(free) else None
-
-    def wake_s(self, now_s: float) -> float | None:
-        """Return the next start."""
-        later = self._starts_s[self._starts_s > now_s]
-        return float(later[0]) if len(later) else None
-
-
 def runs_of(sending: str, order: str, placement: str, cluster: str, seed: int) -> list[Result]:
     """Return an exact run, and with its starts the sampled one, and an exact one of other lengths."""
     place = CLUSTERS[cluster]
@@ -113,10 +88,16 @@ def runs_of(sending: str, order: str, placement: str, cluster: str, seed: int) -
     given: dict[str, Any] = {"order": order, **SENDING[sending]} | dict(place.paths)
     servers = ddlsched.Cluster(num_servers=place.servers, exclusive=True)
     exact = ddlsched.simulate(jobs, servers, placement=placement, **given)
-    servers = replace(servers, gpus_per_server=servers.gpus_per_server * SameStarts.spare)
-    given["placement"] = SameStarts(exact)
-    again: tuple[dict[str, Any], ...] = {"sample": True}, {"draw": seed + 1}
-    return [exact, *(ddlsched.simulate(jobs, servers, **given, **how) for how in again)]
+    return [exact, *(at_its_starts(exact, given, how) for how in ({"sample": True}, {"draw": seed + 1}))]
+
+
+def at_its_starts(run: Result, given: dict[str, Any], how: dict[str, Any]) -> Result:
+    """Return a run of the same jobs with another's starts and servers: on spare GPUs where others are still taken."""
+    spare = 8
+    servers = replace(run.cluster, gpus_per_server=spare * run.cluster.gpus_per_server)
+    with TemporaryDirectory() as folder:
+        (file := Path(folder, "run.parquet")).write_bytes(run_bytes(run, {}, {}, stays=True))
+        return ddlsched.simulate(run.workload, servers, placement=Replay(run=str(file), spare=spare), **given, **how)
 
 
 def measured(exact: Result, sampled: Result, *others: Result) -> dict[str, Any]:
@@ -189,40 +170,44 @@ def table_of(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows).round(3)
 
 
-WHOLE = "microsoft-160:scale=2"
-"""Twice full size, on 64 GPUs: exact runs take a second at most."""
+WHOLE, DRAWS = "microsoft-160:scale=2", 10
+"""Jobs, on 64 GPUs, of which an exact run takes a second at most; and so many runs of each seed and policy."""
 
 
-def whole_averages(seed: int) -> dict[str, dict[str, float]]:
-    """Return average JCTs, s, by sending policy: of exact runs, of sampled ones, and of a draw of exact ones."""
+def whole_averages(seed: int) -> dict[str, list[list[float]]]:
+    """Return average JCTs, s, by sending policy and draw: of exact runs, and of sampled ones."""
     jobs = drawn(workload_of(WHOLE, seed), seed)
-    ways: dict[str, dict[str, Any]] = {"exact": {}, "sampled": {"sample": True}, "draw": {"draw": seed + 1}}
     where: dict[str, Any] = {"servers": 16, "exclusive": True, "placement": "first-fit"}
-    return {
-        way: {
-            sending: float(ddlsched.simulate(jobs, **where, **given, **SENDING[sending]).jobs["jct_s"].mean())
-            for sending in SENDING
-            if sending != "max-min"
-        }
-        for way, given in ways.items()
-    }
+
+    def averages(given: dict[str, Any], sample: bool) -> list[float]:
+        runs = (ddlsched.simulate(jobs, **where, **given, sample=sample, draw=1 + draw) for draw in range(DRAWS))
+        return [float(run.jobs["jct_s"].mean()) for run in runs]
+
+    sending = [given for name, given in SENDING.items() if name != "max-min"]
+    return {way: [averages(given, way == "sampled") for given in sending] for way in ("exact", "sampled")}
 
 
 def whole_table(seeds: list[int], kept: Kept) -> pd.DataFrame:
-    """Return how far sampled runs, and draws, are from exact runs, in %, and how often they order policies alike."""
+    """Return how far sampled runs are from exact ones, in %, and in what part of pairs two policies come as there.
+
+    ``mean`` is of means over the draws; ``rms`` of one run, ``draw`` of one exact run, beside one of another draw.
+    """
     runs = [kept.of(f"{WHOLE} {seed}", lambda seed=seed: whole_averages(seed)) for seed in seeds]  # type: ignore[misc]
-    found = {way: pd.DataFrame([row[way] for row in runs], index=seeds) for way in runs[0]}
-    exact, rows = found["exact"], []
-    pairs = list(combinations(exact.columns, 2))
-    for way in ("sampled", "draw"):
-        other = found[way]
-        for sending in exact:
-            change = paired_change(other[sending], exact[sending])
-            rms = np.sqrt(((other[sending] / exact[sending] - 1) ** 2).mean())
-            values = [100 * value for value in (change.mean, change.low, change.high, rms)]
-            rows.append({"runs": way, "of": sending} | dict(zip(("mean", "low", "high", "rms"), values, strict=True)))
-        alike = [((other[a] < other[b]) == (exact[a] < exact[b])).mean() for a, b in pairs]
-        rows.append({"runs": way, "of": "pairs of policies in the same order", "mean": 100 * np.mean(alike)})
+    exact, sampled = (np.array([row[way] for row in runs]) for way in ("exact", "sampled"))
+    others, rows = np.roll(exact, 1, axis=2), []
+    for place, sending in enumerate(name for name in SENDING if name != "max-min"):
+        change = paired_change(sampled[:, place].mean(axis=1), exact[:, place].mean(axis=1))
+        rms = {
+            way: 100 * np.sqrt(((runs[:, place] / exact[:, place] - 1) ** 2).mean())
+            for way, runs in {"rms": sampled, "draw": others}.items()
+        }
+        rows.append({"of": sending} | {name: 100 * getattr(change, name) for name in ("mean", "low", "high")} | rms)
+    pairs = list(combinations(range(exact.shape[1]), 2))
+    first = [np.array([runs[:, a] < runs[:, b] for a, b in pairs]) for runs in (exact, sampled, others)]
+    alike, drawn_alike = (100 * (first[0] == other).mean(axis=(0, 2)) for other in first[1:])
+    less = mean_interval(alike - drawn_alike)
+    rows.append({"of": "pairs of policies in the same order", "rms": alike.mean(), "draw": drawn_alike.mean()})
+    rows.append({"of": "the same, less draws'", "mean": less.mean, "low": less.low, "high": less.high})
     return pd.DataFrame(rows).round(2)
 
 

@@ -32,13 +32,7 @@ if TYPE_CHECKING:
     from ddlsched.results.result import Result
     from ddlsched.results.timeline import write_timeline
     from ddlsched.simulation import simulate
-    from ddlsched.workload.dag import (
-        AllReduceTask,
-        CollectiveTask,
-        ComputeTask,
-        DataParallelIteration,
-        IterationDag,
-    )
+    from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, DataParallelIteration, IterationDag
     from ddlsched.workload.generators.microsoft import microsoft_160
     from ddlsched.workload.job import Job, Workload
     from ddlsched.workload.traces.trace_import import import_trace

@@ -409,9 +409,8 @@ class KueueRun:
         return need.node, need.kind, gpus
 
     def _has_room(self, job: JobView, tenants: TenantsView, victims: Sequence[Victim] = ()) -> bool:
-        """Return whether a job's level has room once victims have left; fair shares look at no level."""
-        room = tenants.room if self._search is not None else None
-        return room is None or room.suffices(job, [victim.job for victim in victims])
+        """Return whether a job's level has room once victims have left."""
+        return tenants.room is None or tenants.room.suffices(job, [victim.job for victim in victims])
 
     def _still(self, entry: _Entry, gone: set[int], tenants: TenantsView, is_as_noted: bool) -> bool:
         """Return whether an entry may start as it was nominated, after those before it in the cycle."""

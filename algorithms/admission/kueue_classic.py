@@ -26,6 +26,8 @@ _NOBODY, _NOWHERE = np.zeros((0, 2), np.int64), np.zeros(0, np.int64)
 _NO_LEVEL = _NOWHERE, _NOWHERE, _NOBODY, _NOBODY, _NOWHERE
 _part = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Compiles what only compiled code calls. Nothing there makes arrays or sets rows: to compile that takes seconds."""
+_KEPT = 4
+"""For how many priorities of a queue it is kept what its jobs up to there have in units."""
 _RULES = {"never": 0, "lower-priority": 1, "lower-or-newer": 2, "any": 3}
 
 
@@ -88,9 +90,15 @@ class RoomBound:
         GPUs, its priority, and the place of its queue."""
         self._alike: dict[tuple[str, int], tuple[int, JobView]] = {}
         """By level and memory that jobs need room in: a number, and one of these jobs."""
-        self._given_up: dict[str, tuple[np.ndarray, ...]] = {}
-        """By level: what each node gives up in each unit, and all of a group; the changes of queues that are counted,
-        and whether jobs had just started then."""
+        self._levels: dict[str, slice] = {}
+        """Where the units of each level are among those of all."""
+        self._units = np.zeros((0, 0), np.int64)
+        """Of each GPU its unit of each level."""
+        self._given_up: tuple[np.ndarray, ...] = ()
+        """What each node gives up in each unit, and all of a group; the changes of queues that are counted, and whether
+        jobs had just started then."""
+        self._own: tuple[np.ndarray, ...] = ()
+        """What jobs of queues up to some priorities have in each unit; whether that is known, and the priorities."""
 
     def among(self, tenants: TenantsView, jobs: dict[int, QuotaNode]) -> dict[int, QuotaNode]:
         """Return those of some jobs, by numbers, with their queues."""
@@ -102,37 +110,46 @@ class RoomBound:
         for number in numbers[self._asked[numbers, 0] == -2].tolist():
             self._look_at(tenants.pending.job(number), jobs[number], room)
         asked, without = self._asked[numbers], np.zeros(len(numbers), bool)
-        there = {*asked[:, 0].tolist()}
+        there, noted = {*asked[:, 0].tolist()}, None
         for (level, _), (alike, job) in self._alike.items():
-            if alike in there:
-                rows = np.flatnonzero(asked[:, 0] == alike)
-                without[rows] = self._without_room(level, asked[rows, 1:], *room.of(job), room, tenants.now_ns)
+            if alike not in there:
+                continue
+            (_, free), rows = room.of(job), np.flatnonzero(asked[:, 0] == alike)
+            if asked[rows, 1].max() > free.max():
+                noted = noted or self._note(room, tenants.now_ns)
+                without[rows] = _without_room(asked[rows, 1:], free, self._levels[level].start, self._rules, noted)
         return {number: jobs[number] for number in numbers[without].tolist()}
 
     def _look_at(self, job: JobView, leaf: QuotaNode, room: LevelRoom) -> None:
         level, alike = None if leaf.queue.preemption.reclaim == "lower-or-newer" else room.level_of(job), -1
         if level is not None:
             alike, _ = self._alike.setdefault((level, job.memory_bytes), (len(self._alike), job))
+            if level not in self._levels:
+                self._add(level, *room.of(job))
         self._asked[job.number] = alike, job.num_gpus, job.priority, self._arrays.leaves[leaf]
 
-    def _without_room(
-        self, level: str, needs: np.ndarray, units: np.ndarray, free: np.ndarray, room: LevelRoom, now_ns: int
-    ) -> np.ndarray | bool:
-        arrays = self._arrays
-        if needs[:, 0].max() <= free.max():
-            return False
-        nodes, queues = len(arrays.parents), len(self._places)
-        if level not in self._given_up:
-            counts = np.zeros((2, nodes, len(free)), np.int64)
-            self._given_up[level] = counts, np.full(queues, -1), np.zeros(queues, bool)
-        given_up, where = self._given_up[level], (units, room.parts, room.spans)
-        tree = arrays.parents, arrays.used(self._kind), arrays.amounts(self._kind)
-        asked = np.array([0, 0, 0, 0, kind_code(self._kind), now_ns])
-        scratch = np.zeros((4, nodes), np.int64)
-        running = arrays.rows, arrays.counts
-        _note_given_up(self._places, arrays.changes, given_up, running, tree, asked, where, scratch)
-        without: np.ndarray = _without_room(needs, free, self._rules, given_up[0], running, tree, asked, where)
-        return without
+    def _add(self, level: str, units: np.ndarray, free: np.ndarray) -> None:
+        """Add the units of a level."""
+        first = max((units.stop for units in self._levels.values()), default=0)
+        self._levels[level] = slice(first, first + len(free))
+        self._units = np.column_stack([*self._units.T, first + units])
+        counts, queues = np.zeros((2, len(self._arrays.parents), first + len(free)), np.int64), len(self._places)
+        self._given_up = counts, np.full(queues, -1), np.zeros(queues, bool)
+        self._own = (
+            np.zeros((counts.shape[1], _KEPT, counts.shape[2]), np.int64),
+            np.zeros((2, counts.shape[1], _KEPT), np.int64),
+        )
+
+    def _note(self, room: LevelRoom, now_ns: int) -> tuple[object, ...]:
+        """Note what nodes give up now, and return what that follows from."""
+        arrays, kind, running = self._arrays, self._kind, (self._arrays.rows, self._arrays.counts)
+        where = self._units, room.parts, room.spans
+        tree = arrays.parents, arrays.used(kind), arrays.amounts(kind)
+        asked, scratch = np.array([0, 0, 0, 0, kind_code(kind), now_ns]), np.zeros((4, len(arrays.parents)), np.int64)
+        _note_given_up(
+            self._places, arrays.changes, (*self._given_up, self._own[1]), running, tree, asked, where, scratch
+        )
+        return self._given_up[0], self._own, arrays.downwards, running, tree, asked, where
 
 
 @_part
@@ -324,12 +341,13 @@ def _attempt(queues, scratch, place, asked, rules, borrowing, level):  # type: i
 def _note_given_up(places, changes, given_up, running, tree, asked, where, scratch):  # type: ignore[no-untyped-def]
     """Count anew what nodes give up below which jobs are others, or had just started."""
     (rows, counts), (parents, now_used, amounts), stale = running, tree, scratch[0]
-    (of_node, of_group), known, fresh = given_up
+    (of_node, of_group), known, fresh, (is_known, _) = given_up
     for queue in range(len(places)):
         place = node = places[queue]
         if changes[queue] == known[queue] and not fresh[queue]:
             continue
         known[queue], fresh[queue] = changes[queue], False
+        _fill(is_known[place], 0)
         for at in range(counts[place]):
             fresh[queue] |= -rows[place, at, 1] >= asked[5]
         while node != len(parents) - 1:
@@ -378,26 +396,33 @@ def _give(number, room, where):  # type: ignore[no-untyped-def]
     """Count a job's GPUs as free."""
     units, parts, spans = where
     for at in range(spans[number, 0], spans[number, 1]):
-        room[units[parts[at, 0]]] += parts[at, 1]
+        for level in range(units.shape[1]):
+            room[units[parts[at, 0], level]] += parts[at, 1]
 
 
 @numba.njit(cache=True)
-def _without_room(needs, free, rules, given_up, running, tree, asked, where):  # type: ignore[no-untyped-def]
-    """Return which of ``needs`` (GPUs, priority, queue) no unit has room for, with what others and the own give up."""
-    (rows, counts), (parents, used, amounts) = running, tree
-    none, own_gpus, at, most_before, place_before, since_before, most_room = len(parents) - 1, 0, 0, 0, -1, -1, 0
-    without, own = np.zeros(len(needs), np.bool_), np.zeros_like(free)
+def _without_room(needs, free, begin, rules, noted):  # type: ignore[no-untyped-def]
+    """Return which of ``needs`` (GPUs, priority, queue) no unit has room for, with what others and the own give up.
+
+    The units are those from ``begin`` on.
+    """
+    given_up, kept, downwards, (rows, counts), (parents, used, amounts), asked, where = noted
+    none, own_gpus, at, given, most_room = len(parents) - 1, 0, 0, 0, 0
+    place_before, most_before, since_before = -1, 0, -1
+    room, most_of = np.empty((none + 1, len(free)), np.int64), np.zeros(none + 1, np.int64)
+    _fill_room(none, room, most_of, free, begin, given_up, parents)
+    for node in downwards:
+        _fill_room(node, room, most_of, free, begin, given_up, parents)
+    without, own = np.zeros(len(needs), np.bool_), np.zeros(given_up[0].shape[1], np.int64)
     for row in range(len(needs) - 1, -1, -1):  # in a queue the lowest priority first: a higher one counts more
         gpus, priority, place = needs[row]
         most = priority - rules[place, 3]
         if place != place_before or most < most_before:
-            at, own_gpus, since_before = 0, 0, -1
+            at, given, own_gpus, since_before = 0, 0, 0, -1
             _fill(own, 0)
         most_before, place_before = most, place
         while rules[place, 4] and at < counts[place] and rows[place, at, 0] <= most:
-            if _may_preempt(rows[place, at], 3, asked):
-                _give(rows[place, at, 2], own, where)
-                own_gpus, since_before = own_gpus + rows[place, at, 3], -1
+            own_gpus += rows[place, at, 3] * _may_preempt(rows[place, at], 3, asked)
             at += 1
         has, quota = used[place], amounts[0, place]
         from_all = rules[place, 1] or (has < quota and has + gpus - own_gpus <= quota)
@@ -407,25 +432,45 @@ def _without_room(needs, free, rules, given_up, running, tree, asked, where):  #
             near, since = group != none and used[group] + rest <= amounts[0, group], group
             rest, group = max(0, rest - _free_here(group, used, amounts)), parents[group]
         since = since if rules[place, 0] else none
-        if since != since_before:
-            most_room = _most_room(free, own, since, given_up, parents)
-        since_before = since
+        if most_of[since] >= gpus:
+            continue
+        if since != since_before or given < at:
+            _count_own(own, (place, given, at, most), kept, rows, asked, where)
+            most_room, given, since_before = 0, at, since
+            for unit in range(len(free)):
+                most_room = max(most_room, room[since, unit] + own[begin + unit])
         without[row] = most_room < gpus
     return without
 
 
 @_part
-def _most_room(free, own, node, given_up, parents):  # type: ignore[no-untyped-def]
-    """Return how many GPUs the unit has that has the most, once those go that are above a node but not below it."""
-    of_node, of_group = given_up
-    most, first, none = 0, node, len(parents) - 1
+def _count_own(own, whose, kept, rows, asked, where):  # type: ignore[no-untyped-def]
+    """Count as free what a queue's jobs from one place to another have, unless all up to that priority is known."""
+    (place, first, end, most), (rooms, (is_known, priorities)) = whose, kept
+    at = most % _KEPT
+    if is_known[place, at] and priorities[place, at] == most:
+        for unit in range(len(own)):
+            own[unit] = rooms[place, at, unit]
+        return
+    for row in range(first, end):
+        if _may_preempt(rows[place, row], 3, asked):
+            _give(rows[place, row, 2], own, where)
+    is_known[place, at], priorities[place, at] = 1, most
+    for unit in range(len(own)):
+        rooms[place, at, unit] = own[unit]
+
+
+@_part
+def _fill_room(node, room, most_of, free, begin, given_up, parents):  # type: ignore[no-untyped-def]
+    """Reckon how many GPUs units have, and the best of them, once those go that are above a node but not below it."""
+    (of_node, of_group), above = given_up, parents[node]
     for unit in range(len(free)):
-        room, node = free[unit] + own[unit], first
-        while parents[node] != none:
-            room += of_group[parents[node], unit] - of_node[node, unit]
-            node = parents[node]
-        most = max(most, room)
-    return most
+        if above == len(parents) - 1:
+            room[node, unit] = free[unit]
+        else:
+            more = of_group[above, begin + unit] - of_node[node, begin + unit]
+            room[node, unit] = room[above, unit] + more
+        most_of[node] = max(most_of[node], room[node, unit])
 
 
 @_part

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from algorithms.admission.victims import WITHIN, Need, order_of, without_needless
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
+from ddlsched.policies.views import JobView
 
 __all__ = ["FairRules", "fair_victims"]
 
@@ -46,7 +47,7 @@ def fair_victims(need: Need, tenants: TenantsView, rules: FairRules) -> list[Vic
     need.node.remove(need.kind, need.gpus)
     victims = search.victims
     if found:
-        victims = without_needless(victims, search.let_stay, search.take, need.fits)
+        victims = without_needless(victims, search.let_stay, search.take, search.fits)
     for victim in victims:
         search.let_stay(victim)
     return victims if found else []
@@ -68,12 +69,20 @@ class _Search:
     rules: FairRules
     victims: list[Victim] = field(default_factory=list)
     again: list[HeldQuota] = field(default_factory=list)
+    gone: dict[int, JobView] = field(default_factory=dict)
 
     def take(self, victim: Victim) -> None:
+        self.gone[victim.job.number] = victim.job
         self.tenants.quotas[str(victim.job.queue)].remove(self.need.kind, victim.job.num_gpus)
 
     def let_stay(self, victim: Victim) -> None:
+        del self.gone[victim.job.number]
         self.tenants.quotas[str(victim.job.queue)].add(self.need.kind, victim.job.num_gpus)
+
+    def fits(self) -> bool:
+        """Return whether quotas and the level's room do for the job, once those are gone that have been taken."""
+        room = self.tenants.room
+        return self.need.fits() and (room is None or room.suffices(self.need.job, [*self.gone.values()]))
 
     def _takes(self, holding: HeldQuota, reason: str) -> bool:
         """Add a victim; return whether the job fits, whose own GPUs are counted meanwhile."""
@@ -81,7 +90,7 @@ class _Search:
         self.take(self.victims[-1])
         need = self.need
         need.node.remove(need.kind, need.gpus)
-        fits = need.fits()
+        fits = self.fits()
         need.node.add(need.kind, need.gpus)
         return fits
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from algorithms.admission.usage_history import UsageHistory
 from algorithms.admission.victims import Need
+from algorithms.placement.slurm_backfill import Place
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
@@ -35,7 +36,8 @@ class SlurmMultifactor:
 
     A queue's ``weight`` is its share of the cluster, its ``borrowing_limit`` beyond ``gpus`` its limit of GPUs
     (GrpTRES), and a job's ``priority`` that of its QOS: within ``preemption``'s ``within_queue`` and ``reclaim`` it
-    preempts lower ones, and jobs of queues with one of these go first, by QOS. With ``backfill`` none is preempted.
+    preempts lower ones, and jobs of queues with one of these go first, by QOS. Of the placements
+    that plan ahead only ``slurm-backfill`` preempts.
 
     Parameters
     ----------
@@ -186,7 +188,9 @@ class _SlurmRun:
             for leaf in leaves
         }
 
-    def _victims(self, need: Need, tenants: TenantsView, cluster: ClusterView) -> list[Victim]:
+    def _victims(
+        self, need: Need, tenants: TenantsView, cluster: ClusterView, place: Place | None = None
+    ) -> list[Victim]:
         """Return the running jobs of lower QOS that are on the servers where the job would go without some of them.
 
         These leave one after the other, the lowest and smallest first, until the placement has a place. That is done up
@@ -198,7 +202,7 @@ class _SlurmRun:
         running += [each for name in others for each in need.candidates(tenants, name, rules.reclaim)]
         order = [each.job for each in sorted(running, key=lambda each: (each.priority, each.num_gpus, each.came[1]))]
         for tries in range(1, _MOST_TRIES + 1):
-            places = (tenants.place(job, order[:count]) for count in range(1, len(order) + 1))
+            places = ((place or tenants.place)(job, order[:count]) for count in range(1, len(order) + 1))
             if (found := next(((n, gpus) for n, gpus in enumerate(places, 1) if gpus is not None), None)) is None:
                 break
             gone, servers = order[: found[0]], {cluster.server_of(gpu) for gpu in found[1]}
@@ -221,9 +225,23 @@ class _SlurmRun:
             else:
                 yield NotAdmitted(job, _LIMIT)
         queue = JobQueue(np.array([job.number for job in may], np.int64), {job.number: job for job in may})
-        for job, gpus in self._planner.place_round(queue, cluster) if may else ():
+
+        def victims(job: JobView, place: Place) -> list[JobView]:
+            need = Need(job, tenants.quotas[str(job.queue)], ANY_KIND)
+            found = self._victims(need, tenants, cluster, place) if need.fits() else ()
+            return [victim.job for victim in found]
+
+        for job, gpus, gone in self._starts(queue, cluster, victims) if may else ():
             if Need(job, tenants.quotas[str(job.queue)], ANY_KIND).fits():
-                yield Admission(job, ANY_KIND, (), tuple(gpus))
+                yield Admission(job, ANY_KIND, tuple(Victim(each, _QOS) for each in gone), tuple(gpus))
+                self.requeued(gone, tenants.now_s)
         for job in may:
             if tenants.holding(job.number) is None:
                 yield NotAdmitted(job, _BEHIND)
+
+    def _starts(self, queue: JobQueue, cluster: ClusterView, victims: Any) -> Iterator[Any]:
+        """Yield whom the planner starts, where, and who gives way, if it lets others do so."""
+        if hasattr(self._planner, "start_round"):
+            yield from self._planner.start_round(queue, cluster, victims)
+        else:
+            yield from ((job, gpus, ()) for job, gpus in self._planner.place_round(queue, cluster))

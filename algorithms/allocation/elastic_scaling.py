@@ -101,10 +101,7 @@ class Scalability:
 
 
 def analyse(
-    job: ElasticJob,
-    most_gpus: int,
-    communication_s: Callable[[int], float],
-    batch: int | None = None,
+    job: ElasticJob, most_gpus: int, communication_s: Callable[[int], float], batch: int | None = None
 ) -> Scalability:
     """Estimate a job's rate on every number of GPUs from the time of one GPU and that of an all-reduce.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.sweeps.stored_runs import read_stays
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import s_from_ns
 
 __all__ = ["Replay"]
@@ -30,23 +32,35 @@ class Replay:
     ----------
     run
         The run's file, of ``simulate --run-out``.
+    spare
+        Above 1, all starts are kept: each server has so many times the GPUs that it had in the other run, and a job
+        whose GPUs are still taken has spare ones. Else a late end delays others, but an early one moves none ahead.
     """
 
     run: str
+    spare: int = ranged(1, 1, 64)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "replay")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Replaying:
         """Return the policy with the other run's stays; InputError if the file is no run's."""
-        return _Replaying(self.run, read_stays(Path(self.run)))
+        servers = list(pairwise(cluster.first_gpus.tolist()))
+        if any((behind - first) % self.spare for first, behind in servers):
+            raise InputError(f"replay: spare is {self.spare}; expected servers of so many times the other run's GPUs")
+        own = [(first, behind, (behind - first) // self.spare) for first, behind in servers]
+        copies = [range(first + place, behind, gpus) for first, behind, gpus in own for place in range(gpus)]
+        return _Replaying(self.run, read_stays(Path(self.run)), copies)
 
 
 class _Replaying:
-    def __init__(self, run: str, stays: dict[str, list[tuple[int, list[int]]]]) -> None:
-        self._run = run
+    def __init__(self, run: str, stays: dict[str, list[tuple[int, list[int]]]], copies: list[range]) -> None:
+        self._run, self._copies = run, copies
         self._stays = {job_id: [(s_from_ns(from_ns), gpus) for from_ns, gpus in own] for job_id, own in stays.items()}
         self._starts_s = sorted({from_s for own in self._stays.values() for from_s, _ in own})
         self._next = 0
         self._starts_on: dict[GpuId, list[float]] = defaultdict(list)
-        if all(len(own) == 1 for own in self._stays.values()):
+        if all(len(own) == 1 for own in self._stays.values()) and len(copies[0]) == 1:
             for from_s, gpus in sorted(stay for own in self._stays.values() for stay in own):
                 for gpu in gpus:
                     self._starts_on[gpu].append(from_s)
@@ -55,15 +69,19 @@ class _Replaying:
         if not (own := self._stays.get(job.job_id)):
             raise InputError(f"the run {self._run} started job {job.job_id!r} less often; expected the same jobs")
         from_s, gpus = own[0]
-        if len(gpus) != job.num_gpus or max(gpus) >= cluster.num_gpus:
+        if len(gpus) != job.num_gpus or max(gpus) >= len(self._copies):
             raise InputError(f"the run {self._run} had it on the GPUs {gpus}; expected {job.num_gpus} of this cluster")
-        if cluster.now_s < from_s or not all(cluster.fits(job, gpu) for gpu in gpus):
+        if cluster.now_s < from_s:
+            return None
+        free = [next((copy for copy in self._copies[gpu] if cluster.fits(job, copy)), -1) for gpu in gpus]
+        if min(free) < 0:
             return None
         if any(from_s > self._starts_on[gpu][0] for gpu in gpus if self._starts_on[gpu]):
             return None  # another comes first
         for gpu in gpus:
             del self._starts_on[gpu][:1]
-        return own.pop(0)[1]
+        del own[0]
+        return free
 
     def wake_s(self, now_s: float) -> float | None:
         while self._next < len(self._starts_s) and self._starts_s[self._next] <= now_s:

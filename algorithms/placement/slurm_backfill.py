@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,7 +16,10 @@ from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.ranges import LAST_S, ranged
 from ddlsched.units import MAX_NS, ns_from_s
 
-__all__ = ["SlurmBackfill"]
+__all__ = ["Place", "SlurmBackfill"]
+
+Place: TypeAlias = Callable[[JobView, Sequence[JobView]], Sequence[GpuId] | None]
+"""Where a job would go now if some running jobs left."""
 
 _TOGETHER_NS = ns_from_s(30)
 """Running jobs that end within so much are taken away together, then within twice as much, and so on."""
@@ -26,7 +30,8 @@ class SlurmBackfill(BackfillingPolicy):
     """A job that cannot start has GPUs reserved, in the order of the queue; others start where they delay nobody.
 
     Reserved is what the placement chooses when enough running jobs have ended, of GPUs that are not reserved for as
-    long as the job is expected to run. All reservations are made anew whenever jobs come or go.
+    long as the job is expected to run. All reservations are made anew whenever jobs come or go. Beside
+    ``slurm-multifactor`` jobs of lower QOS give way to one that cannot start, on GPUs that are not reserved then.
 
     Parameters
     ----------
@@ -92,36 +97,67 @@ class _Reservations:
 class _SlurmBackfill(Backfilling):
     def __init__(self, policy: SlurmBackfill, cluster: Cluster, rng: np.random.Generator) -> None:
         super().__init__(policy, cluster, rng)
-        self._depth = policy.depth
+        self._depth, self._reserved_ns = policy.depth, dict[int, int]()
         self._step_ns, self._horizon_ns = ns_from_s(policy.resolution_s), ns_from_s(policy.horizon_s)
 
     def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
         """Start those that can, in order, and reserve GPUs for the others."""
-        self._take_note(queue, cluster)
-        reserved = _Reservations(cluster.now_ns, cluster.num_gpus)
-        for job in queue[: self._depth]:
-            chosen = self._start_or_reserve(job, reserved, cluster)
-            if chosen is not None:
-                yield self._start(job, chosen, cluster.now_ns)
+        yield from ((job, chosen) for job, chosen, _ in self.start_round(queue, cluster, lambda *_: ()))
 
-    def _start_or_reserve(self, job: JobView, reserved: _Reservations, cluster: ClusterView) -> Sequence[GpuId] | None:
-        """Return GPUs with which a job starts now; otherwise None, and some are reserved if there are any for it."""
+    def start_round(
+        self, queue: JobQueue, cluster: ClusterView, victims: Callable[[JobView, Place], Sequence[JobView]]
+    ) -> Iterator[tuple[JobView, Sequence[GpuId], Sequence[JobView]]]:
+        """Yield who starts, where, and who gives way: of a job that could not start, those that ``victims`` says."""
+        self._take_note(queue, cluster)
+        self._reserved_ns, reserved = {}, _Reservations(cluster.now_ns, cluster.num_gpus)
+        for job in queue[: self._depth]:
+            chosen, gone = self._start_or_reserve(job, reserved, cluster, victims)
+            if chosen is not None:
+                for number in (each.number for each in gone):
+                    self._held[self._running.pop(number)[0]] = False
+                    self._run_ns_of[number] = -1  # it has less left
+                yield *self._start(job, chosen, cluster.now_ns), gone
+
+    def reservations_ns(self) -> Mapping[int, int]:
+        """Return when jobs that wait are expected to start, by number, nanoseconds."""
+        return self._reserved_ns
+
+    def _start_or_reserve(
+        self,
+        job: JobView,
+        reserved: _Reservations,
+        cluster: ClusterView,
+        victims: Callable[[JobView, Place], Sequence[JobView]],
+    ) -> tuple[Sequence[GpuId] | None, Sequence[JobView]]:
+        """Return GPUs with which a job starts now, and who gives way; otherwise None, and some may be reserved."""
         now_ns, run_ns = cluster.now_ns, int(self._run_ns_of[job.number])
         from_ns = now_ns
         while from_ns < MAX_NS:
             usable, later_ns = reserved.usable(from_ns, from_ns + run_ns)
             start_ns, chosen = self._earliest(job, usable, from_ns, cluster)
             if chosen is not None and start_ns == now_ns:
-                return chosen
+                return chosen, ()
+            if from_ns == now_ns:
+
+                def place(job: JobView, leaving: Sequence[JobView], usable: np.ndarray = usable) -> Any:
+                    known = [(now_ns, each.number) for each in leaving if each.number in self._running]
+                    return self._choice(job, usable, known, cluster)
+
+                gone = [each for each in victims(job, place) if each.number in self._running]
+                if gone and (instead := place(job, gone)) is not None:
+                    return instead, gone
             if chosen is None or start_ns > later_ns:
                 from_ns = later_ns
                 continue
             begin_ns = max(start_ns // self._step_ns * self._step_ns, now_ns)
             end_ns = -(-(start_ns + run_ns) // self._step_ns) * self._step_ns
-            if start_ns > now_ns + self._horizon_ns or reserved.add(chosen, begin_ns, end_ns):
-                return None
+            if start_ns > now_ns + self._horizon_ns:
+                return None, ()
+            if reserved.add(chosen, begin_ns, end_ns):
+                self._reserved_ns[job.number] = start_ns
+                return None, ()
             from_ns = start_ns if start_ns > from_ns else later_ns
-        return None
+        return None, ()
 
     def _earliest(
         self, job: JobView, usable: np.ndarray, from_ns: int, cluster: ClusterView

@@ -159,10 +159,7 @@ def _opened(
 
 
 def _write(
-    checkpoint: Checkpoint,
-    files: list[tuple[BufferedWriter, dict[str, Entry]]],
-    seed: int,
-    watch: Watcher | None,
+    checkpoint: Checkpoint, files: list[tuple[BufferedWriter, dict[str, Entry]]], seed: int, watch: Watcher | None
 ) -> dict[str, dict[str, str]]:
     """Write each tensor's parts and return the hashes of the wholes, by digest."""
     hashes: dict[str, dict[str, str]] = {digest: {} for digest in DIGESTS}

@@ -30,9 +30,7 @@ class Check:
     get: str = ""
 
 
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a check.")] = False,
-) -> None:
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a check.")] = False) -> None:
     """Say what works here (versions, cache, extras, Chromium, root, tc, PyTorch, Slurm) and how to get the rest.
 
     Ends with 1 if something is missing that every run needs.

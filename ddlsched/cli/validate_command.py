@@ -275,11 +275,7 @@ def collectives(workload: Workload) -> dict[str, Any]:
                 sizes[task.kind].append(len(part.workers))
                 message_bytes[task.kind] += task.message_bytes * job.iterations
     return {
-        kind: {
-            "tuples": len(own),
-            "workers": [min(own), max(own)],
-            "message_bytes": message_bytes[kind],
-        }
+        kind: {"tuples": len(own), "workers": [min(own), max(own)], "message_bytes": message_bytes[kind]}
         for kind, own in sizes.items()
     }
 

@@ -72,8 +72,7 @@ def import_command(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...",
-            help="Files of the trace: plain, .gz, .tar or .zip; several are merged on one clock.",
+            metavar="FILE...", help="Files of the trace: plain, .gz, .tar or .zip; several are merged on one clock."
         ),
     ],
     *,

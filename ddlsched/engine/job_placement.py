@@ -45,6 +45,8 @@ class _Plan(NamedTuple):
 _QUEUED = JobState.QUEUED.value
 _FEW = 4
 """GPUs with free memory are looked up in a list if they are fewer than one in so many; a scan is faster for more."""
+_VERY_FEW = 50
+"""Those are sorted by being compared if they are fewer than one in so many; a count is faster for more."""
 
 
 class JobPlacement:
@@ -301,9 +303,13 @@ class JobPlacement:
         num_open = self._state.now.num_open_gpus.item(0)
         if num_open * _FEW > len(free_bytes):
             return np.flatnonzero(free_bytes >= memory_bytes)
-        gpus: np.ndarray = np.sort(self._state.arrays.open_gpus[:num_open])
-        large_enough: np.ndarray = gpus[free_bytes[gpus] >= memory_bytes]
-        return large_enough
+        gpus = self._state.arrays.open_gpus[:num_open]
+        large_enough = gpus[free_bytes[gpus] >= memory_bytes]
+        if num_open * _VERY_FEW < len(free_bytes):
+            return np.sort(large_enough)
+        is_there = np.zeros(len(free_bytes), bool)
+        is_there[large_enough] = True
+        return np.flatnonzero(is_there)
 
     def _residents(self, gpu: int) -> list[JobView]:
         state = self._state

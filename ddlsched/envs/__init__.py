@@ -17,12 +17,7 @@ except ImportError:
 from ddlsched.envs.scheduling_env import SchedulingEnv
 from ddlsched.envs.single_envs import AllocationEnv, CommunicationEnv, OrderEnv, PlacementEnv
 from ddlsched.envs.vector_env import SchedulingVectorEnv
-from ddlsched.envs.vector_envs import (
-    AllocationVectorEnv,
-    CommunicationVectorEnv,
-    OrderVectorEnv,
-    PlacementVectorEnv,
-)
+from ddlsched.envs.vector_envs import AllocationVectorEnv, CommunicationVectorEnv, OrderVectorEnv, PlacementVectorEnv
 
 __all__ = [
     "AllocationEnv",

@@ -160,7 +160,7 @@ class ClusterView(View):
             there = self._eligible(memory_bytes)
             if self.exclusive:  # one job a GPU
                 large_enough = freed[self._gpus.free_bytes[freed] + taken_bytes >= memory_bytes]
-                return np.sort(np.concatenate([there, large_enough]))
+                return np.sort(np.concatenate([there, large_enough]), kind="stable")  # which merges
             return np.union1d(there, freed[free_bytes[freed] >= memory_bytes])
 
         gpus = SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents)

@@ -33,13 +33,7 @@ from ddlsched.testing.conformance_runs import (
     finishes_of,
     python_form,
 )
-from ddlsched.testing.handmade import (
-    flow_view,
-    job_view,
-    link_loads,
-    network_view,
-    transfer_view,
-)
+from ddlsched.testing.handmade import flow_view, job_view, link_loads, network_view, transfer_view
 
 __all__ = [
     "CollectiveConformance",

@@ -32,13 +32,7 @@ from ddlsched.testing.conformance_runs import (
     finishes_of,
     run_example,
 )
-from ddlsched.testing.handmade import (
-    capacity_view,
-    cluster_view,
-    elastic_job_view,
-    job_queue,
-    job_view,
-)
+from ddlsched.testing.handmade import capacity_view, cluster_view, elastic_job_view, job_queue, job_view
 from ddlsched.workload.elastic_job import ConstantRescaleCost
 
 __all__ = ["AllocationConformance", "InterferenceConformance", "OrderingConformance", "PlacementConformance"]

@@ -262,10 +262,7 @@ def _job_of_json(where: str, row: Any) -> Job:
         raise InputError(
             f"{where}: is {abbreviated(row)}; expected an object with the fields {', '.join(_JSON_FIELDS)}"
         )
-    kinds = {
-        "tasks": (_JSON_FIELDS, ("tasks", "groups", *_FOR_ALL)),
-        "samples": (ELASTIC_REQUIRED, ELASTIC_OPTIONAL),
-    }
+    kinds = {"tasks": (_JSON_FIELDS, ("tasks", "groups", *_FOR_ALL)), "samples": (ELASTIC_REQUIRED, ELASTIC_OPTIONAL)}
     needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
     for name in row:
         if name not in needed + optional:

@@ -116,7 +116,8 @@ def who_leads(seeds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     Parts of ours, which are near enough too, are no rivals of it. ``change`` is what it changes of the average JCT,
     ``p99_change`` of the lowest 99th percentile over all jobs of any without lengths, that of ``p99_lowest``; ``left``
     is what the best that knows lengths changes of ours, and ``bound`` what no schedule passes. Rivals that lack a seed
-    of ours are left out.
+    of ours are left out; ``field`` says how many play, in brackets how many of them have all seeds, and how many these
+    are.
 
     Grounds without both have none.
 
@@ -142,6 +143,7 @@ def who_leads(seeds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         row |= {"change_high": change.high, "p99_lowest": tail.name}
         row |= {f"p99_change{end}": tail[f"ours_p99_change{end}"] for end in _ENDS}
         row |= {"lengths": lengths, "left": left.mean, "left_low": left.low, "left_high": left.high}
+        row["field"] = f"{len(facts)} ({len(jct_s.columns)}), {len(jct_s)}"
         rows.append(row | {"bound": 1 / facts["over_bound"][OURS] - 1})
     return pd.DataFrame(rows)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ddlsched
+from algorithms.placement.replay import Replay
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.errors import InputError
 from ddlsched.results.result import Result
+from ddlsched.units import NS_PER_S
 from ddlsched.workload.job import Workload
 from tests.jobs_by_hand import Fixed, data_parallel_job
 
@@ -65,8 +68,13 @@ def test_a_job_that_is_late_keeps_its_turn_on_its_gpus(tmp_path: Path) -> None:
     there = Fixed(gpus={"one": [0], "both": [0, 1], "last": [1]})
     first = ddlsched.simulate(jobs(10), ONE_SERVER, placement=there, order="fifo")
     assert first.jobs["start_s"].tolist() == [0.0, 10.0, 20.0]
-    again = ddlsched.simulate(jobs(25), ONE_SERVER, replay=_kept(first, tmp_path), order="srsf")
+    run = _kept(first, tmp_path)
+    again = ddlsched.simulate(jobs(25), ONE_SERVER, replay=run, order="srsf")
     assert again.jobs["start_s"].tolist() == [0.0, 25.0, 30.0]
+    larger = replace(ONE_SERVER, gpus_per_server=4)
+    on_spare_gpus = ddlsched.simulate(jobs(25), larger, placement=f"replay:run={run},spare=2", order="srsf")
+    assert on_spare_gpus.jobs["start_s"].tolist() == [0.0, 10.0, 20.0]
+    assert _starts(on_spare_gpus) == [(0, 0, (0,)), (1, 10 * NS_PER_S, (2, 1)), (2, 20 * NS_PER_S, (1,))]
 
 
 def test_what_cannot_be_replayed_is_told(tmp_path: Path) -> None:
@@ -77,6 +85,8 @@ def test_what_cannot_be_replayed_is_told(tmp_path: Path) -> None:
         ddlsched.simulate(Workload.of([data_parallel_job("other")]), CLUSTER, replay=run)
     with pytest.raises(InputError, match="of this cluster"):
         ddlsched.simulate(JOBS, ddlsched.Cluster(num_servers=2, gpus_per_server=2), replay=run)
+    with pytest.raises(InputError, match="spare is 3; expected servers of so many times"):
+        ddlsched.simulate(JOBS, CLUSTER, placement=Replay(run=str(run), spare=3))
     without = tmp_path / "without.parquet"
     without.write_bytes(run_bytes(ddlsched.simulate(JOBS, CLUSTER), {}, {}))
     with pytest.raises(InputError, match="does not say where its jobs were"):

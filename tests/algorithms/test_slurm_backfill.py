@@ -53,3 +53,32 @@ def test_who_ends_within_half_a_minute_of_the_next_full_one_goes_with_the_first(
 ) -> None:
     """Job 2 gets GPUs 0 and 2 when job 0 has ended, at 10 s; or 0 and 1, if job 1 is counted as ended with it."""
     assert starts(3, [(1, 10.0), (1, end_s), (2, 50.0), (1, 200.0)], **EXACT) == {0: [0], 1: [1], **where}
+
+
+def test_reservations_are_told() -> None:
+    view = cluster_view(num_servers=4, gpus_per_server=1, exclusive=True)
+    policy = SlurmBackfill(**EXACT).begin(view._cluster, np.random.default_rng(0))
+    asked = [RUNS, WAITS, (3, 50.0), (1, 200.0)]
+    jobs = [job_view(number=number, num_gpus=count, time_limit_s=s) for number, (count, s) in enumerate(asked)]
+    assert [job.number for job, _ in policy.place_round(job_queue(*jobs), view)] == [0, 3]
+    assert policy.reservations_ns() == {1: 100 * 10**9, 2: 150 * 10**9}
+
+
+@pytest.mark.parametrize(("limit_s", "where"), [(100.0, {}), (99.0, {3: ([0, 1], [0])})])
+def test_others_give_way_only_on_gpus_that_are_not_reserved(limit_s: float, where: dict[int, Any]) -> None:
+    """Jobs 0 and 1 run on two GPUs each until 100 s; job 2 waits for all four, and job 0 may give way to job 3."""
+    asked = [(2, 100.0), (2, 100.0), (4, 50.0), (2, limit_s)]
+    jobs = [job_view(number=number, num_gpus=count, time_limit_s=s) for number, (count, s) in enumerate(asked)]
+    view = cluster_view(num_servers=4, gpus_per_server=1, exclusive=True)
+    policy = SlurmBackfill(**EXACT).begin(view._cluster, np.random.default_rng(0))
+    for job, gpus in policy.place_round(job_queue(*jobs[:2]), view):
+        job._placed(tuple(gpus), tuple(gpus))
+    residents = {gpu: [jobs[gpu // 2]] for gpu in range(4)}
+    view = cluster_view(num_servers=4, gpus_per_server=1, exclusive=True, residents=residents)
+
+    def victims(job: Any, place: Any) -> list[Any]:
+        return jobs[:1] if job is jobs[3] and place(job, jobs[:1]) is not None else []
+
+    rounds = policy.start_round(job_queue(*jobs[2:]), view, victims)
+    assert {job.number: (list(gpus), [each.number for each in gone]) for job, gpus, gone in rounds} == where
+    assert policy.reservations_ns()[2] == 100 * 10**9

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import sampling_error
 
-import ddlsched
 from ddlsched.results.draws import STATED
 
 
@@ -37,18 +36,29 @@ def test_runs_have_the_starts_of_the_exact_one_whenever_their_jobs_end(monkeypat
     for run in (sampled, other):
         assert (run.jobs["queueing_s"] == exact.jobs["queueing_s"]).all()
         assert (run.jobs["finish_s"] != exact.jobs["finish_s"]).any()
-    again = ddlsched.simulate(
-        exact.workload,
-        replace(exact.cluster, gpus_per_server=4 * sampling_error.SameStarts.spare),
-        placement=sampling_error.SameStarts(exact),
-        order="srsf",
-        **sampling_error.SENDING["SRSF(1)"],
-    )
+    given = {"order": "srsf", **sampling_error.SENDING["SRSF(1)"]}
+    again = sampling_error.at_its_starts(exact, given, {})
     assert again.jobs.equals(exact.jobs)
     error = sampling_error.measured(exact, sampled, other)
     assert error["class"] == list(STATED)[4]
     assert 0 < abs(error["hair"]) < 0.05
     assert sampling_error.measured(exact, again)["average"] == 0.0
+
+
+def test_whole_runs_are_compared_by_their_means_over_draws(tmp_path: Path) -> None:
+    kept, rng = sampling_error.Kept(tmp_path / "kept.jsonl"), np.random.default_rng(1)
+    for seed in range(8):
+        exact = 100 * rng.uniform(1, 2, size=(4, sampling_error.DRAWS))
+        averages = {"exact": exact, "sampled": 1.02 * np.roll(exact, 1, axis=1)}
+        found = {way: runs.tolist() for way, runs in averages.items()}
+        kept.of(f"{sampling_error.WHOLE} {seed}", lambda found=found: found)  # type: ignore[misc]
+    table = sampling_error.whole_table(list(range(8)), kept).set_index("of")
+    sending = table.loc["free":"SRSF(1)"]  # type: ignore[misc]
+    assert (sending[["mean", "low", "high"]] == 2.0).all(axis=None)
+    assert (sending["draw"] > 10.0).all()
+    alike = table.loc["pairs of policies in the same order"]
+    assert alike["rms"] == alike["draw"] < 100.0
+    assert (table.loc["the same, less draws'", ["mean", "low", "high"]] == 0.0).all()
 
 
 def test_what_is_kept_is_not_measured_again(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():
         playing = {rival.name for rival in rivals.RIVALS if rival.plays_on(grounds.GROUNDS[ground])}
         assert set(rows["policy"]) <= tuned & playing
         assert set(rows["policy"]) == {"Tiresias, whole racks", "History, whole racks"} | more.get(ground, set())
-    assert set(table["ground"]) == set(grounds.GROUNDS) - {"2,048-GPU Clos"}
+    assert set(table["ground"]) == set(grounds.GROUNDS)
     assert set(table["trials"]) == {run.TRIALS}
     assert set(table["seeds"]) == {run.TUNING_SEEDS}
     assert grounds.TUNING_SEED > 20
@@ -176,6 +176,7 @@ def test_who_leads_is_told_against_the_best_without_lengths_and_the_best_that_kn
     table["ours_p99_change_low"], table["ours_p99_change_high"] = -0.9, 0.9
     (row,) = league.who_leads(seeds, table).to_dict("records")
     assert (row["seeds"], row["blind"], row["lengths"]) == (2, "QSSF, HiveD", "SRTF, HiveD")
+    assert row["field"] == "7 (6), 2"
     assert [row["change"], row["left"]] == pytest.approx([0.1, -0.2])
     assert (row["p99_lowest"], row["p99_change"], row["p99_change_high"], row["bound"]) == (
         "QSSF, HiveD",

@@ -33,11 +33,10 @@ from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.communication.cassini import Cassini
 from algorithms.communication.preemptive import PreemptiveShortestFirst
 from algorithms.contention.crux import Crux
-from algorithms.ordering.fifo import FirstInFirstOut
+from algorithms.ordering.fifo import FirstInFirstOut, NarrowFirst
 from algorithms.ordering.history import QuasiShortestServiceFirst, ShortByHistory
 from algorithms.ordering.make_room import MakeRoom
 from algorithms.ordering.monkeytree import MonkeyTreeOrder
-from algorithms.ordering.narrow_first import NarrowFirst
 from algorithms.ordering.srsf import (
     ShortestRemainingServiceFirst,
     ShortestRemainingTimeFirst,

@@ -22,15 +22,7 @@ from ddlsched.workload.workload_files import workload_of
 __all__ = ["ProgressFile", "Run", "RunOutcome", "describe", "execute", "fingerprint", "sources_digest", "under_way"]
 
 _AFTERWARDS = ("paired_comparison", "explanation", "statistics")
-_ASKING = (
-    "compare",
-    "comparison",
-    "comparison_tables",
-    "fields",
-    "folder",
-    "run_plan",
-    "settings",
-)
+_ASKING = ("compare", "comparison", "comparison_tables", "fields", "folder", "run_plan", "settings")
 _PRESENTATION = (
     "cli",
     "comparisons/charts",

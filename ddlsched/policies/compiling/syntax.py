@@ -129,11 +129,7 @@ def rewritten_loop(rewriter: Any, node: ast.Call, name: str, generator: ast.Gene
     inner = {name for part in generator.generators for name in assigned(part.target)}
     first_items = generator.generators[0].iter  # worked out outside
     conditions = [condition for part in generator.generators for condition in part.ifs]
-    used = [
-        generator.elt,
-        *conditions,
-        *(part.iter for part in generator.generators if part.iter is not first_items),
-    ]
+    used = [generator.elt, *conditions, *(part.iter for part in generator.generators if part.iter is not first_items)]
     names = {n.id for part in used for n in ast.walk(part) if isinstance(n, ast.Name)}
     free = sorted((names & rewriter.locals) - inner)
     outer_locals, rewriter.locals = rewriter.locals, {*free, *inner}

@@ -151,8 +151,7 @@ def calibrate_agent(
     address: Annotated[str, typer.Argument(metavar="ADDRESS:PORT", help="Where to listen; nowhere else.")],
     token_file: Annotated[Path, typer.Option(help="File with a token of at least 16 characters.", metavar="FILE")],
     memory_mb: Annotated[
-        float,
-        typer.Option(help="Most that one measurement may take, MB (1e6 B).", metavar="MB", parser=real),
+        float, typer.Option(help="Most that one measurement may take, MB (1e6 B).", metavar="MB", parser=real)
     ] = 2048.0,
 ) -> None:
     """Wait for `ddlsched calibrate --measure` of another host and take part in its all-reduces, until Ctrl-C."""

@@ -162,10 +162,7 @@ def compare(
     ],
     out: Annotated[Path, typer.Option(help="Folder of the runs, tables and charts.", metavar="DIR")],
     network: Annotated[Given[NetworkOfNamespaces], Panel("Network")],
-    policies: Annotated[
-        Given[ComparedPolicies],
-        Panel("Policies, the first one is the baseline", several=_SEVERAL),
-    ],
+    policies: Annotated[Given[ComparedPolicies], Panel("Policies, the first one is the baseline", several=_SEVERAL)],
     gate: Annotated[Given[GateOptions], Panel("Gate", only=("chunk_bytes", "window"))],
     place: Annotated[Given[RunPlace], Panel("Where", only=("hosts", "token_file", "no_realtime"))],
 ) -> None:

@@ -217,11 +217,7 @@ class SlurmAgent:
         if job.num_gpus is None:
             raise InputError("it asks for no GPUs by --gpus; expected --gpus=N, --gpus-per-node=N or --gres=gpu:N")
         described = facts.job(
-            str(job.job_id),
-            arrival_s=arrival_s,
-            num_gpus=job.num_gpus,
-            user=job.user,
-            time_limit_s=job.time_limit_s,
+            str(job.job_id), arrival_s=arrival_s, num_gpus=job.num_gpus, user=job.user, time_limit_s=job.time_limit_s
         )
         if self._board is not None and not self._board.fits(described, following.demand_of(job)):
             each = f", {job.gpus_per_node} on each node" if job.gpus_per_node else ""

@@ -146,12 +146,7 @@ class BoardJob(LiveJob):
     """
 
     def __init__(
-        self,
-        job: Job,
-        number: int,
-        iterations_done: int = 0,
-        start_s: float | None = None,
-        demand: Demand = Demand(),
+        self, job: Job, number: int, iterations_done: int = 0, start_s: float | None = None, demand: Demand = Demand()
     ) -> None:
         super().__init__(job, number)
         self.start_s, self._done_before, self.demand = start_s, iterations_done, demand
@@ -231,11 +226,7 @@ class Board:
         self._first_of = {node.name: first for node, first in zip(self.nodes, firsts, strict=False)}
 
     def decide(
-        self,
-        holders: Sequence[Holder],
-        queued: Sequence[BoardJob],
-        others: Mapping[str, int],
-        now_s: float,
+        self, holders: Sequence[Holder], queued: Sequence[BoardJob], others: Mapping[str, int], now_s: float
     ) -> BoardDecision:
         """Return what the policies want.
 

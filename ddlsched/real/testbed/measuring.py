@@ -103,12 +103,7 @@ def reducing_job(name: str, message_bytes: int, servers: int, iterations: int) -
 
 def _job(name: str, servers: int, iterations: int, iteration: Any) -> Job:
     return Job(
-        job_id=name,
-        arrival_s=0.0,
-        num_gpus=servers,
-        iterations=iterations,
-        iteration=iteration,
-        gpu_memory_mb=0.0,
+        job_id=name, arrival_s=0.0, num_gpus=servers, iterations=iterations, iteration=iteration, gpu_memory_mb=0.0
     )
 
 

@@ -190,13 +190,7 @@ class TokenListener(LineListener):
 
     def __init__(self, address: Address, token: bytes, tell: Callable[[str], None] = lambda _: None) -> None:
         listener = listening(address)
-        super().__init__(
-            listener,
-            MOST_UNPROVEN_BYTES,
-            most_of_a_peer=MOST_OF_A_PEER,
-            within_s=HANDSHAKE_S,
-            tell=tell,
-        )
+        super().__init__(listener, MOST_UNPROVEN_BYTES, most_of_a_peer=MOST_OF_A_PEER, within_s=HANDSHAKE_S, tell=tell)
         self._token = token
         self.address = Address(*listener.getsockname()[:2])
         """Where it listens."""

@@ -266,11 +266,6 @@ def _draw(table: pd.DataFrame, folder: Path) -> list[Path]:
     times, costs = fitting["step_s"].to_numpy(), fitting["cost"].to_numpy()
     names = (fitting["gpus"].astype(str) + " GPUs, " + fitting["cluster"]).tolist()
     figure = pareto_chart(
-        times,
-        costs,
-        pareto_front(times, costs),
-        names=names,
-        time_axis="Step (s)",
-        cost_axis="Cost of a step ($)",
+        times, costs, pareto_front(times, costs), names=names, time_axis="Step (s)", cost_axis="Cost of a step ($)"
     )
     return [*paths, *save(figure, folder / "pareto_time_cost")]

@@ -116,8 +116,7 @@ def import_training(
         ),
     ] = None,
     groups: Annotated[
-        Path | None,
-        typer.Option(help="Ranks of process groups, as ASTRA-sim reads them.", metavar="FILE.json"),
+        Path | None, typer.Option(help="Ranks of process groups, as ASTRA-sim reads them.", metavar="FILE.json")
     ] = None,
     options: Annotated[Given[MadeJob], Panel()],
 ) -> None:

@@ -51,12 +51,7 @@ class _Stage(NamedTuple):
 
 
 def collective_s(
-    kind: Kind,
-    message_bytes: Amount,
-    group: Sequence[Span],
-    *,
-    algorithm: str = "ring",
-    chunks: int = CHUNKS,
+    kind: Kind, message_bytes: Amount, group: Sequence[Span], *, algorithm: str = "ring", chunks: int = CHUNKS
 ) -> Amount:
     """Return the time of a collective, seconds.
 

@@ -87,13 +87,7 @@ _DEFAULTS: dict[str, Sequence[float]] = {
 
 
 def design(
-    model: Model,
-    plan: Plan,
-    *,
-    num_gpus: int,
-    global_batch: int,
-    sweep: DesignSweep,
-    precision: Precision = "half",
+    model: Model, plan: Plan, *, num_gpus: int, global_batch: int, sweep: DesignSweep, precision: Precision = "half"
 ) -> pd.DataFrame:
     """Return all valid configurations, those that fit first, the fastest of them first.
 
@@ -156,11 +150,7 @@ def _crossed(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> 
 
 
 def _all_axes(sweep: DesignSweep, machine: Machine, num_gpus: int, global_batch: int) -> dict[str, np.ndarray]:
-    free = {
-        "tensor": _divisors(num_gpus),
-        "pipeline": _divisors(num_gpus),
-        "micro_batch": _divisors(global_batch),
-    }
+    free = {"tensor": _divisors(num_gpus), "pipeline": _divisors(num_gpus), "micro_batch": _divisors(global_batch)}
     axes: dict[str, Sequence[float]] = {**free, **_DEFAULTS, **sweep.axes}
     if machine.expansion is not None:
         axes.setdefault("expansion_gb", [machine.expansion.capacity_bytes / 1e9])

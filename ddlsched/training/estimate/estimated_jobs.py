@@ -134,12 +134,7 @@ def _bytes_between_servers(found: Estimate, parallelism: Parallelism, machine: M
 
 
 def scaling_curve(
-    model: Model,
-    plan: Plan,
-    *,
-    gpus: Sequence[int],
-    global_batches: Sequence[int],
-    sweep: DesignSweep | None = None,
+    model: Model, plan: Plan, *, gpus: Sequence[int], global_batches: Sequence[int], sweep: DesignSweep | None = None
 ) -> pd.DataFrame:
     """Return the best rate at each number of GPUs and batch: what an elastic policy decides by.
 
@@ -192,12 +187,8 @@ def elastic_job_of(
     samples: int,
     max_gpus: int,
     gpu_batches: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
-    arrival_s: float = 0.0,
-    min_batch: int = 1,
-    max_batch: int | None = None,
-    label: str | None = None,
 ) -> ElasticJob:
-    """Return a data-parallel job whose times are estimated on one GPU of the plan's cluster.
+    """Return a data-parallel job that arrives at 0 s, with times estimated on one GPU of the plan's cluster.
 
     Parameters
     ----------
@@ -205,12 +196,10 @@ def elastic_job_of(
         To train.
     plan
         The cluster whose GPUs it gets.
-    job_id, samples, max_gpus, arrival_s, min_batch, max_batch
+    job_id, samples, max_gpus
         The job's.
     gpu_batches
         Samples on one GPU for which the time is estimated; those that do not fit its memory are left out.
-    label
-        The job's ``model``, for tables.
 
     Raises
     ------
@@ -229,14 +218,11 @@ def elastic_job_of(
     largest = max(fitting)
     return ElasticJob(
         job_id=job_id,
-        arrival_s=arrival_s,
+        arrival_s=0.0,
         samples=samples,
         curve=BatchCurve(gpu_batch=tuple(fitting), seconds=tuple(float(found.step_s) for found in fitting.values())),
         gpu_batch=largest,
         max_gpus=max_gpus,
-        min_batch=min_batch,
-        max_batch=max_batch,
         message_bytes=float(fitting[largest].reduced_bytes),
         gpu_memory_mb=float(fitting[largest].memory.total_bytes) / 1e6,
-        model=label,
     )

@@ -10,14 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from ddlsched.training.estimate import Amount
-from ddlsched.training.estimate.layers import (
-    Layer,
-    LayerCollective,
-    Layers,
-    Operation,
-    elementwise,
-    matrix_product,
-)
+from ddlsched.training.estimate.layers import Layer, LayerCollective, Layers, Operation, elementwise, matrix_product
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 
 __all__ = ["LatentAttention", "Model", "StateSpace", "Transformer", "forward_flops_per_sample", "parameters"]

@@ -12,14 +12,7 @@ from ddlsched.errors import InputError
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.degrees import RECOMPUTE, Degrees
 
-__all__ = [
-    "MOST",
-    "Parallelism",
-    "Rule",
-    "StageBlocks",
-    "refuse_broken",
-    "stage_blocks",
-]
+__all__ = ["MOST", "Parallelism", "Rule", "StageBlocks", "refuse_broken", "stage_blocks"]
 
 MOST = 10**12
 """Of GPUs or samples: beyond it, products would leave 64 bits."""

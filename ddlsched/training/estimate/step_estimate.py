@@ -121,12 +121,7 @@ def estimate_checked(model: Model, parallelism: Parallelism, machine: Machine, *
 
 
 def estimate(
-    model: Model,
-    parallelism: Parallelism,
-    machine: Machine,
-    *,
-    precision: Precision = "half",
-    algorithm: str = "ring",
+    model: Model, parallelism: Parallelism, machine: Machine, *, precision: Precision = "half", algorithm: str = "ring"
 ) -> Estimate:
     """Return the estimate, element by element; combinations are not checked.
 

@@ -225,6 +225,19 @@ def test_slurm_backfills_what_ends_in_time() -> None:
     assert starts(queues, jobs, planned) == {"a1": 0, "b1": 2, "a2": 100, "b2": 110}
 
 
+@pytest.mark.parametrize(("planner", "begins_s"), [("slurm-backfill", 5), ("easy-backfill", 100)])
+def test_only_slurms_own_backfilling_preempts(planner: str, begins_s: float) -> None:
+    """The job that gave way comes back two minutes later, when b1 has ended; b2, of the same QOS, waits for a1."""
+    queues = tenants(queue("a", 4), queue("b", 4, reclaim="lower-priority"))
+    jobs = [job("a1", "a", 4, 0, 100, time_limit_s=100.0), job("b1", "b", 2, 5, 10, priority=1, time_limit_s=10.0)]
+    jobs.append(job("b2", "b", 2, 6, 10, time_limit_s=10.0))
+    cluster = Cluster(num_servers=1, gpus_per_server=4, exclusive=True)
+    policy = SlurmMultifactor(backfill=planner)
+    told = simulate(Workload.of(jobs), cluster, queues=queues, admission=policy).jobs.set_index("job_id")
+    assert told["start_s"]["b1"] == begins_s
+    assert told["restarts"].to_dict() == {"a1": planner == "slurm-backfill", "b1": 0, "b2": 0}
+
+
 def test_a_limit_of_gpus_holds() -> None:
     queues = tenants(queue("a", 2, limit=0), queue("b", 2))
     jobs = [job(f"a{n}", "a", 1, 0, 10) for n in range(3)]

@@ -179,3 +179,18 @@ def test_a_job_whose_room_another_takes_in_its_cycle_preempts_at_once() -> None:
     done = simulate(Workload.of(jobs), cluster, queues=Tenants(queues=queues), **given).jobs.set_index("job_id")
     assert done["start_s"].to_dict() == {"a": 0.0, "b": 1.0, "c": 1.0}
     assert done["restarts"]["a"] == 1
+
+
+@pytest.mark.parametrize("fair_sharing", [False, True])
+def test_who_has_quota_but_no_room_at_its_level_preempts(fair_sharing: bool) -> None:
+    """Three of eight GPUs are free, on no server three: who started last gives way."""
+    told = {"iterations": 100, "gpu_memory_mb": 1.0, "required_levels": "server"}
+    told["iteration"] = DataParallelIteration(forward_s=0.1, backward_s=0.2, message_bytes=0)
+    asks = {"a1": (3, 0.0), "a2": (2, 0.5), "b": (3, 1.0)}
+    jobs = [Job(job_id=name, queue=name[0], num_gpus=n, arrival_s=s, **told) for name, (n, s) in asks.items()]
+    queues = (Queue(name="all"), queue("a", 2), queue("b", 6, reclaim="any"))
+    given = {"admission": Kueue(fair_sharing=fair_sharing), "placement": "kueue-topology"}
+    cluster = Cluster(num_servers=2, exclusive=True)
+    done = simulate(Workload.of(jobs), cluster, queues=Tenants(queues=queues), **given).jobs.set_index("job_id")
+    assert done["start_s"].to_dict() == {"a1": 0.0, "a2": 0.5, "b": 1.0}
+    assert done["restarts"].to_dict() == {"a1": 0, "a2": 1, "b": 0}

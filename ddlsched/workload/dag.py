@@ -13,12 +13,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.units import ns_from_s
 from ddlsched.workload.groups import Groups, checked_groups, refuse_strangers, workers_of
 from ddlsched.workload.tasks import AllReduceTask, CollectiveTask, ComputeTask, Task, task_from_dict, task_to_dict
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 __all__ = ["AllReduceTask", "CollectiveTask", "ComputeTask", "DataParallelIteration", "IterationDag", "Task"]
 
@@ -165,6 +168,28 @@ class IterationDag:
         computes = {number for number, task in enumerate(self.tasks) if isinstance(task, ComputeTask)}
         collectives = [number for number, task in enumerate(self.tasks) if isinstance(task, CollectiveTask)]
         return any(computes - _reached(before, number) - _reached(after, number) for number in collectives)
+
+    def to_networkx(self) -> nx.DiGraph[str]:
+        """Return a graph with a node a task (attributes ``kind`` and the task's own) and an edge a dependency.
+
+        Its attribute ``groups`` holds the groups.
+        """
+        import networkx as nx
+
+        graph: nx.DiGraph[str] = nx.DiGraph(groups=self.groups)
+        for task in self.tasks:
+            graph.add_node(task.name, **{k: v for k, v in task_to_dict(task).items() if k not in ("name", "after")})
+        graph.add_edges_from((name, task.name) for task in self.tasks for name in task.after)
+        return graph
+
+    @classmethod
+    def from_networkx(cls, graph: nx.DiGraph[Any]) -> IterationDag:
+        """Build from a graph as :meth:`to_networkx` gives; tasks are numbered in the graph's node order."""
+        tasks = [
+            {"name": str(name), **data, "after": [str(before) for before in graph.predecessors(name)]}
+            for name, data in graph.nodes(data=True)
+        ]
+        return cls.from_dicts(tasks, graph.graph.get("groups", {}))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return the tasks as plain dictionaries for JSON (durations in seconds)."""

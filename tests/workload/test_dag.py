@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import networkx as nx
 import pytest
 from hypothesis import given
 from strategies import general_dags
@@ -9,6 +10,15 @@ from strategies import general_dags
 import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+
+
+@given(general_dags())
+def test_networkx_and_back_is_the_same(dag):
+    graph = dag.to_networkx()
+    assert nx.is_directed_acyclic_graph(graph)
+    again = IterationDag.from_networkx(graph)
+    assert [(t.name, set(t.after)) for t in again.tasks] == [(t.name, set(t.after)) for t in dag.tasks]
+    assert again.compute_ns == dag.compute_ns
 
 
 @given(general_dags())

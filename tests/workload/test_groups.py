@@ -60,6 +60,9 @@ def test_compute_is_that_of_each_workers_own_tasks():
 @given(grouped_dags(6))
 def test_every_form_and_back_is_the_same(dag):
     assert IterationDag.from_dicts(json.loads(json.dumps(dag.to_dicts())), json.loads(json.dumps(dag.groups))) == dag
+    again = IterationDag.from_networkx(dag.to_networkx())
+    assert again.groups == dag.groups
+    assert again.worker_compute_ns(6) == dag.worker_compute_ns(6)
     assert pickle.loads(pickle.dumps(dag)) == dag
 
 

@@ -279,11 +279,13 @@ class LevelRoom:
     def note(self, number: int, gpus: list[int]) -> None:
         """Note on which GPUs a job starts."""
         counts = Counter(self._cluster.servers_of(np.array(gpus)).tolist())
-        self.spans[number] = first, end = self._end, self._end + len(counts)
+        first, end = self.spans[number].tolist()
+        if first + len(counts) > end:  # more than it had before
+            first, self._end = self._end, self._end + len(counts)
+        self.spans[number] = first, end = first, first + len(counts)
         while end > len(self.parts):
             self.parts = np.concatenate([self.parts, self.parts])
         self.parts[first:end] = [(self._cluster.gpus_of(server).start, count) for server, count in counts.items()]
-        self._end = end
 
     def look_at(self, cluster: ClusterView) -> None:
         """Reckon room anew, in the cluster as it is now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,6 +133,10 @@ class _SlurmRun:
             if tenants.holding(job.number) is None:
                 return
             self.requeued([victim.job for victim in victims], tenants.now_s)
+
+    def reservations_ns(self) -> Mapping[int, int]:
+        """Return when the planner expects jobs to start, by number, if it says, nanoseconds."""
+        return self._planner.reservations_ns() if hasattr(self._planner, "reservations_ns") else {}
 
     def requeued(self, jobs: Iterable[JobView], now_s: float) -> None:
         """Note that jobs have given way."""

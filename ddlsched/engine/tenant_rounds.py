@@ -97,6 +97,7 @@ class TenantRounds:
         state.arrays.queue[: len(left)] = left
         state.arrays.queue[len(left) : len(left) + len(stopped)] = stopped
         now.num_sorted[0], now.num_queued[0] = len(left), len(left) + len(stopped)
+        self._placing.note_reservations()
 
     def _note_left(self) -> None:
         """Give back what jobs held that have ended, or failed with a server; note servers that have come back."""

@@ -16,6 +16,7 @@ from ddlsched import Cluster, DataParallelIteration, Job, Preemption, Queue, Quo
 from ddlsched.errors import InputError
 from ddlsched.policies.tenants_view import Admission, TenantsView
 from ddlsched.policies.views import ClusterView
+from ddlsched.results.explanation import reservations
 from ddlsched.testing.admission_conformance import Case, Submission, play
 
 
@@ -236,6 +237,15 @@ def test_only_slurms_own_backfilling_preempts(planner: str, begins_s: float) -> 
     told = simulate(Workload.of(jobs), cluster, queues=queues, admission=policy).jobs.set_index("job_id")
     assert told["start_s"]["b1"] == begins_s
     assert told["restarts"].to_dict() == {"a1": planner == "slurm-backfill", "b1": 0, "b2": 0}
+
+
+def test_what_the_planner_reserves_is_told() -> None:
+    jobs = [job("a1", "a", 3, 0, 100, time_limit_s=100.0), job("b1", "b", 4, 1, 10, time_limit_s=10.0)]
+    cluster = Cluster(num_servers=1, gpus_per_server=4, exclusive=True)
+    given = {"admission": SlurmMultifactor(backfill="slurm-backfill"), "queues": tenants(queue("a", 4), queue("b", 4))}
+    result = simulate(Workload.of(jobs), cluster, timeline=True, **given)
+    assert reservations(result, "b1").to_numpy().tolist() == [[1, 100]]
+    assert reservations(result, "a1").empty
 
 
 def test_a_limit_of_gpus_holds() -> None:

@@ -225,6 +225,14 @@ def test_slurm_backfills_what_ends_in_time() -> None:
     assert starts(queues, jobs, planned) == {"a1": 0, "b1": 2, "a2": 100, "b2": 110}
 
 
+@pytest.mark.parametrize("planner", ["slurm-backfill", "easy-backfill", "conservative-backfill"])
+def test_who_is_beyond_a_limit_once_others_start_keeps_no_gpus_from_those_behind(planner: str) -> None:
+    queues = tenants(queue("a", 2, limit=0), queue("b", 4))
+    asks = [("a1", 2, 100), ("a2", 2, 100), ("b1", 2, 10)]
+    jobs = [job(name, name[0], gpus, 0, seconds, time_limit_s=float(seconds)) for name, gpus, seconds in asks]
+    assert starts(queues, jobs, SlurmMultifactor(backfill=planner)) == {"a1": 0, "a2": 100, "b1": 0}
+
+
 @pytest.mark.parametrize(("planner", "begins_s"), [("slurm-backfill", 5), ("easy-backfill", 100)])
 def test_only_slurms_own_backfilling_preempts(planner: str, begins_s: float) -> None:
     """The job that gave way comes back two minutes later, when b1 has ended; b2, of the same QOS, waits for a1."""

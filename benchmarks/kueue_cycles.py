@@ -75,7 +75,8 @@ class _OnNodes(kueue.Workloads):
 
     def _put(self, number: int, gpus: Sequence[int]) -> None:
         self._mark(gpus, _TAKEN)
-        self.room.note(number, list(gpus))
+        if gpus:  # none if its node is gone
+            self.room.note(number, list(gpus))
         self.holdings[number].job._placed(tuple(gpus), ())
 
     def add(self, number: int, *told: Any, **more: Any) -> None:

@@ -23,7 +23,7 @@ class HopefulJobs:
         self._arrays, self._kind = arrays, kind
         self._rules = arrays.rules()
         self._leaf_at = {place: leaf for leaf, place in arrays.leaves.items()}
-        self._places = list(self._leaf_at)
+        self._places = np.array([*self._leaf_at])
         self._strict = [leaf.queue.order == "strict" for leaf in arrays.leaves]
         self._heads: list[Heads] = []
         self._numbers, self._needs = np.zeros(0, np.int64), np.zeros((0, 3), np.int64)

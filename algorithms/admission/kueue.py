@@ -156,7 +156,7 @@ class KueueRun:
         self._search: ClassicSearch | None = None
         self._bounds: dict[str, tuple[HopefulJobs, RoomBound]] = {}
         self._hopeful: dict[str, dict[int, QuotaNode]] = {}
-        """By kind the first jobs that might start on it as things are, and their queues."""
+        """By kind the first jobs, if not refused, that might start on it as things are, and their queues."""
         self._roomless: dict[str, dict[int, QuotaNode]] = {}
         """Those that only room keeps from it."""
         self._silent, self._with_hope = set[QuotaNode](), set[QuotaNode]()
@@ -251,7 +251,8 @@ class KueueRun:
                 if kind not in self._bounds:
                     self._bounds[kind] = HopefulJobs(self._arrays, kind), RoomBound(self._arrays, kind)
                 hopeful, without = self._bounds[kind]
-                found = hopeful.among(tenants)
+                found, refused = hopeful.among(tenants), self._refused
+                found = {number: leaf for number, leaf in found.items() if number not in refused[leaf.name]}
                 self._roomless[kind] = roomless = without.among(tenants, found)
                 self._hopeful[kind] = {number: leaf for number, leaf in found.items() if number not in roomless}
             self._kind = next(iter(self._hopeful))

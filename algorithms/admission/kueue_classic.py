@@ -92,17 +92,17 @@ class RoomBound:
         """By level and memory that jobs need room in: a number, and one of these jobs."""
         self._levels: dict[str, slice] = {}
         """Where the units of each level are among those of all."""
-        self._units = np.zeros((0, 0), np.int64)
+        self._units = np.zeros((0, 0), np.int32)
         """Of each GPU its unit of each level."""
         self._given_up: tuple[np.ndarray, ...] = ()
-        """What each node gives up in each unit, and all of a group; the changes of queues that are counted, and whether
-        jobs had just started then."""
+        """What each node gives up in each unit, and all of a group; the changes of queues that are counted, and if jobs
+        had just started then, when that was, else -1."""
         self._own: tuple[np.ndarray, ...] = ()
         """What jobs of queues up to some priorities have in each unit; whether that is known, and the priorities."""
 
     def among(self, tenants: TenantsView, jobs: dict[int, QuotaNode]) -> dict[int, QuotaNode]:
         """Return those of some jobs, by numbers, with their queues."""
-        if (room := tenants.room) is None:
+        if (room := tenants.room) is None or not jobs:
             return {}
         if not len(self._asked):
             self._asked = np.full((len(room.spans), 4), -2)
@@ -132,9 +132,9 @@ class RoomBound:
         """Add the units of a level."""
         first = max((units.stop for units in self._levels.values()), default=0)
         self._levels[level] = slice(first, first + len(free))
-        self._units = np.column_stack([*self._units.T, first + units])
+        self._units = np.column_stack([*self._units.T, (first + units).astype(np.int32)])
         counts, queues = np.zeros((2, len(self._arrays.parents), first + len(free)), np.int64), len(self._places)
-        self._given_up = counts, np.full(queues, -1), np.zeros(queues, bool)
+        self._given_up = counts, np.full(queues, -1), np.full(queues, -1)
         self._own = (
             np.zeros((counts.shape[1], _KEPT, counts.shape[2]), np.int64),
             np.zeros((2, counts.shape[1], _KEPT), np.int64),
@@ -344,12 +344,13 @@ def _note_given_up(places, changes, given_up, running, tree, asked, where, scrat
     (of_node, of_group), known, fresh, (is_known, _) = given_up
     for queue in range(len(places)):
         place = node = places[queue]
-        if changes[queue] == known[queue] and not fresh[queue]:
+        if changes[queue] == known[queue] and (fresh[queue] < 0 or fresh[queue] == asked[5]):
             continue
-        known[queue], fresh[queue] = changes[queue], False
+        known[queue], fresh[queue] = changes[queue], -1
         _fill(is_known[place], 0)
         for at in range(counts[place]):
-            fresh[queue] |= -rows[place, at, 1] >= asked[5]
+            if -rows[place, at, 1] >= asked[5]:
+                fresh[queue] = asked[5]
         while node != len(parents) - 1:
             stale[node], node = 1, parents[node]
     none = len(parents) - 1

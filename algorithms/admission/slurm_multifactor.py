@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +134,10 @@ class _SlurmRun:
                 return
             self.requeued([victim.job for victim in victims], tenants.now_s)
 
+    def reservations_ns(self) -> Mapping[int, int]:
+        """Return when the planner expects jobs to start, by number, if it says, nanoseconds."""
+        return self._planner.reservations_ns() if hasattr(self._planner, "reservations_ns") else {}
+
     def requeued(self, jobs: Iterable[JobView], now_s: float) -> None:
         """Note that jobs have given way."""
         self._begins_s |= {job.number: now_s + self._policy.requeue_s for job in jobs}
@@ -224,23 +228,31 @@ class _SlurmRun:
                 may.append(job)
             else:
                 yield NotAdmitted(job, _LIMIT)
-        queue = JobQueue(np.array([job.number for job in may], np.int64), {job.number: job for job in may})
 
         def victims(job: JobView, place: Place) -> list[JobView]:
             need = Need(job, tenants.quotas[str(job.queue)], ANY_KIND)
             found = self._victims(need, tenants, cluster, place) if need.fits() else ()
             return [victim.job for victim in found]
 
-        for job, gpus, gone in self._starts(queue, cluster, victims) if may else ():
-            if Need(job, tenants.quotas[str(job.queue)], ANY_KIND).fits():
+        while may:
+            beyond = None
+            for job, gpus, gone in self._starts(may, cluster, victims):
+                if not Need(job, tenants.quotas[str(job.queue)], ANY_KIND).fits():
+                    beyond = job  # by those that have started: the others are planned again without it
+                    break
                 yield Admission(job, ANY_KIND, tuple(Victim(each, _QOS) for each in gone), tuple(gpus))
                 self.requeued(gone, tenants.now_s)
+            may = [job for job in may if tenants.holding(job.number) is None]
+            if beyond is None:
+                break
+            yield NotAdmitted(beyond, _LIMIT)
+            may.remove(beyond)
         for job in may:
-            if tenants.holding(job.number) is None:
-                yield NotAdmitted(job, _BEHIND)
+            yield NotAdmitted(job, _BEHIND)
 
-    def _starts(self, queue: JobQueue, cluster: ClusterView, victims: Any) -> Iterator[Any]:
+    def _starts(self, jobs: list[JobView], cluster: ClusterView, victims: Any) -> Iterator[Any]:
         """Yield whom the planner starts, where, and who gives way, if it lets others do so."""
+        queue = JobQueue(np.array([job.number for job in jobs], np.int64), {job.number: job for job in jobs})
         if hasattr(self._planner, "start_round"):
             yield from self._planner.start_round(queue, cluster, victims)
         else:

@@ -173,17 +173,17 @@ class _Room:
         if cluster.num_gpus % unit or unit % below:
             return
         for stopped in (rested, [other for other in rested if self._may_wait(other, job, cluster.now_ns)]):
-            cost, owner = np.full(cluster.num_gpus, np.inf), np.full(cluster.num_gpus, len(stopped))
+            sizes = [len(other.gpus) for other in stopped]
+            gpus, by = np.array([gpu for other in stopped for gpu in other.gpus], np.int64), np.arange(len(stopped))
+            by, cost = by.repeat(sizes), np.full(cluster.num_gpus, np.inf)
             cost[cluster.eligible(job)] = 0.0
-            for place, other in enumerate(stopped):
-                gpus = list(other.gpus)
-                cost[gpus], owner[gpus] = other.num_gpus, place
-            parts, owners = cost.reshape(-1, unit // below, below).sum(axis=2), owner.reshape(-1, below)
+            cost[gpus] = np.array([other.num_gpus for other in stopped], float)[by]
+            parts = cost.reshape(-1, unit // below, below).sum(axis=2)
             chosen = np.argsort(parts, axis=1, kind="stable")[:, : -(-job.num_gpus // below)]
             totals = np.take_along_axis(parts, chosen, axis=1).sum(axis=1)
             for row in np.argsort(totals, kind="stable")[:_CANDIDATES].tolist():
                 if totals[row] < np.inf:
-                    there = set(owners[row * (unit // below) + chosen[row]].ravel().tolist()) - {len(stopped)}
+                    there = np.unique(by[np.isin(gpus // below, row * (unit // below) + chosen[row])]).tolist()
                     yield sorted((stopped[one] for one in there), key=lambda other: (-other.num_gpus, other.number))
 
     def _can_stop(self, victims: Sequence[JobView], job: JobView, cluster: ClusterView) -> bool:

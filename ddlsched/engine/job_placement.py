@@ -107,8 +107,7 @@ class JobPlacement:
             num_left = len(left)
             state.arrays.queue[:num_left] = left
         now.num_queued[0] = now.num_sorted[0] = num_left
-        if now.record.item(0):
-            self._note_reservations()
+        self.note_reservations()
 
     def next_fitting(self, queue: JobQueue, place: int) -> int:
         """Return the first place in the queue, from ``place`` on, of a job that enough GPUs have room for, or -1."""
@@ -135,8 +134,10 @@ class JobPlacement:
         """Ask where a job runs."""
         return self._asker.place(self._state.views[number], self.view())
 
-    def _note_reservations(self) -> None:
-        """Note the reservations that are new or have changed."""
+    def note_reservations(self) -> None:
+        """Note the reservations that are new or have changed, in a recorded run."""
+        if not self._state.now.record.item(0):
+            return
         now_ns, reserved_ns = self._state.now_ns, self._asker.reservations_ns()
         changed = [(n, now_ns, ns) for n, ns in reserved_ns.items() if self._reserved_ns.get(n) != ns]
         self.reservations += changed

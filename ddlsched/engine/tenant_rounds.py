@@ -82,6 +82,7 @@ class TenantRounds:
         self._reasons: dict[int, str] = {}
         self._freed, self._num_there, self._started = 0, 0, False
         self._room = LevelRoom(placing.view(), len(state.workload))
+        placing.started.append(self._note_place)
         self._next_capacity_ns = -1  # not looked at yet
         self._no_place: set[tuple[Size, str]] = set()
         self.refused: list[Refused] = []
@@ -97,6 +98,7 @@ class TenantRounds:
         state.arrays.queue[: len(left)] = left
         state.arrays.queue[len(left) : len(left) + len(stopped)] = stopped
         now.num_sorted[0], now.num_queued[0] = len(left), len(left) + len(stopped)
+        self._placing.note_reservations()
 
     def _note_left(self) -> None:
         """Give back what jobs held that have ended, or failed with a server; note servers that have come back."""
@@ -225,9 +227,15 @@ class TenantRounds:
         self._quotas[queue].add(answer.kind, holding.num_gpus)
         self._policies.check_quotas(self._quotas[queue], answer, self._state.now_s)
         self._placing.put(number, gpus)
-        self._room.note(number, gpus)
         self._started = True
         return [victim.job.number for victim in answer.victims]
+
+    def _note_place(self, number: int) -> None:
+        """Note where a job is that starts, or that goes on elsewhere: others may find room then."""
+        gpus = self._state.views[number].gpus
+        if self._room.note(number, gpus) and (holding := self._holdings.get(number)) is not None:
+            self._by_queue[holding.queue].changes += 1
+            self._make_room(holding.since_ns < self._state.now_ns)
 
     def _note_refusal(self, number: int, reason: str) -> None:
         if self._reasons.get(number) != reason:

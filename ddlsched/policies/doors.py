@@ -47,7 +47,7 @@ A placement policy may have another method in place of ``place``:
     which no GPUs have the memory; it makes only those that are looked at, and has their ``numbers`` as an array.
 ``reservations_ns()``
     Returns when jobs that wait are expected to start, by job number, nanoseconds; asked after each round of a recorded
-    run, for ``ddlsched explain``.
+    run, for ``ddlsched explain``. An admission policy may have it, too.
 
 An order and a placement policy may have a method about jobs that run. It is asked at each round of placement, in
 Python; what a stop or a move costs is said by ``restart_s`` and ``state_mb`` of

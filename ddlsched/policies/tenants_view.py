@@ -276,14 +276,20 @@ class LevelRoom:
         self._free: dict[tuple[str, int], np.ndarray] = {}
         self.parts, self.spans, self._end = np.zeros((1024, 2), np.int64), np.zeros((num_jobs, 2), np.int64), 0
 
-    def note(self, number: int, gpus: list[int]) -> None:
-        """Note on which GPUs a job starts."""
+    def note(self, number: int, gpus: Sequence[int]) -> bool:
+        """Note on which GPUs a job is from now on; return whether that changes where it was."""
         counts = Counter(self._cluster.servers_of(np.array(gpus)).tolist())
-        self.spans[number] = first, end = self._end, self._end + len(counts)
+        parts = np.array([(self._cluster.gpus_of(server).start, count) for server, count in counts.items()])
+        first, end = self.spans[number].tolist()
+        if np.array_equal(parts, self.parts[first:end]):
+            return False
+        if first + len(parts) > end:  # more than it had before
+            first, self._end = self._end, self._end + len(parts)
+        self.spans[number] = first, end = first, first + len(parts)
         while end > len(self.parts):
             self.parts = np.concatenate([self.parts, self.parts])
-        self.parts[first:end] = [(self._cluster.gpus_of(server).start, count) for server, count in counts.items()]
-        self._end = end
+        self.parts[first:end] = parts
+        return True
 
     def look_at(self, cluster: ClusterView) -> None:
         """Reckon room anew, in the cluster as it is now."""

@@ -145,7 +145,7 @@ def explain(result: Result, job_id: str) -> pd.DataFrame:
 
 
 def reservations(result: Result, job_id: str) -> pd.DataFrame:
-    """Return a job's reservations that its placement policy told of, in order: ``made_s`` and ``start_s``, seconds.
+    """Return a job's reservations that a policy told of, in order: ``made_s`` and ``start_s``, seconds.
 
     Raises
     ------

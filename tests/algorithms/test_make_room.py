@@ -85,6 +85,16 @@ def test_a_long_job_does_not_stop_for_one_that_has_run_a_quarter_as_long():
     assert found["first"] == 110.0 + PRICE_S
 
 
+def test_all_who_share_a_gpu_stop_for_one_that_needs_its_memory():
+    """Two jobs have half of the only GPU's memory each when a third comes for most of it."""
+    one, two = (replace(job(name, 1, 0, 100), gpu_memory_mb=16_000.0) for name in ("one", "two"))
+    whole = replace(job("whole", 1, 40, 10), gpu_memory_mb=30_000.0)
+    cluster, order = Cluster(num_servers=1, gpus_per_server=1), MakeRoom(least_run_s=5.0, long_s=10.0)
+    done = ddlsched.simulate(Workload.of([one, two, whole]), cluster, placement="first-fit", order=order).jobs
+    assert done["restarts"].tolist() == [1, 1, 0]
+    assert done["finish_s"].tolist()[2] == 50.0
+
+
 def test_numbers_out_of_range_are_refused():
     with pytest.raises(InputError, match="make-room: long_s is -1"):
         MakeRoom(long_s=-1.0)

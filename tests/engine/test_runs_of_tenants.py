@@ -106,6 +106,47 @@ def test_a_job_that_waits_for_its_server_keeps_its_quota(recovery: str, again_s:
     assert result["finish_s"].tolist() == pytest.approx([again_s + 67 * 0.3, 30.0, 60.0])
 
 
+def test_who_gives_way_at_a_level_is_where_a_spare_has_taken_its_job() -> None:
+    """The job low goes on in the first rack when the third server fails; there another server is free."""
+    alone = Queue(name="q", quotas={"any": Quota(gpus=4)}, preemption=Preemption(within_queue="lower-priority"))
+    racks = Cluster(num_servers=4, gpus_per_server=1, topology=LeafSpine(servers_per_leaf=2), exclusive=True)
+    asks = {"first": (0, 50, 0, None), "low": (1, 500, 0, None), "high": (2, 500, 5, None), "rack": (20, 10, 3, "rack")}
+    jobs = [
+        job(name, "q", 1 + (level is not None), at_s, iterations=iterations, priority=priority, required_levels=level)
+        for name, (at_s, iterations, priority, level) in asks.items()
+    ]
+    failed = Disturbances(outages=(Outage(server=2, from_s=10.0),), recovery="spares:count=1")
+    told = {"queues": Tenants(queues=(alone,)), "admission": "kueue", "placement": "kueue-topology"}
+    result = run(Workload.of(jobs), racks, disturbances=failed, **told)
+    assert [stay.gpus for stay in result.finished.stays if stay.job == 1][:2] == [(2,), (1,)]
+    assert result.jobs["start_s"].tolist() == [0.0, 1.0, 2.0, 20.0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnOneServer:
+    """A job goes on one server; one of a GPU moves there from the second server at 5 s."""
+
+    def place(self, job: Any, cluster: ClusterView) -> list[int] | None:
+        servers = ([gpu for gpu in cluster.eligible_gpus(job) if gpu // 2 == server] for server in range(2))
+        return next((gpus[: job.num_gpus] for gpus in servers if len(gpus) >= job.num_gpus), None)
+
+    def wake_s(self, now_s: float) -> float | None:
+        return 5.0 if now_s < 5 else None
+
+    def moves(self, running: Any, cluster: ClusterView) -> list[tuple[Any, list[int]]]:
+        return [(each, [1]) for each in running if each.gpus == (2,) and cluster.now_s >= 5]
+
+
+def test_who_found_no_place_is_asked_about_again_when_others_move() -> None:
+    small = Cluster(num_servers=2, gpus_per_server=2, exclusive=True)
+    asks = {"a1": (2, 0, 10), "b1": (1, 0, 100), "a2": (1, 3.5, 100), "b2": (2, 4, 10)}
+    jobs = [job(name, name[0], gpus, at_s, iterations=many) for name, (gpus, at_s, many) in asks.items()]
+    result = run(
+        Workload.of(jobs), small, queues=tenants(), placement=OnOneServer(), disturbances=Disturbances(state_mb=0.0)
+    )
+    assert result.jobs["start_s"].tolist() == [0.0, 0.0, 3.5, pytest.approx(5.1)]
+
+
 def test_without_the_right_to_reclaim_it_waits_and_says_for_whom() -> None:
     result = run(JOBS, CLUSTER, queues=tenants())
     assert result.jobs["start_s"].tolist() == [0.0, 1.0, 30.0]

@@ -155,10 +155,9 @@ class CheckedPolicies:
             yield job.number, [int(gpu) for gpu in gpus]
 
     def reservations_ns(self) -> Mapping[int, int]:
-        """Return when a placement policy expects jobs to start, by number; none if it does not say."""
-        if not hasattr(self.placement, "reservations_ns"):
-            return {}
-        return dict(self.placement.reservations_ns())
+        """Return when a placement or admission policy expects jobs to start, by number; none if it does not say."""
+        tells = [policy for policy in (self.placement, self.admission) if hasattr(policy, "reservations_ns")]
+        return {number: time_ns for policy in tells for number, time_ns in policy.reservations_ns().items()}
 
     def label(self, kind: str) -> str:
         """Return the name of the policy of a kind, for messages."""

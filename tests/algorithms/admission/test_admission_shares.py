@@ -16,6 +16,7 @@ from ddlsched import Cluster, DataParallelIteration, Job, Preemption, Queue, Quo
 from ddlsched.errors import InputError
 from ddlsched.policies.tenants_view import Admission, TenantsView
 from ddlsched.policies.views import ClusterView
+from ddlsched.results.explanation import reservations
 from ddlsched.testing.admission_conformance import Case, Submission, play
 
 
@@ -225,6 +226,14 @@ def test_slurm_backfills_what_ends_in_time() -> None:
     assert starts(queues, jobs, planned) == {"a1": 0, "b1": 2, "a2": 100, "b2": 110}
 
 
+@pytest.mark.parametrize("planner", ["slurm-backfill", "easy-backfill", "conservative-backfill"])
+def test_who_is_beyond_a_limit_once_others_start_keeps_no_gpus_from_those_behind(planner: str) -> None:
+    queues = tenants(queue("a", 2, limit=0), queue("b", 4))
+    asks = [("a1", 2, 100), ("a2", 2, 100), ("b1", 2, 10)]
+    jobs = [job(name, name[0], gpus, 0, seconds, time_limit_s=float(seconds)) for name, gpus, seconds in asks]
+    assert starts(queues, jobs, SlurmMultifactor(backfill=planner)) == {"a1": 0, "a2": 100, "b1": 0}
+
+
 @pytest.mark.parametrize(("planner", "begins_s"), [("slurm-backfill", 5), ("easy-backfill", 100)])
 def test_only_slurms_own_backfilling_preempts(planner: str, begins_s: float) -> None:
     """The job that gave way comes back two minutes later, when b1 has ended; b2, of the same QOS, waits for a1."""
@@ -236,6 +245,15 @@ def test_only_slurms_own_backfilling_preempts(planner: str, begins_s: float) -> 
     told = simulate(Workload.of(jobs), cluster, queues=queues, admission=policy).jobs.set_index("job_id")
     assert told["start_s"]["b1"] == begins_s
     assert told["restarts"].to_dict() == {"a1": planner == "slurm-backfill", "b1": 0, "b2": 0}
+
+
+def test_what_the_planner_reserves_is_told() -> None:
+    jobs = [job("a1", "a", 3, 0, 100, time_limit_s=100.0), job("b1", "b", 4, 1, 10, time_limit_s=10.0)]
+    cluster = Cluster(num_servers=1, gpus_per_server=4, exclusive=True)
+    given = {"admission": SlurmMultifactor(backfill="slurm-backfill"), "queues": tenants(queue("a", 4), queue("b", 4))}
+    result = simulate(Workload.of(jobs), cluster, timeline=True, **given)
+    assert reservations(result, "b1").to_numpy().tolist() == [[1, 100]]
+    assert reservations(result, "a1").empty
 
 
 def test_a_limit_of_gpus_holds() -> None:

@@ -1,4 +1,4 @@
-"""What tenants had of a run: waits and JCT by queue, and how many GPUs each had when."""
+"""What tenants had of a run: waits and JCT by queue, how many GPUs each had when, and how the free ones lay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ddlsched.results.result import Result
 
-__all__ = ["gpus_over_time", "tenant_table", "tenant_waits"]
+__all__ = ["free_gpus_over_time", "gpus_over_time", "tenant_table", "tenant_waits"]
 
 _BEHIND = "behind other jobs of its queue"
 
@@ -79,6 +79,34 @@ def gpus_over_time(result: Result) -> pd.DataFrame:
     table = changes.pivot_table(index="time_ns", columns="queue", values="gpus", aggfunc="sum", fill_value=0).cumsum()
     table.index = pd.Index(table.index / NS_PER_S, name="time_s")
     return table.reindex(columns=sorted(set(queues)), fill_value=0).astype(int)
+
+
+def free_gpus_over_time(result: Result) -> pd.DataFrame:
+    """Return how many GPUs no job has, and how many of these are fragments: on servers of which jobs have others.
+
+    Returns
+    -------
+    DataFrame
+        A row a change, index ``time_s``; columns ``free`` and ``fragments``, GPUs.
+    """
+    import pandas as pd
+
+    cluster = result.cluster
+    first, server_of = cluster.first_gpus, np.asarray(cluster.server_of_gpu)
+    jobs_on, free = np.zeros(cluster.num_gpus, np.int64), np.diff(first)
+    all_free, fragments, rows = free.copy(), np.zeros_like(free), []
+    changes = [
+        (time, sign, stay) for stay in result.finished.stays for time, sign in ((stay.to_ns, -1), (stay.from_ns, 1))
+    ]
+    for time_ns, sign, stay in sorted(changes, key=lambda change: change[:2]):
+        gpus = np.asarray(stay.gpus)
+        jobs_on[gpus] += sign
+        for server in np.unique(server_of[gpus]):
+            free[server] = np.count_nonzero(jobs_on[first[server] : first[server + 1]] == 0)
+            fragments[server] = free[server] if free[server] < all_free[server] else 0
+        rows.append((time_ns / NS_PER_S, int(free.sum()), int(fragments.sum())))
+    table = pd.DataFrame(rows, columns=["time_s", "free", "fragments"])
+    return table.drop_duplicates("time_s", keep="last").set_index("time_s")
 
 
 def _queues(result: Result) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from ddlsched import Cluster, DataParallelIteration, Job, Preemption, Queue, Quota, Result, Tenants, Workload, simulate
 from ddlsched.results.explanation import explain
-from ddlsched.results.tenants import gpus_over_time, tenant_table
+from ddlsched.results.tenants import free_gpus_over_time, gpus_over_time, tenant_table
 
 STEP = DataParallelIteration(forward_s=1.0, backward_s=0.0, message_bytes=0)
 
@@ -55,3 +55,25 @@ def test_waits_add_up_and_name_who_borrowed(result: Result) -> None:
 def test_the_chart_has_an_area_a_tenant(result: Result) -> None:
     (axes,) = result.plot.tenants().axes
     assert [area.get_label() for area in axes.collections] == ["a", "b"]
+
+
+def test_the_chart_of_jobs_has_a_bar_a_tenant_for_each_number(result: Result) -> None:
+    table = tenant_table(result)
+    for axes, column in zip(result.plot.tenant_jobs().axes, ("wait_s", "jct_s", "preemptions"), strict=True):
+        assert [bar.get_width() for bar in axes.patches] == table[column].tolist()
+
+
+def test_free_gpus_on_servers_that_jobs_use_are_fragments() -> None:
+    """Two servers of 4: a has 3 GPUs to 10 s and b 4 to 20 s, then c has 6 to 30 s."""
+    cluster = Cluster(num_servers=2, gpus_per_server=4, exclusive=True)
+    jobs = [
+        Job(job_id=n, arrival_s=0, num_gpus=g, iterations=k, iteration=STEP, gpu_memory_mb=1, queue="q")
+        for n, g, k in (("a", 3, 10), ("b", 4, 20), ("c", 6, 10))
+    ]
+    result = simulate(Workload.of(jobs), cluster, placement="lwf:kappa=1", order="fifo")
+    table = free_gpus_over_time(result)
+    assert table.index.tolist() == pytest.approx([0, 10, 20, 30], abs=1e-6)
+    assert table["free"].tolist() == [1, 4, 2, 8]
+    assert table["fragments"].tolist() == [1, 0, 2, 0]
+    free, fragments = result.plot.fragmentation().axes[0].collections
+    assert (free.get_label(), fragments.get_label()) == ("free", "of these beside jobs on their server")

@@ -18,6 +18,7 @@ from ddlsched.comparisons.charts.style import (
     colours,
     in_style,
     new_figure,
+    new_panels,
     resized,
     short_labels,
 )
@@ -25,7 +26,7 @@ from ddlsched.errors import InputError
 from ddlsched.results.reliability import GPU_TIME_PARTS, gpu_time_of
 from ddlsched.results.result import PHASES
 from ddlsched.results.statistics import CONFIDENCE
-from ddlsched.results.tenants import gpus_over_time
+from ddlsched.results.tenants import free_gpus_over_time, gpus_over_time, tenant_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,7 +151,7 @@ class RunCharts:
         self._result = result
 
     def __repr__(self) -> str:
-        return "<charts of a run: jct, phases, placements, tenants, utilisation>"
+        return "<charts of a run: fragmentation, jct, phases, placements, tenant_jobs, tenants, utilisation, waterfall>"
 
     def jct(self, *, size: Size = None) -> Figure:
         """Return the cumulative distribution of the completion times of the counted jobs that finished.
@@ -207,6 +208,39 @@ class RunCharts:
         axes.set_xlim(0, float(table.index[-1]))
         axes.set_ylim(0, self._result.cluster.num_gpus * 1.05)
         axes.set_ylabel("GPUs in use (line: all)")
+        axes.set_xlabel("Time (s)", loc="right")
+        legend_below(figure, [axes])
+        return resized(figure, size)
+
+    @in_style()
+    def tenant_jobs(self, *, size: Size = None) -> Figure:
+        """Return each tenant's mean wait (a line to its 95th percentile), mean JCT and preemptions, a row a tenant."""
+        table = tenant_table(self._result)
+        figure, panels = new_panels(1.1 + 0.24 * len(table), 3)
+        rows = range(len(table))
+        shown = (("wait_s", "Mean wait, line: p95 (s)"), ("jct_s", "Mean JCT (s)"), ("preemptions", "Preemptions"))
+        for axes, (column, label), colour in zip(panels, shown, ("orange", "blue", "vermillion"), strict=True):
+            axes.barh(rows, table[column], color=PALETTE[colour])
+            axes.set_yticks(rows, [str(queue) for queue in table.index] if axes is panels[0] else [])
+            axes.invert_yaxis()
+            axes.set_xlabel(label, loc="right")
+            axes.grid(axis="x")
+        panels[0].hlines(rows, 0, table["p95_wait_s"], color=PALETTE["grey"], linewidth=1)
+        return resized(figure, size)
+
+    @in_style()
+    def fragmentation(self, *, size: Size = None) -> Figure:
+        """Return how many GPUs are free over time, and how many of these on servers of which jobs have others."""
+        table = free_gpus_over_time(self._result)
+        figure, axes = new_figure(2.6)
+        axes.fill_between(table.index, 0, table["free"], step="post", color=PALETTE["sky"], label="free", linewidth=0)
+        label = "of these beside jobs on their server"
+        axes.fill_between(
+            table.index, 0, table["fragments"], step="post", color=PALETTE["vermillion"], label=label, linewidth=0
+        )
+        axes.set_xlim(0, float(table.index[-1]))
+        axes.set_ylim(0, self._result.cluster.num_gpus * 1.05)
+        axes.set_ylabel("GPUs")
         axes.set_xlabel("Time (s)", loc="right")
         legend_below(figure, [axes])
         return resized(figure, size)

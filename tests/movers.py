@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from algorithms.ordering.srsf import ShortestRemainingTimeFirst
+from algorithms.ordering.srtf import ShortestRemainingTimeFirst
 from algorithms.placement.first_fit import FirstFit
 from ddlsched.policies.stopping import StopsByKey
 

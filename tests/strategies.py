@@ -38,7 +38,8 @@ from policies_of_users import (
 )
 
 from algorithms.contention.crux import Crux
-from algorithms.path.ecmp import Ecmp, LeastCongested, Sglb, TopologyRoute
+from algorithms.path.ecmp import Ecmp, Sglb, TopologyRoute
+from algorithms.path.least_congested import LeastCongested
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage

@@ -1,4 +1,4 @@
-"""The topology's route, the least congested path, or one by a hash: any (ECMP), or of the few least loaded (SGLB)."""
+"""The topology's route, or paths by a hash: any (ECMP), or one of the few least loaded, anew each transfer (SGLB)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import FlowView, LinkLoads
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Ecmp", "LeastCongested", "Sglb", "TopologyRoute"]
+__all__ = ["Ecmp", "Sglb", "TopologyRoute"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,24 +86,3 @@ class Sglb(Ecmp):
                 if mark > before and (chosen < 0 or mark < chosen):
                     chosen = mark
         return chosen % num_paths
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeastCongested:
-    """A flow takes the path whose busiest link has the fewest placed jobs for its bandwidth; ties: the first such.
-
-    Chosen when the job is placed, and kept. Flows of the same job that have their path count.
-
-    References
-    ----------
-    Cao et al., "Crux", SIGCOMM 2024, which does not say how it measures congestion: this is the measure of the
-    re-implementation of Zabreyko, Wang, Ghobadi, "MonkeyTree", arXiv 2602.08296, the most flows on any link of a path.
-    """
-
-    def path(self, flow: FlowView, network: LinkLoads) -> int:
-        """Return the least congested path."""
-        most = [
-            max((network.jobs_on(link) / network.links[link].relative_bandwidth for link in links), default=0.0)
-            for links in flow.paths
-        ]
-        return most.index(min(most))

@@ -1,17 +1,14 @@
-"""The first GPUs (FF), the least loaded ones (LS, list scheduling), or random ones (RAND), of any server."""
+"""First-fit placement (FF), and list scheduling (LS): the first GPUs, or the least loaded ones anywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.cluster_view import GpuKey, TakesGpusInOrder
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 
-__all__ = ["FirstFit", "ListScheduling", "RandomFit"]
+__all__ = ["FirstFit", "ListScheduling"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,24 +28,3 @@ class ListScheduling:
         """Return the least-loaded eligible GPUs."""
         gpus = cluster.eligible(job)
         return cluster.least_loaded(gpus, job.num_gpus) if len(gpus) >= job.num_gpus else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RandomFit:
-    """Random GPUs with enough free memory, every set as likely; repeatable by the run's seed."""
-
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _RandomFitRun:
-        """Return the policy with this run's generator."""
-        return _RandomFitRun(rng)
-
-
-class _RandomFitRun:
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
-
-    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
-        gpus = cluster.eligible_gpus(job)
-        if len(gpus) < job.num_gpus:
-            return None
-        chosen: list[GpuId] = self._rng.choice(gpus, job.num_gpus, replace=False).tolist()
-        return chosen

@@ -1,7 +1,4 @@
-"""What follows failures: a job waits for its server, takes a spare or goes on with fewer GPUs; lemons are replaced.
-
-Lemon servers are those that fail again and again.
-"""
+"""What a job does that has lost a server: it waits for it, takes a spare, or goes on with fewer GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from ddlsched.cluster.reliability_doors import WAIT, StoppedJob, Wait
 from ddlsched.errors import InputError
 from ddlsched.ranges import LAST_S, check_fields, ranged
 
-__all__ = ["RepeatedFailures", "Shrink", "Spares", "WaitForRepair"]
+__all__ = ["Shrink", "Spares", "WaitForRepair"]
 
 
 class _WithoutSpares:
@@ -134,29 +131,3 @@ class Spares:
                 return WAIT if self.otherwise == "wait" else None
             taken[server] = (own or others)[0]
         return taken
-
-
-@dataclass(frozen=True, kw_only=True)
-class RepeatedFailures:
-    """A server is replaced that fails for the ``count``-th time within some days; jobs are checked for silent failures.
-
-    Parameters
-    ----------
-    count
-        How many failures make a lemon.
-    within_days
-        Within how many days.
-    check_s
-        Every so often what nobody notices is found, seconds; by default never.
-    """
-
-    count: int = ranged(3, 1)
-    within_days: float = ranged(28.0, 0.0, above=True)
-    check_s: float = inf
-
-    def __post_init__(self) -> None:
-        check_fields(self, "repeated failures")
-
-    def replaces(self, failed_s: Sequence[float]) -> bool:
-        """Return whether so many of the failures are recent."""
-        return sum(at_s >= failed_s[-1] - 86_400 * self.within_days for at_s in failed_s) >= self.count

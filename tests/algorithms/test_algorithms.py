@@ -13,11 +13,13 @@ from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.communication.preemptive import PreemptiveShortestFirst
 from algorithms.ordering.fifo import FirstInFirstOut
 from algorithms.ordering.history import QuasiShortestServiceFirst
-from algorithms.ordering.srsf import ShortestRemainingServiceFirst, ShortestRemainingTimeFirst
+from algorithms.ordering.srsf import ShortestRemainingServiceFirst
+from algorithms.ordering.srtf import ShortestRemainingTimeFirst
 from algorithms.ordering.themis import FinishTimeFairness
 from algorithms.ordering.tiresias import LeastAttainedService, Tiresias
-from algorithms.placement.first_fit import FirstFit, ListScheduling, RandomFit
+from algorithms.placement.first_fit import FirstFit, ListScheduling
 from algorithms.placement.lwf import LeastWorkloadFirst
+from algorithms.placement.random_fit import RandomFit
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.results.slices import transfer_slices

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 import ddlsched
-from algorithms.path.ecmp import Ecmp, LeastCongested, Sglb, TopologyRoute
+from algorithms.path.ecmp import Ecmp, Sglb, TopologyRoute
+from algorithms.path.least_congested import LeastCongested
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError
 from ddlsched.network.topology import Network
 from ddlsched.results.explanation import explain

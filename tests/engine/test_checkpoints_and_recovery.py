@@ -10,8 +10,9 @@ import pytest
 from jobs_by_hand import data_parallel_job, elastic_job
 
 import ddlsched
+from algorithms.reliability.health import RepeatedFailures
 from algorithms.reliability.intervals import Daly, Young
-from algorithms.reliability.recovery import RepeatedFailures, Shrink, Spares
+from algorithms.reliability.recovery import Shrink, Spares
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.cluster.reliability_doors import WAIT, CheckpointedJob, CheckpointStore, StoppedJob

@@ -12,7 +12,8 @@ from runs_of_settings import assert_agrees
 from tiers import tried
 
 import ddlsched
-from algorithms.path.ecmp import Ecmp, LeastCongested, Sglb
+from algorithms.path.ecmp import Ecmp, Sglb
+from algorithms.path.least_congested import LeastCongested
 from ddlsched.engine.loop.sharing.small_components import MOST_LINKS
 from ddlsched.network.contention import Linear, MaxMin
 from ddlsched.network.mltcp import Mltcp

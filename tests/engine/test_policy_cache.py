@@ -178,7 +178,7 @@ def test_without_a_home_there_is_no_place(process, monkeypatch):
 SECOND = """
 import time
 from algorithms.communication.bounded_overlap import BoundedOverlap
-from algorithms.ordering.srsf import ShortestRemainingTimeFirst
+from algorithms.ordering.srtf import ShortestRemainingTimeFirst
 from ddlsched.engine.native import cache, entries, view_types
 from ddlsched.engine.compiled.forms import compile_method
 import ddlsched.io.files, ddlsched.simulation, ddlsched.engine.native.compiler

@@ -17,7 +17,7 @@ from tiers import examples
 
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.ordering.fifo import FirstInFirstOut
-from algorithms.ordering.srsf import StoppingShortestRemainingTimeFirst
+from algorithms.ordering.srtf import StoppingShortestRemainingTimeFirst
 from algorithms.ordering.tiresias import StoppingTiresias
 from algorithms.placement.first_fit import FirstFit
 from ddlsched.cluster.cluster import Cluster
@@ -403,7 +403,7 @@ def test_explain_says_who_stopped_a_job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_workload(Workload((LONG, SHORT)), "w.csv")
     (tmp_path / "mine.py").write_text(
-        "from algorithms.ordering.srsf import StoppingShortestRemainingTimeFirst as Mine\n"
+        "from algorithms.ordering.srtf import StoppingShortestRemainingTimeFirst as Mine\n"
     )
     options = [
         "--servers",

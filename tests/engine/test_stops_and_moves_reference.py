@@ -17,7 +17,7 @@ from runs_of_settings import assert_agrees, run_engine
 from strategies import Setting, settings
 from tiers import examples
 
-from algorithms.ordering.srsf import StoppingShortestRemainingTimeFirst
+from algorithms.ordering.srtf import StoppingShortestRemainingTimeFirst
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.results.result import Result

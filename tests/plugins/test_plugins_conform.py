@@ -33,10 +33,11 @@ from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.communication.cassini import Cassini
 from algorithms.communication.preemptive import PreemptiveShortestFirst
 from algorithms.contention.crux import Crux
-from algorithms.ordering.fifo import FirstInFirstOut, NarrowFirst
+from algorithms.ordering.fifo import FirstInFirstOut
 from algorithms.ordering.history import QuasiShortestServiceFirst, ShortByHistory
 from algorithms.ordering.make_room import MakeRoom
 from algorithms.ordering.monkeytree import MonkeyTreeOrder
+from algorithms.ordering.narrow_first import NarrowFirst
 from algorithms.ordering.srsf import (
     ShortestRemainingServiceFirst,
     ShortestRemainingTimeFirst,
@@ -45,7 +46,8 @@ from algorithms.ordering.srsf import (
 from algorithms.ordering.themis import FinishTimeFairness
 from algorithms.ordering.tiresias import LeastAttainedService, StoppingTiresias, Tiresias
 from algorithms.path.crux import CruxPaths
-from algorithms.path.ecmp import Ecmp, LeastCongested, Sglb, TopologyRoute
+from algorithms.path.ecmp import Ecmp, Sglb, TopologyRoute
+from algorithms.path.least_congested import LeastCongested
 from algorithms.path.perfect import PerfectRouting
 from algorithms.placement.arnold import Arnold
 from algorithms.placement.backfilling import EasyBackfill, InOrder
@@ -53,7 +55,7 @@ from algorithms.placement.blocks import AlignedBlocks
 from algorithms.placement.cassini import CassiniPlacement
 from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.delay import DelayScheduling
-from algorithms.placement.first_fit import FirstFit, ListScheduling, RandomFit
+from algorithms.placement.first_fit import FirstFit, ListScheduling
 from algorithms.placement.hived import HiveD
 from algorithms.placement.kueue_topology import KueueTopology
 from algorithms.placement.learned_start import LearnedStart
@@ -62,6 +64,7 @@ from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.monkeytree import MonkeyTreePlacement
 from algorithms.placement.muri import Muri
 from algorithms.placement.near_enough import NearEnough
+from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
 from algorithms.placement.slurm_backfill import SlurmBackfill
 from algorithms.placement.volcano_hypernodes import VolcanoHyperNodes
@@ -89,8 +92,9 @@ from ddlsched.testing import (
 from topologies.clos import Clos
 from topologies.double_sided import DoubleSided
 from topologies.fat_tree import FatTree
-from topologies.leaf_spine import LeafSpine, MonkeyTree
+from topologies.leaf_spine import LeafSpine
 from topologies.lingjun import Lingjun
+from topologies.monkeytree import MonkeyTree
 from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
 

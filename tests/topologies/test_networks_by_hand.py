@@ -11,8 +11,9 @@ from ddlsched.network.topology import Inside, Network, Topology
 from topologies.clos import Clos
 from topologies.double_sided import DoubleSided
 from topologies.fat_tree import FatTree
-from topologies.leaf_spine import LeafSpine, MonkeyTree
+from topologies.leaf_spine import LeafSpine
 from topologies.lingjun import Lingjun
+from topologies.monkeytree import MonkeyTree
 from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
 

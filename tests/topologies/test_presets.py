@@ -16,8 +16,8 @@ from ddlsched.simulation import simulate
 from ddlsched.workload.job import Workload
 from topologies.clos import Clos
 from topologies.double_sided import DoubleSided
-from topologies.leaf_spine import MonkeyTree
 from topologies.lingjun import Lingjun
+from topologies.monkeytree import MonkeyTree
 from topologies.rail_optimised import RailOptimised
 
 GBPS = 1e9 / 8

@@ -87,14 +87,14 @@ def free_gpus_over_time(result: Result) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row a change, index ``time_s``; columns ``free`` and ``fragments``, GPUs.
+        A row a change, from 0 on, index ``time_s``; columns ``free`` and ``fragments``, GPUs.
     """
     import pandas as pd
 
     cluster = result.cluster
     first, server_of = cluster.first_gpus, np.asarray(cluster.server_of_gpu)
     jobs_on, free = np.zeros(cluster.num_gpus, np.int64), np.diff(first)
-    all_free, fragments, rows = free.copy(), np.zeros_like(free), []
+    all_free, fragments, rows = free.copy(), np.zeros_like(free), [(0.0, cluster.num_gpus, 0)]
     changes = [
         (time, sign, stay) for stay in result.finished.stays for time, sign in ((stay.to_ns, -1), (stay.from_ns, 1))
     ]

@@ -77,3 +77,13 @@ def test_free_gpus_on_servers_that_jobs_use_are_fragments() -> None:
     assert table["fragments"].tolist() == [1, 0, 2, 0]
     free, fragments = result.plot.fragmentation().axes[0].collections
     assert (free.get_label(), fragments.get_label()) == ("free", "of these beside jobs on their server")
+
+
+def test_all_gpus_are_free_before_the_first_job() -> None:
+    late = Job(job_id="a", arrival_s=5, num_gpus=1, iterations=1, iteration=STEP, gpu_memory_mb=1)
+    cluster = Cluster(num_servers=2, gpus_per_server=4)
+    table = free_gpus_over_time(simulate(Workload.of([late]), cluster))
+    assert table["free"].tolist() == [8, 7, 8]
+    waiting = simulate(Workload.of([late]), cluster, until_s=1)
+    assert free_gpus_over_time(waiting)["free"].tolist() == [8]
+    assert waiting.plot.fragmentation().axes

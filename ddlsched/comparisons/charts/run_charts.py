@@ -30,6 +30,7 @@ from ddlsched.results.tenants import free_gpus_over_time, gpus_over_time, tenant
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from ddlsched.results.result import Result
@@ -204,13 +205,7 @@ class RunCharts:
             top = bottom + gpus.to_numpy()
             axes.fill_between(table.index, bottom, top, step="post", color=colour, label=str(queue), linewidth=0)
             bottom = top
-        axes.axhline(self._result.cluster.num_gpus, color=PALETTE["grey"], linewidth=1)
-        axes.set_xlim(0, float(table.index[-1]))
-        axes.set_ylim(0, self._result.cluster.num_gpus * 1.05)
-        axes.set_ylabel("GPUs in use (line: all)")
-        axes.set_xlabel("Time (s)", loc="right")
-        legend_below(figure, [axes])
-        return resized(figure, size)
+        return self._over_time(figure, axes, "GPUs in use (line: all)", size)
 
     @in_style()
     def tenant_jobs(self, *, size: Size = None) -> Figure:
@@ -238,9 +233,15 @@ class RunCharts:
         axes.fill_between(
             table.index, 0, table["fragments"], step="post", color=PALETTE["vermillion"], label=label, linewidth=0
         )
-        axes.set_xlim(0, float(table.index[-1]))
+        return self._over_time(figure, axes, "GPUs (line: all)", size)
+
+    def _over_time(self, figure: Figure, axes: Axes, label: str, size: Size) -> Figure:
+        """Return the figure with axes of a number of GPUs over time."""
+        axes.axhline(self._result.cluster.num_gpus, color=PALETTE["grey"], linewidth=1)
+        axes.margins(x=0)
+        axes.set_xlim(left=0)
         axes.set_ylim(0, self._result.cluster.num_gpus * 1.05)
-        axes.set_ylabel("GPUs")
+        axes.set_ylabel(label)
         axes.set_xlabel("Time (s)", loc="right")
         legend_below(figure, [axes])
         return resized(figure, size)

@@ -38,11 +38,8 @@ from algorithms.ordering.history import QuasiShortestServiceFirst, ShortByHistor
 from algorithms.ordering.make_room import MakeRoom
 from algorithms.ordering.monkeytree import MonkeyTreeOrder
 from algorithms.ordering.narrow_first import NarrowFirst
-from algorithms.ordering.srsf import (
-    ShortestRemainingServiceFirst,
-    ShortestRemainingTimeFirst,
-    StoppingShortestRemainingTimeFirst,
-)
+from algorithms.ordering.srsf import ShortestRemainingServiceFirst
+from algorithms.ordering.srtf import ShortestRemainingTimeFirst, StoppingShortestRemainingTimeFirst
 from algorithms.ordering.themis import FinishTimeFairness
 from algorithms.ordering.tiresias import LeastAttainedService, StoppingTiresias, Tiresias
 from algorithms.path.crux import CruxPaths

@@ -91,6 +91,12 @@ def found(build: Callable[[Any, str], Any], plugin: Any) -> Any:
         return str(error)
 
 
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What earlier tests left may fill the room for known programs, which is then emptied."""
+    monkeypatch.setattr(program, "_known", {})
+
+
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the methods whose programs were really built."""

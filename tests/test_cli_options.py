@@ -247,6 +247,10 @@ def test_help_lists_every_name(command: tuple[str, ...], monkeypatch: pytest.Mon
     assert run(*command, "--help").stdout == text
 
 
+def test_a_number_that_is_called_as_a_kind_of_plugin_has_no_names() -> None:
+    assert "Names:" not in run("record", "--help").stdout  # --ranks
+
+
 @pytest.mark.parametrize("flag", ["--latency-s", "--per-byte-s", "--penalty-per-byte-s"])
 @pytest.mark.parametrize("form", ["{} 1e-4", "{}=1e-4", "{}"])
 def test_a_dropped_flag_says_what_to_write_now(flag: str, form: str) -> None:

@@ -74,7 +74,7 @@ def _with_names(parameter: Any) -> Any:
     from ddlsched.plugins.names import KINDS, names
 
     kind = {"scheduler": "bundle"}.get(parameter.name, parameter.name)
-    if kind not in KINDS:
+    if kind not in KINDS or isinstance(parameter.default, int):  # A number of ranks is no way to order them.
         return parameter
     shown = copy.copy(parameter)
     shown.help = f"{parameter.help} Names: {', '.join(names(kind))}."

@@ -69,7 +69,7 @@ class MadeJob:
 
     def report(self, recorded: RecordedIteration, out: Path, card: Card) -> None:
         """Write the job that is made of what was recorded, and its picture, and say what is in it."""
-        from ddlsched.training.recorded.alone import summary, timed_alone, variation
+        from ddlsched.training.recorded.alone import summary, timed_alone
         from ddlsched.workload.job import Job, Workload
         from ddlsched.workload.workload_files import write_workload
 
@@ -85,9 +85,11 @@ class MadeJob:
             picture = recorded_chart(timed_alone(recorded.dag, recorded.num_ranks, card), recorded.last)
             notice(f"drew {', '.join(map(str, save(picture, self.chart)))}")
         found = summary(recorded, card)
-        longer = variation(recorded)["lengthening"]
+        longer = found["variation"]["lengthening"]
         if longer is not None and longer > _MUCH:
-            notice(f"recording makes a step {100 * longer:.0f} % longer than before: the job is too long by that")
+            notice(
+                f"recorded steps took {100 * longer:.0f} % longer than unrecorded ones before, so the job is, roughly"
+            )
         for what, count in recorded.notes.items():
             notice(f"{count:,} {one_line(what)}")
         emit(json.dumps(found, indent=2) + "\n" if self.as_json else _text(found, card))
@@ -96,7 +98,7 @@ class MadeJob:
 _SHOWN = 12
 """Of the collectives of a step."""
 _MUCH = 0.1
-"""Share by which recording may make a step longer without a word."""
+"""Share by which recorded steps may be longer without a word."""
 
 
 @with_options

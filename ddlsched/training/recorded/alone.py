@@ -116,7 +116,7 @@ def _duration_ns(dag: IterationDag, task: ComputeTask | CollectiveTask, num_rank
     return card.alone_ns(task, num_ranks if task.group is None else len(dag.groups[task.group][0]))
 
 
-def summary(recorded: RecordedIteration, card: Card) -> dict[str, object]:
+def summary(recorded: RecordedIteration, card: Card) -> dict[str, Any]:
     """Return what is in a recorded iteration, with plain values for JSON; times in seconds.
 
     ``exposed_share_of_iteration`` is the part of the iteration alone in which the rank that computes longest does not;

@@ -52,6 +52,7 @@ def _json_of_step(number: int, step: RankStep) -> dict[str, Any]:
 
 
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=MAX_NS)]
+_Length = Annotated[int, msgspec.Meta(ge=1, le=MAX_NS)]
 _Time = Annotated[int, msgspec.Meta(ge=-MAX_NS, le=MAX_NS)]
 
 
@@ -82,7 +83,7 @@ class _File(msgspec.Struct):
     ranks: _Whole
     groups: dict[str, list[int]]
     steps: Annotated[list[_StepFile], msgspec.Meta(min_length=1)]
-    unrecorded_ns: list[_Whole] = []
+    unrecorded_ns: list[_Length] = []
 
 
 def read_recording(path: Path) -> RankTrace:

@@ -247,11 +247,12 @@ class ProfiledStep:
             self._profile = None
 
     def collectives(self) -> list[str]:
-        """End profiling, and return the operators of collectives that were called; none if it was not possible."""
+        """End profiling, and return the operators of collectives that were called; none if it did not run."""
         if self._profile is None:
             return []
-        self._profile.stop()
-        return [event.name for event in self._profile.events() if event.name.startswith(_PREFIX)]
+        ended, self._profile = self._profile, None
+        ended.stop()
+        return [event.name for event in ended.events() if event.name.startswith(_PREFIX)]
 
 
 def refuse_unseen(called: Iterable[str], seen: Iterable[str], *, flags: int) -> None:

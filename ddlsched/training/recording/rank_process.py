@@ -47,6 +47,8 @@ def main(arguments: Sequence[str]) -> None:
         recorder.end()
     except DdlschedError as error:
         sys.exit(f"ddlsched: error: {error}")
+    finally:
+        recorder.stop()
 
 
 def _stop(*_: Any) -> None:

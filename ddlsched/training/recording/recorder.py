@@ -85,7 +85,6 @@ def clock_of_this_process() -> RecordingClock:
     return CudaClock() if torch.cuda.is_available() and torch.cuda.is_initialized() else HostClock()
 
 
-DEFAULT_SKIP = 11
 _FORMING = 2
 """Steps at the beginning in which DistributedDataParallel forms its buckets."""
 _SMALL_CALLS, _SMALL_NUMBERS = 101, 1024
@@ -93,7 +92,7 @@ _SMALL_CALLS, _SMALL_NUMBERS = 101, 1024
 of one number may cost half as much. The first, which waits for all ranks, does not count."""
 
 
-def record(folder: str | Path, *, skip: int = DEFAULT_SKIP, most_steps: int = 1000) -> Recorder:
+def record(folder: str | Path, *, skip: int = 11, most_steps: int = 1000) -> Recorder:
     """Record this process's training from now on; its file is written when the process ends.
 
     Call it in every rank, before the model is wrapped. A step ends with ``optimizer.step()``.
@@ -266,8 +265,8 @@ class Recorder(CallWatcher):
             self._call_ns = self._cost_of_a_call()
         self._count += 1
         self.watching = self._skip <= self._count and len(self._steps) < self._most_steps
-        if self.watching:
-            self._now = _Step(self._moment())  # Anew: the check may have taken a while.
+        # A moment anew: the check may have taken a while. No step once enough are kept: the last is not to be changed.
+        self._now = _Step(self._moment()) if self.watching else None
 
     def _cost_of_a_call(self) -> int:
         """Return what an all-reduce of a few numbers takes, nanoseconds, once ranks have met."""
@@ -288,6 +287,7 @@ class Recorder(CallWatcher):
             refuse_unseen(called, (call.what.kind for call in ended.calls), flags=len(self._with_flags))
         if self._count == self._skip - 1:
             self._profiled = ProfiledStep()
+            self._undo.callback(self._profiled.collectives)  # A process that ends while it profiles crashes.
 
     # What the collectives do.
 
@@ -351,8 +351,8 @@ class Recorder(CallWatcher):
         atexit.unregister(self.end_at_exit)
         steps = {self._skip + 1 + place: self._made(*each) for place, each in enumerate(self._steps)}
         if not steps:
-            why = f"no step was recorded ({self._count} ended by optimizer.step(), {self._skip} + 1 of them not kept)"
-            raise InputError(f"record: {why}; expected a script that trains for longer, on several ranks")
+            why = f"no step was recorded ({self._count} ended by optimizer.step(), {self._skip} + 1 are not kept)"
+            raise InputError(f"record: {why}; expected a script that trains longer, on several ranks, or skip smaller")
         if self._seat is None:
             raise InputError("record: no step has a collective; expected a script whose ranks communicate")
         rank, ranks = self._seat

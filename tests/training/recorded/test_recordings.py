@@ -57,7 +57,7 @@ def test_how_much_longer_recording_makes_a_step_is_told_by_steps_before_it(tmp_p
     assert found["lengthening"] == pytest.approx(0.25)
     done = run("import-training", *map(str, paths), "--out", str(tmp_path / "job.json"))
     assert done.exit_code == 0
-    assert "recording makes a step 25 % longer than before" in done.stderr
+    assert "recorded steps took 25 % longer than unrecorded ones before" in done.stderr
     assert "step before, unrecorded" in done.stdout
     old = write(tmp_path / "old.recording.json")
     old.write_text(old.read_text().replace('"unrecorded_ns": [], ', ""))
@@ -93,6 +93,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], None], tuple[str, ...]]] = {
     "rank": (changed("rank", to=-1), ("field rank: Expected `int` >= 0",)),
     "no steps": (changed("steps", to=[]), ("field steps: Expected `array` of length >= 1",)),
     "step": (changed("steps", 0, to=3), ("field steps[0]: Expected `object`, got `int`",)),
+    "unrecorded": (changed("unrecorded_ns", to=[0]), ("field unrecorded_ns[0]: Expected `int` >= 1",)),
     "groups": (changed("groups", to={"a": [0, 0]}), ("group 'a'", "different whole numbers")),
     "time": (changed(*STEP, "compute_ns", to=1.5), ("field steps[0].compute_ns: Expected `int`, got `float`",)),
     "falling times": (changed(*STEP, "marks", 2, 2, to=900), ("step 1, field marks: their times fall",)),

@@ -18,6 +18,7 @@ from ddlsched.errors import InputError
 from ddlsched.training.recorded.alone import variation
 from ddlsched.training.recorded.merging import RecordedIteration
 from ddlsched.training.recorded.reading import read_iteration
+from ddlsched.training.recorded.recordings import read_recording
 from ddlsched.training.recording.launching import _environment, _free_port, run_recorded
 from ddlsched.workload.dag import CollectiveTask, ComputeTask
 
@@ -168,6 +169,22 @@ def test_item_35_works_of_buckets_are_not_kept_alive(tmp_path: Path) -> None:
         assert alive == 0
 
 
+def test_a_script_that_trains_on_leaves_the_last_step_that_is_kept_as_it_was(tmp_path: Path) -> None:
+    own = "from ddlsched.training.recording import record\nrecord('.', skip=3, most_steps=2)\n"
+    (tmp_path / "train.py").write_text(DDP.replace("model = nn", own + "model = nn"))
+    port = _free_port()
+    ranks = [
+        subprocess.Popen([sys.executable, "train.py"], env=_environment(rank, 2, "127.0.0.1", port), cwd=tmp_path)
+        for rank in range(2)
+    ]
+    assert [process.wait() for process in ranks] == [0, 0]
+    for rank in range(2):
+        kept = read_recording(tmp_path / f"{rank}.recording.json").steps
+        assert list(kept) == [4, 5]
+        ends_ns = [(step.wall_ns, call.waited_ns) for step in kept.values() for call in step.communications]
+        assert all(waited_ns and waited_ns[1] < wall_ns for wall_ns, waited_ns in ends_ns)  # The optimiser comes then.
+
+
 PAST = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(9):
@@ -285,7 +302,7 @@ def test_item_12_32_small_collectives_take_on_a_network_without_latency_what_the
 
 def test_item_12_what_was_recorded_until_ctrl_c_is_kept(tmp_path: Path) -> None:
     process = record_endless(tmp_path, "--json")
-    reached(tmp_path, 12)
+    reached(tmp_path, 16)
     os.killpg(process.pid, signal.SIGINT)
     said, told = process.communicate(timeout=100)
     assert process.returncode == 0, told
@@ -353,20 +370,31 @@ def test_command_writes_job_recordings_and_picture(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("text", "parts"),
+    ("text", "status", "cause"),
     [
-        ("raise SystemExit(3)", ("train.py: rank ", "ended with status 3", "expected a script that ends")),
-        (BEGIN, ("train.py: rank ", "ended with status 1")),
-        (BEGIN + "distributed.reduce(inputs, 0)", ("ended with status 1",)),
-        (BEGIN + TRAIN, ("ended with status 1",)),  # each rank for itself
+        ("raise SystemExit(3)", 3, ""),
+        (BEGIN, 1, "no step was recorded (0 ended"),
+        (
+            BEGIN + TRAIN.replace("    optimizer.step", "    distributed.reduce(inputs, 0)\n    optimizer.step"),
+            1,
+            "reduce within",
+        ),
+        (BEGIN + TRAIN, 1, "no step has a collective"),  # each rank for itself
     ],
 )
 def test_a_script_that_cannot_be_recorded_is_told_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, parts: tuple[str, ...]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    text: str,
+    status: int,
+    cause: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(text)
-    refused(run("record", "--out", "job.json", "train.py"), *parts)
+    done = run("record", "--out", "job.json", "--skip", "3", "train.py")
+    refused(done, "train.py: rank ", f"ended with status {status}", "expected a script that ends")
+    assert cause in capfd.readouterr().err
 
 
 def test_a_rank_without_steps_says_so(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ HERE = Path(__file__).parent
 JOBS = ("cnn", "gpt", "recommender")
 GPU_JOBS = (*JOBS, "resnet")
 SWEPT_MB = (0.5, 1, 4, 25)
-SKIP = 5
+SKIP = 11
 RATES = 0.01
 """Of the testbed's cards, over 10 Gbit/s."""
 
@@ -144,7 +144,8 @@ def keep(folder: Path, runs: Sequence[Sequence[RankTrace]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for ranks in zip(*runs, strict=True):
         steps: list[RankStep] = [step for rank in ranks for step in rank.steps.values()]
-        text = recording_text(ranks[0].rank or 0, len(runs[0]), ranks[0].groups, dict(enumerate(steps)))
+        before_ns = [length_ns for rank in ranks for length_ns in rank.unrecorded_ns]
+        text = recording_text(ranks[0].rank or 0, len(runs[0]), ranks[0].groups, dict(enumerate(steps)), before_ns)
         (folder / f"{ranks[0].rank}.recording.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
 
 

@@ -38,6 +38,7 @@ from shared_processors import played_s, undisturbed
 
 import ddlsched
 from ddlsched.network.contention import MaxMin
+from ddlsched.training.recorded.alone import variation
 from ddlsched.training.recorded.merging import RecordedIteration, merged
 from ddlsched.training.recorded.rank_steps import MarkKind
 from ddlsched.workload.dag import IterationDag
@@ -103,6 +104,9 @@ def beside_unrecorded(folder: Path) -> pd.DataFrame:
     """Return a row a job, with what its steps took in turn with the recorded ones that nobody recorded."""
     took_ms = pd.read_csv(folder / UNRECORDED).groupby("job")["unrecorded_ms"].agg(["mean", "min", "max"])
     table = pd.DataFrame(alone(folder, GPU_JOBS)).join(took_ms.add_prefix("unrecorded_ms_"), on="job")
+    told = [variation(merged(traces(name, folder)))["lengthening"] for name in GPU_JOBS]
+    table["longer_percent"] = 100 * (table["measured_ms"] / table["unrecorded_ms_mean"] - 1)
+    table["told_longer_percent"] = [100 * share for share in told]
     table["off_from_unrecorded_percent"] = 100 * (table["simulated_ms"] / table["unrecorded_ms_mean"] - 1)
     return table
 

@@ -25,7 +25,8 @@ def larger(a: "1 < 2", b):
     total = 7
     total += a
     print(total)
-    return a < b and a + b
+    none = -1
+    return a < b and a + b[-1]
 '''
 
 
@@ -38,8 +39,9 @@ def test_item_27_every_kind_of_fault_is_put_in_and_nothing_that_is_only_said() -
         "12: 7 -> 8",
         "13: total += a -> pass",
         "14: print(total) -> pass",
-        "15: a + b -> (a - b)",
-        "15: a < b -> (a <= b)",
+        "16: 1 -> 2",
+        "16: a + b[-1] -> (a - b[-1])",
+        "16: a < b -> (a <= b)",
     ]
     for mutant in found:
         changed = mutant.put_into(SOURCE)

@@ -69,7 +69,7 @@ class MadeJob:
 
     def report(self, recorded: RecordedIteration, out: Path, card: Card) -> None:
         """Write the job that is made of what was recorded, and its picture, and say what is in it."""
-        from ddlsched.training.recorded.alone import summary, timed_alone
+        from ddlsched.training.recorded.alone import summary, timed_alone, variation
         from ddlsched.workload.job import Job, Workload
         from ddlsched.workload.workload_files import write_workload
 
@@ -85,6 +85,9 @@ class MadeJob:
             picture = recorded_chart(timed_alone(recorded.dag, recorded.num_ranks, card), recorded.last)
             notice(f"drew {', '.join(map(str, save(picture, self.chart)))}")
         found = summary(recorded, card)
+        longer = variation(recorded)["lengthening"]
+        if longer is not None and longer > _MUCH:
+            notice(f"recording makes a step {100 * longer:.0f} % longer than before: the job is too long by that")
         for what, count in recorded.notes.items():
             notice(f"{count:,} {one_line(what)}")
         emit(json.dumps(found, indent=2) + "\n" if self.as_json else _text(found, card))
@@ -92,6 +95,8 @@ class MadeJob:
 
 _SHOWN = 12
 """Of the collectives of a step."""
+_MUCH = 0.1
+"""Share by which recording may make a step longer without a word."""
 
 
 @with_options
@@ -149,6 +154,8 @@ def _text(found: dict[str, Any], card: Card) -> str:
     lines.append(f"  {'computation':<30}{found['compute_s']:>12.6f} s")
     if step_s := found["variation"]["step_s"]:
         lines.append(f"  {'recorded step':<30}{_spread(step_s)}")
+        if unrecorded_s := found["variation"]["unrecorded_step_s"]:
+            lines.append(f"  {'step before, unrecorded':<30}{_spread(unrecorded_s)}")
         lines.append(f"  {'its computation':<30}{_spread(found['variation']['compute_s'])}")
         lines += [
             f"  {each['name'] + ' ready at':<30}{_spread(each['ready_s'])}, {each['input_bytes']:,} B"
@@ -181,7 +188,7 @@ def record(
     keep: Annotated[
         Path | None, typer.Option(help="Folder in which each rank's recording is kept.", metavar="DIR")
     ] = None,
-    skip: Annotated[int, typer.Option(help="Steps at the beginning not to record.", metavar="N", parser=whole)] = 3,
+    skip: Annotated[int, typer.Option(help="Steps at the beginning not to record.", metavar="N", parser=whole)] = 11,
     steps: Annotated[
         int, typer.Option(help="Steps to record, behind which the script ends.", metavar="N", parser=whole)
     ] = 1000,

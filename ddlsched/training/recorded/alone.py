@@ -167,8 +167,10 @@ _QUANTILES = (0.05, 0.5, 0.95)
 def variation(recorded: RecordedIteration) -> dict[str, Any]:
     """Return means and quantiles over steps, in seconds, of the class of the first rank.
 
-    ``step_s`` is the time of a whole step, if the traces tell it, ``compute_s`` the compute time in it; each of the
-    ``collectives`` has its bytes and when it became ready, in compute time since the step began.
+    ``step_s`` is the time of a whole step, if the traces tell it, ``unrecorded_step_s`` that of steps before them that
+    were not recorded, ``lengthening`` by what share recorded ones are longer (medians; None if one of them is not
+    told), ``compute_s`` the compute time in a step; each of the ``collectives`` has its bytes and when it became
+    ready, in compute time since the step began.
     """
     kinds: Counter[str] = Counter()
     names = []
@@ -185,8 +187,14 @@ def variation(recorded: RecordedIteration) -> dict[str, Any]:
         for mark, column in zip(recorded.last.marks, columns, strict=False)
         if mark.kind is MarkKind.STARTS
     ]
-    step_s = _spread(recorded.wall_ns) if recorded.wall_ns else None
-    return {"step_s": step_s, "compute_s": _spread(columns[-1]), "collectives": collectives}
+    step_s, unrecorded_s = (_spread(ns) if ns else None for ns in (recorded.wall_ns, recorded.unrecorded_ns))
+    return {
+        "step_s": step_s,
+        "unrecorded_step_s": unrecorded_s,
+        "lengthening": step_s["p50"] / unrecorded_s["p50"] - 1 if step_s and unrecorded_s else None,
+        "compute_s": _spread(columns[-1]),
+        "collectives": collectives,
+    }
 
 
 def _spread(times_ns: Sequence[int]) -> dict[str, float]:

@@ -39,7 +39,7 @@ def read_chakra(path: Path) -> RankTrace:
         why = "no node takes time; expected duration_micros, which tells how long each computes"
         raise InputError(f"{path}, field duration_micros: {why}")
     nodes = len(walk.graph.node_ids)
-    trace = RankTrace(str(path), file.rank, file.group_size, file.groups, {0: step}, nodes, walk.graph.notes)
+    trace = RankTrace(str(path), file.rank, file.group_size, file.groups, {0: step}, nodes, notes=walk.graph.notes)
     trace.refuse_no_communication()
     return trace
 

@@ -148,7 +148,7 @@ def read_kineto(path: Path) -> RankTrace:
         name = step.name.partition("#")[2]
         own = calls[bisect_left(begins, step.begin_ns) : bisect_left(begins, step.end_ns)]
         found[int(name) if name.isdecimal() else number] = _step(events, clock, step, own)
-    trace = RankTrace(events.source, events.rank, events.num_ranks, events.groups, found, events.count, notes)
+    trace = RankTrace(events.source, events.rank, events.num_ranks, events.groups, found, events.count, notes=notes)
     trace.refuse_no_communication()
     return trace
 

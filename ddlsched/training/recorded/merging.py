@@ -271,6 +271,8 @@ class RecordedIteration:
         How many steps it is the mean of.
     wall_ns
         Length of each of those steps in the traces, that of the rank that took longest; empty if they do not tell.
+    unrecorded_ns
+        The same of steps before them that were not recorded.
     nodes
         How many nodes or events of the traces are part of the steps.
     classes
@@ -287,6 +289,7 @@ class RecordedIteration:
     num_ranks: int
     steps: int
     wall_ns: tuple[int, ...]
+    unrecorded_ns: tuple[int, ...]
     nodes: int
     classes: tuple[tuple[int, ...], ...]
     moments_ns: tuple[tuple[int, ...], ...]
@@ -327,6 +330,7 @@ def merged(traces: Sequence[RankTrace], num_ranks: int | None = None) -> Recorde
         num_ranks=groups.num_ranks,
         steps=steps.count,
         wall_ns=tuple(max(each) for each in walls_ns if each),
+        unrecorded_ns=tuple(max(each) for each in zip(*(trace.unrecorded_ns for trace in traces), strict=False)),
         nodes=sum(trace.nodes for trace in traces),
         classes=tuple(line.ranks for line in lines) if not groups.one_for_all else (tuple(range(groups.num_ranks)),),
         moments_ns=by_class[0],

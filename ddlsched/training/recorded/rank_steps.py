@@ -148,6 +148,8 @@ class RankTrace:
         By number, in order.
     nodes
         How many nodes or events of the file are part of the steps.
+    unrecorded_ns
+        Length of steps of the same run that were not recorded, nanoseconds, if the file tells.
     notes
         What was left out, and how often.
     """
@@ -158,6 +160,7 @@ class RankTrace:
     groups: Mapping[str, tuple[int, ...]]
     steps: Mapping[int, RankStep]
     nodes: int
+    unrecorded_ns: tuple[int, ...] = ()
     notes: Counter[str] = field(default_factory=Counter)
 
     def refuse_no_communication(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -27,7 +27,11 @@ _FORMAT: Final = "ddlsched recording 1"
 
 
 def recording_text(
-    rank: int, num_ranks: int, groups: Mapping[str, tuple[int, ...]], steps: Mapping[int, RankStep]
+    rank: int,
+    num_ranks: int,
+    groups: Mapping[str, tuple[int, ...]],
+    steps: Mapping[int, RankStep],
+    unrecorded_ns: Sequence[int] = (),
 ) -> str:
     """Return the text of a rank's recording."""
     document = {
@@ -35,6 +39,7 @@ def recording_text(
         "rank": rank,
         "ranks": num_ranks,
         "groups": {name: list(ranks) for name, ranks in groups.items()},
+        "unrecorded_ns": list(unrecorded_ns),
         "steps": [_json_of_step(number, step) for number, step in steps.items()],
     }
     return json.dumps(document) + "\n"
@@ -77,6 +82,7 @@ class _File(msgspec.Struct):
     ranks: _Whole
     groups: dict[str, list[int]]
     steps: Annotated[list[_StepFile], msgspec.Meta(min_length=1)]
+    unrecorded_ns: list[_Whole] = []
 
 
 def read_recording(path: Path) -> RankTrace:
@@ -91,7 +97,7 @@ def read_recording(path: Path) -> RankTrace:
     steps = {each.number: _step(f"{path}, step {n}", each) for n, each in enumerate(found.steps, start=1)}
     ranks = {name: ranks_of(f"{path}, group {name!r}", each) for name, each in found.groups.items()}
     nodes = sum(len(step.marks) for step in steps.values())
-    trace = RankTrace(str(path), found.rank, found.ranks, ranks, steps, nodes)
+    trace = RankTrace(str(path), found.rank, found.ranks, ranks, steps, nodes, tuple(found.unrecorded_ns))
     trace.refuse_no_communication()
     return trace
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -73,7 +74,9 @@ class CollectiveCall:
 
 
 class CallWatcher:
-    """What is told of each call; the answer of ``calls`` is given back to the others."""
+    """What is told of each call while it is ``watching``; the answer of ``calls`` is given back to the others."""
+
+    watching = True
 
     def calls(self, called: CollectiveCall) -> Any:
         """Take a call, and return what tells it from others."""
@@ -130,18 +133,19 @@ class _Wrapping:
     def __init__(self, watcher: CallWatcher) -> None:
         self._watcher = watcher
         self._inside = threading.local()
-        self._works: dict[int, tuple[Any, Any]] = {}
-        """Works that may be waited for, kept alive so that no other gets the same id, and their tokens."""
+        self._tokens: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        """By work that may be waited for; not kept alive: gloo's hold copies of a GPU's tensors in pinned memory."""
 
     def collective(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that does as the original and tells of it."""
         kind, parameters = _TENSORS[name]
+        given_to = _naming(name, original)
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if getattr(self._inside, "now", False):
+            if self._looks_away():
                 return original(*args, **kwargs)
-            given = _given(name, original, args, kwargs)
+            given = given_to(*args, **kwargs)
             token = self._watcher.calls(_called(kind, parameters, given))
             self._inside.now = True
             try:
@@ -151,7 +155,7 @@ class _Wrapping:
             is_async = isinstance(result, distributed.Work)
             self._watcher.returned(token, at_once=not is_async)
             if is_async:
-                self._works[id(result)] = (result, token)
+                self._tokens[result] = token
                 self._tell_end(result, token)
             return result
 
@@ -159,12 +163,13 @@ class _Wrapping:
 
     def functional(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a functional collective that tells of itself, and is waited for at once."""
+        given_to = _naming(name, original)
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if getattr(self._inside, "now", False):
+            if self._looks_away():
                 return original(*args, **kwargs)
-            given = _given(name, original, args, kwargs)
+            given = given_to(*args, **kwargs)
             group_name = functional._resolve_group_name(given["group"], given.get("tag", ""))
             group = distributed.distributed_c10d._resolve_process_group(group_name)
             sent = given["self"]
@@ -179,6 +184,9 @@ class _Wrapping:
 
         return call
 
+    def _looks_away(self) -> bool:
+        return not self._watcher.watching or getattr(self._inside, "now", False)
+
     def _tell_end(self, work: Any, token: Any) -> None:
         try:
             future = work.get_future()
@@ -191,7 +199,7 @@ class _Wrapping:
 
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            _, token = self._works.pop(id(work), (None, None))
+            token = self._tokens.pop(work, None)
             if token is None:
                 return original(work, *args, **kwargs)
             self._watcher.waits(token)
@@ -202,11 +210,13 @@ class _Wrapping:
         return wait
 
 
-def _given(name: str, original: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by their names."""
+def _naming(name: str, original: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """Return what gives the arguments of a call by their names."""
     if name == "_broadcast_coalesced":  # of C++, without a signature
-        return dict(zip(("group", "tensors", "buffer_bytes", "rank"), args, strict=False)) | kwargs
-    return dict(inspect.signature(original).bind(*args, **kwargs).arguments)
+        names = ("group", "tensors", "buffer_bytes", "rank")
+        return lambda *args, **kwargs: dict(zip(names, args, strict=False)) | kwargs
+    bind = inspect.signature(original).bind
+    return lambda *args, **kwargs: dict(bind(*args, **kwargs).arguments)
 
 
 def _called(kind: str, parameters: Sequence[str], given: dict[str, Any]) -> CollectiveCall:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -84,12 +85,15 @@ def clock_of_this_process() -> RecordingClock:
     return CudaClock() if torch.cuda.is_available() and torch.cuda.is_initialized() else HostClock()
 
 
+DEFAULT_SKIP = 11
+_FORMING = 2
+"""Steps at the beginning in which DistributedDataParallel forms its buckets."""
 _SMALL_CALLS, _SMALL_NUMBERS = 101, 1024
 """All-reduces whose mean is a call's cost, and of how many numbers: 4 kB take 3 us on a wire of 10 Gbit/s, and a call
 of one number may cost half as much. The first, which waits for all ranks, does not count."""
 
 
-def record(folder: str | Path, *, skip: int = 3, most_steps: int = 1000) -> Recorder:
+def record(folder: str | Path, *, skip: int = DEFAULT_SKIP, most_steps: int = 1000) -> Recorder:
     """Record this process's training from now on; its file is written when the process ends.
 
     Call it in every rank, before the model is wrapped. A step ends with ``optimizer.step()``.
@@ -99,8 +103,9 @@ def record(folder: str | Path, *, skip: int = 3, most_steps: int = 1000) -> Reco
     folder
         Where to write ``RANK.recording.json``; it is made if it is not there.
     skip
-        Steps at the beginning that are not kept, after the first: DistributedDataParallel forms its buckets in them,
-        and the last is profiled to see that no collective is missed. Behind them the cost of a call is measured.
+        Steps at the beginning that are not kept, after the first: DistributedDataParallel forms its buckets in the
+        first two, the others are timed as they are without the recorder, and the last is profiled to see that no
+        collective is missed. Behind them the cost of a call is measured.
     most_steps
         Steps to keep; later ones are not recorded.
 
@@ -155,6 +160,9 @@ class Recorder(CallWatcher):
         self._now: _Step | None = None
         self._steps: list[tuple[_Step, Any]] = []
         self._count = 0
+        self.watching = False
+        self._before: list[Any] = []
+        """Ends of steps before anything in them is watched."""
         self._optimizer: Any = None
         self._in_bucket = False
         self._seat: tuple[int, int] | None = None
@@ -187,6 +195,9 @@ class Recorder(CallWatcher):
             self._clock = clock_of_this_process()
         return self._clock.moment()
 
+    def _ns(self, moment: Any) -> int:
+        return self._clock.ns(moment) if self._clock else int(moment)
+
     # What the training does.
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,6 +212,8 @@ class Recorder(CallWatcher):
         """Register a hook that does what DistributedDataParallel does by itself, unless the script has one."""
 
         def forward(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.watching:
+                return original(model, *args, **kwargs)
             if not getattr(model, "_ddlsched_has_hook", False):
                 model.register_comm_hook(model.process_group, allreduce_hook)
             if model.find_unused_parameters:
@@ -241,16 +254,20 @@ class Recorder(CallWatcher):
         if optimizer is not self._optimizer:
             return
         now = self._moment()
+        if _FORMING <= self._count + 1 <= self._skip:
+            self._before.append(now)
         if self._now is not None and self._count > self._skip and len(self._steps) < self._most_steps:
             self._steps.append((self._now, now))
             if len(self._steps) == self._most_steps and self.when_full is not None:
                 self.when_full()
         self._check(self._now)
         if self._count == self._skip:
-            self._now = None
+            self.watching = False
             self._call_ns = self._cost_of_a_call()
         self._count += 1
-        self._now = _Step(self._moment())  # Anew: the check may have taken a while.
+        self.watching = self._skip <= self._count and len(self._steps) < self._most_steps
+        if self.watching:
+            self._now = _Step(self._moment())  # Anew: the check may have taken a while.
 
     def _cost_of_a_call(self) -> int:
         """Return what an all-reduce of a few numbers takes, nanoseconds, once ranks have met."""
@@ -261,7 +278,7 @@ class Recorder(CallWatcher):
         for _ in range(_SMALL_CALLS):
             distributed.all_reduce(numbers)
             moments.append(self._moment())
-        ns = self._clock.ns if self._clock else int
+        ns = self._ns
         return (ns(moments[-1]) - ns(moments[0])) // (_SMALL_CALLS - 1)
 
     def _check(self, ended: _Step | None) -> None:
@@ -276,8 +293,7 @@ class Recorder(CallWatcher):
 
     def calls(self, called: CollectiveCall) -> Any:
         """Keep a call."""
-        if self._now is None:
-            return None
+        assert self._now is not None
         if called.kind in NO_TASK:
             what = f"torch.distributed.{called.kind} within a step"
             raise InputError(f"{what}: has no task in a job; expected an all-reduce or a broadcast")
@@ -300,7 +316,7 @@ class Recorder(CallWatcher):
 
     def returned(self, token: Any, *, at_once: bool) -> None:
         """Keep when a call without a handle was done."""
-        if token is not None and at_once:
+        if at_once:
             token.done = self._moment()
             token.waited = (token.begin, token.done)
 
@@ -315,8 +331,7 @@ class Recorder(CallWatcher):
 
     def done(self, token: Any) -> None:
         """Keep when a call with a handle was done."""
-        if token is not None:
-            token.done = self._moment()
+        token.done = self._moment()
 
     # What is written.
 
@@ -342,8 +357,10 @@ class Recorder(CallWatcher):
             raise InputError("record: no step has a collective; expected a script whose ranks communicate")
         rank, ranks = self._seat
         path = self._folder / f"{rank}{SUFFIX}"
+        ends_ns = [self._ns(moment) for moment in self._before]
+        unrecorded_ns = [end_ns - begin_ns for begin_ns, end_ns in pairwise(ends_ns)]
         with replacing(path, "recording") as file:
-            file.write_text(recording_text(rank, ranks, self._groups, steps), encoding="utf-8")
+            file.write_text(recording_text(rank, ranks, self._groups, steps, unrecorded_ns), encoding="utf-8")
         return path
 
     def end_at_exit(self) -> None:
@@ -355,7 +372,7 @@ class Recorder(CallWatcher):
 
     def _made(self, step: _Step, end: Any) -> RankStep:
         """Return a step in nanoseconds."""
-        ns = self._clock.ns if self._clock else int
+        ns = self._ns
         stretch = WallTime(ns(step.begin), ns(end), self._call_ns)
         stretch.phase("forward", ns(step.begin))
         for name, moment in (("backward", step.backward), ("optimizer", step.optimizer)):

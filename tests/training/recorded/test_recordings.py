@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.alone import variation
@@ -45,6 +46,22 @@ def test_time_that_a_rank_stood_still_is_no_computation(tmp_path: Path) -> None:
     made = step(1000)
     assert (made.compute_ns, made.wall_ns, made.stalls_ns) == (800, 1000, ((700, 900),))
     assert [mark.at_ns for mark in made.marks] == [0, 100, 200, 700, 750]
+
+
+def test_how_much_longer_recording_makes_a_step_is_told_by_steps_before_it(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{rank}.recording.json" for rank in range(2)]
+    for rank, before_ns in enumerate(([900, 1000], [1000, 800])):
+        paths[rank].write_text(recording_text(rank, 2, {}, {4: step(1500), 5: step(1250)}, before_ns))
+    found = variation(read_iteration(paths))
+    assert found["unrecorded_step_s"] == dict.fromkeys(("mean", "p5", "p50", "p95"), 1e-6)
+    assert found["lengthening"] == pytest.approx(0.25)
+    done = run("import-training", *map(str, paths), "--out", str(tmp_path / "job.json"))
+    assert done.exit_code == 0
+    assert "recording makes a step 25 % longer than before" in done.stderr
+    assert "step before, unrecorded" in done.stdout
+    old = write(tmp_path / "old.recording.json")
+    old.write_text(old.read_text().replace('"unrecorded_ns": [], ', ""))
+    assert read_recording(old).unrecorded_ns == ()
 
 
 def test_variation_has_means_and_quantiles_over_steps(tmp_path: Path) -> None:

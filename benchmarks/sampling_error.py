@@ -6,15 +6,14 @@ A job whose GPUs are still taken at its start has spare ones of the same server,
 ``python benchmarks/sampling_error.py`` measures
 all cases on seeds that chose nothing in the method and writes ``sampling_error.csv``; ``--seeds`` takes others.
 ``--whole`` compares whole runs, in which placements differ, too: ten sampled ones of each seed with ten exact ones, all
-of lengths that differ by a hair. ``--kept FILE`` keeps what is measured, and goes on from there.
+of lengths that differ by a hair.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
@@ -116,29 +115,11 @@ def measured(exact: Result, sampled: Result, *others: Result) -> dict[str, Any]:
     }
 
 
-class Kept:
-    """What was measured, a line each in a file, if there is one: what is there is not measured again."""
-
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
-        lines = file.read_text().splitlines() if file and file.exists() else []
-        self._known: dict[str, Any] = dict(map(json.loads, lines))
-
-    def of(self, what: str, measure: Callable[[], Any]) -> Any:
-        """Return what is kept, or is measured now."""
-        if what not in self._known:
-            self._known[what] = measure()
-            if self._file:
-                with self._file.open("a") as file:
-                    file.write(json.dumps([what, self._known[what]]) + "\n")
-        return self._known[what]
-
-
-def cases(seeds: list[int], clusters: list[str], kept: Kept) -> Iterator[dict[str, Any]]:
+def cases(seeds: list[int], clusters: list[str]) -> Iterator[dict[str, Any]]:
     """Yield the errors of each case on each seed, but for runs that leapt over nothing and are exact."""
     for cluster, sending, order, placement, seed in product(clusters, SENDING, ORDERS, PLACEMENTS, seeds):
         given = sending, order, placement, cluster, seed
-        found = kept.of(f"{given}", lambda given=given: measured(*runs_of(*given)))  # type: ignore[misc]
+        found = measured(*runs_of(*given))
         if found["leapt"]:
             case = dict(zip(("sending", "order", "placement", "cluster", "seed"), given, strict=True))
             yield case | {"policies": CLASSES[sending]} | found
@@ -187,12 +168,12 @@ def whole_averages(seed: int) -> dict[str, list[list[float]]]:
     return {way: [averages(given, way == "sampled") for given in sending] for way in ("exact", "sampled")}
 
 
-def whole_table(seeds: list[int], kept: Kept) -> pd.DataFrame:
+def whole_table(seeds: list[int]) -> pd.DataFrame:
     """Return how far sampled runs are from exact ones, in %, and in what part of pairs two policies come as there.
 
     ``mean`` is of means over the draws; ``rms`` of one run, ``draw`` of one exact run, beside one of another draw.
     """
-    runs = [kept.of(f"{WHOLE} {seed}", lambda seed=seed: whole_averages(seed)) for seed in seeds]  # type: ignore[misc]
+    runs = [whole_averages(seed) for seed in seeds]
     exact, sampled = (np.array([row[way] for row in runs]) for way in ("exact", "sampled"))
     others, rows = np.roll(exact, 1, axis=2), []
     for place, sending in enumerate(name for name in SENDING if name != "max-min"):
@@ -218,17 +199,15 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--cluster", action="append", choices=list(CLUSTERS))
     parser.add_argument("--out", type=Path, default=TABLE)
-    parser.add_argument("--kept", type=Path, metavar="FILE", help="what is measured, a line each; it is gone on from")
     given = parser.parse_args(arguments)
-    kept = Kept(given.kept)
     seeds = seeds_of(given.seeds or ("201-250" if given.whole else "101-110"), "--seeds")
     if given.whole:
-        print(whole_table(seeds, kept).to_string(index=False, na_rep=""))
+        print(whole_table(seeds).to_string(index=False, na_rep=""))
         return
-    found = pd.DataFrame(cases(seeds, given.cluster or list(CLUSTERS)[:3], kept))
+    found = pd.DataFrame(cases(seeds, given.cluster or list(CLUSTERS)[:4]))
     plain, case = found[found["cluster"] != "64 GPUs, groups"], ["cluster", "sending", "order", "placement"]
-    groups = [(found, ["class"]), (plain, ["policies"]), (found, ["cluster"]), (found, case)]
-    tables = [table_of(*group) for group in groups]
+    groups = ["policies"], ["cluster", "class"], ["cluster", "policies"]
+    tables = [table_of(found, ["class"]), *(table_of(plain, by) for by in groups), table_of(found, case)]
     print(*(table.to_string(index=False) for table in tables), sep="\n")
     pd.concat(tables).to_csv(given.out, index=False, lineterminator="\n")
 

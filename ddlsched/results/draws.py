@@ -77,11 +77,11 @@ class SampledError:
 
 
 STATED = {
-    "no transfer held back": SampledError(0.2, 1.6),
-    "transfers held back for up to a third of their time": SampledError(0.4, 4.5),
-    "transfers held back for more than a third of their time": SampledError(0.6, 8.5),
-    "jobs of groups and no transfer held back": SampledError(0.2, 1.6),
-    "jobs of groups and transfers held back": SampledError(0.2, 2.2),
+    "no transfer held back": SampledError(0.2, 1.2),
+    "transfers held back for up to a third of their time": SampledError(0.4, 4.6),
+    "transfers held back for more than a third of their time": SampledError(0.6, 8.7),
+    "jobs of groups and no transfer held back": SampledError(0.2, 1.7),
+    "jobs of groups and transfers held back": SampledError(0.2, 2.1),
 }
 """By how much of their time transfers are held back: ``benchmarks/sampling_error.csv``, rounded up."""
 

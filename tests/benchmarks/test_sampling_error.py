@@ -15,7 +15,7 @@ from ddlsched.results.draws import STATED
 
 def test_what_is_stated_of_a_class_is_what_the_table_has_rounded_up() -> None:
     table = pd.read_csv(sampling_error.TABLE)
-    classes = table[table["class"].notna()].set_index("class")
+    classes = table[table["class"].notna() & table["cluster"].isna()].set_index("class")
     assert set(classes.index) == set(STATED)
     for name, stated in STATED.items():
         assert stated.average_percent == math.ceil(10 * classes.loc[name, "average_rms"]) / 10
@@ -45,25 +45,18 @@ def test_runs_have_the_starts_of_the_exact_one_whenever_their_jobs_end(monkeypat
     assert sampling_error.measured(exact, again)["average"] == 0.0
 
 
-def test_whole_runs_are_compared_by_their_means_over_draws(tmp_path: Path) -> None:
-    kept, rng = sampling_error.Kept(tmp_path / "kept.jsonl"), np.random.default_rng(1)
-    for seed in range(8):
+def test_whole_runs_are_compared_by_their_means_over_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+
+    def averages(_: int) -> dict[str, list[list[float]]]:
         exact = 100 * rng.uniform(1, 2, size=(4, sampling_error.DRAWS))
-        averages = {"exact": exact, "sampled": 1.02 * np.roll(exact, 1, axis=1)}
-        found = {way: runs.tolist() for way, runs in averages.items()}
-        kept.of(f"{sampling_error.WHOLE} {seed}", lambda found=found: found)  # type: ignore[misc]
-    table = sampling_error.whole_table(list(range(8)), kept).set_index("of")
+        return {"exact": exact.tolist(), "sampled": (1.02 * np.roll(exact, 1, axis=1)).tolist()}
+
+    monkeypatch.setattr(sampling_error, "whole_averages", averages)
+    table = sampling_error.whole_table(list(range(8))).set_index("of")
     sending = table.loc["free":"SRSF(1)"]  # type: ignore[misc]
     assert (sending[["mean", "low", "high"]] == 2.0).all(axis=None)
     assert (sending["draw"] > 10.0).all()
     alike = table.loc["pairs of policies in the same order"]
     assert alike["rms"] == alike["draw"] < 100.0
     assert (table.loc["the same, less draws'", ["mean", "low", "high"]] == 0.0).all()
-
-
-def test_what_is_kept_is_not_measured_again(tmp_path: Path) -> None:
-    file = tmp_path / "kept.jsonl"
-    assert sampling_error.Kept(file).of("a", lambda: {"jobs": [0.1]}) == {"jobs": [0.1]}
-    assert sampling_error.Kept(file).of("a", lambda: pytest.fail("measured again")) == {"jobs": [0.1]}
-    assert sampling_error.Kept(file).of("b", lambda: 2) == 2
-    assert len(file.read_text().splitlines()) == 2

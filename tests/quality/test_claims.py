@@ -273,7 +273,6 @@ PRINTED = {
     "4.5 [3.5, 5.5]",  # fidelity
     "0.30 [-0.09, 0.70]", "0.33 [0.00, 0.65]", "0.35 [-0.23, 0.94]",  # slurm_live
     "1.15 [1.14, 1.16]",  # beyond_ada_srsf/optimality.py
-    "0.32 [0.14, 0.50]",  # benchmarks/sampling_error.py
 }  # fmt: skip
 """Numbers that only the output of an experiment's command has, no committed table: those of claims stand apart."""
 

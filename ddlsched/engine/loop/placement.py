@@ -233,7 +233,6 @@ def join_links(s: State, number: int, job_links: np.ndarray) -> None:
         if link.num_jobs > 0:
             note_change(s, link.link_jobs if link.num_jobs == 1 else link.first_job)
             job.shared_links += 1
-        link.moved_ns = run.now_ns
         link.num_jobs += 1
         link.link_jobs += number
 
@@ -245,7 +244,6 @@ def leave_links(s: State, job: Records) -> None:
         link = s.links[s.job_links[place]]
         link.num_jobs -= 1
         link.link_jobs -= number
-        link.moved_ns = s.run[0].now_ns
         if link.num_jobs == 1:
             s.jobs[link.link_jobs].shared_links -= 1
 

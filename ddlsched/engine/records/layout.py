@@ -86,7 +86,7 @@ _INTEGERS = {
         # of a sampled run's component, at its root: the stretch that was simulated, and the leap from there; for how
         # long each of its jobs was measured, and by how much it changed in that time
         "stretch stretch_iterations stretch_left stretch_from_ns stretch_ns stretches_ns leap_left_ns leap_rest_ns "
-        "measuring measured_ns measured_since_ns first_stretch_ns first_of_links "
+        "measuring measured_ns first_of_links "
         "stretch_gpu_wait_ns stretch_communicating_ns stretch_network_wait_ns stretch_key key_now "
         # of a component, at its root: what of a period is looked at for the samples within those that it jumps over
         "phases num_phases phases_from_ns phases_ns looks_ns samples_from_ns samples_step_ns computed_before_ns "
@@ -149,8 +149,8 @@ _INTEGERS = {
     ),
     "link": (
         "head waiting_head count touched stamp busy_since_ns busy_ns next_link first_job num_jobs link_jobs "
-        # for how long it was busy in the stretch of a sampled run; when a job came to it or left it last
-        "stretch_busy_ns moved_ns "
+        # for how long it was busy in the stretch of a sampled run
+        "stretch_busy_ns "
         # of the filling: entries in the order in which their transfers were filled; then, while the link takes part,
         # how far it has come in that list, what is left to fill of a level, and when its next step is due
         "first_filled fill_stamp stale cursor last_step fill_level num_unfilled "

@@ -1,8 +1,7 @@
-"""How fast the jobs of a sampled component go: measured over its stretches, and kept where a change does not reach.
+"""How fast the jobs of a sampled component go: measured over its stretches.
 
-What is measured adds up over the stretches of a component. When a job comes or goes, those that share no link with it
-keep the most recent part of what was measured of them, unless transfers are held back; all others are measured from
-nothing.
+What is measured adds up over the stretches of a component. When a job comes or goes, all are measured from nothing:
+what it does to its neighbours reaches theirs.
 """
 
 from __future__ import annotations
@@ -16,9 +15,6 @@ from ddlsched.engine.loop.transfers import bytes_left_now, bytes_sent
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import KEY_WORDS, TransferState
 from ddlsched.engine.records.layout import Records, State
-
-INHERITED = 2
-"""A job keeps of what was measured before a change as much as so many first stretches."""
 
 
 @njit
@@ -88,8 +84,6 @@ def measure_job(s: State, number: int) -> None:
     run = s.run[0]
     job = s.jobs[number]
     count_time(job, run.now_ns)
-    if job.measured_ns == 0:
-        job.measured_since_ns = run.now_ns
     job.measuring = 1 - job.measuring
     job.measured_ns = run.now_ns - job.measured_ns
     job.stretch_gpu_wait_ns = job.gpu_wait_ns - job.stretch_gpu_wait_ns
@@ -175,17 +169,6 @@ def forget_links(s: State, root: int) -> None:
 
 
 @njit
-def meets_others(s: State, job: Records) -> bool:
-    """Whether since a job was measured first others have come to its links or left them, or it shares GPUs."""
-    if job.shared_gpus > 0:
-        return True
-    for place in range(job.first_link, job.first_link + job.num_links):
-        if s.links[s.job_links[place]].moved_ns > job.measured_since_ns:
-            return True
-    return False
-
-
-@njit
 def holds_back(s: State, root: int) -> bool:
     """Whether the order of a component's jobs may matter: a transfer has been held back, or GPUs are shared."""
     number = root
@@ -194,32 +177,3 @@ def holds_back(s: State, root: int) -> bool:
             return True
         number = s.jobs[number].next_member
     return False
-
-
-@njit
-def inherit_rate(s: State, number: int) -> None:
-    """A job of a component that has changed keeps what was measured of it last, unless it meets others now."""
-    job = s.jobs[number]
-    if meets_others(s, job):
-        forget_job(job)
-        return
-    if job.measuring == 1:
-        measure_job(s, number)
-    most_ns = INHERITED * job.first_stretch_ns
-    if 0 < most_ns < job.measured_ns:
-        share = most_ns / job.measured_ns
-        job.measured_ns = most_ns
-        job.stretch_gpu_wait_ns = np.int64(job.stretch_gpu_wait_ns * share)
-        job.stretch_communicating_ns = np.int64(job.stretch_communicating_ns * share)
-        job.stretch_network_wait_ns = np.int64(job.stretch_network_wait_ns * share)
-        job.stretch_key = np.int64(job.stretch_key * share)
-        job.stretch_work *= share
-
-
-@njit
-def keep_at_most(s: State, root: int, stretch_ns: int) -> None:
-    """Note how long a first stretch of a component would be: of so many its jobs keep rates, :func:`inherit_rate`."""
-    number = root
-    while number >= 0:
-        s.jobs[number].first_stretch_ns = stretch_ns
-        number = s.jobs[number].next_member

@@ -9,8 +9,6 @@ from ddlsched.engine.loop.skipping.measuring import (
     forget_links,
     forget_stretch,
     holds_back,
-    inherit_rate,
-    keep_at_most,
     list_links,
     may_be_measured,
     measure,
@@ -26,7 +24,9 @@ FIRST, FIRST_HELD_BACK = 128, 512
 STRETCH, STRETCH_OF_GROUPS = 24, 8
 """Of a small component a stretch has at most so many iterations a job, on average; of jobs of groups that meet others
 as often in an iteration, by the transfers that are simulated, fewer if no transfer is held back."""
-REACH = 120.0
+SETTLING, LONGEST_SETTLING = 16, 512
+"""So many iterations a job, but no more of all, pass before the first stretch where no transfer is held back."""
+REACH, REACH_HELD_BACK = 120.0, 60.0
 """So many times as long as its stretches were together, the component goes on at its rates before the next one."""
 LEAST = 0.05
 """Shorter parts of a stretch are simulated rather than leapt over."""
@@ -55,15 +55,15 @@ def begin_sampling(s: State, root: int, anchor: int) -> None:
     job = s.jobs[root]
     job.leap_rest_ns = job.stretches_ns = 0
     job.component_anchor = anchor
-    job.stretch_left = min(job.component_size, stretch_iterations(s, root) // 4)
+    # What a newcomer does to others takes a while to show; transfers that are held back vary more than that.
+    settled = min(SETTLING * job.component_size, LONGEST_SETTLING)
+    job.stretch_left = min(job.component_size, FIRST_HELD_BACK // 4) if holds_back(s, root) else settled
     list_links(s, root)
-    if holds_back(s, root):  # rates follow the order of the jobs: a change may reach all of them
-        forget_stretch(s, root)
+    forget_stretch(s, root)  # a change may reach all of the jobs
     number = root
     while number >= 0:
         s.jobs[number].counts = 1
         note_work(s, s.jobs[number])
-        inherit_rate(s, number)
         number = s.jobs[number].next_member
 
 
@@ -100,9 +100,9 @@ def end_stretch(s: State, root: int) -> None:
     job.stretch_ns = s.run[0].now_ns - job.stretch_from_ns
     job.stretches_ns += job.stretch_ns
     measure(s, root)
-    keep_at_most(s, root, job.stretch_ns // job.stretch_iterations * stretch_iterations(s, root))
     job.stretch = Stretch.MEASURED
-    job.leap_left_ns = np.int64(min(REACH * np.float64(job.stretches_ns), 4e18))
+    reach = REACH_HELD_BACK if holds_back(s, root) else REACH
+    job.leap_left_ns = np.int64(min(reach * np.float64(job.stretches_ns), 4e18))
 
 
 @njit

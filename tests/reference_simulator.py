@@ -336,6 +336,9 @@ class Simulation:
         while (instant := self.next_instant()) is not None:
             if until_ns is not None and instant > until_ns:
                 self.count_time(until_ns)
+                self.now_ns = until_ns
+                for transfer in self.transfers:
+                    self.record_segment(transfer)
                 return
             self.count_time(instant)
             self.now_ns = instant

@@ -43,7 +43,7 @@ def run_reference(setting: Setting) -> ReferenceRun:
 
 
 def assert_agrees(result: Result, reference: ReferenceRun) -> None:
-    """Assert that the same happened, to the nanosecond."""
+    """Assert that the same happened, to the nanosecond, and that links carried the same bytes."""
     assert list(result.finished.rescales) == reference.changes
     assert result.summary()["events"] == reference.events
     for record, (job_id, expected) in zip(result.finished.state.jobs, reference.jobs.items(), strict=True):
@@ -58,3 +58,11 @@ def assert_agrees(result: Result, reference: ReferenceRun) -> None:
         )
         samples_left = 0 if record.state == JobState.FINISHED else record.samples_left
         assert samples_left == expected.samples_left
+    carried_bytes = result.finished.state.links.bytes.tolist()
+    least, most = [0.0] * len(carried_bytes), [0.0] * len(carried_bytes)
+    for segment in reference.transfers:
+        for link, share in zip(segment.links, segment.shares, strict=True):
+            most[link] += share * segment.sent_bytes  # up to a nanosecond's more than there was to send
+            least[link] += share * (segment.sent_bytes - segment.rate_bytes_per_s / 1e9)
+    for low, carried, high in zip(least, carried_bytes, most, strict=True):
+        assert low - 1e-9 * high <= carried <= high * (1 + 1e-9)

@@ -27,6 +27,9 @@ def larger(a: "1 < 2", b):
     print(total)
     none = -1
     return a < b and a + b[-1]
+
+def back(a):
+    return -1 * a
 '''
 
 
@@ -42,6 +45,8 @@ def test_item_27_every_kind_of_fault_is_put_in_and_nothing_that_is_only_said() -
         "16: 1 -> 2",
         "16: a + b[-1] -> (a - b[-1])",
         "16: a < b -> (a <= b)",
+        "19: -1 * a -> (-1 / a)",
+        "19: 1 -> 2",
     ]
     for mutant in found:
         changed = mutant.put_into(SOURCE)

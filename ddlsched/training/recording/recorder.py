@@ -277,8 +277,7 @@ class Recorder(CallWatcher):
         for _ in range(_SMALL_CALLS):
             distributed.all_reduce(numbers)
             moments.append(self._moment())
-        ns = self._ns
-        return (ns(moments[-1]) - ns(moments[0])) // (_SMALL_CALLS - 1)
+        return (self._ns(moments[-1]) - self._ns(moments[0])) // (_SMALL_CALLS - 1)
 
     def _check(self, ended: _Step | None) -> None:
         """Profile the last step that is not kept, and refuse a script whose collectives are not all seen."""

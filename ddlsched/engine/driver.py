@@ -180,7 +180,7 @@ class Simulation:
 
     def _configure(self, window: Window | None) -> None:
         run = self._state.run
-        self._forms.write(run)
+        self._forms.write(run, self._sending.ask)
         rounds = self._policies.placement_has_rounds or hasattr(self._policies.placement, "wake_s")
         looks_on = any(each is not None for each in (window, self._outside, self._settings.options["watch"]))
         # Otherwise the placement is asked, job by job, only if enough GPUs have room for one.

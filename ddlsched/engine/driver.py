@@ -192,7 +192,7 @@ class Simulation:
         long = (self._state.jobs.iterations * self._state.jobs.grouped).max(initial=0) > _FEW_ITERATIONS
         run.jumps_from_round = ROUNDS_BEFORE_JUMPS >> 17 * bool(long) if self._may_jump() else NEVER
         if self._settings.options["sample"] and self._may_leap_by_ranks():
-            run.skipping_networked = run.key_is_periodic = 1
+            run.skipping_networked, run.key_is_periodic = not self._routes.chosen_anew, 1
             run.sampling, run.jumps_from_round = 1, 0
         elif self._settings.options["sample"] and (self._may_jump() or self._may_leap_rerouted()):
             run.sampling, run.jumps_from_round = 1, 0
@@ -249,8 +249,7 @@ class Simulation:
 
         Where jobs share GPUs their turns depend on the order in every iteration.
         """
-        run, alone = self._state.run, self._settings.cluster.exclusive
-        ranked = bool(run.order_ranked) and alone and not self._routes.chosen_anew
+        ranked = bool(self._state.run.order_ranked) and self._settings.cluster.exclusive
         return ranked and self._is_calm() and self._forms.may_leap_by_ranks()
 
     def run(self) -> Finished:

@@ -171,6 +171,7 @@ class Simulation:
         self._resizing = Rescaling(state, policies, self._placing)
         self._sending = TransferDecisions(state, policies, settings.contention)
         self._outside = policies.advance_run
+        self._unsampled = ""
         self._configure(settings.window)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
         self._recorded_job = _number_of(workload, settings.window)
@@ -179,7 +180,7 @@ class Simulation:
 
     def _configure(self, window: Window | None) -> None:
         run = self._state.run
-        self._forms.write(run)
+        self._forms.write(run, self._sending.ask)
         rounds = self._policies.placement_has_rounds or hasattr(self._policies.placement, "wake_s")
         looks_on = any(each is not None for each in (window, self._outside, self._settings.options["watch"]))
         # Otherwise the placement is asked, job by job, only if enough GPUs have room for one.
@@ -188,14 +189,14 @@ class Simulation:
         run.rerouting, run.latency_s = self._routes.chosen_anew, self._settings.contention.latency_s
         if self._routes.chosen_anew:  # by the transfers in the lists of all links
             run.refused_by_link = False
-        run.skipping_networked = self._may_skip_networked()
+        hindrance = self._forms.hinders_skipping(any(job.dag.overlaps for job in self._state.workload))
+        run.skipping_networked = not (self._routes.chosen_anew or hindrance)
         long = (self._state.jobs.iterations * self._state.jobs.grouped).max(initial=0) > _FEW_ITERATIONS
-        run.jumps_from_round = ROUNDS_BEFORE_JUMPS >> 17 * bool(long) if self._may_jump() else NEVER
-        if self._settings.options["sample"] and self._may_leap_by_ranks():
-            run.skipping_networked, run.key_is_periodic = not self._routes.chosen_anew, 1
-            run.sampling, run.jumps_from_round = 1, 0
-        elif self._settings.options["sample"] and (self._may_jump() or self._may_leap_rerouted()):
-            run.sampling, run.jumps_from_round = 1, 0
+        hindrance = self._not_calm() or hindrance or self._forms.hinders_jumping()
+        may_jump = not (self._routes.chosen_anew or hindrance)
+        run.jumps_from_round = ROUNDS_BEFORE_JUMPS >> 17 * bool(long) if may_jump else NEVER
+        if self._settings.options["sample"]:
+            self._sample(hindrance)
         # Otherwise each GPU's tasks are recorded; and an order that may remember what it was asked is asked about each
         # GPU, as in recorded runs.
         run.grouping = window is None and not run.order_ranked
@@ -205,10 +206,19 @@ class Simulation:
             run.record_from_ns = ns_from_s(window.from_s)
             run.record_to_ns = MAX_NS if window.to_s >= MAX_NS / NS_PER_S else ns_from_s(window.to_s)
 
-    def _may_skip_networked(self) -> bool:
-        """Return whether jobs on several servers that meet nobody may skip iterations."""
-        overlaps = any(job.dag.overlaps for job in self._state.workload)
-        return not self._routes.chosen_anew and self._forms.may_skip(overlaps)
+    def _sample(self, hindrance: str) -> None:
+        """Have the run leap, unless something hinders it.
+
+        Where transfers choose their paths anew, it repeats how links were used, and jobs belong together if any of the
+        paths that they may choose meet.
+        """
+        run = self._state.run
+        if self._may_leap_by_ranks():
+            run.skipping_networked, run.key_is_periodic = not self._routes.chosen_anew, 1
+            hindrance = ""
+        if not hindrance:
+            run.sampling, run.jumps_from_round = 1, 0
+        self._unsampled = hindrance
 
     def _may_fold(self) -> bool:
         """Return whether transfers that do alike may be simulated as one: nobody is asked which of them it is.
@@ -223,26 +233,17 @@ class Simulation:
         alike = compiled and forms.answers_alike() and run.message_parts == 1
         return bool(alike and fixed and len(self._state.arrays.jitter) == 1)
 
-    def _may_jump(self) -> bool:
-        """Return whether what jobs that do meet do follows from their own state, up to the next change from outside.
+    def _not_calm(self) -> str:
+        """Return why what jobs that meet do may not follow from their own state up to a change from outside; "" if so.
 
         An allocation policy is asked whenever any job finishes, and sees how far every elastic job is. What a job that
         outlasts its prediction has left does not fall by the same in every iteration.
         """
-        return bool(self._state.run.skipping_networked) and self._is_calm() and self._forms.may_jump()
-
-    def _may_leap_rerouted(self) -> bool:
-        """Return whether a sampled run leaps though transfers choose their paths anew: it repeats how links were used.
-
-        Jobs then belong together if any of the paths that they may choose meet.
-        """
-        overlaps = any(job.dag.overlaps for job in self._state.workload)
-        rerouted = self._routes.chosen_anew and self._is_calm()
-        return rerouted and self._forms.may_skip(overlaps) and self._forms.may_jump()
-
-    def _is_calm(self) -> bool:
-        calm = not self._state.run.elastic and len(self._state.arrays.jitter) == 1
-        return calm and not self._settings.disturbances.prediction_error
+        if self._state.run.elastic:
+            return "jobs are elastic"
+        if len(self._state.arrays.jitter) != 1:
+            return "times of tasks vary"
+        return "lengths are predicted" if self._settings.disturbances.prediction_error else ""
 
     def _may_leap_by_ranks(self) -> bool:
         """Return whether a sampled run leaps by the ranks that an order gave last, and then past jobs that are alone.
@@ -250,7 +251,7 @@ class Simulation:
         Where jobs share GPUs their turns depend on the order in every iteration.
         """
         ranked = bool(self._state.run.order_ranked) and self._settings.cluster.exclusive
-        return ranked and self._is_calm() and self._forms.may_leap_by_ranks()
+        return ranked and not self._not_calm() and self._forms.may_leap_by_ranks()
 
     def run(self) -> Finished:
         """Run to the end of the last job, or until the run is cut off."""
@@ -350,6 +351,7 @@ class Simulation:
             end_ns=now_ns,
             engine_s=engine_s,
             sampled=self._settings.options["sample"],
+            unsampled=self._unsampled,
             recorded_job_id=None if self._settings.window is None else self._settings.window.job_id,
         )
 

@@ -156,6 +156,8 @@ class Finished:
         What was recorded of the timeline, in the order in which it ended.
     sampled
         Whether the run was asked to be sampled.
+    unsampled
+        What kept such a run from leaping at all; "" if nothing did.
     recorded_job_id
         The only job that was recorded, if it is one.
     rescales
@@ -197,6 +199,7 @@ class Finished:
     end_ns: int
     engine_s: float
     sampled: bool = False
+    unsampled: str = ""
     recorded_job_id: str | None = None
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -107,11 +107,12 @@ class PolicyForms:
         self.communication = self._form("communication", communication, (str(self.communication_form),), in_python)
         methods = ("weight", "level") if self.contention_form == "weight" else (str(self.contention_form),)
         self.contention = self._form("contention", contention, methods, in_python)
-        self.path = PolicyForm(path) if path is None else self._form("path", path, ("path",), in_python)
+        asks_path = path is not None and not runs_in_python()
+        self.path = self._form("path", path, ("path",), in_python) if asks_path else PolicyForm(path)
 
     def _form(self, kind: Kind, policy: Any, methods: tuple[str, ...], in_python: frozenset[Kind]) -> PolicyForm:
         wanted = getattr(type(policy), "compiled", None)
-        if kind in in_python or wanted is False or methods[0] in ("select", "rates") or runs_in_python():
+        if kind in in_python or wanted is False or methods[0] in ("select", "rates"):
             return PolicyForm(policy)
         try:
             if hasattr(policy, "wake_s") and not hasattr(policy, "stops"):
@@ -124,6 +125,8 @@ class PolicyForms:
             if not self._all_different and any(method.fields.changeable for method in compiled.values()):
                 raise CannotCompileError(f"{kind} {label(policy)}", "one object", "is asked through two doors")
         except CannotCompileError as reason:
+            if runs_in_python():
+                return PolicyForm(policy)
             if wanted is True:
                 raise PluginError(f"{kind} {label(policy)}: compiled is True, but {reason}") from None
             _say_in_python(kind, policy, str(reason))
@@ -185,8 +188,12 @@ class PolicyForms:
     def _forms(self) -> Iterator[PolicyForm]:
         yield from (self.order, self.communication, self.contention)
 
-    def write(self, run: Records) -> None:
-        """Write down in a run's record how its policies are asked."""
+    def write(self, run: Records, ask: Callable[[str, int, int], Any]) -> None:
+        """Write down in a run's record how its policies are asked: where nothing is compiled, by ``ask``."""
+        for form in self._forms():
+            for method in form.methods.values():
+                if method.plain is not None:
+                    method.plain.ask = ask
         self._write_order(run)
         self._write_communication(run)
         self._write_contention(run)
@@ -234,38 +241,46 @@ class PolicyForms:
 
     # --- shortcuts
 
-    def may_skip(self, overlaps: bool) -> bool:
-        """Return whether no decision depends on the instants at which a job that meets nobody communicates.
+    def hinders_skipping(self, overlaps: bool) -> str:
+        """Return why some decision may depend on the instants at which a job that meets nobody sends; "" if none does.
 
         Parameters
         ----------
         overlaps
             Whether some job computes while it communicates: what it has left then falls while it sends or waits.
         """
-        return self.all_compiled and not self.have_memory and self._sends_alike(overlaps)
+        for form in self._forms():
+            if not form.is_compiled or form.has_memory:
+                return f"{label(form.policy)} {'remembers answers' if form.is_compiled else 'is asked in Python'}"
+        return self._hinders_sending(overlaps)
 
-    def _sends_alike(self, overlaps: bool) -> bool:
-        """Return whether what is sent, and how fast, does not depend on when: of compiled forms without a memory."""
-        if self.contention.reads & (PROGRESS | BYTES | CLOCK):
-            return False
+    def _hinders_sending(self, overlaps: bool) -> str:
+        """Return why what is sent, or how fast, may depend on when; "" if not: of compiled forms without a memory."""
+        if read := self.contention.reads & (PROGRESS | BYTES | CLOCK):
+            return _reads(self.contention, read)
         policy = self.communication
         if self.communication_form == "admit":
-            return policy.promises("refusal_lasts")
-        if policy.reads & (CLOCK | WIDE) or (policy.reads & PROGRESS and overlaps):
-            return False
-        return not policy.reads & BYTES or policy.promises("key_falls_while_sending")
+            return "" if policy.promises("refusal_lasts") else f"{label(policy.policy)} does not promise refusal_lasts"
+        if read := policy.reads & (CLOCK | WIDE | (PROGRESS if overlaps else frozenset())):
+            return _reads(policy, read)
+        if (read := policy.reads & BYTES) and not policy.promises("key_falls_while_sending"):
+            return _reads(policy, read) + " without the promise key_falls_while_sending"
+        return ""
 
     def answers_alike(self) -> bool:
         """Return whether transfers that send as much, beside as many that are alike, get the same answer."""
         lasts = self.communication_form != "admit" or self.communication.promises("refusal_lasts")
         return lasts and self.communication.reads.isdisjoint(TELLING_APART)
 
-    def may_jump(self) -> bool:
-        """Return whether what jobs that do meet decide is the same in every period (given :meth:`may_skip`)."""
-        if self.communication_form == "admit" and self.communication.reads & (PROGRESS | CLOCK):
-            return False
+    def hinders_jumping(self) -> str:
+        """Return why what jobs that do meet decide may differ in each period; "" if it does not.
+
+        To be asked if nothing hinders skipping.
+        """
+        if self.communication_form == "admit" and (read := self.communication.reads & (PROGRESS | CLOCK)):
+            return _reads(self.communication, read)
         keys = [self.order, *([self.communication] if self.communication_form == "transfer_key" else [])]
-        return all(_repeats(form) for form in keys)
+        return next(filter(None, map(_changes, keys)), "")
 
     def may_leap_by_ranks(self) -> bool:
         """Return whether a sampled run may leap though its order is asked in Python, or remembers what it was asked.
@@ -275,15 +290,21 @@ class PolicyForms:
         sending = (self.communication, self.contention)
         if self.communication_form != "admit" or self.communication.reads & (PROGRESS | CLOCK):
             return False
-        return all(form.is_compiled and not form.has_memory for form in sending) and self._sends_alike(overlaps=True)
+        return all(form.is_compiled and not form.has_memory for form in sending) and not self._hinders_sending(True)
 
 
-def _repeats(form: PolicyForm) -> bool:
-    """Return whether a key is the same in every period, or changes by the same amount."""
-    if form.reads & CLOCK:
-        return False
+def _changes(form: PolicyForm) -> str:
+    """Return why a key may change from period to period by other amounts; "" if it does not."""
+    if read := form.reads & CLOCK:
+        return _reads(form, read)
     (method,) = form.methods.values()
-    return not form.reads & PROGRESS or (form.promises("key_is_linear") and method.whole_first)
+    if not (read := form.reads & PROGRESS) or (form.promises("key_is_linear") and method.whole_first):
+        return ""
+    return _reads(form, read) + " without the promise key_is_linear"
+
+
+def _reads(form: PolicyForm, names: Iterable[str]) -> str:
+    return f"{label(form.policy)} reads {', '.join(sorted(names))}"
 
 
 def _say_in_python(kind: Kind, policy: Any, why: str) -> None:

@@ -98,7 +98,8 @@ def sampled_text(result: Result) -> str:
     """Return what a reader of a sampled run's figures must know."""
     contended, computed = result.contended_iterations, result.computed_iterations
     if not result.leapt_iterations:
-        return f"Sampled: but all {contended:,} iterations of jobs that share GPUs or links are exact."
+        why = f": {result.finished.unsampled}" if result.finished.unsampled else ""
+        return f"Sampled: but all {contended:,} iterations of jobs that share GPUs or links are exact{why}."
     kind, share = sampling_class(result), 100 * computed / contended
     stated = STATED[kind]
     return (

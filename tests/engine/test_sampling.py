@@ -13,6 +13,7 @@ from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.engine.loop.skipping.leaps import leap_link
 from ddlsched.engine.native.support import runs_in_python
 from ddlsched.engine.records.layout import make_records
+from ddlsched.results.draws import sampled_text
 from ddlsched.results.result import PHASES, Result
 from ddlsched.workload.job import Workload
 from tests.jobs_by_hand import Fixed, data_parallel_job
@@ -98,17 +99,50 @@ class LastFirst:
         return -float(job.number)
 
 
+class OneAtATime:
+    """A policy that promises nothing of its refusals."""
+
+    def admit(self, transfer: Any, network: Any) -> bool:
+        """Return whether the transfer would meet nobody."""
+        return len(network.met_by(transfer)) < 1
+
+
+class Remembers:
+    """An order whose answers may depend on how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def begin(self, *arguments: Any) -> Remembers:
+        """Return one that remembers nothing yet."""
+        return Remembers()
+
+    def key(self, job: Any, now_s: float) -> int:
+        """Return the job's number, and count."""
+        self.asked += 1
+        return int(job.number)
+
+
 @pytest.mark.parametrize(
-    "further",
-    [{"order": LastFirst()}, {"disturbances": ddlsched.Disturbances(jitter_cv=0.1)}],
-    ids=["python", "jitter"],
+    ("further", "why"),
+    [
+        ({"order": LastFirst()}, "LastFirst is asked in Python"),
+        ({"disturbances": ddlsched.Disturbances(jitter_cv=0.1)}, "times of tasks vary"),
+        ({"disturbances": ddlsched.Disturbances(prediction_error=0.3)}, "lengths are predicted"),
+        ({"communication": OneAtATime()}, "OneAtATime does not promise refusal_lasts"),
+        ({"order": Remembers()}, "Remembers remembers answers"),
+        ({"order": "tiresias"}, "attained_service_ns without the promise key_is_linear"),
+        ({"contention": "mltcp"}, "reads bytes_sent"),
+    ],
+    ids=["python", "jitter", "predicted", "refusals", "memory", "queues", "rates"],
 )
-def test_what_cannot_be_sampled_is_simulated_exactly(further: dict[str, Any]) -> None:
+def test_what_cannot_be_sampled_is_simulated_exactly_and_says_why(further: dict[str, Any], why: str) -> None:
     workload, cluster = _jobs(60), ddlsched.Cluster(num_servers=5, gpus_per_server=2, gpu_memory_mb=20_000)
     exact = ddlsched.simulate(workload, cluster, placement="first-fit", **further)
     sampled = ddlsched.simulate(workload, cluster, placement="first-fit", sample=True, **further)
     assert sampled.leapt_iterations == 0
     assert sampled.jobs.equals(exact.jobs)
+    assert sampled_text(sampled).endswith(f"{why}.")
 
 
 class LastFirstCompiled:

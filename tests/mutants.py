@@ -50,12 +50,13 @@ from typing import Any, NamedTuple
 import coverage
 import numba
 import pytest
+from tiers import is_drawn
 
 ROOT = Path(__file__).resolve().parents[1]
 LOOP = "ddlsched/engine/loop/"
 COMPILED = {"ddlsched/engine/loop/batch/": "tests/envs/", LOOP: "tests/engine/"}
 """Folders of what is only compiled, a minute for each fault, and of its tests."""
-PLAIN = {"NUMBA_DISABLE_JIT": "1", "FUZZ": "4"}
+PLAIN = {"NUMBA_DISABLE_JIT": "1", "FUZZ": "8"}
 """A test of random cases tries few of them where each takes seconds."""
 STRICT = (LOOP, "ddlsched/network/", "algorithms/contention/")
 ASKED, ASKED_OF_STRICT = 0.97, 0.99
@@ -119,7 +120,7 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
     return found
 
 
-_GIVEN = (ast.Assign, ast.AnnAssign, ast.Compare, ast.IfExp, ast.Return)
+_VALUED = (ast.Assign, ast.AnnAssign, ast.Compare, ast.IfExp, ast.Return)
 """What has a value by itself, not as a part of another."""
 
 
@@ -134,7 +135,7 @@ def _executed(tree: ast.Module) -> Iterator[ast.AST]:
                 continue
             below = field if isinstance(field, list) else [field]
             nodes = [each for each in below if isinstance(each, ast.AST) and not _is_said_only(each)]
-            waiting += [each for each in nodes if not (isinstance(node, _GIVEN) and _is_none(each))]
+            waiting += [each for each in nodes if not (isinstance(node, _VALUED) and _is_none(each))]
 
 
 def _is_said_only(node: ast.AST) -> bool:
@@ -182,6 +183,7 @@ class Covered:
 
     def __init__(self, data: Path) -> None:
         self.seconds: dict[bool, dict[str, float]] = {False: {}, True: {}}
+        self.drawn = {test for plain in self.seconds for test in _drawn(data, plain)}
         self._tests: dict[tuple[bool, str], dict[int, set[str]]] = {}
         self._tree = data / "tree"
         for plain, seconds in self.seconds.items():
@@ -252,6 +254,12 @@ def _took(data: Path, plain: bool) -> dict[str, float]:
     return json.loads(file.read_text()) if file.exists() else {}
 
 
+def _drawn(data: Path, plain: bool) -> set[str]:
+    """Return the tests of random cases."""
+    file = data / f"{_KIND[plain]}-drawn.json"
+    return set(json.loads(file.read_text())) if file.exists() else set()
+
+
 class _TooLong(BaseException):
     pass
 
@@ -261,7 +269,12 @@ class Covering:
 
     def __init__(self, data: Path, plain: bool, most_s: float) -> None:
         self._file, self._took = data / f"{_KIND[plain]}-seconds.json", _took(data, plain)
+        self._file_of_drawn, self._drawn = data / f"{_KIND[plain]}-drawn.json", _drawn(data, plain)
         self._most_s = most_s if plain else 0.0
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Note which try random cases."""
+        self._drawn |= {item.nodeid for item in items if isinstance(item, pytest.Function) and is_drawn(item)}
 
     def _too_long(self, *_: object) -> None:
         raise _TooLong
@@ -283,22 +296,28 @@ class Covering:
         """Keep it."""
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         self._file.write_text(json.dumps(self._took, indent=0))
+        self._file_of_drawn.write_text(json.dumps(sorted(self._drawn), indent=0))
 
 
 class Noticing:
-    """Runs chosen tests, file by file, the quickest first; the process ends if one needs ten times its time."""
+    """Runs chosen tests, those of random cases first; the process ends if one needs ten times its time."""
 
-    def __init__(self, chosen: dict[str, float]) -> None:
-        self._chosen = chosen
+    def __init__(self, chosen: dict[str, float], drawn: set[str]) -> None:
+        self._chosen, self._drawn = chosen, drawn
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep what is chosen."""
         took = self._chosen
         chosen = [item for item in items if item.nodeid in took]
-        files: Counter[Path] = Counter()
+        files: Counter[tuple[bool, Path]] = Counter()
         for item in chosen:
-            files[item.path] += took[item.nodeid]  # type: ignore[assignment]
-        items[:] = sorted(chosen, key=lambda item: (files[item.path], item.path, took[item.nodeid]))
+            files[item.nodeid not in self._drawn, item.path] += took[item.nodeid]  # type: ignore[assignment]
+
+        def place(item: pytest.Item) -> tuple[bool, float, Path, float]:
+            part = item.nodeid not in self._drawn, item.path
+            return part[0], files[part], item.path, took[item.nodeid]
+
+        items[:] = sorted(chosen, key=place)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Let the system end what does not end: also what waits, and compiled code."""
@@ -336,13 +355,18 @@ def is_noticed(mutant: Mutant, covered: Covered, tree: Path, most_s: float) -> b
     target = tree / mutant.path
     source = target.read_bytes()
     order = (True, False) if mutant.path.startswith(LOOP) else (False, True)
-    chosen = {plain: _within(covered.by(mutant, plain), most_s) for plain in order}
+    chosen = {plain: _within(covered.by(mutant, plain), covered.drawn, most_s) for plain in order}
     kept = Path(cache_from_source(str(target)))
     target.write_bytes(mutant.put_into(source))
     kept.unlink(missing_ok=True)  # Python would take a file of the same second and size for the same
     try:
         return not all(
-            tests_pass(tree, plain, Noticing(tests), ["-x", *sorted({test.partition("::")[0] for test in tests})])
+            tests_pass(
+                tree,
+                plain,
+                Noticing(tests, covered.drawn),
+                ["-x", *sorted({test.partition("::")[0] for test in tests})],
+            )
             for plain, tests in chosen.items()
             if tests
         )
@@ -351,9 +375,9 @@ def is_noticed(mutant: Mutant, covered: Covered, tree: Path, most_s: float) -> b
         kept.unlink(missing_ok=True)
 
 
-def _within(tests: dict[str, float], most_s: float) -> dict[str, float]:
-    """Return the quickest, which take together no longer than that."""
-    quickest = sorted(tests.items(), key=lambda each: each[1])
+def _within(tests: dict[str, float], drawn: set[str], most_s: float) -> dict[str, float]:
+    """Return the quickest, which take together no longer than that, those of random cases before others."""
+    quickest = sorted(tests.items(), key=lambda each: (each[0] not in drawn, each[1]))
     sums = accumulate(took for _, took in quickest)
     return {test: took for (test, took), total in zip(quickest, sums, strict=True) if total <= most_s}
 

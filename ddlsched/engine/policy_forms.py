@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -107,11 +107,12 @@ class PolicyForms:
         self.communication = self._form("communication", communication, (str(self.communication_form),), in_python)
         methods = ("weight", "level") if self.contention_form == "weight" else (str(self.contention_form),)
         self.contention = self._form("contention", contention, methods, in_python)
-        self.path = PolicyForm(path) if path is None else self._form("path", path, ("path",), in_python)
+        asks_path = path is not None and not runs_in_python()
+        self.path = self._form("path", path, ("path",), in_python) if asks_path else PolicyForm(path)
 
     def _form(self, kind: Kind, policy: Any, methods: tuple[str, ...], in_python: frozenset[Kind]) -> PolicyForm:
         wanted = getattr(type(policy), "compiled", None)
-        if kind in in_python or wanted is False or methods[0] in ("select", "rates") or runs_in_python():
+        if kind in in_python or wanted is False or methods[0] in ("select", "rates"):
             return PolicyForm(policy)
         try:
             if hasattr(policy, "wake_s") and not hasattr(policy, "stops"):
@@ -124,6 +125,8 @@ class PolicyForms:
             if not self._all_different and any(method.fields.changeable for method in compiled.values()):
                 raise CannotCompileError(f"{kind} {label(policy)}", "one object", "is asked through two doors")
         except CannotCompileError as reason:
+            if runs_in_python():
+                return PolicyForm(policy)
             if wanted is True:
                 raise PluginError(f"{kind} {label(policy)}: compiled is True, but {reason}") from None
             _say_in_python(kind, policy, str(reason))
@@ -185,8 +188,12 @@ class PolicyForms:
     def _forms(self) -> Iterator[PolicyForm]:
         yield from (self.order, self.communication, self.contention)
 
-    def write(self, run: Records) -> None:
-        """Write down in a run's record how its policies are asked."""
+    def write(self, run: Records, ask: Callable[[str, int, int], Any]) -> None:
+        """Write down in a run's record how its policies are asked: where nothing is compiled, by ``ask``."""
+        for form in self._forms():
+            for method in form.methods.values():
+                if method.plain is not None:
+                    method.plain.ask = ask
         self._write_order(run)
         self._write_communication(run)
         self._write_contention(run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
@@ -15,6 +17,7 @@ from ddlsched.engine.loop.from_python import (
     start_transfer,
 )
 from ddlsched.engine.loop.rates import apply_rates
+from ddlsched.engine.native.support import runs_in_python
 from ddlsched.engine.records.field_values import Contention
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.contention import ContentionModel, SharedLink
@@ -35,6 +38,7 @@ class TransferDecisions:
 
     def __init__(self, state: RunState, policies: CheckedPolicies, contention: ContentionModel) -> None:
         self._state, self._policies, self._contention = state, policies, contention
+        self._view = self._view_now if runs_in_python() else state.transfer_views.__getitem__
 
     def choose(self) -> None:
         """Ask which of the ready transfers run."""
@@ -96,8 +100,33 @@ class TransferDecisions:
         rerate_max_min(state.arrays)
         apply_rates(state.arrays, np.zeros(0, np.int64), np.zeros(0))
 
+    def ask(self, method: str, number: int, place: int) -> Any:
+        """Ask what the loop asks where nothing is compiled, of a job or a transfer, and of the link at a place."""
+        policies, now_s = self._policies, self._state.now_s
+        if method == "key":
+            return policies.key(self._state.views[number], now_s)
+        transfer = self._view(number)
+        if method == "link_rate":
+            return policies.link_rate(transfer, self._link(place), now_s)
+        if method in ("weight", "level"):
+            weight, level = policies.share(transfer, now_s)
+            return counted_weight(weight) if method == "weight" else level
+        answer: Any = getattr(policies, method)(transfer, self.network())
+        return answer
+
+    def _view_now(self, number: int) -> TransferView:
+        """Return the view of a transfer as the loop has it, which may place it now, or let it stand for others."""
+        state, record = self._state, self._state.arrays.transfers[number]
+        entries = state.arrays.entries[record.first_entry : record.first_entry + record.num_entries]
+        links, known = tuple(entries.link.tolist()), state.transfer_views.get(number)
+        if known is None or (known.links, known.message_bytes) != (links, record.bytes):
+            job, shares = state.views[record.job], tuple(entries.share.tolist())
+            known = TransferView(number, job, links, state.transfers, number, state.now, shares)
+            state.transfer_views[number] = known
+        return known
+
     def _views(self, numbers: np.ndarray) -> list[TransferView]:
-        return [self._state.transfer_views[number] for number in numbers.tolist()]
+        return list(map(self._view, numbers.tolist()))
 
     def _active(self) -> list[TransferView]:
         return self._views(self._state.arrays.active[: self._state.now.num_active.item(0)])

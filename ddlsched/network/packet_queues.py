@@ -38,9 +38,14 @@ compiled = _njit(**OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 _EVENT = np.dtype([("time_s", np.float64), ("code", np.int64)], align=True)
 
 
+def _records(shape: int | tuple[int, int], kind: np.dtype[Any]) -> np.ndarray:
+    """Return zeroed records, whose fields are attributes where nothing is compiled, too."""
+    return np.zeros(shape, kind).view(np.recarray)
+
+
 def event_heap(most: int) -> np.ndarray:
     """Return a heap for so many events at once; its first entry's ``code`` counts them."""
-    return np.zeros(most + 1, _EVENT)
+    return _records(most + 1, _EVENT)
 
 
 @compiled
@@ -185,12 +190,12 @@ def state_of(rings: Rings, queue_bytes: float, packet_bytes: float, react_s: flo
         events=event_heap(
             len(rings.per_byte_s) + 2 * num_packets + 8 * len(rings.ring_of) * int(rings.num_ranks.max())
         ),
-        counts=np.zeros(len(rings.ring_of), _COUNT),
-        flows=np.zeros(flows, _FLOW),
-        links=np.zeros(len(rings.per_byte_s), _LINK),
-        packets=np.zeros(num_packets, _PACKET),
+        counts=_records(len(rings.ring_of), _COUNT),
+        flows=_records(flows, _FLOW),
+        links=_records(len(rings.per_byte_s), _LINK),
+        packets=_records(num_packets, _PACKET),
         free_packets=np.append(np.arange(num_packets), num_packets),
-        ranks=np.zeros((len(rings.ring_of), int(rings.num_ranks.max())), _RANK),
+        ranks=_records((len(rings.ring_of), int(rings.num_ranks.max())), _RANK),
         first_flow=np.cumsum(rings.num_ranks) - rings.num_ranks,
         most_packets=most_packets,
         segments=np.zeros((flows, places), np.int64),

@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from ddlsched.engine.native.jit import compiling
 from ddlsched.engine.native.kept_files import sources_stamp
+from ddlsched.engine.native.support import runs_in_python
+from ddlsched.engine.records.field_values import FAILED, KEY_WORDS
 from ddlsched.policies.compiling.program import Constant, Program, program_of
 from ddlsched.policies.compiling.source import CannotCompileError, Fields
 
-__all__ = ["CompiledMethod", "compile_method"]
+__all__ = ["CompiledMethod", "PlainEntry", "compile_method"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +49,8 @@ class CompiledMethod:
     reads: frozenset[str]
     has_memory: bool
     constants: tuple[Constant, ...]
+    plain: PlainEntry | None = None
+    """What is at the address where nothing is compiled."""
 
     def changed(self, policy: Any) -> str | None:
         """Return what has changed, since it was compiled, of what it took for constant, or None."""
@@ -60,6 +67,56 @@ class CompiledMethod:
                 if name not in now or (now[name] is not value and repr(now[name]) != repr(value)):
                     return name
         return None
+
+
+class PlainEntry:
+    """Answers in Python what a compiled entry would; whatever that could not answer fails here, too.
+
+    A key's numbers are of the kinds that those of the first were; behind the last stand zeros.
+    """
+
+    def __init__(self, policy: Any, method: str) -> None:
+        self._method = method
+        kind = str(getattr(policy, method).__annotations__.get("return"))
+        self.whole_first = kind.startswith(("int", "tuple[int"))
+        self._wholes: list[bool] = []
+        self.ask: Callable[[str, int, int], Any]
+
+    def __call__(self, s: Any, number: int, place: int) -> int:
+        """Ask, and write down what is no truth value."""
+        try:
+            answer = self.ask(self._method, number, place)
+            if self._method == "admit":
+                return int(answer)
+            if self._method in ("key", "transfer_key"):
+                s.keys[place * KEY_WORDS : (place + 1) * KEY_WORDS] = self._words([*_numbers(answer)])
+            else:
+                s.run[0].answer = answer
+        except Exception:
+            return int(FAILED)
+        return 0
+
+    def _words(self, key: list[Any]) -> list[int]:
+        wholes = [isinstance(number, int) for number in key]
+        self._wholes = self._wholes or wholes
+        if wholes != self._wholes or wholes[0] < self.whole_first:
+            raise TypeError("a key of other kinds")
+        words = [number if whole else _ordered(number) for number, whole in zip(key, wholes, strict=True)]
+        return words + [0] * (KEY_WORDS - len(words))
+
+
+def _numbers(key: Any) -> Iterator[Any]:
+    if isinstance(key, tuple):
+        for part in key:
+            yield from _numbers(part)
+    else:
+        yield key
+
+
+def _ordered(number: float) -> int:
+    """Return a whole number; they are ordered as the floats are."""
+    bits = int(np.float64(number + 0.0).view(np.int64))
+    return bits if bits >= 0 else bits ^ (2**63 - 1)
 
 
 _compiled: dict[str, tuple[Any, int, bool]] = {}
@@ -83,6 +140,8 @@ def compile_method(policy: Any, method: str, predicted: bool = False) -> Compile
         program = program_of(policy, method)
         if program.changes_itself and method not in ("key", "admit"):
             raise CannotCompileError(program.first_line, method, "changes its object, so that it matters who is first")
+        if runs_in_python():
+            return _plain_method(policy, method, program)
         name = f"{method}-{_digest(program)}{'-predicted' if predicted else ''}"
         with _lock:
             if name not in _compiled:
@@ -97,6 +156,17 @@ def compile_method(policy: Any, method: str, predicted: bool = False) -> Compile
     memory = program.changes_itself or bool(program.fields.arrays)
     return CompiledMethod(
         function.address, program.fields, words, whole_first, program.reads, memory, program.constants
+    )
+
+
+def _plain_method(policy: Any, method: str, program: Program) -> CompiledMethod:
+    """Return a method as the loop asks it where nothing is compiled."""
+    if program.changes_itself or program.fields.arrays:
+        raise CannotCompileError(program.first_line, method, "remembers")
+    plain = PlainEntry(policy, method)
+    words = KEY_WORDS if method in ("key", "transfer_key") else 0
+    return CompiledMethod(
+        id(plain), program.fields, words, plain.whole_first, program.reads, False, program.constants, plain
     )
 
 

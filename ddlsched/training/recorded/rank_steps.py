@@ -218,7 +218,7 @@ class WallTime:
         """Return the step."""
         stalls = apart([each.waited_ns for each in self._communications if each.waited_ns is not None])
         stood_ns = covered(stalls)
-        places = sorted(self._places, key=lambda place: (place[0], place[1], place[2] is MarkKind.WAITS))
+        places = sorted(self._places, key=_in_program)
         marks = tuple(Mark(kind, name or number, at - stood_ns(at)) for at, number, kind, name in places)
         length_ns, calls = self._length_ns, tuple(self._communications)
         computed_ns = length_ns - stood_ns(length_ns)
@@ -226,6 +226,12 @@ class WallTime:
 
     def _since(self, at_ns: int) -> int:
         return min(max(at_ns - self._begin_ns, 0), self._length_ns)
+
+
+def _in_program(place: tuple[int, int, MarkKind, str]) -> tuple[int, bool, int, bool]:
+    """Return what sorts places; at one moment a phase comes behind what the phase before has waited for."""
+    at_ns, number, kind, _ = place
+    return at_ns, at_ns > 0 and kind is MarkKind.PHASE, number, kind is MarkKind.WAITS
 
 
 def apart(stretches_ns: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

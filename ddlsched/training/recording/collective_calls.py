@@ -255,7 +255,7 @@ class ProfiledStep:
         return [event.name for event in ended.events() if event.name.startswith(_PREFIX)]
 
 
-def refuse_unseen(called: Iterable[str], seen: Iterable[str], *, flags: int) -> None:
+def refuse_unseen(called: Iterable[str], seen: Iterable[str], *, flags: int, formed: int) -> None:
     """Compare the collectives of a step.
 
     Parameters
@@ -266,6 +266,8 @@ def refuse_unseen(called: Iterable[str], seen: Iterable[str], *, flags: int) -> 
         Kinds of those that were recorded.
     flags
         All-reduces of find_unused_parameters, which are known not to be seen.
+    formed
+        Models that form their buckets in this step: each broadcasts what is in them, and how much, which is not seen.
 
     Raises
     ------
@@ -281,8 +283,9 @@ def refuse_unseen(called: Iterable[str], seen: Iterable[str], *, flags: int) -> 
         profiled[kind] += 1
         names.setdefault(kind, set()).add(name)
     recorded["all-reduce"] += flags
-    # A call that broadcasts many buffers is one or several operators.
-    unseen = {kind: count for kind, count in profiled.items() if recorded[kind] < (1 if kind == "broadcast" else count)}
+    if profiled["broadcast"] <= 2 * formed or recorded["broadcast"]:
+        del profiled["broadcast"]  # A call that broadcasts many buffers is one or several operators.
+    unseen = {kind: count for kind, count in profiled.items() if recorded[kind] < count}
     if unseen:
         shown = ", ".join(
             f"{', '.join(sorted(names[kind]))} ({count}, {recorded[kind]} seen)" for kind, count in unseen.items()

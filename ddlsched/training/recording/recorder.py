@@ -147,6 +147,8 @@ class _Step:
     optimizer: Any = None
     last_bucket: Any = None
     """When the hook of the last bucket returned: after that, backward waits for the buckets."""
+    backward_end: Any = None
+    """When backward last returned: all buckets had ended, though the thread that tells may not have had its turn."""
 
 
 class Recorder(CallWatcher):
@@ -173,6 +175,8 @@ class Recorder(CallWatcher):
         self._call_ns = 0
         self._with_flags: set[int] = set()
         """Models that reduce which of their parameters were used."""
+        self._forming: set[int] = set()
+        """Models that are run in the step in which they form their buckets."""
 
     def begin(self) -> None:
         """Watch collectives, backward passes and optimisers."""
@@ -201,9 +205,13 @@ class Recorder(CallWatcher):
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if self._now is not None and self._now.backward is None:
-                self._now.backward = self._moment()
-            return original(*args, **kwargs)
+            now = self._now
+            if now is None:
+                return original(*args, **kwargs)
+            now.backward = now.backward or self._moment()
+            result = original(*args, **kwargs)
+            now.backward_end = self._moment()
+            return result
 
         return backward
 
@@ -217,6 +225,8 @@ class Recorder(CallWatcher):
                 model.register_comm_hook(model.process_group, allreduce_hook)
             if model.find_unused_parameters:
                 self._with_flags.add(id(model))
+            elif self._count + 1 == _FORMING:
+                self._forming.add(id(model))
             return original(model, *args, **kwargs)
 
         return forward
@@ -283,7 +293,8 @@ class Recorder(CallWatcher):
         """Profile the last step that is not kept, and refuse a script whose collectives are not all seen."""
         if self._profiled is not None and ended is not None:
             called, self._profiled = self._profiled.collectives(), None
-            refuse_unseen(called, (call.what.kind for call in ended.calls), flags=len(self._with_flags))
+            seen = (call.what.kind for call in ended.calls)
+            refuse_unseen(called, seen, flags=len(self._with_flags), formed=len(self._forming))
         if self._count == self._skip - 1:
             self._profiled = ProfiledStep()
             self._undo.callback(self._profiled.collectives)  # A process that ends while it profiles crashes.
@@ -393,5 +404,7 @@ class Recorder(CallWatcher):
         if step.last_bucket is None or self._clock is None:
             return None
         ended = [self._clock.ns(call.done) for call in step.calls if call.is_of_bucket and call.done is not None]
-        begin_ns = self._clock.ns(step.last_bucket)
-        return begin_ns, max([begin_ns, *ended])
+        begin_ns, end_ns = self._clock.ns(step.last_bucket), max(ended, default=0)
+        if step.backward_end is not None:
+            end_ns = min(end_ns, self._clock.ns(step.backward_end))
+        return begin_ns, max(begin_ns, end_ns)

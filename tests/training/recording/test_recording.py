@@ -17,6 +17,7 @@ from command_line import refused, run
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.alone import variation
 from ddlsched.training.recorded.merging import RecordedIteration
+from ddlsched.training.recorded.rank_steps import MarkKind
 from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.training.recorded.recordings import read_recording
 from ddlsched.training.recording.launching import _environment, _free_port, run_recorded
@@ -54,10 +55,10 @@ DDP = BEGIN + "model = DistributedDataParallel(model, bucket_cap_mb=0.1)\n" + TR
 PARAMETERS = 64 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10
 
 
-def recorded(folder: Path, text: str, *arguments: str) -> RecordedIteration:
+def recorded(folder: Path, text: str, *arguments: str, skip: int = 3) -> RecordedIteration:
     script = folder / "train.py"
     script.write_text(text)
-    return read_iteration(run_recorded(script, arguments, folder / "kept", ranks=2, skip=3, most_steps=1000))
+    return read_iteration(run_recorded(script, arguments, folder / "kept", ranks=2, skip=skip, most_steps=1000))
 
 
 def collectives(iteration: RecordedIteration) -> list[tuple[str, float]]:
@@ -77,6 +78,17 @@ def test_buckets_of_ddp_are_cut_out_of_backward_and_training_is_the_same_to_the_
     plain = [subprocess.Popen(command, env=_environment(rank, 2, "127.0.0.1", port)) for rank in range(2)]
     assert [process.wait() for process in plain] == [0, 0]
     assert (tmp_path / "with.txt").read_text() == (tmp_path / "without.txt").read_text()
+
+
+def test_item_35_ddp_may_form_its_buckets_in_the_step_that_is_checked(tmp_path: Path) -> None:
+    from ddlsched.training.recording.collective_calls import refuse_unseen
+
+    iteration = recorded(tmp_path, DDP, skip=1)
+    assert iteration.steps == 7
+    assert [kind for kind, _ in collectives(iteration)] == ["all-reduce"] * 2
+    refuse_unseen(["c10d::broadcast_"] * 2, [], flags=0, formed=1)
+    with pytest.raises(InputError, match=r"not seen: c10d::broadcast_ \(3, 0 seen\)"):
+        refuse_unseen(["c10d::broadcast_"] * 3, [], flags=0, formed=1)
 
 
 def test_a_compressing_hook_of_the_script_is_kept_and_its_bytes_count(tmp_path: Path) -> None:
@@ -167,6 +179,19 @@ def test_item_35_works_of_buckets_are_not_kept_alive(tmp_path: Path) -> None:
         number, alive = map(int, (tmp_path / f"alive-{rank}").read_text().split())
         assert number >= 2 * 5
         assert alive == 0
+
+
+def test_item_35_buckets_are_waited_for_until_backward_returns_however_late_their_end_is_told(tmp_path: Path) -> None:
+    """The thread that tells waits for its turn: in one of 300 steps until the optimiser was done, or longer."""
+    late = (
+        "import threading\nfrom ddlsched.training.recording.recorder import Recorder\ntold = Recorder.done\n"
+        "Recorder.done = lambda recorder, call: threading.Timer(0.1, told, (recorder, call)).start()\n"
+    )
+    joined = "[each.join() for each in threading.enumerate() if isinstance(each, threading.Timer)]\n"
+    iteration = recorded(tmp_path, DDP.replace("model = nn", late + "model = nn") + joined)
+    assert iteration.steps == 5
+    assert [mark.kind for mark in iteration.last.marks].count(MarkKind.WAITS) == 2
+    assert iteration.last.marks[-1].what == "optimizer"
 
 
 def test_a_script_that_trains_on_leaves_the_last_step_that_is_kept_as_it_was(tmp_path: Path) -> None:

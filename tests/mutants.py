@@ -201,6 +201,8 @@ class Covered:
             found = self._that_name(_name(source, mutant.line), plain, mutant.path)
         else:
             found = self._that_run(source, mutant, plain)
+        if not found and plain and mutant.path.startswith(LOOP):
+            found = self.drawn
         if not found and not plain:
             lines = self._tests.get((plain, mutant.path), {}).values()
             folder = next((tests for loop, tests in COMPILED.items() if mutant.path.startswith(loop)), None)
@@ -302,8 +304,8 @@ class Covering:
 class Noticing:
     """Runs chosen tests, those of random cases first; the process ends if one needs ten times its time."""
 
-    def __init__(self, chosen: dict[str, float], drawn: set[str]) -> None:
-        self._chosen, self._drawn = chosen, drawn
+    def __init__(self, chosen: dict[str, float], drawn: set[str], least_s: float) -> None:
+        self._chosen, self._drawn, self._least_s = chosen, drawn, least_s
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep what is chosen."""
@@ -321,7 +323,7 @@ class Noticing:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Let the system end what does not end: also what waits, and compiled code."""
-        most_s = 30 + 10 * self._chosen[nodeid]
+        most_s = self._least_s + 10 * self._chosen[nodeid]
         signal.setitimer(signal.ITIMER_PROF, most_s)
         signal.setitimer(signal.ITIMER_REAL, 10 * most_s)
 
@@ -364,7 +366,7 @@ def is_noticed(mutant: Mutant, covered: Covered, tree: Path, most_s: float) -> b
             tests_pass(
                 tree,
                 plain,
-                Noticing(tests, covered.drawn),
+                Noticing(tests, covered.drawn, 5.0 if plain else 30.0),
                 ["-x", *sorted({test.partition("::")[0] for test in tests})],
             )
             for plain, tests in chosen.items()
@@ -391,11 +393,11 @@ def copied(tree: Path) -> None:
     )
 
 
-def cover(data: Path, plain: bool, tests: list[str], most_s: float) -> None:
-    """Note which lines tests run and how long they take, beside what is noted already."""
+def cover(data: Path, plain: bool, tests: list[str], most_s: float, times: bool = False) -> None:
+    """Note which lines tests run and how long they take (or only that), beside what is noted already."""
     (data / "settings").write_text(_SETTINGS + f"data_file = {data / _KIND[plain]}\n")
     noted = ["--cov", f"--cov-config={data / 'settings'}", "--cov-context=test", "--cov-append", "--cov-report="]
-    tests_pass(data / "tree", plain, Covering(data, plain, most_s), [*noted, *tests])
+    tests_pass(data / "tree", plain, Covering(data, plain, most_s), [*([] if times else noted), *tests])
 
 
 def main(arguments: list[str]) -> int:
@@ -412,11 +414,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--most-s", type=float, default=60.0, help="of the tests of a fault; with --plain, of a test")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "mutants", help="a folder; it may be removed")
     parser.add_argument("--cover", action="store_true", help="note what the tests in these folders run")
+    parser.add_argument("--times", action="store_true", help="with --cover: note only how long they take")
     parser.add_argument("--plain", action="store_true", help="with --cover: nothing is compiled")
     asked = parser.parse_args(arguments)
     if asked.cover:
         copied(asked.data / "tree")
-        cover(asked.data, asked.plain, asked.places, asked.most_s)
+        cover(asked.data, asked.plain, asked.places, asked.most_s, asked.times)
         print(*(asked.data / "log").read_text().splitlines()[-1:])
         return 0
     noticed: dict[bool, list[bool]] = {True: [], False: []}

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from joblib import Parallel, delayed
 
 import ddlsched
 from algorithms.placement.replay import Replay
@@ -115,14 +116,17 @@ def measured(exact: Result, sampled: Result, *others: Result) -> dict[str, Any]:
     }
 
 
+def case_of(sending: str, order: str, placement: str, cluster: str, seed: int) -> dict[str, Any]:
+    """Return what a case is, and its errors."""
+    case = {"sending": sending, "order": order, "placement": placement, "cluster": cluster, "seed": seed}
+    return case | {"policies": CLASSES[sending]} | measured(*runs_of(**case))
+
+
 def cases(seeds: list[int], clusters: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the errors of each case on each seed, but for runs that leapt over nothing and are exact."""
-    for cluster, sending, order, placement, seed in product(clusters, SENDING, ORDERS, PLACEMENTS, seeds):
-        given = sending, order, placement, cluster, seed
-        found = measured(*runs_of(*given))
-        if found["leapt"]:
-            case = dict(zip(("sending", "order", "placement", "cluster", "seed"), given, strict=True))
-            yield case | {"policies": CLASSES[sending]} | found
+    """Yield each case on each seed, one a core, but for runs that leapt over nothing and are exact."""
+    given = product(clusters, SENDING, ORDERS, PLACEMENTS, seeds)
+    found = Parallel(n_jobs=-1)(delayed(case_of)(*case, cluster, seed) for cluster, *case, seed in given)
+    yield from (case for case in found if case["leapt"])
 
 
 def table_of(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:

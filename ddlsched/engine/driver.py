@@ -214,7 +214,7 @@ class Simulation:
         """
         run = self._state.run
         if self._may_leap_by_ranks():
-            run.skipping_networked = run.key_is_periodic = 1
+            run.skipping_networked, run.key_is_periodic = not self._routes.chosen_anew, 1
             hindrance = ""
         if not hindrance:
             run.sampling, run.jumps_from_round = 1, 0
@@ -250,8 +250,7 @@ class Simulation:
 
         Where jobs share GPUs their turns depend on the order in every iteration.
         """
-        run, alone = self._state.run, self._settings.cluster.exclusive
-        ranked = bool(run.order_ranked) and alone and not self._routes.chosen_anew
+        ranked = bool(self._state.run.order_ranked) and self._settings.cluster.exclusive
         return ranked and not self._not_calm() and self._forms.may_leap_by_ranks()
 
     def run(self) -> Finished:

@@ -153,9 +153,11 @@ class LastFirstCompiled:
         return -float(job.number)
 
 
-def test_with_one_job_a_gpu_an_order_in_python_is_sampled_as_a_compiled_one_is() -> None:
+@pytest.mark.parametrize("path", ["ecmp", "sglb", "perfect"])
+def test_with_one_job_a_gpu_an_order_in_python_is_sampled_as_a_compiled_one_is(path: str) -> None:
     cluster = ddlsched.Cluster(num_servers=5, gpus_per_server=2, exclusive=True)
     free = {"placement": "first-fit", "communication": "bounded-overlap:limit=99", "contention": "max-min"}
+    free |= {"topology": "leaf-spine:servers_per_leaf=1,spines=2", "path": path}
     runs = [
         ddlsched.simulate(_jobs(), cluster, **free, order=order, sample=True)
         for order in (LastFirst(), LastFirstCompiled())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -223,7 +224,8 @@ def _sharer(allocation: str, hold_s: float, jobs: Sequence[StoredJob]) -> Sharer
 def _tell(folder: Path) -> None:
     from ddlsched.real.live.store import JobStore
 
-    jobs = JobStore(folder / "jobs.sqlite").jobs()
+    with closing(JobStore(folder / "jobs.sqlite")) as store:
+        jobs = store.jobs()
     states = {state: sum(job.state == state for job in jobs) for state in ("finished", "failed", "queued")}
     notice(", ".join(f"{count} {state}" for state, count in states.items()) + f"; timeline: {folder / 'timeline.csv'}")
     if states["failed"]:

@@ -141,9 +141,9 @@ class GateClient:
             self._fail(TestbedError(f"job {self._member.job_id!r}: the gate is gone ({error})"))
         except TestbedError as error:
             self._fail(error)
-            self._channel.close()
         except Exception as error:
             self._fail(TestbedError(f"job {self._member.job_id!r}: {type(error).__name__}: {error}"))
+        finally:
             self._channel.close()
 
     def _obey(self, message: dict[str, Any]) -> None:

@@ -39,9 +39,13 @@ def agents() -> Iterator[list[RingAgent]]:
     """Three agents on loopback."""
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(RingAgent(Address("127.0.0.1", 0), TOKEN, most_bytes=10**8)) for _ in range(3)]
-        for agent in found:
-            threading.Thread(target=agent.serve, daemon=True).start()
+        serving = [threading.Thread(target=agent.serve, daemon=True) for agent in found]
+        for thread in serving:
+            thread.start()
         yield found
+    for thread in serving:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def addresses(agents: list[RingAgent]) -> tuple[Address, ...]:

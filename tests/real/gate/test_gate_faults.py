@@ -178,6 +178,7 @@ def test_a_rank_that_cannot_be_told_anything_is_named_with_its_last_words() -> N
         rank.send({"do": "ping"})
     with pytest.raises(TestbedError, match="the worker on server 3 is gone: a message could not be sent"):
         rank.send({"do": "ping"})
+    ours.close()
 
 
 class Deaf(LocalReducer):

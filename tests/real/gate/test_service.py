@@ -143,6 +143,7 @@ def test_a_gate_that_is_gone_fails_what_waits_and_what_comes(token: Path) -> Non
     gate.close()
     assert eventually(lambda: len(transfer.failed) == 2)
     assert all("job 'a': the gate is gone" in text for text in transfer.failed)
+    assert eventually(lambda: all(client._channel._connection.fileno() == -1 for client in transfer.clients))
     assert len(Transfer(clients, 1).failed) == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +22,14 @@ from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
 from jct_bound import ratios
 from llm_steps import AGREEING, agreement
 from monkeytree_paths import slowdowns
+from period_skipping import gain
 from tiers import tried
 
 import ddlsched
 from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.comparisons.alone import alone_s
+from ddlsched.engine import driver
+from ddlsched.results.result import Result
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 
 
@@ -190,3 +194,23 @@ def test_a_step_of_a_language_model_takes_about_the_closed_forms_time() -> None:
     (row,) = agreement(AGREEING.strip().splitlines()[:1]).rows
     assert row[1] == 64
     assert abs(float(str(row[4]))) < 5
+
+
+def test_the_gain_of_jumps_is_over_runs_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    jumped, simulate = [], ddlsched.simulate
+
+    def simulated(*given: Any, **policies: Any) -> Result:
+        result = simulate(*given, **policies)
+        jumped.append(result.finished.state.run[0].jumped_iterations.item())
+        return result
+
+    monkeypatch.setattr(ddlsched, "simulate", simulated)
+    monkeypatch.setattr(driver, "ROUNDS_BEFORE_JUMPS", 0)
+    iteration = ddlsched.DataParallelIteration(forward_s=0.01, backward_s=0.02, message_bytes=2e7)
+    job = {"iteration": iteration, "iterations": 500, "num_gpus": 2, "gpu_memory_mb": 1}
+    jobs = ddlsched.Workload.of([ddlsched.Job(job_id=str(n), arrival_s=n / 9, **job) for n in range(2)])
+    cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=1, gpu_memory_mb=2)
+    _, contended, *counts, same = gain("two jobs", 1, jobs, cluster, placement="first-fit", scheduler="srsf-1")
+    assert jumped == [0, counts[0]]
+    assert 0 < counts[0] < contended
+    assert same == "identical"

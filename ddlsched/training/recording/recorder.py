@@ -403,8 +403,7 @@ class Recorder(CallWatcher):
         """Return from when until when backward stands still for its buckets, all of which it needs to go on."""
         if step.last_bucket is None or self._clock is None:
             return None
-        ended = [self._clock.ns(call.done) for call in step.calls if call.is_of_bucket and call.done is not None]
-        begin_ns, end_ns = self._clock.ns(step.last_bucket), max(ended, default=0)
-        if step.backward_end is not None:
-            end_ns = min(end_ns, self._clock.ns(step.backward_end))
-        return begin_ns, max(begin_ns, end_ns)
+        ns, latest = self._clock.ns, step.backward_end
+        ended = [call.done or latest for call in step.calls if call.is_of_bucket]
+        begin_ns, end_ns = ns(step.last_bucket), max((ns(done) for done in ended if done is not None), default=0)
+        return begin_ns, max(begin_ns, end_ns if latest is None else min(end_ns, ns(latest)))

@@ -195,6 +195,13 @@ def test_item_35_buckets_are_waited_for_until_backward_returns_however_late_thei
     assert iteration.last.marks[-1].what == "optimizer"
 
 
+def test_item_35_buckets_whose_end_is_never_told_are_waited_for_until_backward_returns(tmp_path: Path) -> None:
+    never = "from ddlsched.training.recording.recorder import Recorder\nRecorder.done = lambda *_: None\n"
+    iteration = recorded(tmp_path, DDP.replace("model = nn", never + "model = nn"))
+    waits_ns = [each.waited_ns for each in iteration.last.communications if each.waited_ns]
+    assert [begin_ns < end_ns for begin_ns, end_ns in waits_ns] == [True, True]
+
+
 def test_item_35_a_rank_that_is_aborted_once_its_recording_is_written_has_recorded(tmp_path: Path) -> None:
     iteration = recorded(tmp_path, DDP + "import atexit, os\natexit.register(os.abort)\n")
     assert iteration.steps == 5

@@ -45,7 +45,6 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import cache_from_source
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -380,10 +379,12 @@ def is_noticed(mutant: Mutant, covered: Covered, tree: Path, most_s: float) -> b
 
 
 def _within(tests: dict[str, float], drawn: set[str], most_s: float) -> dict[str, float]:
-    """Return the quickest, which take together no longer than that, those of random cases before others."""
-    quickest = sorted(tests.items(), key=lambda each: (each[0] not in drawn, each[1]))
-    sums = accumulate(took for _, took in quickest)
-    return {test: took for (test, took), total in zip(quickest, sums, strict=True) if total <= most_s}
+    """Return those that take together no longer than that: of random cases, then others, the quickest first."""
+    found: dict[str, float] = {}
+    for test, took in sorted(tests.items(), key=lambda each: (each[0] not in drawn, each[1])):
+        if took <= most_s:
+            found[test], most_s = took, most_s - took
+    return found
 
 
 def copied(tree: Path) -> None:

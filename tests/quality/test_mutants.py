@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mutants import ROOT, drawn, mutants_of, told
+from mutants import ROOT, _within, drawn, mutants_of, told
 
 SOURCE = b'''"""Text 1 + 2."""
 from typing import TYPE_CHECKING
@@ -141,3 +141,8 @@ def test_item_27_too_few_that_are_noticed_end_with_status_1(capsys: pytest.Captu
     assert told({True: [True] * 98 + [False] * 2, False: [True]}) == 1
     assert told({True: [], False: [True] * 96 + [False] * 4}) == 1
     assert "98 of 100 noticed (98.0%" in capsys.readouterr().out
+
+
+def test_a_test_of_random_cases_that_takes_too_long_keeps_no_other_from_running() -> None:
+    took = {"long": 40.0, "drawn": 3.0, "slow": 16.0, "slower": 17.0, "quick": 1.0}
+    assert list(_within(took, {"long", "drawn"}, 20.0)) == ["drawn", "quick", "slow"]

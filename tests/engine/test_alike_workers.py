@@ -63,6 +63,11 @@ class ByTheClock:
         return transfer.message_bytes if network.now_s % 0.002 < 0.001 else -transfer.message_bytes
 
 
+class MostLeft:
+    def transfer_key(self, transfer: Any, network: Any) -> float:
+        return -transfer.bytes_left
+
+
 @contextmanager
 def every_worker() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -227,11 +232,12 @@ def test_a_policy_that_counts_whom_a_transfer_meets_is_asked_about_each() -> Non
         assert noted["classes"] == [classes]
 
 
-def test_transfers_are_not_ordered_anew_when_workers_are_told_apart() -> None:
+@pytest.mark.parametrize(("policy", "arrival_s"), [(ByTheClock(), 0.0101), (MostLeft(), 0.0103)])
+def test_transfers_are_not_ordered_anew_when_workers_are_told_apart(policy: Any, arrival_s: float) -> None:
     """A job comes in the middle of a step to others' links, and no transfer ends or becomes ready."""
     one = job("a", with_early_gradients(step(tensor=4, data=3, stages=2, passes=3, mb=1.0)), 24)
-    other = job("b", step(tensor=2, data=2, stages=1), 4, arrival_s=0.0101)
-    _, noted = both([one, other], {"a": list(range(24)), "b": [20, 21, 24, 25]}, communication=ByTheClock())
+    other = job("b", step(tensor=2, data=2, stages=1), 4, arrival_s=arrival_s)
+    _, noted = both([one, other], {"a": list(range(24)), "b": [20, 21, 24, 25]}, communication=policy)
     assert noted["split"]
 
 

@@ -459,7 +459,8 @@ class Simulation:
     def _why_stuck(self) -> str:
         state, run = self._state, self._state.run
         queued = [state.views[n].job_id for n in state.arrays.queue[: run.num_queued]]
-        waiting = [state.transfer_views[n].job.job_id for n in state.arrays.waiting[: run.num_waiting]]
+        sending = dict.fromkeys(state.transfers.job[state.arrays.waiting[: run.num_waiting]].tolist())
+        waiting = [state.views[n].job_id for n in sending]
         why = f"at {state.now_s} s nothing is left to happen and {run.num_jobs_left} jobs are not finished:"
         if queued:
             why += f" placement {self._policies.label('placement')} keeps waiting with jobs {_some(queued)}"

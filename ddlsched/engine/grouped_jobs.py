@@ -98,7 +98,15 @@ class GroupedJobs:
         workers = _apart(workers, state.gpus.num_residents[gpus] > 0)
         links = _apart(links, state.links.num_jobs[sent.links] > known[sent.links])
         (colours,) = self._tell_apart(met, gpus, np.zeros(0, np.int64), [(sent, Colours(workers, sent.tuples, links))])
-        return self._simulate(number, dag, gpus, sent, colours)
+        partition = sent.partition(colours)
+        parts = dag.parts(partition)
+        self._write(number, dag, partition, parts)
+        if not state.jobs.folded.item(number):
+            state.now.num_folded[0] += 1
+        state.jobs.folded[number] = 1
+        self._spread_links(sent.links)
+        crossed = self._lead(number, _Folded(colours, dag, partition, parts, sent, gpus, np.zeros(0, np.int64)))
+        return Sending(sent.links, crossed.num_links, crossed.links, crossed.shares, *sent.planned_of(parts))
 
     def _meeting(self, gpus: Sequence[int] | np.ndarray, links: np.ndarray) -> list[int]:
         """Return the folded jobs on some GPUs or links, those on the links of these, and so on."""
@@ -132,19 +140,6 @@ class GroupedJobs:
         for held in (self._folded[number] for number in met if number in self._folded):
             self._state.links.folded[held.sent.links] |= held.stands
         return found[len(met) :]
-
-    def _simulate(
-        self, number: int, dag: GroupedDag, gpus: np.ndarray, sent: SentInGroups, colours: Colours
-    ) -> Sending:
-        state, partition = self._state, sent.partition(colours)
-        parts = dag.parts(partition)
-        self._write(number, dag, partition, parts)
-        if not state.jobs.folded.item(number):
-            state.now.num_folded[0] += 1
-        state.jobs.folded[number] = 1
-        self._spread_links(sent.links)
-        crossed = self._lead(number, _Folded(colours, dag, partition, parts, sent, gpus, np.zeros(0, np.int64)))
-        return Sending(sent.links, crossed.num_links, crossed.links, crossed.shares, *sent.planned_of(parts))
 
     def _lead(self, number: int, folded: _Folded) -> Crossed:
         """Write down which links transfers cross or stand for, and which link is simulated for each."""
@@ -194,15 +189,14 @@ class GroupedJobs:
         state, jobs, old = self._state, self._state.jobs, self._folded[number]
         first, count = jobs.first_transfer.item(number), jobs.num_transfers.item(number)
         transfers = state.arrays.transfers[first : first + count].copy()
-        begin, flags = jobs.first_task.item(number), self._flags(number)
+        begin, flags = (self._rooms[number, name][0] for name in ("tasks", "ready"))
         ended = state.arrays.tasks.ended[begin : begin + len(old.parts.task)] == jobs.parity.item(number)
         ready = state.arrays.ready[flags : flags + len(old.parts.task)].copy()
-        at_work = self._at_work(number)
         partition = old.sent.partition(colours)
         parts = old.dag.parts(partition)
         self._write(number, old.dag, partition, parts)
         before = _places_before(old, parts)
-        begin, flags = jobs.first_task.item(number), self._flags(number)
+        begin, flags = (self._rooms[number, name][0] for name in ("tasks", "ready"))
         tasks = state.arrays.tasks[begin : begin + len(parts.task)]
         tasks.ended = np.where(ended[before], jobs.parity.item(number), 1 - jobs.parity.item(number))
         tasks.pending = parts.pending(ended[before])
@@ -211,7 +205,7 @@ class GroupedJobs:
         states = transfers[before[parts.num_computes :] - old.parts.num_computes]
         self._copy_transfers(number, old._replace(colours=colours, partition=partition, parts=parts), states)
         stand_alone(state.arrays, number)
-        self._resume(number, parts, at_work)
+        self._resume(number, parts, before)
 
     def _copy_transfers(self, number: int, folded: _Folded, states: Any) -> None:
         state, jobs = self._state, self._state.jobs
@@ -233,10 +227,6 @@ class GroupedJobs:
         transfers.entry_room = crossed.num_links
         state.now.num_entries[0] += len(crossed.links)
 
-    def _flags(self, number: int) -> int:
-        first_flag = self._state.arrays.workers.first_flag
-        return int(first_flag[self._state.jobs.first_worker.item(number)])
-
     def _spread_links(self, links: np.ndarray) -> None:
         """Give links what those have that stood for them."""
         state = self._state.links
@@ -246,28 +236,17 @@ class GroupedJobs:
         state.busy_since_ns[led] = state.busy_since_ns[leader]
         state.leader[links] = links
 
-    def _at_work(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return of each worker the task that the one that stands for it computes, and the first that it has ready."""
-        state, jobs = self._state, self._state.jobs
-        first, count = jobs.first_worker.item(number), jobs.num_gpus.item(number)
-        workers, tasks = state.arrays.workers, state.tasks.dag_task[jobs.first_task.item(number) :]
-        leader = workers.leader[first : first + count]
-        gpu, idle = workers.gpu[leader], workers.num_ready[leader] == 0
-        away = state.gpus.worker[gpu] != leader
-        # What an idle GPU did last, or a worker had ready, may be a task of a job before.
-        running = np.where(away, -1, tasks[np.where(away, 0, state.gpus.task[gpu])])
-        return running, np.where(idle, -1, tasks[np.where(idle, 0, workers.first_ready[leader])])
-
-    def _resume(self, number: int, parts: Parts, at_work: tuple[np.ndarray, np.ndarray]) -> None:
-        """Say by their new numbers what workers compute and have ready."""
-        state, jobs = self._state, self._state.jobs
-        first, count = jobs.first_worker.item(number), jobs.num_gpus.item(number)
-        own = parts.worker[: parts.num_computes] * (parts.task.max() + 1) + parts.task[: parts.num_computes]
-        workers = state.arrays.workers[first : first + count]
-        for tasks, write in zip(at_work, (state.gpus.task, workers.first_ready), strict=True):
-            some = np.flatnonzero((tasks >= 0) & (workers.leader == first + np.arange(count)))
-            numbers = np.searchsorted(own, some * (parts.task.max() + 1) + tasks[some])
-            write[workers.gpu[some] if write is state.gpus.task else some] = numbers
+    def _resume(self, number: int, parts: Parts, before: np.ndarray) -> None:
+        """Say by their new numbers what workers compute and have ready: the tasks of each are still in one order."""
+        state, first = self._state, self._state.jobs.first_worker.item(number)
+        workers = state.arrays.workers[first : first + state.jobs.num_gpus.item(number)]
+        simulated = np.flatnonzero(workers.leader == first + np.arange(len(workers)))
+        starts = np.searchsorted(parts.worker[: parts.num_computes], simulated)
+        moved, gpus = starts - before.take(starts, mode="clip"), workers.gpu[simulated]
+        # What an idle GPU did last may be a task of another job.
+        busy, ready = state.gpus.worker[gpus] == first + simulated, workers.num_ready[simulated] > 0
+        state.gpus.task[gpus[busy]] += moved[busy]
+        workers.first_ready[simulated[ready]] += moved[ready]
 
     # --- the arrays
 

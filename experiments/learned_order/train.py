@@ -19,10 +19,10 @@ import torch
 from gymnasium.wrappers import FilterObservation, FlattenObservation, TransformObservation
 from sb3_contrib import MaskablePPO
 
+from algorithms.placement.learned_start import DenseLayer, write_network
 from ddlsched import Cluster
 from ddlsched.envs import OrderEnv
 from ddlsched.policies.choosing import JOB_FEATURES
-from ddlsched.policies.dense_network import DenseLayer, write_network
 
 JOBS = "stream:load=1.2,num_jobs=100,scale=0.05"
 SLOTS = 8

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from algorithms.placement.learned_start import LearnedStart
+from algorithms.placement.learned_start import DenseLayer, LearnedStart, read_network, write_network
 from ddlsched import Cluster, simulate
 from ddlsched.envs import OrderEnv
 from ddlsched.errors import InputError
 from ddlsched.policies.choosing import JOB_FEATURES
-from ddlsched.policies.dense_network import DenseLayer, read_network, write_network
 
 SLOTS = 4
 STREAM = "stream:load=1.2,num_jobs=40,scale=0.01"

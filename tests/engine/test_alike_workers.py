@@ -25,6 +25,7 @@ from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.engine.alike import Colours, Crossings, in_order, refined
 from ddlsched.engine.driver import Simulation
 from ddlsched.engine.grouped_jobs import GroupedJobs
+from ddlsched.errors import SimulationError
 from ddlsched.network.contention import MaxMin
 from ddlsched.results.result import Result
 from ddlsched.workload.dag import CollectiveTask, ComputeTask
@@ -42,6 +43,11 @@ class BesideFew:
 
     def admit(self, transfer: Any, network: Any) -> bool:
         return len(network.met_by(transfer)) < 2
+
+
+class Never(BesideFew):
+    def admit(self, transfer: Any, network: Any) -> bool:
+        return bool(network.most_on_links_of(transfer) < 0)
 
 
 class BesideLarger(BesideFew):
@@ -347,3 +353,11 @@ def test_paths_that_a_policy_chooses(path: str) -> None:
     cluster = {"a": list(range(32)), "b": [*range(4, 12), *range(20, 28)]}
     _, noted = both(jobs, cluster, topology=topology, path=path, seed=1)
     assert noted["classes"][0] < 32
+
+
+def test_a_job_of_folded_workers_that_never_sends_is_told() -> None:
+    one = job("a", step(tensor=4, data=2, stages=2), 16)
+    cluster = Cluster(num_servers=4, gpus_per_server=4, topology=RAILS)
+    placement = Fixed(gpus={"a": list(range(16))})
+    with pytest.raises(SimulationError, match=r"communication Never starts none of the transfers of jobs a$"):
+        simulate(Workload.of([one]), cluster, placement=placement, **POLICIES | {"communication": Never()})

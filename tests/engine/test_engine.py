@@ -14,6 +14,7 @@ from golden_cases import golden_cases
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from policies_of_users import Ageing
 from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import (
     ASKED_IN_PYTHON,
@@ -29,12 +30,15 @@ from strategies import (
 from tiers import examples
 
 import ddlsched
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine import build, driver
 from ddlsched.engine.policy_forms import PolicyForms
 from ddlsched.engine.records.field_values import Communication, Contention
+from ddlsched.network.contention import MaxMin
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
+from topologies.star import Star
 
 
 def outcomes(result: Result) -> dict[str, tuple[int, int, tuple[int, ...]]]:
@@ -159,6 +163,40 @@ def test_agrees_with_itself_without_compilation() -> None:
     # The loop asks by address, also where nothing is compiled.
     forms = (Communication.ADMITS, Contention.LINK_RATES), (Communication.KEYS, Contention.SHARES)
     assert printed[1].splitlines()[1::2] == [f"0 {sends:d} {shares:d}" for sends, shares in forms]
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_more_than_are_sorted_by_insertion_are_in_order(gpus: int) -> None:
+    """Jobs that queue for a GPU, and those whose transfers wait for a link: their keys change, so all are sorted."""
+    rng = np.random.default_rng(gpus)
+    jobs = []
+    for number, (compute_s, mb) in enumerate(rng.integers(1, 9, (40, 2)).tolist()):
+        iteration = ddlsched.DataParallelIteration(forward_s=0.0, backward_s=compute_s / 1e3, message_bytes=mb * 1e6)
+        arrival_s = float(rng.integers(3)) / 1e3
+        jobs.append(
+            ddlsched.Job(
+                job_id=str(number),
+                arrival_s=arrival_s,
+                num_gpus=gpus,
+                iterations=2,
+                iteration=iteration,
+                gpu_memory_mb=1,
+            )
+        )
+    setting = Setting(
+        workload=ddlsched.Workload.of(jobs),
+        cluster=ddlsched.Cluster(num_servers=gpus, gpus_per_server=[1, 40][gpus - 1], gpu_memory_mb=1),
+        topology=Star(),
+        contention=MaxMin(),
+        placement="list-scheduling",
+        order=Ageing(),
+        communication="bounded-overlap:limit=1",
+        load_per_byte_s=None,
+        disturbances=Disturbances(),
+        until_s=None,
+        seed=0,
+    )
+    assert_agrees(run_engine(setting), run_reference(setting))
 
 
 def test_events_of_workers_in_lockstep_are_all_counted() -> None:

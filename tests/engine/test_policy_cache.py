@@ -225,7 +225,7 @@ def test_of_two_processes_that_would_compile_the_same_one_waits(tmp_path, monkey
 
 STAMP = """
 import ddlsched.engine.loop.transfers as transfers
-from ddlsched.engine.loop.skipping.dormant_progress import *
+from ddlsched.engine.loop.skipping.dormancy import *
 from ddlsched.engine.native.kept_files import sources_stamp
 from ddlsched.engine.loop.accounts import add_busy_ns
 from ddlsched.engine.loop.from_python import most_slices

@@ -10,7 +10,7 @@ import pytest
 from command_line import run
 from experiment_scripts import EXPERIMENTS, scripts_of
 
-from ddlsched.policies.dense_network import read_network, write_network
+from algorithms.placement.learned_start import read_network, write_network
 from ddlsched.results.statistics import paired_change
 
 

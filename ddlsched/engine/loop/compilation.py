@@ -15,9 +15,8 @@ from typing import Final
 from ddlsched.engine.loop.accounts import close_books
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.from_python import take_sample, take_samples
-from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job
-from ddlsched.engine.loop.room import next_fitting
+from ddlsched.engine.loop.room import fill_loads, next_fitting
 from ddlsched.engine.native.jit import compiled_part, is_kept
 from ddlsched.engine.native.support import runs_in_python, say_if_unsupported
 from ddlsched.engine.records.layout import Records

@@ -8,7 +8,7 @@ from ddlsched.engine.loop.sharing.covers import join_placed, leave_placed
 from ddlsched.engine.loop.sharing.forecast import count_units
 from ddlsched.engine.loop.sharing.solver import leave_filling
 from ddlsched.engine.loop.skipping.due import note_change
-from ddlsched.engine.loop.transfers import join_link, leave_link, leave_list, leave_waiting_lists, link_waiting
+from ddlsched.engine.loop.transfers import join_link, leave_link, leave_list, leave_waiting_lists, list_waiting
 from ddlsched.engine.native.jit import NUMBER, STATE, called_from_python
 from ddlsched.engine.records.field_values import TransferState
 from ddlsched.engine.records.layout import State
@@ -70,11 +70,10 @@ def put_on_network(s: State, number: int) -> None:
             run.num_waiting += 1
             run.others_waiting += transfer.others
             job.waiting_transfers += 1
-            transfer.waits_on, transfer.fresh = -1, 1
+            transfer.fresh = 1
             s.fresh[run.num_fresh] = place
             run.num_fresh += 1
-            for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-                link_waiting(s, e)
+            list_waiting(s, transfer)
         if transfer.end_ns >= 0:
             schedule(run, s.heap, s.position, s.end_ns, run.num_gpus + place, transfer.end_ns)
     run.rerate = run.components_changed = 1

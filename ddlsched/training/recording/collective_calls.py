@@ -211,12 +211,10 @@ class _Wrapping:
 
 
 def _naming(name: str, original: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """Return what gives the arguments of a call by their names."""
-    if name == "_broadcast_coalesced":  # of C++, without a signature
-        names = ("group", "tensors", "buffer_bytes", "rank")
-        return lambda *args, **kwargs: dict(zip(names, args, strict=False)) | kwargs
-    bind = inspect.signature(original).bind
-    return lambda *args, **kwargs: dict(bind(*args, **kwargs).arguments)
+    """Return what gives the arguments of a call by their names; no function here takes any number of them."""
+    of_c = ("group", "tensors", "buffer_bytes", "rank")  # It has no signature.
+    names = of_c if name == "_broadcast_coalesced" else tuple(inspect.signature(original).parameters)
+    return lambda *args, **kwargs: dict(zip(names, args, strict=False)) | kwargs
 
 
 def _called(kind: str, parameters: Sequence[str], given: dict[str, Any]) -> CollectiveCall:

@@ -72,7 +72,7 @@ def run_recorded(
             program = [sys.executable, "-m", "ddlsched.training.recording.rank_process", *numbers, *arguments]
             environment = _environment(rank, ranks, address, port)
             processes.append(subprocess.Popen([*within(rank), *program], env=environment, stdout=2))
-        _wait(script, processes)
+        _wait(script, processes, paths)
     except KeyboardInterrupt:
         _stop(processes)
         if not all(path.exists() for path in paths):
@@ -96,17 +96,18 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait(max(deadline_s - time.monotonic(), 0))
 
 
-def _wait(script: Path, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _wait(script: Path, processes: Sequence[subprocess.Popen[bytes]], paths: Sequence[Path]) -> None:
     """Wait for all ranks, or for one that fails: the others would wait for it in vain."""
     while any(process.poll() is None for process in processes):
-        _refuse_failures(script, processes)
+        _refuse_failures(script, processes, paths)
         time.sleep(_PAUSE_S)
-    _refuse_failures(script, processes)
+    _refuse_failures(script, processes, paths)
 
 
-def _refuse_failures(script: Path, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for rank, process in enumerate(processes):
-        if process.poll():
+def _refuse_failures(script: Path, processes: Sequence[subprocess.Popen[bytes]], paths: Sequence[Path]) -> None:
+    """Refuse a rank that failed; one that has written its recording was done, though threads of gloo may abort it."""
+    for rank, (process, path) in enumerate(zip(processes, paths, strict=True)):
+        if process.poll() and not path.exists():
             raise InputError(
                 f"{script}: rank {rank} ended with status {process.returncode}, see above; expected a script that ends"
             )

@@ -25,9 +25,9 @@ early, or to wake too many links, costs time only: what is filled anew is filled
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.sharing.due_heap import drop_due
 from ddlsched.engine.loop.sharing.forecast import (
     catch_up,
+    drop_due,
     enter_level,
     entry_after_cursor,
     forecast_stale,

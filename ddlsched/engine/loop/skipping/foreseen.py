@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.skipping.dormant_progress import dormant_busy_ns, dormant_sending
+from ddlsched.engine.loop.skipping.dormancy import dormant_busy_ns, dormant_sending
 from ddlsched.engine.loop.skipping.period_snapshots import num_simulated, simulated_worker
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import NEVER, TransferState

@@ -20,11 +20,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from grounds import GROUNDS, TRACES, TUNING_SEED, Ground, imported
 from league import beside_same_jobs, bounds_of, by_seeds, facts_of, fingerprints_of, league, who_leads
 from parts import PARTS, without_parts
-from rivals import BASELINE, DEFAULTS, RIVALS, ROUND_S, Rival
+from rivals import BASELINE, DEFAULTS, OURS, RIVALS, ROUND_S, Rival
 
 from ddlsched.cli.reporting import reported
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
@@ -110,8 +111,8 @@ def tuned_on_all(
 def beside_others(table: pd.DataFrame, path: Path, *, whole: bool = False) -> pd.DataFrame:
     """Return the rows of a file, if it is there, that are of other grounds and rivals or of more seeds, and a table's.
 
-    A whole ground takes the place of what the file has of it. Grounds come in the file's order, new ones last, and on
-    each the rivals in theirs.
+    A whole ground takes the place of what the file has of it. Rows that stay say nothing of :data:`OURS` where that has
+    a new one. Grounds come in the file's order, new ones last, and on each the rivals in theirs.
     """
     table = table.rename(columns=str)
     there = pd.read_csv(path) if path.exists() else table[:0]
@@ -122,6 +123,9 @@ def beside_others(table: pd.DataFrame, path: Path, *, whole: bool = False) -> pd
     both = pd.concat([there, table], ignore_index=True)
     seeds = both["seeds"] if "seeds" in both else both.notna().sum(axis=1)
     both = both.loc[seeds.sort_values(kind="stable").index].drop_duplicates(["ground", "policy"], keep="last")
+    new = both.index >= len(there)
+    anew = both["ground"].isin(both.loc[new & (both["policy"] == OURS), "ground"])
+    both.loc[anew & ~new, both.columns.str.startswith("ours_")] = np.nan
     return both.sort_values(
         ["ground", "policy"], key=lambda names: names.map(places[names.name == "policy"].index), ignore_index=True
     )

@@ -258,6 +258,15 @@ def test_rows_of_grounds_and_rivals_that_are_not_run_again_stay_in_their_order(t
     assert [*run.beside_others(table, path)] == ["ground", "policy", "1"]  # one of seed 1
 
 
+def test_rows_that_stay_are_compared_with_no_old_row_of_ours(tmp_path):
+    path, last, ours = tmp_path / "league.csv", rivals.RIVALS[-1].name, "ours_p99_change"
+    there = pd.DataFrame({"ground": ["a", "a", "b"], "policy": [rivals.OURS, last, last], "seeds": 2, ours: [0, 1, 2]})
+    there.to_csv(path, index=False)
+    for seeds, kept in ((2, [0, np.nan, 2]), (1, [0, 1, 2])):  # of fewer seeds ours takes no place
+        table = pd.DataFrame({"ground": ["a"], "policy": [rivals.OURS], "seeds": [seeds], ours: [0.0]})
+        np.testing.assert_array_equal(run.beside_others(table, path)[ours], kept)
+
+
 def test_rows_stand_side_by_side_only_on_the_same_jobs(tmp_path):
     """Of more seeds or another ground, or in the place of a whole ground: yes; of a job fewer: no."""
     path = tmp_path / "jobs.csv"

@@ -32,7 +32,7 @@ class PreemptiveShortestFirst:
     def __post_init__(self) -> None:
         check_fields(self, "preemptive")
 
-    def transfer_key(self, transfer: TransferView, network: NetworkView) -> float | tuple[float, float]:
+    def transfer_key(self, transfer: TransferView, network: NetworkView) -> int | tuple[int, float]:
         """Return what transfers are sorted by."""
         if self.by == "bytes":
             return round(transfer.bytes_left)  # parts of a byte are what floats leave, and would decide ties

@@ -298,9 +298,10 @@ def _changes(form: PolicyForm) -> str:
     if read := form.reads & CLOCK:
         return _reads(form, read)
     (method,) = form.methods.values()
-    if not (read := form.reads & PROGRESS) or (form.promises("key_is_linear") and method.whole_first):
+    promised = form.promises("key_is_linear")
+    if not (read := form.reads & PROGRESS) or (promised and method.whole_first):
         return ""
-    return _reads(form, read) + " without the promise key_is_linear"
+    return _reads(form, read) + (" in a first number not whole" if promised else " without the promise key_is_linear")
 
 
 def _reads(form: PolicyForm, names: Iterable[str]) -> str:

@@ -143,10 +143,11 @@ def test_agrees_with_itself_without_compilation() -> None:
         "jobs = [ddlsched.Job(job_id=str(n), arrival_s=n / 9, iterations=20, **common) for n in range(2)]\n"
         "cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=1, gpu_memory_mb=9)\n"
         "workload, fixed = ddlsched.Workload.of(jobs), {'order': 'fifo', 'placement': 'first-fit'}\n"
-        "for more in ({'communication': 'adadual'}, {'communication': 'preemptive', 'contention': 'mltcp'}):\n"
+        "key = {'communication': 'preemptive'}\n"
+        "for more in ({'communication': 'adadual'}, key | {'contention': 'mltcp'}, key | {'contention': 'max-min'}):\n"
         "    state = ddlsched.simulate(workload, cluster, **fixed, **more).finished.state\n"
         "    run = state.run[0]\n"
-        "    print(state.jobs.finish_ns.tolist(), run.skipped_iterations, run.rounds)\n"
+        "    print(state.jobs.finish_ns.tolist(), run.skipped_iterations, run.rounds, run.jumps_from_round)\n"
         "    print(run.order_ranked, run.communication, run.contention)\n"
     )
     printed = [
@@ -161,7 +162,8 @@ def test_agrees_with_itself_without_compilation() -> None:
     ]
     assert printed[0] == printed[1]
     # The loop asks by address, also where nothing is compiled.
-    forms = (Communication.ADMITS, Contention.LINK_RATES), (Communication.KEYS, Contention.SHARES)
+    sorts = (Communication.KEYS, Contention.SHARES)
+    forms = (Communication.ADMITS, Contention.LINK_RATES), sorts, sorts
     assert printed[1].splitlines()[1::2] == [f"0 {sends:d} {shares:d}" for sends, shares in forms]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -123,6 +123,16 @@ class Remembers:
         return int(job.number)
 
 
+class HalvesLeft:
+    """An order whose key falls by the same, but is no whole number."""
+
+    key_is_linear: ClassVar[bool] = True
+
+    def key(self, job: Any, now_s: float) -> float:
+        """Return half the iterations that the job has left."""
+        return job.iterations_left * 0.5
+
+
 @pytest.mark.parametrize(
     ("further", "why"),
     [
@@ -132,9 +142,10 @@ class Remembers:
         ({"communication": OneAtATime()}, "OneAtATime does not promise refusal_lasts"),
         ({"order": Remembers()}, "Remembers remembers answers"),
         ({"order": "tiresias"}, "attained_service_ns without the promise key_is_linear"),
+        ({"order": HalvesLeft()}, "HalvesLeft reads iterations_left in a first number not whole"),
         ({"contention": "mltcp"}, "reads bytes_sent"),
     ],
-    ids=["python", "jitter", "predicted", "refusals", "memory", "queues", "rates"],
+    ids=["python", "jitter", "predicted", "refusals", "memory", "queues", "halves", "rates"],
 )
 def test_what_cannot_be_sampled_is_simulated_exactly_and_says_why(further: dict[str, Any], why: str) -> None:
     workload, cluster = _jobs(60), ddlsched.Cluster(num_servers=5, gpus_per_server=2, gpu_memory_mb=20_000)

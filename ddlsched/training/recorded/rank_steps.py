@@ -177,12 +177,13 @@ class WallTime:
 
     def __init__(self, begin_ns: int, end_ns: int, call_ns: int = 0) -> None:
         self._begin_ns, self._length_ns, self._call_ns = begin_ns, end_ns - begin_ns, call_ns
-        self._places: list[tuple[int, int, MarkKind, str]] = []
+        self._places: list[tuple[int, bool, int, bool, MarkKind, str]] = []
+        """In this order: at one moment first the ends of waits for what began before it, then phases, then calls."""
         self._communications: list[RankCommunication] = []
 
     def phase(self, name: str, at_ns: int) -> None:
         """Begin a phase."""
-        self._places.append((self._since(at_ns), -1, MarkKind.PHASE, name))
+        self._places.append((self._since(at_ns), True, -1, False, MarkKind.PHASE, name))
 
     def communicate(
         self,
@@ -203,13 +204,13 @@ class WallTime:
         work_ns
             When it was under way, if that is known.
         """
-        number = len(self._communications)
-        self._places.append((self._since(at_ns), number, MarkKind.STARTS, ""))
+        number, start_ns = len(self._communications), self._since(at_ns)
+        self._places.append((start_ns, True, number, False, MarkKind.STARTS, ""))
         measured = waited = None
         if waited_ns is not None:
             waited = self._since(waited_ns[0]), self._since(waited_ns[1])
             if waited[1] < self._length_ns:  # The end of a step waits for everything.
-                self._places.append((waited[1], number, MarkKind.WAITS, ""))
+                self._places.append((waited[1], waited[1] == start_ns, number, True, MarkKind.WAITS, ""))
         if work_ns is not None:
             measured = work_ns[0] - self._begin_ns, work_ns[1] - self._begin_ns
         self._communications.append(replace(communication, measured_ns=measured, waited_ns=waited))
@@ -218,20 +219,14 @@ class WallTime:
         """Return the step."""
         stalls = apart([each.waited_ns for each in self._communications if each.waited_ns is not None])
         stood_ns = covered(stalls)
-        places = sorted(self._places, key=_in_program)
-        marks = tuple(Mark(kind, name or number, at - stood_ns(at)) for at, number, kind, name in places)
+        places = sorted(self._places, key=lambda place: place[:4])
+        marks = tuple(Mark(kind, name or number, at - stood_ns(at)) for at, _, number, _, kind, name in places)
         length_ns, calls = self._length_ns, tuple(self._communications)
         computed_ns = length_ns - stood_ns(length_ns)
         return RankStep(computed_ns, calls, marks, length_ns, tuple(stalls), self._begin_ns, self._call_ns)
 
     def _since(self, at_ns: int) -> int:
         return min(max(at_ns - self._begin_ns, 0), self._length_ns)
-
-
-def _in_program(place: tuple[int, int, MarkKind, str]) -> tuple[int, bool, int, bool]:
-    """Return what sorts places; at one moment a phase comes behind what the phase before has waited for."""
-    at_ns, number, kind, _ = place
-    return at_ns, at_ns > 0 and kind is MarkKind.PHASE, number, kind is MarkKind.WAITS
 
 
 def apart(stretches_ns: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from ddlsched.training.recorded.merging import SMALL_BYTES, RecordedIteration, merged
-from ddlsched.training.recorded.rank_steps import RankCommunication, RankStep, RankTrace, WallTime
+from ddlsched.training.recorded.rank_steps import MarkKind, RankCommunication, RankStep, RankTrace, WallTime
 
 CALL_NS = 40
 
@@ -101,3 +101,14 @@ def test_what_computation_hides_costs_nothing() -> None:
     """A call that ends before its wait begins."""
     both = [step([((100, 300), (500, 500))], 1000)] * 2
     assert of_ranks(*both).moments_ns == ((100, 500, 1000),)
+
+
+def test_at_one_moment_a_wait_ends_before_a_phase_begins_and_that_before_its_calls() -> None:
+    stretch, call = WallTime(0, 1000), RankCommunication("all-reduce", 16)
+    for name, at_ns in (("forward", 0), ("backward", 100), ("optimizer", 300)):
+        stretch.phase(name, at_ns)
+    for start_ns, waited_ns in ((100, (200, 300)), (300, (300, 300))):
+        stretch.communicate(call, start_ns, waited_ns, None)
+    marks = [mark.what if mark.kind is MarkKind.PHASE else (mark.kind, mark.what) for mark in stretch.step().marks]
+    first, second = [[(kind, number) for kind in (MarkKind.STARTS, MarkKind.WAITS)] for number in (0, 1)]
+    assert marks == ["forward", "backward", *first, "optimizer", *second]

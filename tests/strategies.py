@@ -429,7 +429,7 @@ def disturbances(num_servers: int) -> st.SearchStrategy[Disturbances]:
         straggler_share=st.sampled_from((0.0, 0.3)),
         straggler_slowdown=st.sampled_from((2.0, 1.37)),
         outages=outages(num_servers),
-        checkpoint_iterations=st.sampled_from((1, 1, 2, 5)),
+        checkpoint_iterations=st.sampled_from((1, 1, 3, 5)),
         restart_s=st.sampled_from((0.0, 0.05, 0.011)),
         prediction_error=st.sampled_from((0.0, 0.7)),
     )

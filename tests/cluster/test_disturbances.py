@@ -91,10 +91,10 @@ def test_a_failure_loses_the_iteration_that_was_running_and_the_job_goes_on_afte
 
 
 def test_work_since_the_last_checkpoint_is_lost_and_a_restart_takes_time() -> None:
-    outages = (Outage(server=0, from_s=3.5, to_s=4.0),)
-    result = simulated(job(iterations=4), outages=outages, checkpoint_iterations=2, restart_s=0.25)
+    outages = (Outage(server=0, from_s=5.5, to_s=6.0),)
+    result = simulated(job(iterations=9), outages=outages, checkpoint_iterations=3, restart_s=0.25)
     row = result.jobs.loc[0]
-    assert (row.lost_s, row.restart_s, row.finish_s) == (1.5, 0.25, 6.25)
+    assert (row.lost_s, row.restart_s, row.finish_s) == (2.5, 0.25, 12.25)
 
 
 def test_a_job_moves_to_a_server_that_is_up_and_others_stay() -> None:

@@ -1,8 +1,8 @@
 """Steps of language models on up to 131,072 GPUs: ``llm_steps.py`` ``scale``, ``agreement``, ``many``, ``sampled``.
 
 ``scale``: CPU and memory of a first and of a further step of Llama-3-405B (TP 8, PP 16), what
-1,000 iterations of it take beside 3, and the code lines of what makes large jobs small. A process of its own for each;
-compiling, starting and writing the job apart. ``agreement``: steps by the closed form and simulated, on equal links.
+1,000 iterations of it take beside 3. A process of its own for each; compiling, starting and writing the job apart.
+``agreement``: steps by the closed form and simulated, on equal links.
 ``many``: CPU and memory of many jobs of 64 to 4,096 GPUs on 16,384, each of 100,000 iterations: ``--placement levels``
 in blocks where they fit, so that few meet, ``whole-servers`` on the first free ones, where many do.
 ``sampled``: how far sampled runs of such jobs are from exact ones.
@@ -76,16 +76,6 @@ MANY = {
 }
 SHARED: dict[str, Any] = {"order": "fifo", "communication": "bounded-overlap:limit=1000000", "contention": "max-min"}
 USUAL = {"micro_batch": 1, "zero": 1, "overlap": True}
-SYMMETRY = (
-    "network/tuple_traffic.py",
-    "engine/alike.py",
-    "engine/grouped_jobs.py",
-    "engine/grouped_parts.py",
-    "engine/sent_in_groups.py",
-    "engine/loop/gpu_groups.py",
-    "engine/loop/splitting.py",
-    "engine/loop/skipping/foreseen.py",
-)
 
 
 def made(model: str, given: dict[str, Any]) -> tuple[ddlsched.Job, float, Machine]:
@@ -153,8 +143,7 @@ def scale() -> Table:
         rows.append((name, one, memory_mb, (eleven - three) / 8 if three and eleven else None, three, thousand))
         say(name)
     columns = ("step", "first, CPU s", "MB more", "a further one, s", "3 iterations, s", "1,000 iterations, s")
-    lines = f"code lines of symmetry: {sum(map(_code_lines, SYMMETRY))} ({', '.join(SYMMETRY)})"
-    return Table(title="Steps simulated alone, by cost", columns=columns, rows=rows, notes=("", lines))
+    return Table(title="Steps simulated alone, by cost", columns=columns, rows=rows)
 
 
 def drawn(shares: dict[int, float], count: int, length: int, gpus: int, seed: int, **given: Any) -> ddlsched.Workload:
@@ -205,11 +194,6 @@ def many(jobs: int = 300, placement: str = "levels", path: str | None = None, to
     row = (jobs, time.process_time() - ready_s, memory_mb, met, computed, ready_s - begin_s)
     columns = ("jobs", "CPU s", "MB in all", "iterations that met others, %", "computed", "the estimate, CPU s")
     return Table(title="Many jobs on 16,384 GPUs, sampled", columns=columns, rows=[row])
-
-
-def _code_lines(name: str) -> int:
-    lines = (Path(ddlsched.__file__).parent / name).read_text().splitlines()
-    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in lines)
 
 
 if __name__ == "__main__":

@@ -273,7 +273,7 @@ class Covering:
     def __init__(self, data: Path, plain: bool, most_s: float) -> None:
         self._file, self._took = data / f"{_KIND[plain]}-seconds.json", _took(data, plain)
         self._file_of_drawn, self._drawn = data / f"{_KIND[plain]}-drawn.json", _drawn(data, plain)
-        self._most_s = most_s if plain else 0.0
+        self._most_s, self._begun_s = most_s if plain else 0.0, 0.0
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Note which try random cases."""
@@ -283,15 +283,15 @@ class Covering:
         raise _TooLong
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Begin to count."""
-        self._took[nodeid] = 0.0
+        """Begin to count: CPU, as other processes on the machine take none of that."""
+        self._took[nodeid], self._begun_s = 0.0, sum(os.times()[:4])
         signal.signal(signal.SIGPROF, self._too_long)
         signal.setitimer(signal.ITIMER_PROF, self._most_s)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add what a part of a test took; leave the test out if it fails or is skipped."""
         if report.nodeid in self._took:
-            self._took[report.nodeid] = round(self._took[report.nodeid] + report.duration, 3)
+            self._took[report.nodeid] = round(sum(os.times()[:4]) - self._begun_s, 3)
         if not report.passed:
             self._took.pop(report.nodeid, None)
 

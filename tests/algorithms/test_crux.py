@@ -269,6 +269,10 @@ def test_item_27_a_job_counts_until_it_has_no_iterations_or_servers(
     assert model._classes._classes.get(0, 0) == expected
 
 
+def test_what_no_run_has_bound_knows_no_jobs() -> None:
+    assert Crux().level(transfer_view(job_view(num_gpus=2, servers=(0, 1)), message_bytes=1e8)) == 0
+
+
 def test_item_27_what_it_keeps_of_a_run_is_no_parameter_and_tells_no_two_apart() -> None:
     bound = Crux(per_byte_s=1e-9).bound_to(Network(Star(nic_gbps=10.0), 2))
     assert bound == Crux(per_byte_s=1e-9)

@@ -92,6 +92,33 @@ def test_a_failure_takes_a_job_back_to_what_it_saved_and_reads_it() -> None:
     assert stays_of(result, "a")["to_s"].tolist() == [11.0, 36.0]
 
 
+def test_every_gpu_of_a_job_computed_until_its_server_failed() -> None:
+    # Three iterations of 3 s, of which 1.5 s are lost; the server is away for 1 s.
+    result = ddlsched.simulate(
+        ddlsched.Workload.of([data_parallel_job(gpus=2, iterations=3, forward_s=1.0, backward_s=2.0)]),
+        ddlsched.Cluster(num_servers=1, gpus_per_server=2),
+        placement="first-fit",
+        disturbances=Disturbances(outages=(Outage(server=0, from_s=4.5, to_s=5.5),)),
+    )
+    assert result.gpus["busy_s"].tolist() == [10.5, 10.5]
+    samples = result.samples
+    assert (samples["busy_gpus"] * np.diff(samples["time_s"], prepend=0.0)).sum() == pytest.approx(21.0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_gpu_that_becomes_slow_in_an_iteration_holds_up_what_is_left_of_it(seed: int) -> None:
+    slow = FailureCause(cause="slow", per="gpu", mtbf_s=8000.0, noticed_s=inf, slowdown=1.7)
+    result = ddlsched.simulate(
+        ddlsched.Workload.of([data_parallel_job(gpus=4, forward_s=1000.0, backward_s=1000.0)]),
+        ddlsched.Cluster(num_servers=1, gpus_per_server=4),
+        placement="first-fit",
+        disturbances=Disturbances(failures=(slow,)),
+        seed=seed,
+    )
+    slow_by_then = any(failure.time_ns < 1000e9 for failure in result.finished.failures)
+    assert result.jobs["finish_s"].tolist() == [2700.0 if slow_by_then else 2000.0]
+
+
 def test_a_job_that_starts_again_warms_up_for_some_iterations() -> None:
     """Down from 11 to 20 s, 1 s to start, 2.5 iterations of 2 s lost; the iteration under way is, too."""
     job = data_parallel_job("a", gpus=2, iterations=10, forward_s=0.5, backward_s=1.5)

@@ -142,10 +142,14 @@ def test_agrees_with_itself_without_compilation() -> None:
         "common = {'iteration': iteration, 'num_gpus': 2, 'gpu_memory_mb': 1}\n"
         "jobs = [ddlsched.Job(job_id=str(n), arrival_s=n / 9, iterations=20, **common) for n in range(2)]\n"
         "cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=1, gpu_memory_mb=9)\n"
+        "spines = ddlsched.Cluster(num_servers=2, gpus_per_server=1, gpu_memory_mb=9, "
+        "topology='leaf-spine:servers_per_leaf=1,spines=3,oversubscription=3')\n"
         "workload, fixed = ddlsched.Workload.of(jobs), {'order': 'fifo', 'placement': 'first-fit'}\n"
-        "key = {'communication': 'preemptive'}\n"
-        "for more in ({'communication': 'adadual'}, key | {'contention': 'mltcp'}, key | {'contention': 'max-min'}):\n"
-        "    state = ddlsched.simulate(workload, cluster, **fixed, **more).finished.state\n"
+        "key, two = {'communication': 'preemptive'}, {'communication': 'bounded-overlap:limit=2'}\n"
+        "for on, more in ((cluster, {'communication': 'adadual'}), (cluster, key | {'contention': 'mltcp'}), "
+        "(cluster, key | {'contention': 'max-min'}), (cluster, two | {'contention': 'packet-rings'}), "
+        "(spines, two | {'contention': 'max-min', 'path': 'sglb:best=3'})):\n"
+        "    state = ddlsched.simulate(workload, on, **fixed, **more).finished.state\n"
         "    run = state.run[0]\n"
         "    print(state.jobs.finish_ns.tolist(), run.skipped_iterations, run.rounds, run.jumps_from_round)\n"
         "    print(run.order_ranked, run.communication, run.contention)\n"
@@ -161,9 +165,10 @@ def test_agrees_with_itself_without_compilation() -> None:
         for disable in ("0", "1")
     ]
     assert printed[0] == printed[1]
-    # The loop asks by address, also where nothing is compiled.
+    # The loop asks by address, also where nothing is compiled, but for paths.
     sorts = (Communication.KEYS, Contention.SHARES)
-    forms = (Communication.ADMITS, Contention.LINK_RATES), sorts, sorts
+    admits = [(Communication.ADMITS, rates) for rates in (Contention.LINK_RATES, Contention.ASKED_FOR_RATES)]
+    forms = admits[0], sorts, sorts, admits[1], (Communication.ADMITS, Contention.SHARES)
     assert printed[1].splitlines()[1::2] == [f"0 {sends:d} {shares:d}" for sends, shares in forms]
 
 

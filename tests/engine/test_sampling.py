@@ -203,6 +203,27 @@ def test_links_are_busy_for_what_leaps_carry() -> None:
     assert links["busy_s"][1] == pytest.approx(least_s[1], rel=1e-4)
 
 
+def test_work_that_is_under_way_counts_in_the_rates_of_a_leap() -> None:
+    """Two jobs send all the time, one a message longer than a stretch, each with half of the link that both cross."""
+    jobs = [
+        data_parallel_job("slow", 2, iterations=20, message_bytes=1.25e9),
+        data_parallel_job("fast", 2, iterations=20_000, message_bytes=1.25e6),
+    ]
+    result = ddlsched.simulate(
+        Workload.of(jobs),
+        ddlsched.Cluster(num_servers=3, gpus_per_server=1, gpu_memory_mb=20_000),
+        placement=Fixed(gpus={"slow": [0, 1], "fast": [1, 2]}),
+        sample=True,
+        communication="bounded-overlap:limit=2",
+        contention="max-min:latency_s=0",
+    )
+    assert result.leapt_iterations > 0.8 * result.contended_iterations
+    link_s = 20 * 1.25e9 / result.links["bandwidth_bytes_per_s"][0]
+    assert result.jobs["jct_s"].tolist() == pytest.approx([2 * link_s] * 2, abs=2.0)  # a message of the slow one
+    assert result.links["bytes"].tolist() == pytest.approx([25e9, 50e9, 25e9])
+    assert result.links["busy_s"].tolist()[1:] == pytest.approx([2 * link_s] * 2, rel=1e-3)
+
+
 @pytest.mark.parametrize("stretch_bytes", [0.0, 1e-3, 1e12])
 def test_a_link_that_was_idle_in_a_stretch_is_busy_for_the_bytes_of_a_leap(stretch_bytes: float) -> None:
     """Of 1e13 bytes before, rounding may leave a part of one that the stretch seems to have carried in no time."""

@@ -14,6 +14,7 @@ import tiers
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from jobs_by_hand import Fixed
 from policies_of_users import SmallMessages
 from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import COMMUNICATIONS, ORDERS, Setting, settings
@@ -382,3 +383,42 @@ def test_samples_before_the_end_of_a_warm_up_are_as_without_skipping(monkeypatch
 def test_of_a_run_that_ends_within_the_warm_up_no_gpu_counts_as_busy() -> None:
     result = simulated(long_jobs(1, 1), warmup_s=1000.0)
     assert result.gpus["busy_s"].sum() == 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Waits(Fixed):
+    """Places each job on given GPUs once they have room."""
+
+    def place(self, job: JobView, cluster: ClusterView) -> list[int] | None:
+        gpus = self.gpus[job.job_id]
+        return gpus if set(gpus) <= set(cluster.eligible_gpus(job)) else None
+
+
+def test_a_component_jumps_no_farther_than_the_first_end_of_a_slow_job_outside() -> None:
+    """390,000 iterations of 40 us on slow GPUs end at 15.6 s sharp, before any sample, and make room on another's."""
+
+    def computes(name: str, iterations: int, slow_ns: int, memory_mb: float) -> Job:
+        sends = AllReduceTask(name="r", message_bytes=100.0)  # for less long than it computes
+        dag = IterationDag((ComputeTask(name="c", duration_ns=slow_ns // 2), sends))
+        return Job(
+            job_id=name, arrival_s=0.0, num_gpus=2, iterations=iterations, iteration=dag, gpu_memory_mb=memory_mb
+        )
+
+    jobs = [
+        computes("ends", 390_000, 40_000, 1000.0),
+        computes("waits", 1, 10_000_000, 600.0),
+        computes("meets it", 500_000, 40_000, 1.0),
+        *(computes(name, 20_000_000, 1_000, 1.0) for name in ("jumps", "and its neighbour")),
+    ]
+    places = {"waits": [0, 6], "ends": [0, 2], "meets it": [3, 4], "jumps": [6, 8], "and its neighbour": [9, 10]}
+    result = ddlsched.simulate(
+        Workload.of(jobs),
+        ddlsched.Cluster(num_servers=6, gpus_per_server=2, gpu_memory_mb=1000.0),
+        placement=Waits(gpus=places),
+        order="fifo",
+        communication="bounded-overlap:limit=9",
+        contention=Linear(latency_s=0.0, per_byte_s=1e-9, penalty_per_byte_s=0.0),
+        disturbances=Disturbances(straggler_share=1.0, straggler_slowdown=2.0),
+    )
+    assert result.finished.state.run[0].jumps > 1
+    assert result.jobs["finish_s"].tolist() == [15.6, 15.61, 20.0, 20.01, 20.0]

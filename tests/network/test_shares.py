@@ -133,6 +133,15 @@ def test_the_level_of_each_rule(by: str, first: float, level: int) -> None:
     assert StrictLevels(by=by, first=first, factor=2.0).level(view) == level
 
 
+@pytest.mark.parametrize(("iterations_left", "level"), [(14, 0), (15, 1), (149, 1), (150, 2)])
+def test_the_first_level_ends_at_a_gpu_minute_and_each_further_one_is_ten_times_as_wide(
+    iterations_left: int, level: int
+) -> None:
+    """Of a job of 4 GPUs and iterations of 1 s."""
+    left = job_view(num_gpus=4, iterations=200, iterations_left=iterations_left, compute_s=1.0, servers=(0, 1))
+    assert StrictLevels().level(transfer_view(left, message_bytes=1.0)) == level
+
+
 def test_the_weight_of_mltcp() -> None:
     job = job_view(num_gpus=2, servers=(0, 1))
     weights = [Mltcp().weight(transfer_view(job, bytes_left=left, message_bytes=100.0)) for left in (100.0, 50.0, 0.0)]
@@ -164,6 +173,7 @@ def test_chunks_after_the_first_cost_time_and_bound_what_is_in_flight() -> None:
         small = transfer_view(job_of, bytes_left=1e6, message_bytes=model.wire_bytes(1e6, servers))
         assert model.weight(small) == pytest.approx((1 / servers) ** 0.5)
     assert SizeShares(exponent=0.5).conserves_bytes
+    assert model.step_bytes(transfer_view(job_view(num_gpus=2, servers=(0, 1)), message_bytes=0.5)) == 1.0
 
 
 def test_no_more_of_a_step_counts_than_the_window_holds() -> None:

@@ -89,7 +89,10 @@ def recurs(s: State, anchor: int) -> bool:
 
 @njit
 def guess(s: State, root: int, from_ns: int, iterations: int) -> None:
-    """Look at the next iteration of a job alone as at a period, should it last as long as those that it has done."""
+    """Look at the next iteration of a job alone as at a period, should it last as long as those that it has done.
+
+    How far is a matter of speed only: what was looked at not far enough, or too seldom, is looked at again.
+    """
     run, job = s.run[0], s.jobs[root]
     iteration_ns = (run.now_ns - from_ns) // max(iterations, 1)
     job.num_phases = 0

@@ -17,7 +17,7 @@ from ddlsched.network.contention import (
     ring_bytes,
     ten_gigabit_ethernet,
 )
-from ddlsched.network.rates import rates_of
+from ddlsched.network.rates import counted_weight, rates_of
 from ddlsched.network.topology import Link, Network
 from ddlsched.simulation import simulate
 from ddlsched.testing.conformance_runs import ExampleFlow, example_flows, example_network
@@ -92,6 +92,20 @@ def test_ring_moves_its_bytes_over_every_link():
     assert ring_bytes(Linear(), 100.0, 4) == 100.0
     assert ring_bytes(EqualShare(), 100.0, 4) == pytest.approx(150.0)
     assert ring_bytes(MaxMin(), 100.0, 2) == pytest.approx(100.0)
+
+
+def test_a_weight_counts_in_steps_and_within_bounds():
+    weights = (0.0, 2.4 / 2**20, 1.0, 2.0**20 + 1.0)
+    assert [counted_weight(weight) for weight in weights] == [1 / 2**20, 2 / 2**20, 1.0, 2.0**20]
+
+
+def test_ports_come_after_cards_and_before_cables():
+    plain = Network(LeafSpine(servers_per_leaf=2), 4, gpus_of_servers=(2, 3, 2, 2))
+    assert plain.ports == slice(4, 4)
+    stated = Network(Star(nvlink_gbps=100.0), 3, gpus_of_servers=(2, 3, 2))
+    assert stated.ports == slice(3, 10)
+    names = [link.name for link in stated.links]
+    assert names[2:6] == ["server 2, card 0", "server 0, GPU 0", "server 0, GPU 1", "server 1, GPU 0"]
 
 
 def test_sharing_models_take_their_pace_from_the_network():

@@ -13,6 +13,7 @@ from ddlsched.network.contention import (
     Linear,
     MaxMin,
     card_remark,
+    gigabit_ethernet,
     measured_gigabit_ethernet,
     ring_bytes,
     ten_gigabit_ethernet,
@@ -144,6 +145,11 @@ def test_constants_out_of_range_are_refused(make):
 
 
 # ---- Constants and the topology's card
+
+
+@pytest.mark.parametrize("make", [gigabit_ethernet, measured_gigabit_ethernet, ten_gigabit_ethernet])
+def test_measured_constants_have_no_latency_unless_told(make):
+    assert (make().latency_s, make(latency_s=2e-5).latency_s) == (0.0, 2e-5)
 
 
 def bound(model, gbps):

@@ -146,3 +146,15 @@ def test_the_first_failure_of_a_trial_is_told(tmp_path: Path, monkeypatch: pytes
         done = SimpleNamespace(summaries=lambda: None, failures=failures)
         monkeypatch.setattr(tuning, "sweep", lambda *_, done=done, **__: done)
         assert search.simulated({"tuned": {}}, [1]) == (None, told)
+
+
+def test_a_search_without_a_result_says_what_failed() -> None:
+    class Study:
+        trials = (SimpleNamespace(user_attrs={}), SimpleNamespace(user_attrs={"failure": "no room"}))
+
+        @property
+        def best_params(self) -> None:
+            raise ValueError
+
+    with pytest.raises(ddlsched.SimulationError, match="no trial finished: no room"):
+        tuning._checked(None, Study(), [1], [101])  # type: ignore[arg-type]

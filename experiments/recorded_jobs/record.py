@@ -37,7 +37,7 @@ from ddlsched.real.testbed.settings import scaled
 from ddlsched.training.recorded.merging import merged
 from ddlsched.training.recorded.rank_steps import RankStep, RankTrace
 from ddlsched.training.recorded.recordings import read_recording, recording_text
-from ddlsched.training.recording.launching import run_recorded
+from ddlsched.training.recording.rank_process import run_recorded
 
 HERE = Path(__file__).parent
 JOBS = ("cnn", "gpt", "recommender")

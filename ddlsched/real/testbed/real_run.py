@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.engine.memory_needed import free_memory_bytes
+from ddlsched.engine.build_tasks import free_memory_bytes
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 from ddlsched.real.gate.gate import Gate, GateSettings

@@ -14,7 +14,7 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.decisions.checked_policies import communication_form
 from ddlsched.errors import InputError, label
 from ddlsched.network.packet_rings import PacketRings
-from ddlsched.network.size_shares import ConnectionShares, SizeShares
+from ddlsched.network.weighted_shares import ConnectionShares, SizeShares
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.real.calibration.fit import Constant

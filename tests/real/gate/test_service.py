@@ -14,6 +14,7 @@ import pytest
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError
+from ddlsched.real.channel import parse_address
 from ddlsched.real.gate import client as client_module
 from ddlsched.real.gate import service
 from ddlsched.real.gate.client import GateClient
@@ -21,7 +22,6 @@ from ddlsched.real.gate.client import RankMembership as Member
 from ddlsched.real.gate.live_jobs import SentRow
 from ddlsched.real.gate.service import GateService, Membership
 from ddlsched.real.testbed.settings import gate_settings
-from ddlsched.real.wire.channel import parse_address
 
 TOKEN = "0123456789abcdef"
 

@@ -23,7 +23,7 @@ from ddlsched.real.gate.gate import Gate
 from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.testbed.measuring import Pinned
-from ddlsched.real.testbed.settings import gate_settings
+from ddlsched.real.testbed.real_run import gate_settings
 
 RANKS = 32
 ITERATIONS = 300

@@ -44,7 +44,7 @@ class NetworkOfNamespaces:
 
     def cluster(self) -> Cluster:
         """Return the cluster with its scaled network."""
-        from ddlsched.real.testbed.settings import scaled
+        from ddlsched.real.testbed.cabling import scaled
 
         plain = Cluster(
             num_servers=self.servers,
@@ -179,8 +179,8 @@ def compare(
     from ddlsched.real.testbed.crews import crew_of
     from ddlsched.real.testbed.fidelity import Runs, note_settings, plan, report_of, run_planned
     from ddlsched.real.testbed.measuring import alone_jobs, fitted_models, measure_alone, measure_shares, measured_rows
+    from ddlsched.real.testbed.real_run import gate_settings
     from ddlsched.real.testbed.run_models import RunModel, run_models, simulated_runs
-    from ddlsched.real.testbed.settings import gate_settings
     from ddlsched.workload.elastic_job import messages_and_workers
 
     wanted, asked = policies.made(), place.made()
@@ -293,8 +293,7 @@ def run(
     needs root. Both need PyTorch.
     """
     from ddlsched.real.testbed.crews import crew_of
-    from ddlsched.real.testbed.real_run import run_for_real
-    from ddlsched.real.testbed.settings import gate_settings
+    from ddlsched.real.testbed.real_run import gate_settings, run_for_real
     from ddlsched.workload.workload_files import read_workload
 
     workload = read_workload(jobs)
@@ -359,7 +358,7 @@ def gate(
     """
     from ddlsched.real.channel import parse_address, read_token
     from ddlsched.real.gate.service import GateService, Membership
-    from ddlsched.real.testbed.settings import gate_settings
+    from ddlsched.real.testbed.real_run import gate_settings
 
     token_file = access.made().token_file
     if token_file is None:

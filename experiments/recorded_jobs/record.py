@@ -30,10 +30,9 @@ from together import counts_of
 
 from ddlsched import Cluster
 from ddlsched.cli.reporting import reported
-from ddlsched.real.testbed.cabling import address_of, server_name
+from ddlsched.real.testbed.cabling import address_of, scaled, server_name
 from ddlsched.real.testbed.machine import sigterm_as_ctrl_c
 from ddlsched.real.testbed.namespaces import CARD, Registry
-from ddlsched.real.testbed.settings import scaled
 from ddlsched.training.recorded.merging import merged
 from ddlsched.training.recorded.rank_steps import RankStep, RankTrace
 from ddlsched.training.recorded.recordings import read_recording, recording_text

@@ -23,7 +23,7 @@ from ddlsched.real.calibration.shares import AloneRows, ShareRows, fit_size_shar
 from ddlsched.real.gate.transfer_gate import CHUNK_BYTES, WINDOW
 from ddlsched.real.testbed.fidelity import WITH, WITHOUT
 from ddlsched.real.testbed.measuring import fitted_constants, fitted_models
-from ddlsched.real.testbed.settings import gate_settings
+from ddlsched.real.testbed.real_run import gate_settings
 from ddlsched.simulation import simulate
 from ddlsched.workload.tasks import CollectiveTask
 

@@ -21,7 +21,7 @@ from ddlsched.real.gate.client import GateClient
 from ddlsched.real.gate.client import RankMembership as Member
 from ddlsched.real.gate.live_jobs import SentRow
 from ddlsched.real.gate.service import GateService, Membership
-from ddlsched.real.testbed.settings import gate_settings
+from ddlsched.real.testbed.real_run import gate_settings
 
 TOKEN = "0123456789abcdef"
 

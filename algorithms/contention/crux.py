@@ -41,7 +41,7 @@ def compressed(weights: np.ndarray, levels: int, orders: int, rng: np.random.Gen
     count = len(weights)
     if not count:
         return []
-    best, best_cut = [0] * count, -1.0
+    best, best_cut = list[int](), -1.0
     for _ in range(orders):
         order = _random_order(weights, rng)
         found, cut = _cut(weights[np.ix_(order, order)], min(levels, count))

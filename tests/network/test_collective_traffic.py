@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
@@ -181,6 +183,31 @@ def test_the_linear_model_counts_an_all_reduce_whole_and_its_halves_half() -> No
         for kind, sent in (("all-reduce", whole), ("all-gather", whole / 2), ("broadcast", 840.0)):
             found = traffic_of(network, kind, "ring", ranks, MESSAGE, partial(ring_bytes, model), network.own_way)
             assert found.wire_bytes == sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvenAndOdd:
+    """Servers with even numbers at one switch, with odd ones at another, and a cable between these."""
+
+    def graph(self, num_servers: int) -> nx.Graph[Any]:
+        graph = nx.Graph([("even", "odd", {"bandwidth_bytes_per_s": 1.25e9, "latency_s": 1e-5})])
+        for server in range(num_servers):
+            graph.add_edge(server, ("even", "odd")[server % 2], bandwidth_bytes_per_s=1.25e9, latency_s=1e-5)
+        return graph
+
+    def route(self, graph: Any, source: Any, target: Any) -> list[Any]:
+        switches = [("even", "odd")[end % 2] for end in (source, target)]
+        return [source, *dict.fromkeys(switches), target]
+
+
+def test_a_ring_that_crosses_a_link_twice_has_it_twice() -> None:
+    """Servers 0 and 2 both send from the even switch to the odd one, where a link's transfers are counted."""
+    network = Network(EvenAndOdd(), 4)
+    found = traffic("all-reduce", [(server, 0) for server in range(4)], network)
+    names = Counter(network.links[link].name for link in found.links)
+    assert (names["even to odd"], names["odd to even"]) == (2, 2)
+    assert (found.links, found.shares) == (network.ring((0, 1, 2, 3)).links, (1.0,) * 8)
+    assert (found.wire_bytes, found.latency_s) == (1260.0, pytest.approx(6 * 3e-5))
 
 
 def test_latency_is_that_of_the_steps() -> None:
@@ -372,6 +399,7 @@ def test_what_is_no_inside_is_refused() -> None:
     for make, fault in (
         (lambda: Inside(gpu_gbps=0.0), "gpu_gbps is 0.0; expected Gbit/s > 0"),
         (lambda: Inside(gpu_gbps=1.0, cards=0), "cards is 0; expected a whole number from 1 to 1024"),
+        (lambda: Inside(gpu_gbps=1.0, planes=1025), "planes is 1025; expected a whole number from 1 to 1024"),
         (lambda: Inside(gpu_gbps=1.0, latency_s=-1.0), "latency_s is -1.0; expected seconds from 0"),
         (lambda: Star(nvlink_gbps=-1.0), "star: nvlink_gbps is -1.0; expected Gbit/s > 0"),
         (lambda: RailOptimised(nvlink_gbps=0.0), "rail-optimised: nvlink_gbps is 0.0"),

@@ -13,11 +13,12 @@ from ddlsched.network.contention import (
     Linear,
     MaxMin,
     card_remark,
+    gigabit_ethernet,
     measured_gigabit_ethernet,
     ring_bytes,
     ten_gigabit_ethernet,
 )
-from ddlsched.network.rates import rates_of
+from ddlsched.network.rates import counted_weight, rates_of
 from ddlsched.network.topology import Link, Network
 from ddlsched.simulation import simulate
 from ddlsched.testing.conformance_runs import ExampleFlow, example_flows, example_network
@@ -94,6 +95,20 @@ def test_ring_moves_its_bytes_over_every_link():
     assert ring_bytes(MaxMin(), 100.0, 2) == pytest.approx(100.0)
 
 
+def test_a_weight_counts_in_steps_and_within_bounds():
+    weights = (0.0, 2.4 / 2**20, 1.0, 2.0**20 + 1.0)
+    assert [counted_weight(weight) for weight in weights] == [1 / 2**20, 2 / 2**20, 1.0, 2.0**20]
+
+
+def test_ports_come_after_cards_and_before_cables():
+    plain = Network(LeafSpine(servers_per_leaf=2), 4, gpus_of_servers=(2, 3, 2, 2))
+    assert plain.ports == slice(4, 4)
+    stated = Network(Star(nvlink_gbps=100.0), 3, gpus_of_servers=(2, 3, 2))
+    assert stated.ports == slice(3, 10)
+    names = [link.name for link in stated.links]
+    assert names[2:6] == ["server 2, card 0", "server 0, GPU 0", "server 0, GPU 1", "server 1, GPU 0"]
+
+
 def test_sharing_models_take_their_pace_from_the_network():
     model = MaxMin().bound_to(Network(Star(nic_gbps=25.0), 3))
     assert model.alone_per_byte_s == pytest.approx(8 / 25e9)
@@ -130,6 +145,11 @@ def test_constants_out_of_range_are_refused(make):
 
 
 # ---- Constants and the topology's card
+
+
+@pytest.mark.parametrize("make", [gigabit_ethernet, measured_gigabit_ethernet, ten_gigabit_ethernet])
+def test_measured_constants_have_no_latency_unless_told(make):
+    assert (make().latency_s, make(latency_s=2e-5).latency_s) == (0.0, 2e-5)
 
 
 def bound(model, gbps):

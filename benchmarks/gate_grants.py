@@ -18,12 +18,12 @@ from benchmark_tables import Table, timed, workload_of
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.network_views import TransferState
+from ddlsched.real.channel import Channel
 from ddlsched.real.gate.gate import Gate
 from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.testbed.measuring import Pinned
-from ddlsched.real.testbed.settings import gate_settings
-from ddlsched.real.wire.channel import Channel
+from ddlsched.real.testbed.real_run import gate_settings
 
 RANKS = 32
 ITERATIONS = 300

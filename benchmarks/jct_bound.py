@@ -13,7 +13,7 @@ import typer
 from benchmark_tables import Table, say, timed
 
 import ddlsched
-from algorithms.optimal.bound import jct_bound
+from algorithms.bound import jct_bound
 from ddlsched.network.contention import ten_gigabit_ethernet
 
 ALONE = {"communication": "bounded-overlap:limit=1"}

@@ -30,7 +30,7 @@ from benchmark_tables import Table
 
 from ddlsched.real.live.commits import committed_state, committed_steps
 from ddlsched.real.live.manager import LiveEvent, LiveManager
-from ddlsched.workload.malleable.profiling import JobMonitor
+from ddlsched.workload.profiling import JobMonitor
 
 app = typer.Typer(help=__doc__, result_callback=print)
 SCRIPT = Path(__file__).parents[1] / "tests/torch_training/elastic_training.py"

@@ -40,7 +40,7 @@ from ddlsched.real.live.failing import FailingNodes
 from ddlsched.real.live.manager import LiveEvent, LiveManager
 from ddlsched.real.live.nodes import LocalLauncher
 from ddlsched.results.reliability import reliability_by_size
-from ddlsched.workload.malleable.profiling import Candidate
+from ddlsched.workload.profiling import Candidate
 
 NODES, RANKS, MANY = 5, 3, 1_000_000
 LOST = ("lost a node", "a process died", "a group broke")

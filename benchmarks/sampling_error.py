@@ -28,7 +28,7 @@ import ddlsched
 from algorithms.placement.replay import Replay
 from ddlsched.comparisons.fields import seeds_of
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
-from ddlsched.results.draws import sampling_class
+from ddlsched.results.metrics import sampling_class
 from ddlsched.results.result import Result
 from ddlsched.results.statistics import mean_interval, paired_change
 from ddlsched.simulation import drawn

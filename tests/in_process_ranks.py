@@ -12,12 +12,12 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
+from ddlsched.real.channel import Channel
 from ddlsched.real.gate.gate import Gate, GateSettings
 from ddlsched.real.gate.live_jobs import SentRow
 from ddlsched.real.gate.loop import ChannelRank, run_gate
 from ddlsched.real.testbed.gloo import Ended
 from ddlsched.real.testbed.worker import Worker
-from ddlsched.real.wire.channel import Channel
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 

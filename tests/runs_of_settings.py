@@ -11,7 +11,7 @@ from reference_simulator import ReferenceRun, reference_simulate
 from strategies import Setting
 
 import ddlsched
-from ddlsched.engine.records.field_values import JobState
+from ddlsched.engine.field_values import JobState
 from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
 from ddlsched.testing import python_form

@@ -45,11 +45,9 @@ from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.interference import InterferenceModel, UniformInterference
 from ddlsched.network.contention import ContentionModel, EqualShare, Linear, MaxMin
-from ddlsched.network.mltcp import Mltcp
 from ddlsched.network.packet_rings import PacketRings
-from ddlsched.network.size_shares import ConnectionShares, SizeShares
-from ddlsched.network.strict_levels import StrictLevels
 from ddlsched.network.topology import Topology
+from ddlsched.network.weighted_shares import ConnectionShares, Mltcp, SizeShares, StrictLevels
 from ddlsched.plugins.names import names, resolve
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, DataParallelIteration, IterationDag

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithms.admission.share_rounds import ShareRounds, requested_below, used_below
-from algorithms.admission.usage_history import UsageHistory
+from algorithms.admission.shares import ShareRounds, UsageHistory, requested_below, used_below
 from algorithms.admission.victims import Need
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND

@@ -14,7 +14,7 @@ import numpy as np
 from algorithms.admission.hopeful_jobs import HopefulJobs
 from algorithms.admission.kueue_classic import ClassicSearch, RoomBound
 from algorithms.admission.kueue_fair import FairRules, fair_victims
-from algorithms.admission.usage_history import UsageHistory
+from algorithms.admission.shares import UsageHistory
 from algorithms.admission.victims import WITHIN, Need, QuotaArrays, borrowers_of, lacking_of, names_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithms.admission.usage_history import UsageHistory
+from algorithms.admission.shares import UsageHistory
 from algorithms.admission.victims import Need
 from algorithms.placement.slurm_backfill import Place
 from ddlsched.cluster.cluster import Cluster

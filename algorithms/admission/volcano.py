@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from algorithms.admission.share_rounds import ShareRounds, requested_below
+from algorithms.admission.shares import ShareRounds, requested_below
 from algorithms.admission.victims import Need
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND

@@ -23,7 +23,7 @@ from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import GpuId
 from ddlsched.ranges import ranged
-from ddlsched.workload.malleable.trainers import Numbers, Survival, Trainer, gains
+from ddlsched.workload.trainers import Numbers, Survival, Trainer, gains
 
 __all__ = ["CountProgramme", "LinkAware", "SurvivalAware", "SurvivalRun", "best_counts"]
 

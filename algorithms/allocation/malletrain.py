@@ -13,7 +13,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.ranges import ranged
-from ddlsched.workload.malleable.profiling import Candidate, JobMonitor, ProfiledAllocator, ProfilingAdvisor
+from ddlsched.workload.profiling import Candidate, JobMonitor, ProfiledAllocator, ProfilingAdvisor
 
 __all__ = ["MalleTrain"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from algorithms.allocation.sharing import Sharing, SharingPolicy
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, SimulationError
-from ddlsched.workload.malleable.trainers import Trainer
+from ddlsched.workload.trainers import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

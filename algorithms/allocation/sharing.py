@@ -12,7 +12,7 @@ from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob
-from ddlsched.workload.malleable.trainers import NodeAllocator, Numbers, Trainer
+from ddlsched.workload.trainers import NodeAllocator, Numbers, Trainer
 
 __all__ = ["NodeEqualShare", "Sharing", "SharingPolicy", "rates_of"]
 

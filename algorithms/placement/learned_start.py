@@ -16,8 +16,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.io.files import replacing
-from ddlsched.io.reading import read_bytes
+from ddlsched.io.files import read_bytes, replacing
 from ddlsched.policies.choosing import JOB_FEATURES, Choosing, begun_placement
 from ddlsched.policies.doors import PlacementPolicy
 

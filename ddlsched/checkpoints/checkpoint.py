@@ -18,8 +18,7 @@ from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
-from ddlsched.io.files import replacing
-from ddlsched.io.reading import decoded
+from ddlsched.io.files import decoded, replacing
 
 __all__ = ["DESCRIPTION", "Checkpoint", "described_in", "rank_file"]
 

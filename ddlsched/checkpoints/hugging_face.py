@@ -29,7 +29,7 @@ from ddlsched.checkpoints.reading import PartsCollection, PartsReading, Reading,
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.tensors import Tensor, dense_layout
 from ddlsched.errors import InputError
-from ddlsched.io.reading import decoded
+from ddlsched.io.files import decoded
 
 __all__ = ["HUGGING_FACE", "is_hugging_face", "read_hugging_face", "weights_of"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ddlsched.errors import InputError
-from ddlsched.io.reading import MOST_BYTES
+from ddlsched.io.files import MOST_BYTES
 
 __all__ = ["Location", "begin_reading", "file_system", "location_of", "read_soon"]
 

@@ -106,14 +106,14 @@ _STUDY: Final = {
     "workload": "workload_command:app",
     "simulate": "simulate_command:simulate",
     "compare": "compare_command:compare",
-    "explain": "explain_command:explain",
-    "what-if": "what_if_command:what_if",
-    "import-cluster": "import_cluster_command:import_cluster",
+    "explain": "explain_commands:explain",
+    "what-if": "explain_commands:what_if",
+    "import-cluster": "workload_command:import_cluster",
     "report": "compare_command:report",
     "tune": "tune_command:tune",
     "validate": "validate_command:validate",
-    "list": "list_command:list_plugins",
-    "doctor": "doctor_command:doctor",
+    "list": "installation_commands:list_plugins",
+    "doctor": "installation_commands:doctor",
 }
 """Where each of the core's commands is, in the order of the help."""
 _HEADINGS: Final = {"train": "Train", "real": "Run for real", "checkpoints": "Checkpoints", "more": "More"}

@@ -20,8 +20,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_remark
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError
-from ddlsched.io.files import refuse_unwritable, replacing
-from ddlsched.io.reading import MOST_BYTES
+from ddlsched.io.files import MOST_BYTES, refuse_unwritable, replacing
 from ddlsched.options import filled
 from ddlsched.plugins import DEFAULT_BUNDLE
 
@@ -162,7 +161,7 @@ def _made_or_read(jobs: str, seed: int) -> Workload:
 
 def _drawn(workload: Workload, seed: int, given: Mapping[str, Any], draws: int, first: Result) -> dict[str, float]:
     """Return what further draws of the run, the first of which it is, tell of it; nothing for one."""
-    from ddlsched.results.draws import ensemble_of
+    from ddlsched.results.metrics import ensemble_of
     from ddlsched.simulation import simulate as run
 
     if draws < 1:
@@ -266,8 +265,7 @@ def _metrics_table(result: Result, used: dict[str, float], ran: str) -> str:
 def _remarks(result: Result) -> list[str]:
     """Return what is to be known of the figures, a line each."""
     from ddlsched.network.contention import card_remark
-    from ddlsched.results.draws import sampled_text
-    from ddlsched.results.metrics import ON_NETWORK, network_remark
+    from ddlsched.results.metrics import ON_NETWORK, network_remark, sampled_text
     from ddlsched.results.result import PHASE_FIELDS
 
     most, remark = result.most_jobs_on_a_gpu, card_remark(result.contention, result.finished.network)

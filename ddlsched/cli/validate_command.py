@@ -20,7 +20,7 @@ from ddlsched.cli.run_arguments import run_arguments
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
-from ddlsched.io.reading import opened
+from ddlsched.io.files import opened
 from ddlsched.io.tables import cell_whole, csv_rows
 from ddlsched.workload.groups import parts_of
 from ddlsched.workload.tasks import CollectiveTask

@@ -1,4 +1,4 @@
-"""``ddlsched workload``: generates workload files, or imports them from public traces."""
+"""``ddlsched workload`` generates or imports workload files, ``import-cluster`` reads what schedulers in use have."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from ddlsched.cli.app import Command
 from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole, with_options
 from ddlsched.cli.reporting import emit, notice, one_line, status
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.io.files import refuse_unwritable, replacing
 from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.workload.traces.columns import FORMATS, TOLD
 from ddlsched.workload.traces.traced import Selection
 
 if TYPE_CHECKING:
+    from ddlsched.comparisons.cluster_imports import ImportedCluster
     from ddlsched.workload.traces.trace_import import ImportedTrace
 
-__all__ = ["app"]
-
+__all__ = ["app", "import_cluster"]
 
 _SHOWN_OF_A_REASON = 2
 _SECONDS_A_DAY = 86_400.0
+_SCHEDULERS = ("kueue", "volcano", "kai", "slurm")
 
 EPILOG = "\n\n".join(["Formats:", *(f"{name}: {entry.summary}" for name, entry in FORMATS.items())])
 
@@ -249,3 +250,57 @@ def microsoft_160(
     with replacing(out, "--out") as file:
         write_workload(workload, file)
     notice(f"wrote {len(workload)} jobs to {out}")
+
+
+def import_cluster(
+    scheduler: Annotated[str, typer.Argument(metavar="SCHEDULER", help=f"One of {', '.join(_SCHEDULERS)}.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILES",
+            help="Folder or file with what 'kubectl get -o yaml' (or json) prints; for slurm a folder with 'sacctmgr "
+            "show assoc -P', 'sacct -P' and 'scontrol show node'.",
+            readable=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for queues.yaml, servers.csv and jobs.csv.", metavar="DIR")] = Path(
+        "imported"
+    ),
+    default_s: Annotated[
+        float | None,
+        typer.Option(
+            help="For how long jobs run of which no duration is known, seconds.",
+            metavar="SECONDS",
+            parser=real,
+            show_default="they are left out",
+        ),
+    ] = None,
+) -> None:
+    """Make queues, servers and jobs of the files of Kueue, Volcano, KAI or Slurm, and print the run with them.
+
+    What jobs compute and send, which such files do not say, is that of the models of 'workload import'.
+    """
+    from ddlsched.comparisons.cluster_imports import write_imported
+
+    imported = _read(scheduler, source)
+    arguments = write_imported(imported, out, default_s)
+    for note in imported.notes:
+        notice(note)
+    counts = f"{len(imported.queues)} queues, {len(imported.servers)} servers, {len(imported.jobs)} jobs in {out}"
+    emit(f"{counts}\nddlsched simulate {' '.join(arguments)}\n")
+
+
+def _read(scheduler: str, source: Path) -> ImportedCluster:
+    if scheduler == "kueue":
+        from ddlsched.comparisons.cluster_imports.kueue import read_kueue
+
+        return read_kueue(source)
+    if scheduler == "slurm":
+        from ddlsched.comparisons.cluster_imports.slurm import read_slurm
+
+        return read_slurm(source)
+    if scheduler in _SCHEDULERS:
+        from ddlsched.comparisons.cluster_imports import volcano_kai
+
+        return volcano_kai.read_volcano(source) if scheduler == "volcano" else volcano_kai.read_kai(source)
+    raise UnknownNameError(f"no scheduler is named {scheduler!r}.{did_you_mean(scheduler, _SCHEDULERS)}")

@@ -23,7 +23,7 @@ from typing import Any
 from ddlsched.cluster.cluster import MAX_GPUS, Cluster, Server, Throughputs
 from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
 from ddlsched.errors import InputError, did_you_mean, says_unknown_arguments
-from ddlsched.io.reading import read_bytes
+from ddlsched.io.files import read_bytes
 from ddlsched.io.tables import (
     abbreviated,
     cell_number,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.errors import InputError
-from ddlsched.io.reading import from_parquet
+from ddlsched.io.files import from_parquet
 from ddlsched.io.tables import (
     abbreviated,
     cell_number,

@@ -15,7 +15,7 @@ import pandas as pd
 from pydantic import BaseModel, Field, ValidationError
 
 from ddlsched.errors import InputError
-from ddlsched.io.reading import read_bytes
+from ddlsched.io.files import read_bytes
 
 __all__ = ["LABELS", "TABLES", "kept_file", "kept_files", "read_asked", "read_table", "slug"]
 

@@ -11,7 +11,7 @@ from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.driver import RunParts
 from ddlsched.engine.loop.batch.runs import placing_address
 from ddlsched.engine.loop.batch.starts import StartTables
-from ddlsched.engine.records.layout import State
+from ddlsched.engine.records import State
 from ddlsched.engine.run_options import RunSettings
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError, PluginError

@@ -11,11 +11,10 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_factors
 from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
-from ddlsched.engine.build_tasks import build_tasks
+from ddlsched.engine.build_tasks import build_tasks, refuse_too_large
+from ddlsched.engine.field_values import KEY_WORDS, NEVER, JobState
 from ddlsched.engine.loop.room import count_room
-from ddlsched.engine.memory_needed import refuse_too_large
-from ddlsched.engine.records.field_values import KEY_WORDS, NEVER, JobState
-from ddlsched.engine.records.layout import Records, State, make_records
+from ddlsched.engine.records import Records, State, make_records
 from ddlsched.errors import InputError, PluginError, guarded, label
 from ddlsched.network.rates import LEVELS
 from ddlsched.network.topology import Network

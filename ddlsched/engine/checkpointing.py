@@ -10,11 +10,10 @@ from math import inf
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.failure_causes import failures_per_s
 from ddlsched.cluster.reliability_doors import CheckpointedJob, CheckpointPolicy
+from ddlsched.engine.field_values import JobState
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.loop.from_python import stop_job, wake
-from ddlsched.engine.loop.state_flows import plan_move
+from ddlsched.engine.loop.from_python import plan_move, stop_job, wake
 from ddlsched.engine.outcome import Residency
-from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.state_transfers import StateTransfer, StateTransfers
 from ddlsched.errors import PluginError, guarded, label

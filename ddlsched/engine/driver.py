@@ -14,11 +14,13 @@ from ddlsched.engine.build import build_state
 from ddlsched.engine.checkpointing import Checkpointing
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
 from ddlsched.engine.decisions.costs import CommunicationCosts
+from ddlsched.engine.field_values import NEVER, Contention, Door, Question
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.compilation import JUMPING, ensure_compiled, start_compiling
 from ddlsched.engine.loop.from_python import (
+    add_busy_ns,
+    close_books,
     gather_rivals,
     most_slices,
     rank_rivals,
@@ -27,11 +29,9 @@ from ddlsched.engine.loop.from_python import (
     take_samples,
 )
 from ddlsched.engine.native.jit import spent_compiling_s
-from ddlsched.engine.outcome import Finished, Window
+from ddlsched.engine.outcome import Finished, KeptSlices, Window, touching
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
-from ddlsched.engine.recording import KeptSlices, touching
-from ddlsched.engine.records.field_values import NEVER, Contention, Door, Question
-from ddlsched.engine.records.layout import make_records
+from ddlsched.engine.records import make_records
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.routes import HopTables, Routes, beyond_plain_rings, refuse_what_nobody_sends
 from ddlsched.engine.run_options import RunSettings

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.alike import Colours, in_order, mixed
-from ddlsched.engine.grouped_parts import GroupedDag, Partition, Parts
+from ddlsched.engine.alike import Colours, GroupedDag, Partition, Parts, in_order, mixed
 from ddlsched.engine.loop.splitting import put_on_network, stand_alone, take_off_network
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.sent_in_groups import Crossed, SentInGroups, alike

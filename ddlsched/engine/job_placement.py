@@ -13,12 +13,12 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
 from ddlsched.engine.decisions.rounds import start_queued
+from ddlsched.engine.field_values import JobState
 from ddlsched.engine.grouped_jobs import GroupedJobs
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.loop.placement import place_job, reroute_transfer
 from ddlsched.engine.loop.room import fill_loads, next_fitting
 from ddlsched.engine.outcome import Residency
-from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.routes import HopTables, Routes
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.sent_in_groups import SentInGroups

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ddlsched.engine.compiled.forms import CompiledMethod, compile_method
+from ddlsched.engine.compiled_forms import CompiledMethod, compile_method
 from ddlsched.engine.decisions.checked_policies import communication_form
-from ddlsched.engine.native.support import runs_in_python
-from ddlsched.engine.records.field_values import Communication, Contention, Door
-from ddlsched.engine.records.layout import Records
+from ddlsched.engine.field_values import Communication, Contention, Door
+from ddlsched.engine.native.jit import runs_in_python
+from ddlsched.engine.records import Records
 from ddlsched.errors import PluginError, label
 from ddlsched.network.rates import contention_form, message_parts
 from ddlsched.policies.compiling.source import CannotCompileError

@@ -10,14 +10,13 @@ import numpy as np
 
 from ddlsched.cluster.reliability_doors import WAIT, RecoveryPolicy, StoppedJob
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.field_values import JobState
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
-from ddlsched.engine.loop.from_python import stop_job, wake
+from ddlsched.engine.loop.from_python import plan_move, stop_job, wake
 from ddlsched.engine.loop.iterations import go_on
 from ddlsched.engine.loop.room import reserve_bytes
-from ddlsched.engine.loop.state_flows import plan_move
 from ddlsched.engine.outcome import Residency
-from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InvalidDecisionError, guarded, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.field_values import JobState
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.from_python import stop_job
-from ddlsched.engine.records.field_values import JobState
-from ddlsched.engine.records.layout import Columns
+from ddlsched.engine.records import Columns
 from ddlsched.engine.run_state import RunState
 from ddlsched.policies.doors import DROP, Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView, free_by_server, take_nearest

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from ddlsched.engine.records.field_values import JobState
+from ddlsched.engine.field_values import JobState
 from ddlsched.engine.run_state import RunState
 
 __all__ = ["ProgressTeller", "RunProgress", "RunWatcher", "duration_text", "long_run_remark"]

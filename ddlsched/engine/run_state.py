@@ -10,7 +10,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.outcome import Residency
-from ddlsched.engine.records.layout import Columns, Records, State, make_records
+from ddlsched.engine.records import Columns, Records, State, make_records
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import JobView, TransferView

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.alike import Colours, Crossings, in_order, mixed, refined
+from ddlsched.engine.alike import Colours, Crossings, GroupedDag, Partition, Parts, in_order, mixed, refined
 from ddlsched.engine.build_tasks import spans
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
-from ddlsched.engine.grouped_parts import GroupedDag, Partition, Parts
 from ddlsched.network.traffic import Way
 from ddlsched.network.tuple_traffic import SentByTuples
 from ddlsched.units import NS_PER_S

@@ -15,11 +15,11 @@ from ddlsched.cluster.capacity_changes import CapacityChange, Strike
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.checkpointing import Checkpointing
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.field_values import NEVER, JobState
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus, slow_gpus
 from ddlsched.engine.loop.from_python import stop_job
 from ddlsched.engine.outcome import JobFailure
-from ddlsched.engine.records.field_values import NEVER, JobState
 from ddlsched.engine.recovery import Recovery
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import SimulationError, guarded, label

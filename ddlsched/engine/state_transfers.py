@@ -11,7 +11,7 @@ import numpy as np
 
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.decisions.costs import CommunicationCosts
-from ddlsched.engine.loop.state_flows import send_state
+from ddlsched.engine.loop.from_python import send_state
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.collectives import Card
 from ddlsched.policies.views import TransferView

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.rounds import stop_running
+from ddlsched.engine.field_values import JobState
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.loop.from_python import stop_job, wake
+from ddlsched.engine.loop.from_python import plan_move, stop_job, wake, wake_running
 from ddlsched.engine.loop.iterations import go_on
-from ddlsched.engine.loop.state_flows import plan_move, wake_running
 from ddlsched.engine.outcome import Departure
-from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.recovery import ReservedGpus
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.server_outages import Standstill

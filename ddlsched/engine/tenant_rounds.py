@@ -8,9 +8,9 @@ import numpy as np
 
 from ddlsched.cluster.tenants import ANY_KIND, Tenants
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.field_values import JobState
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.outcome import Refused
-from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError
 from ddlsched.policies.cluster_view import looked_up_once

@@ -8,6 +8,7 @@ import numpy as np
 
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.rounds import choose_transfers
+from ddlsched.engine.field_values import Contention
 from ddlsched.engine.loop.from_python import (
     change_share,
     gather_transfers,
@@ -17,8 +18,7 @@ from ddlsched.engine.loop.from_python import (
     start_transfer,
 )
 from ddlsched.engine.loop.rates import apply_rates
-from ddlsched.engine.native.support import runs_in_python
-from ddlsched.engine.records.field_values import Contention
+from ddlsched.engine.native.jit import runs_in_python
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.contention import ContentionModel, SharedLink
 from ddlsched.network.rates import counted_weight

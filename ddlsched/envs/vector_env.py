@@ -13,9 +13,9 @@ from gymnasium.vector.utils import batch_space
 
 from ddlsched.engine.batched_runs import BatchedRun
 from ddlsched.engine.driver import Simulation
+from ddlsched.engine.field_values import Question
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.batch.runs import BATCHED_RUN, Standing, StepsOfADoor
-from ddlsched.engine.records.field_values import Question
 from ddlsched.envs.scheduling_env import NO_DECISION, Observation, SchedulingEnv, Stepped
 from ddlsched.errors import InputError
 from ddlsched.results.result import Result

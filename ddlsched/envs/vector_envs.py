@@ -10,6 +10,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.batched_runs import ResizedRun, StartedRun, no_tables, with_run
 from ddlsched.engine.driver import Simulation
+from ddlsched.engine.field_values import Question
 from ddlsched.engine.loop.batch.order import (
     BY_LOAD,
     BY_SERVER,
@@ -22,7 +23,6 @@ from ddlsched.engine.loop.batch.order import (
 from ddlsched.engine.loop.batch.places import PLACE_STEPS, PlaceArrays
 from ddlsched.engine.loop.batch.sizes import SIZE_STEPS, SizeArrays
 from ddlsched.engine.loop.batch.transfers import TRANSFER_STEPS, TransferArrays
-from ddlsched.engine.records.field_values import Question
 from ddlsched.envs.single_envs import AllocationEnv, CommunicationEnv, OrderEnv, PlacementEnv
 from ddlsched.envs.vector_env import SchedulingVectorEnv, Wait
 from ddlsched.errors import InputError, label

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.io.reading import read_bytes
+from ddlsched.io.files import read_bytes
 from ddlsched.units import MAX_NS, NS_PER_S
 
 __all__ = [

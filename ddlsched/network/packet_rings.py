@@ -46,7 +46,7 @@ class PacketRings(MaxMin):
         How long a rank takes to act on the word that the next one is ready, seconds.
     wait
         What each further server of a ring adds to the time of a byte, as a share of it
-        (:class:`~ddlsched.network.size_shares.ConnectionShares`).
+        (:class:`~ddlsched.network.weighted_shares.ConnectionShares`).
     packet_bytes
         What a link sends in one go: TCP's segments leave the card in packets of many.
     overhead

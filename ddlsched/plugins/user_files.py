@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean
-from ddlsched.io.reading import read_bytes, refuse_irregular
+from ddlsched.io.files import read_bytes, refuse_irregular
 
 __all__ = ["class_in_file", "digest_of", "files_named", "installed_packages", "substituted", "with_neighbours"]
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.recording import gpus_of_workers, ragged
-from ddlsched.engine.records.field_values import SliceKind
+from ddlsched.engine.field_values import SliceKind
+from ddlsched.engine.outcome import gpus_of_workers, ragged
 from ddlsched.results.slices import crossed, repeated
 
 if TYPE_CHECKING:
     from ddlsched.engine.outcome import Residency
-    from ddlsched.engine.records.layout import Records
+    from ddlsched.engine.records import Records
     from ddlsched.results.result import Result
 
 __all__ = ["Blocker", "placed_waits"]

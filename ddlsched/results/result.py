@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.engine.records.field_values import JobState
+from ddlsched.engine.field_values import JobState
 from ddlsched.errors import PluginError, label
 from ddlsched.plugins.names import Charts
 from ddlsched.results.slices import RunRecords, timeline_table

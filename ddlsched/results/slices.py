@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.recording import gpus_of_workers
-from ddlsched.engine.records.field_values import SliceKind
+from ddlsched.engine.field_values import SliceKind
+from ddlsched.engine.outcome import gpus_of_workers
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ddlsched.cluster.cluster import Cluster
     from ddlsched.engine.outcome import Finished
-    from ddlsched.engine.records.layout import Records
+    from ddlsched.engine.records import Records
     from ddlsched.workload.job import Workload
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.recording import ragged
+from ddlsched.engine.outcome import ragged
 from ddlsched.io.files import replacing
 from ddlsched.results.slices import (
     STATE_TASK,

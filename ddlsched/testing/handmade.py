@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.records.layout import Columns, make_records
+from ddlsched.engine.records import Columns, make_records
 from ddlsched.network.topology import Link, Network, Topology
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.records.field_values import SliceKind, TransferState
+from ddlsched.engine.field_values import SliceKind, TransferState
 from ddlsched.network.collectives import KINDS, ROUNDS, Message, Phase, Rank
 from ddlsched.network.contention import ContentionModel, Linear, moved_by_ring
 from ddlsched.network.rates import rates_of

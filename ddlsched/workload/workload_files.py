@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, nearest_names
-from ddlsched.io.reading import from_parquet
+from ddlsched.io.files import from_parquet
 from ddlsched.io.tables import (
     abbreviated,
     cell_number,

@@ -12,7 +12,7 @@ import pandas as pd
 from grounds import Ground, jobs_of
 from rivals import BASELINE, OURS, RIVALS, Rival
 
-from algorithms.optimal.bound import average_jct_bound_s
+from algorithms.bound import average_jct_bound_s
 from ddlsched.comparisons.sweeps.sweep import Sweep
 from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin

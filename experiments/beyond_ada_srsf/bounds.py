@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pandas as pd
 
 import ddlsched
-from algorithms.optimal.bound import average_jct_bound_s
+from algorithms.bound import average_jct_bound_s
 from ddlsched import Cluster
 from ddlsched.network.contention import ten_gigabit_ethernet
 from ddlsched.results.paired_comparison import interval_text, markdown

@@ -15,7 +15,7 @@ from bounds import small_gaps
 from exact import optimum
 
 import ddlsched
-from algorithms.optimal.bound import average_jct_bound_s
+from algorithms.bound import average_jct_bound_s
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.io.progress import progress_bar
 from ddlsched.network.contention import TEN_GBE, Linear

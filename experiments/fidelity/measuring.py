@@ -19,8 +19,7 @@ from ddlsched.real.calibration.measurements import read_measurements
 from ddlsched.real.testbed.crews import WorkerCrew, namespace_crew
 from ddlsched.real.testbed.fidelity import Planned, Runs, plan, run_planned
 from ddlsched.real.testbed.measuring import fitted_models, measure_alone, measure_shares, measured_rows
-from ddlsched.real.testbed.real_run import RealRun
-from ddlsched.real.testbed.settings import gate_settings
+from ddlsched.real.testbed.real_run import RealRun, gate_settings
 
 CALIBRATION = "calibration.csv"
 SHARES = "shares.csv"

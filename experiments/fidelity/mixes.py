@@ -9,9 +9,9 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.topology import Network
+from ddlsched.real.testbed.cabling import scaled
 from ddlsched.real.testbed.fidelity import Mix
 from ddlsched.real.testbed.measuring import Pinned
-from ddlsched.real.testbed.settings import scaled
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 

@@ -17,7 +17,7 @@ from replay import TrainingJob
 from algorithms.allocation.count_programme import CountProgramme, SurvivalAware, SurvivalRun
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.idle_trace import IdleTrace
-from ddlsched.workload.malleable.trainers import Survival
+from ddlsched.workload.trainers import Survival
 
 MOST_JOBS, MOST_WAITING = 10, 120
 NODES, SETS, UNTIL_S = 512, 9, 50_000.0

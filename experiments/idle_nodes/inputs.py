@@ -12,7 +12,7 @@ from replay import TrainingJob
 from ddlsched.cluster.idle_trace import IdleTrace, read_fragments
 from ddlsched.errors import InputError
 from ddlsched.io.tables import cell_number, cell_time_s, cell_whole, csv_rows, readable
-from ddlsched.workload.malleable.trainers import rates_at
+from ddlsched.workload.trainers import rates_at
 
 HERE = Path(__file__).resolve().parent
 SIZES = (1, 2, 4, 8, 16, 32, 64)

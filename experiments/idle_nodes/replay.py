@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddlsched.cluster.idle_trace import IdleChange, IdleTrace
-from ddlsched.workload.malleable.trainers import NodeAllocator, Numbers, Trainer
+from ddlsched.workload.trainers import NodeAllocator, Numbers, Trainer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

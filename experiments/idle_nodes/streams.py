@@ -28,8 +28,8 @@ from ddlsched.cluster.idle_trace import IdleTrace
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.workload.elastic_job import ElasticJob, ThroughputCurve
-from ddlsched.workload.malleable.profiling import extrapolated
-from ddlsched.workload.malleable.trainers import Numbers
+from ddlsched.workload.profiling import extrapolated
+from ddlsched.workload.trainers import Numbers
 
 JOBS, MOST_NODES = 60, 32
 LONGEST_S = 72 * 3600.0

@@ -27,7 +27,7 @@ from experiments.commands import new_parser, write_tables
 
 HOSTS, GPUS, BLOCK = 64, 8, 8
 RAILS = f"hosts_per_unit={BLOCK},spines=2,rail_gbps=148,nvlink_gbps=2768"
-"""Of 400 and 3,600 Gbit/s a GPU, what published steps on H100 reach (``ddlsched.training.estimate.measured``)."""
+"""Of 400 and 3,600 Gbit/s a GPU, what published steps on H100 reach (``ddlsched.training.estimate.presets``)."""
 FABRICS = {
     "rail-only": f"rail-only:{RAILS}",
     "dual-plane": f"rail-optimised:{RAILS},planes=2",

@@ -30,14 +30,13 @@ from together import counts_of
 
 from ddlsched import Cluster
 from ddlsched.cli.reporting import reported
-from ddlsched.real.testbed.cabling import address_of, server_name
+from ddlsched.real.testbed.cabling import address_of, scaled, server_name
 from ddlsched.real.testbed.machine import sigterm_as_ctrl_c
 from ddlsched.real.testbed.namespaces import CARD, Registry
-from ddlsched.real.testbed.settings import scaled
 from ddlsched.training.recorded.merging import merged
 from ddlsched.training.recorded.rank_steps import RankStep, RankTrace
 from ddlsched.training.recorded.recordings import read_recording, recording_text
-from ddlsched.training.recording.launching import run_recorded
+from ddlsched.training.recording.rank_process import run_recorded
 
 HERE = Path(__file__).parent
 JOBS = ("cnn", "gpt", "recommender")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddlsched.real.live.programs import count
 from ddlsched.real.live.seat import Seat
+from ddlsched.real.live.worker import count
 
 STEP_S, SHARED_S = 0.1, 0.05
 """A step on one node, and what each further node adds to it where nodes wait for one another, seconds."""

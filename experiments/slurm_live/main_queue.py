@@ -18,7 +18,7 @@ from counting import STEP_S, step_s
 
 from ddlsched.cluster.idle_trace import expand_hosts
 from ddlsched.errors import SimulationError
-from ddlsched.real.live.programs import BATCH
+from ddlsched.real.live.worker import BATCH
 from ddlsched.real.slurm.local_cluster import LocalSlurm
 
 TRAINING = ("FreeTrain", "MalleTrain")

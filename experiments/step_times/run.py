@@ -5,7 +5,7 @@
 
 Constants of each program are fitted to two thirds of its settings (some whole pairs of model and GPU are left out)
 and judged on the others; then to all but one pair, but one model, or but one kind of GPU, each in turn. The last fit
-takes all rows; its constants are those of ddlsched/training/estimate/measured.py.
+takes all rows; its constants are those of ddlsched/training/estimate/presets.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from jobs_by_hand import data_parallel_job
 from tiers import examples, tried
 
 import ddlsched
-from algorithms.optimal.bound import Phases, Prices, average_jct_bound_s, dual_value_s, jct_bound, least_mean_busy_s
+from algorithms.bound import Phases, Prices, average_jct_bound_s, dual_value_s, jct_bound, least_mean_busy_s
 from ddlsched import Cluster, DataParallelIteration, Workload
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError

@@ -12,7 +12,7 @@ from algorithms.allocation.count_programme import CountProgramme, best_counts
 from algorithms.allocation.node_milp import SOLVERS, NodeMilp, best_map, breakpoints
 from algorithms.allocation.sharing import NodeEqualShare
 from ddlsched.errors import InputError, SimulationError
-from ddlsched.workload.malleable.trainers import Trainer, gains, objective, rates_at
+from ddlsched.workload.trainers import Trainer, gains, objective, rates_at
 
 
 @st.composite

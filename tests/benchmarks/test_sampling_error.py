@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import sampling_error
 
-from ddlsched.results.draws import STATED
+from ddlsched.results.metrics import STATED
 
 
 def test_what_is_stated_of_a_class_is_the_most_of_a_cluster_rounded_up() -> None:

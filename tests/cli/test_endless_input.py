@@ -11,7 +11,7 @@ from golden_cases import FOLDER
 
 from ddlsched.cluster.idle_trace import from_sacct, from_swf
 from ddlsched.errors import InputError
-from ddlsched.io import reading
+from ddlsched.io import files as reading
 from ddlsched.workload.traces.columns import FORMATS
 from ddlsched.workload.workload_files import read_curve
 

@@ -14,7 +14,7 @@ from command_line import COMMAND, run
 from golden_cases import FOLDER
 from tiers import tried
 
-from ddlsched.cli import list_command
+from ddlsched.cli import installation_commands
 
 JOBS = str(FOLDER / "case1.csv")
 FULL = Path("/dev/full")
@@ -112,7 +112,7 @@ def test_memory_that_does_not_suffice_is_one_line(monkeypatch: pytest.MonkeyPatc
     def hungry(_: str) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(list_command, "emit", hungry)
+    monkeypatch.setattr(installation_commands, "emit", hungry)
     done = run("list")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert "the memory does not suffice" in done.stderr

@@ -12,7 +12,7 @@ from jobs_by_hand import Fixed, data_parallel_job
 
 import ddlsched
 from ddlsched import Disturbances, Workload
-from ddlsched.engine.compiled.forms import compile_method
+from ddlsched.engine.compiled_forms import compile_method
 from ddlsched.errors import InputError
 from ddlsched.workload.workload_files import workload_of
 

@@ -40,7 +40,7 @@ import sys
 
 import ddlsched
 import two_policies
-from ddlsched.engine.compiled.forms import compile_method
+from ddlsched.engine.compiled_forms import compile_method
 
 names = sys.argv[1:]
 for name in names:

@@ -12,7 +12,7 @@ import ddlsched
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.path.ecmp import Sglb
 from ddlsched.errors import InvalidDecisionError, PluginError
-from ddlsched.network.mltcp import Mltcp
+from ddlsched.network.weighted_shares import Mltcp
 from ddlsched.testing import python_form
 from ddlsched.workload.dag import CollectiveTask, IterationDag
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from ddlsched.engine.compiled import views
+from ddlsched.engine import compiled_views
 from ddlsched.engine.native.view_types import FLOW, JOB, LINK, LOADS, NETWORK, TRANSFER
 from ddlsched.network.contention import SharedLink
 from ddlsched.policies.views import FlowView, JobView, LinkLoads, NetworkView, TransferView
@@ -34,4 +34,4 @@ def names_in_python(view: object) -> set[str]:
     ids=["job", "transfer", "network", "link", "flow", "network of a path policy"],
 )
 def test_names_are_the_same_in_both_worlds(view, names):
-    assert views.names_of(view) == names
+    assert compiled_views.names_of(view) == names

@@ -32,8 +32,8 @@ from tiers import examples
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine import build, driver
+from ddlsched.engine.field_values import Communication, Contention
 from ddlsched.engine.policy_forms import PolicyForms
-from ddlsched.engine.records.field_values import Communication, Contention
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddlsched.engine.recording import KeptSlices
-from ddlsched.engine.records.layout import make_records
+from ddlsched.engine.outcome import KeptSlices
+from ddlsched.engine.records import make_records
 
 
 @pytest.mark.parametrize(("short", "bytes_each"), [(False, 72), (True, 52)])

@@ -16,8 +16,7 @@ from algorithms.path.ecmp import Ecmp, Sglb
 from algorithms.path.least_congested import LeastCongested
 from ddlsched.engine.loop.sharing.small_components import MOST_LINKS
 from ddlsched.network.contention import Linear, MaxMin
-from ddlsched.network.mltcp import Mltcp
-from ddlsched.network.strict_levels import StrictLevels
+from ddlsched.network.weighted_shares import Mltcp, StrictLevels
 from topologies.clos import Clos
 from topologies.star import Star
 

@@ -9,8 +9,8 @@ import pytest
 from jobs_by_hand import data_parallel_job
 
 from ddlsched import Cluster, Disturbances, Job, Workload
-from ddlsched.engine import build, memory_needed
-from ddlsched.engine.memory_needed import needed_bytes
+from ddlsched.engine import build, build_tasks
+from ddlsched.engine.build_tasks import needed_bytes
 from ddlsched.errors import InputError
 from ddlsched.simulation import simulate
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
@@ -33,7 +33,7 @@ GROUPED = replace(
 @pytest.mark.parametrize("job", [ALIKE, GROUPED])
 def test_item_16_what_is_estimated_is_what_is_taken(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[float] = []
-    monkeypatch.setattr(memory_needed, "refuse_too_large", lambda *_: None)
+    monkeypatch.setattr(build_tasks, "refuse_too_large", lambda *_: None)
     monkeypatch.setattr(build, "refuse_too_large", lambda _, jobs: found.append(needed_bytes(jobs).sum()))
     jobs = tuple(replace(job, job_id=str(number)) for number in range(4))
     taken: list[int] = []  # at first also what a process takes once
@@ -49,8 +49,8 @@ def test_item_16_what_is_estimated_is_what_is_taken(job: Job, monkeypatch: pytes
 
 
 def test_item_16_a_run_that_is_too_large_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_needed, "free_memory_bytes", lambda: 100_000)
-    monkeypatch.setattr(memory_needed, "_SLACK_BYTES", 0)
+    monkeypatch.setattr(build_tasks, "free_memory_bytes", lambda: 100_000)
+    monkeypatch.setattr(build_tasks, "_SLACK_BYTES", 0)
     workload = Workload((data_parallel_job("small", 2), ALIKE))
     with pytest.raises(InputError) as refused:
         simulate(workload, CLUSTER)

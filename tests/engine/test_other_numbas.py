@@ -16,7 +16,7 @@ import numba.core.caching
 import numba.core.compiler_machinery
 import pytest
 
-from ddlsched.engine.native import support
+from ddlsched.engine.native import jit
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -35,7 +35,7 @@ def run(prelude: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def compiled() -> str:
-    assert not support.runs_in_python()
+    assert not jit.runs_in_python()
     with redirect_stdout(io.StringIO()) as printed:
         exec(PROGRAM, {})
     return printed.getvalue()
@@ -74,7 +74,7 @@ def test_with_another_numba_the_engine_runs_in_plain_python_and_says_once_what_t
 )
 def test_each_member_that_is_hidden_is_missed(owner: Any, member: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(owner, member)
-    why = support.why_unsupported.__wrapped__()
+    why = jit.why_unsupported.__wrapped__()
     assert why is not None
     assert member in why
 
@@ -82,12 +82,12 @@ def test_each_member_that_is_hidden_is_missed(owner: Any, member: str, monkeypat
 @pytest.mark.parametrize(("version", "newer"), [("0.68.9", False), ("0.69.0", True), ("1.0.0", True), ("dev", True)])
 def test_a_newer_numba_is_not_trusted(version: str, newer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba, "__version__", version)
-    assert (f"numba {version} is newer than 0.68" in (support.why_unsupported.__wrapped__() or "")) == newer
+    assert (f"numba {version} is newer than 0.68" in (jit.why_unsupported.__wrapped__() or "")) == newer
 
 
 def test_setup_cfg_caps_numba_at_what_this_run_tests() -> None:
     (requirement,) = re.findall(r"^    numba>=.*<(\d+)\.(\d+)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
     newest = tuple(map(int, numba.__version__.split(".")[:2]))
-    assert newest == support.NEWEST
+    assert newest == jit.NEWEST
     assert tuple(map(int, requirement)) == (newest[0], newest[1] + 1)
-    assert support.why_unsupported() is None
+    assert jit.why_unsupported() is None

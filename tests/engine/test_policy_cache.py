@@ -17,7 +17,7 @@ from numba.core.ccallback import CFunc
 from tiers import tried
 
 import ddlsched
-from ddlsched.engine.compiled import forms
+from ddlsched.engine import compiled_forms
 from ddlsched.engine.native import kept_files
 from ddlsched.testing import example_workload
 
@@ -68,7 +68,7 @@ class Process:
         self._monkeypatch.setenv("XDG_CACHE_HOME", str(place or self.folder / "cache"))
         kept_files.cache_folder.cache_clear()
         kept_files.say_once.cache_clear()
-        forms._compiled.clear()
+        compiled_forms._compiled.clear()
         self.compiled = 0
         schedules = []
         for kind in ((module or self.module).P, (module or self.module).Q):
@@ -99,7 +99,7 @@ def process(tmp_path, monkeypatch, capsys, filled):
     shutil.copytree(filled, tmp_path / "cache")
     yield process
     kept_files.cache_folder.cache_clear()
-    forms._compiled.clear()
+    compiled_forms._compiled.clear()
 
 
 def test_a_second_process_compiles_nothing(process):
@@ -180,7 +180,7 @@ import time
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.ordering.srtf import ShortestRemainingTimeFirst
 from ddlsched.engine.native import cache, entries, view_types
-from ddlsched.engine.compiled.forms import compile_method
+from ddlsched.engine.compiled_forms import compile_method
 import ddlsched.io.files, ddlsched.simulation, ddlsched.engine.native.compiler
 ddlsched.simulation.warm_up()  # numba looks up what it knows, and compiles the policies of a plain run, not these
 begin = time.process_time()
@@ -227,9 +227,9 @@ STAMP = """
 import ddlsched.engine.loop.transfers as transfers
 from ddlsched.engine.loop.skipping.dormancy import *
 from ddlsched.engine.native.kept_files import sources_stamp
-from ddlsched.engine.loop.accounts import add_busy_ns
+from ddlsched.engine.loop.from_python import add_busy_ns
 from ddlsched.engine.loop.from_python import most_slices
-from ddlsched.engine.records.layout import example_state
+from ddlsched.engine.records import example_state
 most_slices(example_state())
 stats = most_slices.dispatcher.stats
 print(sources_stamp(), sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))

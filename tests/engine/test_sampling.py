@@ -11,9 +11,9 @@ import pytest
 import ddlsched
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.engine.loop.skipping.leaps import leap_link
-from ddlsched.engine.native.support import runs_in_python
-from ddlsched.engine.records.layout import make_records
-from ddlsched.results.draws import sampled_text
+from ddlsched.engine.native.jit import runs_in_python
+from ddlsched.engine.records import make_records
+from ddlsched.results.metrics import sampled_text
 from ddlsched.results.result import PHASES, Result
 from ddlsched.workload.job import Workload
 from tests.jobs_by_hand import Fixed, data_parallel_job

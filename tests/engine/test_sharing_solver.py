@@ -12,15 +12,14 @@ from tiers import tried
 
 import ddlsched
 from ddlsched.engine.build import make_covers, make_steps
-from ddlsched.engine.loop.sharing.binding import settle_binding
+from ddlsched.engine.field_values import Contention, TransferState
 from ddlsched.engine.loop.sharing.covers import join_placed, leave_placed, settle_covers
 from ddlsched.engine.loop.sharing.forecast import NEGLIGIBLE
-from ddlsched.engine.loop.sharing.slack import PATIENCE, WHOLE
+from ddlsched.engine.loop.sharing.resting_links import PATIENCE, WHOLE, settle_binding
 from ddlsched.engine.loop.sharing.small_components import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing.solver import fill, leave_filling
 from ddlsched.engine.native.jit import NUMBER, STATE, called_from_python
-from ddlsched.engine.records.field_values import Contention, TransferState
-from ddlsched.engine.records.layout import Columns, example_state, make_records
+from ddlsched.engine.records import Columns, example_state, make_records
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.rates import counted_weight, rates_of
 from ddlsched.network.topology import Link

@@ -12,7 +12,7 @@ import pytest
 
 from ddlsched.engine.native.machine_code import ENGINE_OPTIONS, CalledFromPython
 from ddlsched.engine.native.state import STATE
-from ddlsched.engine.records.layout import State, example_state, make_records
+from ddlsched.engine.records import State, example_state, make_records
 
 
 @numba.njit(**ENGINE_OPTIONS)

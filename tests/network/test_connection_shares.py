@@ -6,8 +6,8 @@ import pytest
 
 from ddlsched.errors import InputError
 from ddlsched.network.rates import contention_form, rates_of
-from ddlsched.network.size_shares import ConnectionShares
 from ddlsched.network.topology import Link
+from ddlsched.network.weighted_shares import ConnectionShares
 from ddlsched.policies.views import TransferView
 from ddlsched.testing import job_view, transfer_view
 

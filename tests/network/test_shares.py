@@ -10,10 +10,8 @@ import pytest
 import ddlsched
 from ddlsched.errors import InputError, PluginError
 from ddlsched.network.contention import MaxMin
-from ddlsched.network.mltcp import Mltcp
 from ddlsched.network.rates import message_parts
-from ddlsched.network.size_shares import SizeShares
-from ddlsched.network.strict_levels import StrictLevels
+from ddlsched.network.weighted_shares import Mltcp, SizeShares, StrictLevels
 from ddlsched.results.slices import transfer_slices
 from ddlsched.testing import job_view, transfer_view
 

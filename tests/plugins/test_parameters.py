@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command_line import run
 
-from ddlsched.cli.list_command import description_of
+from ddlsched.cli.installation_commands import description_of
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import KINDS, Kind, made_by, names
 from ddlsched.ranges import Range, check_fields, choices_of, range_of, ranged

@@ -68,9 +68,7 @@ from algorithms.placement.volcano_hypernodes import VolcanoHyperNodes
 from algorithms.placement.whole_servers import WholeRacks, WholeServers
 from ddlsched.cluster.interference import UniformInterference
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
-from ddlsched.network.mltcp import Mltcp
-from ddlsched.network.size_shares import ConnectionShares, SizeShares
-from ddlsched.network.strict_levels import StrictLevels
+from ddlsched.network.weighted_shares import ConnectionShares, Mltcp, SizeShares, StrictLevels
 from ddlsched.testing import (
     AdmissionConformance,
     AllocationConformance,

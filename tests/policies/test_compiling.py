@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ddlsched
-from ddlsched.engine.compiled.forms import compile_method
+from ddlsched.engine.compiled_forms import compile_method
 from ddlsched.errors import PluginError
 from ddlsched.policies.compiling.source import CannotCompileError
 from ddlsched.testing import example_workload, python_form

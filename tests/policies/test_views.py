@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ddlsched
-from ddlsched.engine.compiled.forms import compile_method
+from ddlsched.engine.compiled_forms import compile_method
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.promises import PROGRESS
 from ddlsched.policies.view_parts import fields_of, text_code

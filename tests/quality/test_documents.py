@@ -15,7 +15,7 @@ import pytest
 from command_line import run
 
 from ddlsched.engine import policy_forms
-from ddlsched.engine.compiled.forms import compile_method
+from ddlsched.engine.compiled_forms import compile_method
 from ddlsched.network.contention import SharedLink
 from ddlsched.plugins.names import resolve
 from ddlsched.policies import doors

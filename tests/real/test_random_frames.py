@@ -24,11 +24,11 @@ from ddlsched.errors import MeasurementError
 from ddlsched.real.calibration import agent as agent_module
 from ddlsched.real.calibration.agent import RingAgent
 from ddlsched.real.calibration.measurements import MeasurePlan, measure
+from ddlsched.real.channel import Address, connect
 from ddlsched.real.gate.client import GateClient, RankMembership
 from ddlsched.real.gate.service import GateService, Membership
 from ddlsched.real.live.reports import Report, ReportSocket, send_report
-from ddlsched.real.testbed.settings import gate_settings
-from ddlsched.real.wire.channel import Address, connect
+from ddlsched.real.testbed.real_run import gate_settings
 
 TOKEN = b"a token for tests only"
 FRAMES = examples(20_000, by_default=100)

@@ -12,7 +12,7 @@ import pytest
 
 import ddlsched
 from ddlsched.errors import InputError
-from ddlsched.results.draws import STATED, ensemble_of, sampling_class
+from ddlsched.results.metrics import STATED, ensemble_of, sampling_class
 from ddlsched.simulation import drawn
 from ddlsched.workload.job import Workload
 from ddlsched.workload.workload_files import write_workload

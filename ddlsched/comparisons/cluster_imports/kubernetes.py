@@ -10,7 +10,7 @@ from typing import Any
 
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError
-from ddlsched.io.reading import read_bytes
+from ddlsched.io.files import read_bytes
 from ddlsched.workload.traces.traced import TracedJob
 
 __all__ = [

@@ -31,7 +31,7 @@ from ddlsched.cluster.cluster import Cluster, Server, Throughputs
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.errors import InputError
-from ddlsched.io.reading import MOST_BYTES, opened_parquet, read_bytes
+from ddlsched.io.files import MOST_BYTES, opened_parquet, read_bytes
 from ddlsched.io.tables import located
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.simulation import simulate

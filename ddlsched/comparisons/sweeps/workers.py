@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ddlsched.comparisons.sweeps.run import Run, RunOutcome, execute, sources_digest
 from ddlsched.errors import DdlschedError, InputError
 from ddlsched.io.child_processes import follow_parent
-from ddlsched.io.reading import read_bytes
+from ddlsched.io.files import read_bytes
 from ddlsched.plugins.user_files import files_named, substituted, with_neighbours
 from ddlsched.simulation import warm_up
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.checks import (
+    FieldsBefore,
     what_is_wrong_with_admission,
     what_is_wrong_with_allocations,
     what_is_wrong_with_gpus,
@@ -22,7 +23,6 @@ from ddlsched.engine.decisions.checks import (
     what_is_wrong_with_start,
     what_is_wrong_with_stops,
 )
-from ddlsched.engine.decisions.fields_before import FieldsBefore
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError, guarded, label
 from ddlsched.network.contention import SharedLink
 from ddlsched.network.rates import LEVELS

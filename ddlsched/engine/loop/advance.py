@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.admission import admit_transfers, select_transfers
-from ddlsched.engine.loop.failures import join_queue
-from ddlsched.engine.loop.heap import take_first
-from ddlsched.engine.loop.iterations import do_work, end_restart
-from ddlsched.engine.loop.order import gather_rivals, rank_rivals, sort_queue
-from ddlsched.engine.loop.path_choice import choose_paths
-from ddlsched.engine.loop.placement import remove_finished
-from ddlsched.engine.loop.rates import rerate_neighbours, rerate_shares
-from ddlsched.engine.loop.room import find_fitting
-from ddlsched.engine.loop.sharing.touched_links import forget_touched_links
-from ddlsched.engine.loop.skipping.dormancy import wake
-from ddlsched.engine.loop.skipping.foreseen import look_at_components, take_samples
-from ddlsched.engine.loop.skipping.periods import examine_components
-from ddlsched.engine.loop.tasks import dispatch, end_compute
-from ddlsched.engine.loop.transfers import end_part, end_transfer
-from ddlsched.engine.native.jit import STATE, called_from_python, njit
-from ddlsched.engine.records.field_values import (
+from ddlsched.engine.field_values import (
     NEVER,
     ROUNDS_BETWEEN_SIGNALS,
     ZERO,
@@ -28,7 +12,22 @@ from ddlsched.engine.records.field_values import (
     Question,
     Stage,
 )
-from ddlsched.engine.records.layout import State
+from ddlsched.engine.loop.admission import admit_transfers, choose_paths, select_transfers
+from ddlsched.engine.loop.failures import join_queue
+from ddlsched.engine.loop.heap import take_first
+from ddlsched.engine.loop.iterations import do_work, end_restart
+from ddlsched.engine.loop.order import gather_rivals, rank_rivals, sort_queue
+from ddlsched.engine.loop.placement import remove_finished
+from ddlsched.engine.loop.rates import rerate_neighbours, rerate_shares
+from ddlsched.engine.loop.room import find_fitting
+from ddlsched.engine.loop.sharing.resting_links import forget_touched_links
+from ddlsched.engine.loop.skipping.dormancy import wake
+from ddlsched.engine.loop.skipping.foreseen import look_at_components, take_samples
+from ddlsched.engine.loop.skipping.periods import examine_components
+from ddlsched.engine.loop.tasks import dispatch, end_compute
+from ddlsched.engine.loop.transfers import end_part, end_transfer
+from ddlsched.engine.native.jit import STATE, called_from_python, njit
+from ddlsched.engine.records import State
 
 
 @njit

@@ -12,14 +12,12 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from ddlsched.engine.loop.accounts import close_books
 from ddlsched.engine.loop.advance import advance
-from ddlsched.engine.loop.from_python import take_sample, take_samples
+from ddlsched.engine.loop.from_python import close_books, take_sample, take_samples
 from ddlsched.engine.loop.placement import place_job
 from ddlsched.engine.loop.room import fill_loads, next_fitting
-from ddlsched.engine.native.jit import compiled_part, is_kept
-from ddlsched.engine.native.support import runs_in_python, say_if_unsupported
-from ddlsched.engine.records.layout import Records
+from ddlsched.engine.native.jit import compiled_part, is_kept, runs_in_python, say_if_unsupported
+from ddlsched.engine.records import Records
 
 __all__ = ["JUMPING", "compile_loop", "ensure_compiled", "start_compiling"]
 

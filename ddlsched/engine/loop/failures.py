@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import OFFLINE_BYTES, ZERO, JobState, SliceKind
 from ddlsched.engine.loop.gpu_groups import part_groups_of
 from ddlsched.engine.loop.heap import unschedule
 from ddlsched.engine.loop.placement import expand, leave_folded, remove_job
@@ -14,8 +15,7 @@ from ddlsched.engine.loop.tasks import leave_ready, touch_gpu
 from ddlsched.engine.loop.time_accounts import count_time, record_slice, stop_computing
 from ddlsched.engine.loop.transfers import cut_state, cut_transfer
 from ddlsched.engine.native.jit import NUMBER, NUMBERS, REAL, STATE, called_from_python, njit
-from ddlsched.engine.records.field_values import OFFLINE_BYTES, ZERO, JobState, SliceKind
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 
 @njit

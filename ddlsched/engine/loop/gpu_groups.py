@@ -12,7 +12,7 @@ from __future__ import annotations
 from ddlsched.engine.loop.heap import schedule, unschedule
 from ddlsched.engine.loop.tasks import join_ready, leave_ready, touch_gpu
 from ddlsched.engine.native.jit import called_by_address, njit
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 MOST_COMPARED = 16
 """A GPU is compared with so many others of its job at most."""

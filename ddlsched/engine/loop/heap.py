@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import ZERO
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import ZERO
-from ddlsched.engine.records.layout import Records
+from ddlsched.engine.records import Records
 
 
 @njit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import NEVER, Due, JobState
 from ddlsched.engine.loop.gpu_groups import group_gpus, part_groups_of
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.rates import alone_rate
@@ -22,8 +23,7 @@ from ddlsched.engine.loop.tasks import (
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import join_waiting
 from ddlsched.engine.native.jit import NUMBER, STATE, called_from_python, njit
-from ddlsched.engine.records.field_values import NEVER, Due, JobState
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 
 @njit

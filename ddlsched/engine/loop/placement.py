@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import JobState
 from ddlsched.engine.loop.gpu_groups import compare_again, part_group
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.iterations import do_work, hold_gpus, start_iteration
@@ -16,8 +17,7 @@ from ddlsched.engine.loop.tasks import join_ready, mix, slowness, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import bytes_sent, cut_state, leave_waiting_lists, link_waiting
 from ddlsched.engine.native.jit import NUMBER, NUMBERS, REAL, REALS, STATE, called_from_python, njit
-from ddlsched.engine.records.field_values import JobState
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 
 @njit

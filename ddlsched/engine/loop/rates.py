@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.policy_calls import call_policy
-from ddlsched.engine.loop.sharing.binding import settle_binding
+from ddlsched.engine.field_values import ZERO, Contention, Door, TransferState
+from ddlsched.engine.loop.order import call_policy
 from ddlsched.engine.loop.sharing.covers import settle_covers
 from ddlsched.engine.loop.sharing.forecast import count_units
+from ddlsched.engine.loop.sharing.resting_links import forget_touched_links, settle_binding, touch_link
 from ddlsched.engine.loop.sharing.small_components import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing.solver import fill, leave_filling
-from ddlsched.engine.loop.sharing.touched_links import forget_touched_links, touch_link
 from ddlsched.engine.loop.transfers import most_sharing, set_rate
 from ddlsched.engine.native.jit import NUMBERS, REALS, STATE, called_by_address, called_from_python, njit
-from ddlsched.engine.records.field_values import ZERO, Contention, Door, TransferState
-from ddlsched.engine.records.layout import State
+from ddlsched.engine.records import State
 
 
 @njit

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import ONE, ZERO
 from ddlsched.engine.loop.skipping.dormancy import dormant_done_ns, dormant_sent_ns
 from ddlsched.engine.loop.time_accounts import simulated_for
 from ddlsched.engine.native.jit import NUMBER, NUMBERS, STATE, called_from_python, njit
-from ddlsched.engine.records.field_values import ONE, ZERO
-from ddlsched.engine.records.layout import State
+from ddlsched.engine.records import State
 
 
 @njit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddlsched.engine.field_values import TransferState
 from ddlsched.engine.loop.gpu_groups import copy_gpu, copy_worker
 from ddlsched.engine.loop.heap import schedule, unschedule
 from ddlsched.engine.loop.sharing.covers import join_placed, leave_placed
@@ -10,8 +11,7 @@ from ddlsched.engine.loop.sharing.solver import leave_filling
 from ddlsched.engine.loop.skipping.due import note_change
 from ddlsched.engine.loop.transfers import join_link, leave_link, leave_list, leave_waiting_lists, list_waiting
 from ddlsched.engine.native.jit import NUMBER, STATE, called_from_python
-from ddlsched.engine.records.field_values import TransferState
-from ddlsched.engine.records.layout import State
+from ddlsched.engine.records import State
 
 
 @called_from_python(STATE, NUMBER)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import KEY_WORDS, ONE, ZERO, SliceKind
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.order import copy_key, key_before, write_key
 from ddlsched.engine.loop.time_accounts import record_slice, start_computing, stop_computing
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import KEY_WORDS, ONE, ZERO, SliceKind
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 
 @njit

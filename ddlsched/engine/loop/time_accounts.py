@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 
 @njit

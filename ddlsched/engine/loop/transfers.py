@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import ZERO, SliceKind, TransferState
 from ddlsched.engine.loop.heap import schedule, unschedule
+from ddlsched.engine.loop.sharing.resting_links import touch_link
 from ddlsched.engine.loop.sharing.solver import leave_filling
-from ddlsched.engine.loop.sharing.touched_links import touch_link
 from ddlsched.engine.loop.tasks import end_all_reduce, push_work
 from ddlsched.engine.loop.time_accounts import count_time, record_slice
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import ZERO, SliceKind, TransferState
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 NOWHERE = -2
 """A transfer that has just become ready waits in no link's list: most often it starts within the instant."""

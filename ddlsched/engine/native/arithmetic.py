@@ -51,8 +51,18 @@ from ddlsched.engine.native.number_functions import (
     truncate,
     truth,
 )
-from ddlsched.engine.native.number_kinds import kind_of, refusal, typed
-from ddlsched.engine.native.operators import MOST_EXACT, add, divide, floor_divide, multiply, remainder, subtract
+from ddlsched.engine.native.operators import (
+    MOST_EXACT,
+    add,
+    divide,
+    floor_divide,
+    kind_of,
+    multiply,
+    refusal,
+    remainder,
+    subtract,
+    typed,
+)
 
 __all__ = ["CAREFUL", "NAMESPACE", "sum_step"]
 

@@ -12,7 +12,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic
 
 from ddlsched.engine.native.machine_code import overload
-from ddlsched.engine.native.number_kinds import code_of, has_text, kind_of, refusal, typed
+from ddlsched.engine.native.operators import code_of, has_text, kind_of, refusal, typed
 
 __all__ = [
     "contains",

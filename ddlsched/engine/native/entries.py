@@ -20,10 +20,10 @@ from numba.core.errors import NumbaError, TypingError
 from numba.core.typing import signature
 from numba.extending import intrinsic
 
+from ddlsched.engine.field_values import FAILED, KEY_WORDS
 from ddlsched.engine.native.compiler import compiled_function, reason_of
 from ddlsched.engine.native.machine_code import overload, register_jitable
-from ddlsched.engine.native.number_kinds import typed
-from ddlsched.engine.native.operators import divide_wholes
+from ddlsched.engine.native.operators import divide_wholes, typed
 from ddlsched.engine.native.state import state_at
 from ddlsched.engine.native.view_types import (
     FLOW,
@@ -39,7 +39,6 @@ from ddlsched.engine.native.view_types import (
     root_view,
     transfer_at,
 )
-from ddlsched.engine.records.field_values import FAILED, KEY_WORDS
 from ddlsched.network.rates import LEVELS, WEIGHT_UNIT
 from ddlsched.policies.compiling.program import Program
 from ddlsched.policies.compiling.source import CannotCompileError

@@ -29,7 +29,8 @@ __all__ = [
 
 _PACKAGE = Path(__file__).parents[2]
 _OF_THE_LOOP = (
-    "engine/records",
+    "engine/records.py",
+    "engine/field_values.py",
     "engine/native",
     "engine/loop",
     "policies/network_views.py",
@@ -37,7 +38,13 @@ _OF_THE_LOOP = (
     "policies/choosing.py",
     "policies/view_parts.py",
 )
-_OF_POLICIES = *_OF_THE_LOOP, "engine/compiled", "policies/compiling", "network/rates.py"
+_OF_POLICIES = (
+    *_OF_THE_LOOP,
+    "engine/compiled_forms.py",
+    "engine/compiled_views.py",
+    "policies/compiling",
+    "network/rates.py",
+)
 
 
 @functools.cache

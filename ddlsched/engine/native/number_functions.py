@@ -11,8 +11,7 @@ from numba.core import types
 
 from ddlsched.engine.native.comparisons import greater, less
 from ddlsched.engine.native.machine_code import overload, register_jitable
-from ddlsched.engine.native.number_kinds import kind_of, refusal, typed
-from ddlsched.engine.native.operators import subtract
+from ddlsched.engine.native.operators import kind_of, refusal, subtract, typed
 
 __all__ = [
     "absolute",

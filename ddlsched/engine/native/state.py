@@ -26,7 +26,7 @@ from numba.extending import (
     unbox,
 )
 
-from ddlsched.engine.records import layout
+from ddlsched.engine.records import State, example_state
 
 __all__ = ["ENTRY_SIGNATURE", "STATE", "RowsType", "StateType", "call_address", "state_at", "width_of"]
 
@@ -49,14 +49,14 @@ class _RowsModel(models.StructModel):
 
 
 class StateType(types.Type):
-    """The type of :class:`~ddlsched.engine.records.layout.State` in compiled code."""
+    """The type of :class:`~ddlsched.engine.records.State` in compiled code."""
 
     def __init__(self, arrays: Any) -> None:
         self.rows = [RowsType(array.dtype, array.ndim) for array in arrays]
         super().__init__("State")
 
 
-@typeof_impl.register(layout.State)
+@typeof_impl.register(State)
 def _type_of_state(state: Any, context: Any) -> Any:
     return StateType(tuple(typeof_impl(array, context) for array in state))
 
@@ -79,12 +79,12 @@ class _RowsOfState(AttributeTemplate):
     key = StateType
 
     def generic_resolve(self, state_type: Any, name: Any) -> Any:
-        return state_type.rows[layout.State._fields.index(name)]
+        return state_type.rows[State._fields.index(name)]
 
 
 @lower_getattr_generic(StateType)
 def _rows_of_state(context: Any, builder: Any, state_type: Any, address: Any, name: Any) -> Any:
-    place = layout.State._fields.index(name)
+    place = State._fields.index(name)
     kind = state_type.rows[place]
     rows = cgutils.create_struct_proxy(kind)(context, builder)
     headers = builder.bitcast(address, _HEADER.as_pointer())
@@ -177,7 +177,7 @@ def width_of(typing_context: Any, rows: Any) -> Any:  # noqa: ARG001 (numba's si
     return signature(types.intp, rows), generate
 
 
-STATE: StateType = typeof(layout.example_state())
+STATE: StateType = typeof(example_state())
 
 
 @intrinsic

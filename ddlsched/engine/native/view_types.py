@@ -19,7 +19,7 @@ from numba.core.typing.templates import AbstractTemplate, infer
 from numba.extending import intrinsic, models, register_model
 
 from ddlsched.engine.native.machine_code import overload, register_jitable
-from ddlsched.engine.native.number_kinds import typed
+from ddlsched.engine.native.operators import typed
 from ddlsched.engine.native.state import STATE
 
 __all__ = [

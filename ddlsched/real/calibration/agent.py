@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from ddlsched.errors import MeasurementError
-from ddlsched.real.wire.channel import Address, Channel, ChannelEndedError, WireError, connect
-from ddlsched.real.wire.listener import Caller, TokenListener
+from ddlsched.real.channel import Address, Channel, ChannelEndedError, WireError, connect
+from ddlsched.real.listener import Caller, TokenListener
 from ddlsched.units import MAX_NS, is_whole
 
 __all__ = [

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.errors import TestbedError
-from ddlsched.real.wire.channel import Channel, ChannelEndedError, connect, parse_address, read_token
+from ddlsched.real.channel import Channel, ChannelEndedError, connect, parse_address, read_token
 
 __all__ = ["GateClient", "RankMembership"]
 

@@ -12,7 +12,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer, collectives_of
 from ddlsched.engine.decisions.rounds import start_queued, stop_running
-from ddlsched.engine.records.layout import Columns, make_records
+from ddlsched.engine.records import Columns, make_records
 from ddlsched.network.topology import RingLinks
 from ddlsched.policies.job_view import JobQueue
 from ddlsched.policies.network_views import TransferState

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ddlsched.errors import TestbedError
+from ddlsched.real.channel import Channel, ChannelEndedError
 from ddlsched.real.gate.gate import Gate
 from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
-from ddlsched.real.wire.channel import Channel, ChannelEndedError
 from ddlsched.units import NS_PER_S, s_from_ns
 
 __all__ = ["HANG_S", "PING_S", "STALL_S", "ChannelRank", "Members", "Watch", "run_gate"]

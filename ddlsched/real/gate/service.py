@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import msgspec
 
 from ddlsched.errors import InputError, TestbedError
+from ddlsched.real.channel import Address, ChannelEndedError
 from ddlsched.real.gate.gate import GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import MOST_TASKS, LiveJob, LiveRank, SentRow
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.gate.transfer_gate import TransferGate
-from ddlsched.real.wire.channel import Address, ChannelEndedError
-from ddlsched.real.wire.listener import Caller, TokenListener
+from ddlsched.real.listener import Caller, TokenListener
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job

@@ -18,7 +18,7 @@ import numpy as np
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.decisions.rounds import choose_transfers
-from ddlsched.engine.records.layout import Columns, make_records
+from ddlsched.engine.records import Columns, make_records
 from ddlsched.errors import TestbedError
 from ddlsched.policies.network_views import TransferState
 from ddlsched.policies.views import NetworkView, TransferView

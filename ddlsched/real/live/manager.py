@@ -17,7 +17,7 @@ from ddlsched.real.live.processes import JobProcesses, assignment_of
 from ddlsched.real.live.reports import Ready, Report, ReportSocket
 from ddlsched.real.live.store import JobStore, StoredJob
 from ddlsched.real.state_folder import Ownership, made_folder
-from ddlsched.workload.malleable.profiling import Candidate, JobMonitor
+from ddlsched.workload.profiling import Candidate, JobMonitor
 
 __all__ = ["LiveEvent", "LiveManager", "Retries", "Sharer"]
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from ddlsched.real.channel import is_proven, proof
 from ddlsched.real.live.seat import Orders, Seat
-from ddlsched.real.wire.channel import is_proven, proof
 
 __all__ = ["Meeting", "NotSealedError", "Seal", "meet"]
 

@@ -17,8 +17,8 @@ from typing import Annotated
 
 import msgspec
 
-from ddlsched.real.wire.channel import Address, is_proven, parse_address, proof
-from ddlsched.real.wire.listener import LineListener, listening
+from ddlsched.real.channel import Address, is_proven, parse_address, proof
+from ddlsched.real.listener import LineListener, listening
 from ddlsched.units import MAX_NS
 
 __all__ = ["MOST_BYTES", "Ready", "Report", "ReportSocket", "address_towards", "parse_report", "send_report"]

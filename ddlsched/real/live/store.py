@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddlsched.errors import InputError
 from ddlsched.io.tables import abbreviated, cell_number, cell_whole, csv_rows, readable
-from ddlsched.real.live.programs import PROGRAMS
+from ddlsched.real.live.worker import PROGRAMS
 from ddlsched.real.state_folder import Database
 
 __all__ = ["JobStore", "StoredJob", "read_jobs"]

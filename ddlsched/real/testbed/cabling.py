@@ -1,15 +1,19 @@
-"""What a network of namespaces is made of: from a cluster's topology to bridges, cables, rates and forwarding."""
+"""What a network of namespaces is made of: from a cluster's topology, perhaps scaled, to bridges, cables and routes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, guarded, label
 from ddlsched.network.topology import Network, Node
 from ddlsched.plugins.names import resolve
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 __all__ = [
     "LEAST_BITS_PER_S",
@@ -17,10 +21,12 @@ __all__ = [
     "SWITCHES",
     "Cable",
     "Cabling",
+    "Scaled",
     "address_of",
     "cabling",
     "mac_of",
     "refuse_inside",
+    "scaled",
     "server_name",
 ]
 
@@ -174,3 +180,50 @@ def _hops(topology: Any, graph: Any, count: int) -> dict[tuple[Node, int], Node]
                         "the target alone, as a bridge forwards"
                     )
     return hops
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Scaled:
+    """A topology whose cables are ``factor`` times as fast as another's; routes are the same."""
+
+    topology: Any
+    factor: float
+
+    def __repr__(self) -> str:
+        return f"{label(self.topology)} x {self.factor:g}"
+
+    @property
+    def inside(self) -> Any:
+        """The inside of servers, if the other states it."""
+        return getattr(self.topology, "inside", None)
+
+    def graph(self, num_servers: int) -> nx.Graph[Any]:
+        """Return the other's graph with its rates multiplied."""
+        graph: nx.Graph[Any] = self.topology.graph(num_servers).copy()
+        for _, _, data in graph.edges(data=True):
+            data["bandwidth_bytes_per_s"] *= self.factor
+        return graph
+
+    def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
+        """Return the other's route."""
+        nodes: Sequence[Node] = self.topology.route(graph, source, target)
+        return nodes
+
+
+def scaled(cluster: Cluster, factor: float) -> Cluster:
+    """Return a cluster whose network is ``factor`` times as fast.
+
+    Raises
+    ------
+    InputError
+        The factor is not above 0, or above 1000.
+    """
+    if not 0 < factor <= 1e3:
+        raise InputError(f"--scale is {factor}; expected a number above 0, to 1000")
+    servers = tuple(
+        server if server.nic_gbps is None else replace(server, nic_gbps=server.nic_gbps * factor)
+        for server in cluster.servers
+    )
+    return replace(
+        cluster, topology=Scaled(topology=resolve("topology", cluster.topology), factor=factor), servers=servers
+    )

@@ -23,14 +23,14 @@ from pathlib import Path
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError
 from ddlsched.io.tables import read_text, readable
+from ddlsched.real.channel import Address, Channel, connect, parse_address, read_token
 from ddlsched.real.gate.live_jobs import LiveRank
 from ddlsched.real.gate.loop import ChannelRank
+from ddlsched.real.listener import Caller, TokenListener
 from ddlsched.real.testbed.cabling import address_of, server_name
 from ddlsched.real.testbed.launcher import become_worker, fork_worker, prepare
 from ddlsched.real.testbed.machine import sigterm_as_ctrl_c
 from ddlsched.real.testbed.namespaces import Registry, refuse_unable
-from ddlsched.real.wire.channel import Address, Channel, connect, parse_address, read_token
-from ddlsched.real.wire.listener import Caller, TokenListener
 
 __all__ = [
     "MOST_WORKERS",

@@ -28,8 +28,7 @@ from ddlsched.real.testbed.fidelity_tables import (
     rank_table,
     spread_table,
 )
-from ddlsched.real.testbed.real_run import RealRun, run_for_real
-from ddlsched.real.testbed.settings import gate_settings
+from ddlsched.real.testbed.real_run import RealRun, gate_settings, run_for_real
 from ddlsched.workload.job import Workload
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ddlsched.real.channel import Channel
 from ddlsched.real.testbed.gloo import GlooReducer
 from ddlsched.real.testbed.machine import ahead_of_others
 from ddlsched.real.testbed.namespaces import CARD, NAMESPACES
 from ddlsched.real.testbed.worker import Worker
-from ddlsched.real.wire.channel import Channel
 
 __all__ = ["become_worker", "fork_worker", "main", "prepare"]
 

@@ -1,4 +1,4 @@
-"""One run of a workload for real, and its tables."""
+"""One run of a workload for real: its settings from names, as ``simulate`` takes them, and its tables."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.engine.memory_needed import free_memory_bytes
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.build_tasks import free_memory_bytes
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
-from ddlsched.real.gate.gate import Gate, GateSettings
+from ddlsched.plugins import DEFAULT_BUNDLE
+from ddlsched.real.gate.gate import Gate, GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import LiveRank, SentRow
 from ddlsched.real.gate.loop import run_gate
+from ddlsched.real.gate.transfer_gate import WINDOW
+from ddlsched.real.testbed.cabling import refuse_inside
 from ddlsched.real.testbed.crews import WorkerCrew
 from ddlsched.real.testbed.machine import MachineWatch, ahead_of_others
-from ddlsched.units import MAX_NS, NS_PER_S
+from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, is_whole
 from ddlsched.workload.dag import AllReduceTask, ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
@@ -24,9 +29,67 @@ from ddlsched.workload.tasks import Task
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["RealRun", "most_memory_bytes", "refuse_too_large", "refuse_unfit", "run_for_real"]
+__all__ = ["RealRun", "gate_settings", "most_memory_bytes", "refuse_too_large", "refuse_unfit", "run_for_real"]
 
 _MOST_READY = 8
+_LEAST_CHUNK_BYTES = 1_000
+_MOST_WINDOW = 64
+
+
+def gate_settings(
+    cluster: Cluster,
+    *,
+    scheduler: str = DEFAULT_BUNDLE,
+    placement: Any = None,
+    order: Any = None,
+    communication: Any = None,
+    contention: Any = "max-min",
+    seed: int = 0,
+    chunk_bytes: float | None = None,
+    window: int = WINDOW,
+    slots: bool = False,
+    train: bool = False,
+) -> GateSettings:
+    """Return the settings of a gate before a cluster; policies are instances or names.
+
+    Raises
+    ------
+    InputError
+        A value out of range.
+    UnknownNameError
+        A name that nobody has registered.
+    """
+    if not is_whole(seed, 0):
+        raise InputError(f"seed is {seed!r}; expected a whole number >= 0")
+    if chunk_bytes is not None and not _LEAST_CHUNK_BYTES <= chunk_bytes <= MAX_MESSAGE_BYTES:
+        raise InputError(f"chunk_bytes is {chunk_bytes:g}; expected at least {_LEAST_CHUNK_BYTES} bytes")
+    if not is_whole(window, 1, _MOST_WINDOW):
+        raise InputError(f"window is {window}; expected a whole number from 1 to {_MOST_WINDOW}")
+    if slots and train:
+        raise InputError("--slots with --train: training computes when it can; expected one of the two")
+    settings = GateSettings.by_name(
+        cluster,
+        scheduler=scheduler,
+        contention=contention,
+        policies={"placement": placement, "order": order, "communication": communication},
+        seed=seed,
+        chunk_bytes=chunk_bytes,
+        window=window,
+        slots=slots,
+        train=train,
+    )
+    refuse_inside(settings.costs.network)
+    _refuse_stops_and_moves(begun_policies(settings))
+    return settings
+
+
+def _refuse_stops_and_moves(policies: CheckedPolicies) -> None:
+    for kind, method in (("order", "stops"), ("placement", "moves")):
+        if hasattr(getattr(policies, kind), method):
+            text = (
+                f"{kind} {policies.label(kind)} {method} running jobs, and a real job keeps its processes until its end"
+            )
+            raise InputError(f"{text}; expected one without {method}() on the testbed (ddlsched simulate runs it)")
 
 
 @dataclass(frozen=True)

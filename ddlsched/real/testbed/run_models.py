@@ -14,7 +14,7 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.decisions.checked_policies import communication_form
 from ddlsched.errors import InputError, label
 from ddlsched.network.packet_rings import PacketRings
-from ddlsched.network.size_shares import ConnectionShares, SizeShares
+from ddlsched.network.weighted_shares import ConnectionShares, SizeShares
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.real.calibration.fit import Constant
@@ -23,7 +23,7 @@ from ddlsched.real.calibration.shares import AloneRows, ShareRows, fit_size_shar
 from ddlsched.real.gate.transfer_gate import CHUNK_BYTES, WINDOW
 from ddlsched.real.testbed.fidelity import WITH, WITHOUT
 from ddlsched.real.testbed.measuring import fitted_constants, fitted_models
-from ddlsched.real.testbed.settings import gate_settings
+from ddlsched.real.testbed.real_run import gate_settings
 from ddlsched.simulation import simulate
 from ddlsched.workload.tasks import CollectiveTask
 

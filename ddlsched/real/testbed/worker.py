@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ddlsched.real.channel import Channel, ChannelEndedError
 from ddlsched.real.testbed.gloo import Reducer
 from ddlsched.real.testbed.machine import behind_this_thread
 from ddlsched.real.torch.training_job import TrainingJob
-from ddlsched.real.wire.channel import Channel, ChannelEndedError
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
 __all__ = ["Compute", "Iterated", "Progress", "Reduce", "Worker"]

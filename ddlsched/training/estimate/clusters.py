@@ -17,8 +17,7 @@ from ddlsched.training.estimate.hardware import (
     clock,
     tiers_of_topology,
 )
-from ddlsched.training.estimate.measured import PROGRAMS, usual_program
-from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, USUAL_SERVERS, preset
+from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, PROGRAMS, USUAL_SERVERS, preset, usual_program
 
 __all__ = ["Plan", "parse_cluster"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddlsched.training.estimate.measured import PROGRAMS
+from ddlsched.training.estimate.presets import PROGRAMS
 from ddlsched.training.estimate.published_rows import PublishedRun, is_published, read_published
 from ddlsched.training.estimate.rows import COLUMNS, GPUS_PER_NODE, estimate_rows, read_rows, table_rows
 

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ddlsched.errors import InputError
-from ddlsched.io.reading import opened
+from ddlsched.io.files import opened
 from ddlsched.io.tables import first_line, read_text, readable
 
 __all__ = ["NODE", "Node", "beginning", "is_chakra_json", "read_nodes"]

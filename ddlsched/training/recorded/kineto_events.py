@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ddlsched.errors import InputError
-from ddlsched.io.json_values import JsonScanner
 from ddlsched.io.tables import abbreviated, first_line
 from ddlsched.training.recorded.collective_names import groups_of_configuration, ranks_of
 from ddlsched.units import is_whole
-from ddlsched.workload.traces.trace_files import sources
+from ddlsched.workload.traces.trace_files import JsonScanner, sources
 
 __all__ = ["KinetoEvents", "TraceEvent", "read_events"]
 

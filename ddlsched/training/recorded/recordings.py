@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from ddlsched.errors import InputError
-from ddlsched.io.reading import bounded, decoded, opened
+from ddlsched.io.files import bounded, decoded, opened
 from ddlsched.io.tables import abbreviated, first_line
 from ddlsched.training.recorded.collective_names import ranks_of
 from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankCommunication, RankStep, RankTrace

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError, says_unknown_arguments
-from ddlsched.io.reading import MOST_ROWS
+from ddlsched.io.files import MOST_ROWS
 from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.job import Workload

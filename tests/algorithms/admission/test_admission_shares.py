@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from algorithms.admission.kai import Kai
+from algorithms.admission.shares import UsageHistory
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
-from algorithms.admission.usage_history import UsageHistory
 from algorithms.admission.volcano import Volcano
 from ddlsched import Cluster, DataParallelIteration, Job, Preemption, Queue, Quota, Tenants, Workload, simulate
 from ddlsched.errors import InputError

@@ -17,6 +17,7 @@ import pytest
 from command_line import run
 
 from ddlsched.errors import InputError, MeasurementError
+from ddlsched.real import channel
 from ddlsched.real.calibration import agent as agent_module
 from ddlsched.real.calibration.agent import RingAgent, RingRequest, all_reduce
 from ddlsched.real.calibration.fit import FORMS, fit_constants
@@ -27,9 +28,8 @@ from ddlsched.real.calibration.measurements import (
     read_measurements,
     write_measurements,
 )
-from ddlsched.real.wire import channel
-from ddlsched.real.wire.channel import Address, Channel, connect, parse_address, proof, read_token
-from ddlsched.real.wire.listener import MOST_OF_A_PEER, LineListener
+from ddlsched.real.channel import Address, Channel, connect, parse_address, proof, read_token
+from ddlsched.real.listener import MOST_OF_A_PEER, LineListener
 
 TOKEN = b"a token for tests only"
 
@@ -308,7 +308,7 @@ def test_a_token_that_others_can_read_or_change_is_refused(tmp_path, mode):
 
 def test_a_token_comes_through_a_pipe_of_the_shell(tmp_path):
     (tmp_path / "token").write_bytes(TOKEN)
-    read = "import sys, pathlib; from ddlsched.real.wire.channel import read_token as read; "
+    read = "import sys, pathlib; from ddlsched.real.channel import read_token as read; "
     script = f"{sys.executable} -c '{read} print(read(pathlib.Path(sys.argv[1])))' <(cat token)"
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == f"{TOKEN!r}\n"

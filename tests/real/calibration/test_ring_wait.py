@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddlsched.errors import InputError
-from ddlsched.network.size_shares import ConnectionShares
+from ddlsched.network.weighted_shares import ConnectionShares
 from ddlsched.real.calibration.shares import AloneRows, fit_wait, read_alone, wait_text
 
 MODEL = ConnectionShares(per_byte_s=1e-8, step_s=1e-3)

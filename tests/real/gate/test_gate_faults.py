@@ -13,10 +13,10 @@ from in_process_ranks import Exchange, LocalReducer, ThreadCrew, quick_job, run_
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InvalidDecisionError, PluginError, TestbedError
+from ddlsched.real.channel import Channel, ChannelEndedError
 from ddlsched.real.gate import loop
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.testbed.gloo import Ended
-from ddlsched.real.wire.channel import Channel, ChannelEndedError
 
 TWO = Cluster(num_servers=2, gpus_per_server=1)
 

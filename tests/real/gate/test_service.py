@@ -14,14 +14,14 @@ import pytest
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError
+from ddlsched.real.channel import parse_address
 from ddlsched.real.gate import client as client_module
 from ddlsched.real.gate import service
 from ddlsched.real.gate.client import GateClient
 from ddlsched.real.gate.client import RankMembership as Member
 from ddlsched.real.gate.live_jobs import SentRow
 from ddlsched.real.gate.service import GateService, Membership
-from ddlsched.real.testbed.settings import gate_settings
-from ddlsched.real.wire.channel import parse_address
+from ddlsched.real.testbed.real_run import gate_settings
 
 TOKEN = "0123456789abcdef"
 

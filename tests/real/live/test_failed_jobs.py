@@ -16,7 +16,7 @@ from ddlsched.real.live.reports import Ready
 from ddlsched.real.live.store import JobStore
 
 COUNTS = """
-from ddlsched.real.live.programs import count
+from ddlsched.real.live.worker import count
 from ddlsched.real.live.seat import Seat
 count(Seat.here, lambda ranks: 0.01)
 """

@@ -14,7 +14,7 @@ from ddlsched.real.live.commits import committed_steps
 from ddlsched.real.live.manager import LiveEvent, LiveManager
 from ddlsched.real.live.reports import MOST_BYTES, Report, ReportSocket, parse_report, send_report
 from ddlsched.real.live.store import JobStore
-from ddlsched.workload.malleable.profiling import JobMonitor, ProfiledAllocator, ProfilingAdvisor
+from ddlsched.workload.profiling import JobMonitor, ProfiledAllocator, ProfilingAdvisor
 
 
 class Nodes:

@@ -31,7 +31,7 @@ def place() -> Iterator[socket.socket]:
 
 
 def meeting(rank: int, place: socket.socket, token: str = "t") -> Any:
-    from ddlsched.real.live.groups import meeting
+    from ddlsched.real.live.training import meeting
 
     def is_asked_to_leave(within_s: float) -> bool:
         time.sleep(within_s)

@@ -12,8 +12,7 @@ import pytest
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import names, resolve
-from ddlsched.real.testbed.cabling import MOST_SERVERS, Cabling, cabling
-from ddlsched.real.testbed.settings import scaled
+from ddlsched.real.testbed.cabling import MOST_SERVERS, Cabling, cabling, scaled
 
 WITH_AN_INSIDE = {"nvl72", "rail-clos", "rail-only"}
 

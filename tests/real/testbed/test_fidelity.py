@@ -13,7 +13,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.real.calibration.measurements import Measured, read_measurements, write_measurements
 from ddlsched.real.calibration.shares import read_alone, read_shares
-from ddlsched.real.testbed.cabling import cabling
+from ddlsched.real.testbed.cabling import cabling, scaled
 from ddlsched.real.testbed.fidelity import Mix, Runs, note_settings, plan, run_planned
 from ddlsched.real.testbed.measuring import (
     ITERATIONS,
@@ -29,8 +29,7 @@ from ddlsched.real.testbed.measuring import (
     measured_rows,
     within,
 )
-from ddlsched.real.testbed.real_run import refuse_too_large, refuse_unfit, run_for_real
-from ddlsched.real.testbed.settings import gate_settings, scaled
+from ddlsched.real.testbed.real_run import gate_settings, refuse_too_large, refuse_unfit, run_for_real
 from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import CollectiveTask, Task

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.real.testbed.cabling import address_of, server_name
+from ddlsched.real.testbed.cabling import address_of, scaled, server_name
 from ddlsched.real.testbed.namespaces import NAMESPACES, Registry, existing
-from ddlsched.real.testbed.settings import scaled
 
 pytestmark = pytest.mark.testbed
 
@@ -76,7 +75,7 @@ import os, signal
 from pathlib import Path
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.real.testbed.namespaces import Registry
-from ddlsched.real.testbed.settings import scaled
+from ddlsched.real.testbed.cabling import scaled
 Registry(Path({str(tmp_path)!r})).make(scaled(Cluster(num_servers=2), 0.01), "run")
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -19,10 +19,17 @@ from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Efficiency, Machine, operations_s
 from ddlsched.training.estimate.layers import Operation
-from ddlsched.training.estimate.measured import PROGRAMS, RELEASE_GAIN, remark
 from ddlsched.training.estimate.models import forward_flops_per_sample, parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism
-from ddlsched.training.estimate.presets import GPUS, MODELS, read_configuration, unmodelled
+from ddlsched.training.estimate.presets import (
+    GPUS,
+    MODELS,
+    PROGRAMS,
+    RELEASE_GAIN,
+    read_configuration,
+    remark,
+    unmodelled,
+)
 from ddlsched.training.estimate.published_rows import PublishedRun, read_published
 from ddlsched.training.estimate.row_predictions import predicted_rows
 from ddlsched.training.estimate.step_estimate import Estimate, estimate, estimate_checked

@@ -20,7 +20,7 @@ from ddlsched.training.recorded.merging import RecordedIteration
 from ddlsched.training.recorded.rank_steps import MarkKind
 from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.training.recorded.recordings import read_recording
-from ddlsched.training.recording.launching import _environment, _free_port, run_recorded
+from ddlsched.training.recording.rank_process import _environment, _free_port, run_recorded
 from ddlsched.workload.dag import CollectiveTask, ComputeTask
 
 pytestmark = pytest.mark.torch

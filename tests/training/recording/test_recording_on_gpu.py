@@ -11,7 +11,7 @@ import pytest
 from ddlsched.training.recorded.rank_steps import MarkKind
 from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.training.recorded.recordings import read_recording
-from ddlsched.training.recording.launching import run_recorded
+from ddlsched.training.recording.rank_process import run_recorded
 from ddlsched.workload.dag import CollectiveTask, ComputeTask
 
 pytestmark = pytest.mark.torch

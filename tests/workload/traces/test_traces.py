@@ -456,7 +456,7 @@ def test_damaged_and_foreign_files_are_refused_in_one_line(tmp_path: Path) -> No
 def test_json_is_read_across_the_windows_of_the_scanner(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sample("philly")
     for size in (1, 7, 64):
-        monkeypatch.setattr("ddlsched.io.json_values._CHUNK", size)
+        monkeypatch.setattr("ddlsched.workload.traces.trace_files._CHUNK", size)
         pieces = sample("philly")
         pd.testing.assert_frame_equal(pieces.jobs, whole.jobs)
         pd.testing.assert_frame_equal(pieces.refused, whole.refused)

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddlsched.engine.field_values import ONE, ZERO, JobState, Question
 from ddlsched.engine.loop.batch.runs import Standing, StepsOfADoor
 from ddlsched.engine.loop.batch.starts import StartTables, begin_round, end_round, observe_job, room_of, starts_here
 from ddlsched.engine.loop.room import load_of
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import ONE, ZERO, JobState, Question
 
 __all__ = [
     "BY_LOAD",

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddlsched.engine.field_values import ONE, ZERO, Question
 from ddlsched.engine.loop.batch.runs import Standing, StepsOfADoor, log_share
 from ddlsched.engine.loop.batch.starts import StartTables, begin_round, end_round, observe_job, room_of, starts_here
 from ddlsched.engine.loop.room import find_fitting, load_of
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import ONE, ZERO, Question
 
 __all__ = ["PLACE_STEPS", "PlaceArrays"]
 

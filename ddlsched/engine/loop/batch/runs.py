@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ddlsched.engine.field_values import Question
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.compilation import compile_loop
 from ddlsched.engine.loop.placement import PLACE_JOB, place_job
@@ -24,7 +25,6 @@ from ddlsched.engine.native.jit import (
     njit,
     state_at,
 )
-from ddlsched.engine.records.field_values import Question
 from ddlsched.policies import choosing
 
 __all__ = [

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddlsched.engine.field_values import ONE, ZERO
 from ddlsched.engine.loop.batch.runs import Standing, StepsOfADoor, log_share
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import ONE, ZERO
 
 __all__ = ["SIZE_STEPS", "SizeArrays"]
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddlsched.engine.field_values import ONE, ZERO, JobState
 from ddlsched.engine.loop.batch.runs import call_placing, job_features, log_share, remaining_service_ns
 from ddlsched.engine.native.jit import njit, width_of
-from ddlsched.engine.records.field_values import ONE, ZERO, JobState
 
 __all__ = ["StartTables", "begin_round", "end_round", "observe_job", "room_of", "starts_here"]
 

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddlsched.engine.field_values import NEVER, ONE, ZERO, Question
 from ddlsched.engine.loop.admission import gather_transfers
 from ddlsched.engine.loop.batch.runs import Standing, StepsOfADoor, log_share, remaining_service_ns
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing, start_transfer
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import NEVER, ONE, ZERO, Question
 
 __all__ = ["MET", "TRANSFER_STEPS", "TransferArrays"]
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import Contention, TransferState
+from ddlsched.engine.loop.sharing.resting_links import touch_link
 from ddlsched.engine.loop.sharing.small_components import MOST_LINKS
 from ddlsched.engine.loop.sharing.solver import leave_filling
-from ddlsched.engine.loop.sharing.touched_links import touch_link
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import Contention, TransferState
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 MARGIN = 1e-9
 """By such a part, a link's bandwidth must be above that of the one that covers it if its number is not: then rounding

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.sharing.slack import look_for_slack, precedes
+from ddlsched.engine.loop.sharing.resting_links import look_for_slack, precedes
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 NEGLIGIBLE = 1e-9
 """Rounding leaves as much: less than this part of a link's bandwidth is nothing to lower levels, and shares that differ

@@ -5,11 +5,11 @@ Where a change reaches most of the links anyway, that is up to twice as fast as 
 
 from __future__ import annotations
 
+from ddlsched.engine.field_values import ZERO
 from ddlsched.engine.loop.sharing.forecast import enter_level, gather, rate_on, share_left, sort_gathered, take
-from ddlsched.engine.loop.sharing.touched_links import touch_link
+from ddlsched.engine.loop.sharing.resting_links import touch_link
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import ZERO
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 MOST_LINKS = 40
 """Of a small network."""

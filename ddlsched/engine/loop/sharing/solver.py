@@ -38,9 +38,9 @@ from ddlsched.engine.loop.sharing.forecast import (
     subtract,
     wake,
 )
-from ddlsched.engine.loop.sharing.slack import count_in_sums, is_full, leave_sums, tighten
+from ddlsched.engine.loop.sharing.resting_links import count_in_sums, is_full, leave_sums, tighten
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 
 @njit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddlsched.engine.field_values import Due, Stretch
 from ddlsched.engine.loop.order import goes_before
 from ddlsched.engine.loop.skipping.due import make_due
 from ddlsched.engine.loop.skipping.foreseen import WORDS as PHASE_WORDS
@@ -9,8 +10,7 @@ from ddlsched.engine.loop.skipping.measuring import forget_job
 from ddlsched.engine.loop.skipping.period_snapshots import snapshot_words
 from ddlsched.engine.loop.skipping.sampling import begin_sampling
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import Due, Stretch
-from ddlsched.engine.records.layout import State
+from ddlsched.engine.records import State
 
 MOST_JOBS = 16
 """In larger components nothing is looked for that recurs: it seldom does."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import ONE
 from ddlsched.engine.loop.heap import schedule, unschedule
 from ddlsched.engine.loop.rates import alone_rate_now
 from ddlsched.engine.loop.tasks import make_ready
 from ddlsched.engine.loop.time_accounts import count_time
 from ddlsched.engine.loop.transfers import join_waiting, most_sharing, set_rate, start_transfer
 from ddlsched.engine.native.jit import called_by_address, njit
-from ddlsched.engine.records.field_values import ONE
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 
 @njit

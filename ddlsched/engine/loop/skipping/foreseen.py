@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import NEVER, TransferState
 from ddlsched.engine.loop.skipping.dormancy import dormant_busy_ns, dormant_sending
 from ddlsched.engine.loop.skipping.period_snapshots import num_simulated, simulated_worker
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import NEVER, TransferState
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 WORDS = 3
 """Of a sample to come: computed, running, waiting."""

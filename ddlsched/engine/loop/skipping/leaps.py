@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import KEY_WORDS, ZERO, TransferState
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.order import sort_items
 from ddlsched.engine.loop.skipping.measuring import holds_back, order_key
 from ddlsched.engine.loop.skipping.period_snapshots import shifted
 from ddlsched.engine.loop.tasks import compute_steps, uneven_ns
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import KEY_WORDS, ZERO, TransferState
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 SLOPES = 1e6
 """Slopes of keys are compared in whole millionths."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import KEY_WORDS, TransferState
 from ddlsched.engine.loop.order import write_key
 from ddlsched.engine.loop.tasks import should_be_lockstep
 from ddlsched.engine.loop.time_accounts import count_time
 from ddlsched.engine.loop.transfers import bytes_left_now, bytes_sent
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import KEY_WORDS, TransferState
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 
 @njit

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import TransferState
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.tasks import should_be_lockstep
 from ddlsched.engine.loop.time_accounts import count_time
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import TransferState
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 COMPARING, SAVING = np.int64(0), np.int64(1)
 

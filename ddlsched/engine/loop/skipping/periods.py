@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.order import write_key
-from ddlsched.engine.loop.policy_calls import call_policy
+from ddlsched.engine.field_values import KEY_WORDS, NEVER, ZERO, Door, Due, Stretch
+from ddlsched.engine.loop.order import call_policy, write_key
 from ddlsched.engine.loop.skipping.components import find_components
+from ddlsched.engine.loop.skipping.due import calm_until_ns, quiet_until_ns
 from ddlsched.engine.loop.skipping.foreseen import foresee, look, seen_periods, settle_samples
 from ddlsched.engine.loop.skipping.measuring import forget_stretch
 from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, walk
-from ddlsched.engine.loop.skipping.quiet import calm_until_ns, quiet_until_ns
 from ddlsched.engine.loop.skipping.sampling import go_on_leaping, sample
 from ddlsched.engine.loop.tasks import compute_steps
 from ddlsched.engine.native.jit import called_by_address, njit
-from ddlsched.engine.records.field_values import KEY_WORDS, NEVER, ZERO, Door, Due, Stretch
-from ddlsched.engine.records.layout import Records, State
+from ddlsched.engine.records import Records, State
 
 MOST_TRIES = 1 << 12
 """In a component whose state has not recurred in so many examinations it is looked for no more until that changes."""

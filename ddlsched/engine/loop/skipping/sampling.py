@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.field_values import Stretch
+from ddlsched.engine.loop.skipping.due import quiet_until_ns
 from ddlsched.engine.loop.skipping.leaps import leap, longest_leap_ns, until_keys_cross_ns
 from ddlsched.engine.loop.skipping.measuring import (
     forget_links,
@@ -14,10 +16,8 @@ from ddlsched.engine.loop.skipping.measuring import (
     measure,
     note_work,
 )
-from ddlsched.engine.loop.skipping.quiet import quiet_until_ns
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records.field_values import Stretch
-from ddlsched.engine.records.layout import State
+from ddlsched.engine.records import State
 
 FIRST, FIRST_HELD_BACK = 128, 512
 """So many iterations, of all its jobs, a stretch of a component has; more where transfers are held back."""

@@ -1,1 +1,0 @@
-"""How good any scheduler could be: a lower bound of the average JCT."""

@@ -1,1 +1,0 @@
-"""Jobs on the nodes that a batch scheduler leaves idle."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from command_line import refused, run
 
-from ddlsched import Quota, read_cluster, read_tenants, read_workload, simulate
+from ddlsched import Quota, Workload, microsoft_160, read_cluster, read_tenants, read_workload, simulate
+from ddlsched.comparisons.what_if import what_if
 from ddlsched.errors import InputError
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "kueue_cluster"
@@ -267,6 +269,11 @@ def test_what_if_says_who_gains() -> None:
     assert {row["jct_change"] for row in same["tenants"]} == {0.0}
     assert [row["queue"] for row in same["tenants"]] == ["team-a", "team-b", "all"]
     refused(run("what-if", "o/jobs.csv", *flags, "--change", "servers=+2", "--draws", "0"), "expected 1 or more")
+
+
+def test_what_if_runs_once_unless_told() -> None:
+    jobs = Workload.of([replace(microsoft_160(seed=1, scale=0.01)[4], queue="a")])
+    assert len(what_if(jobs, {}, ["until_s=1e9"]).pairs) == 1
 
 
 def test_what_if_of_several_draws_has_intervals_and_leaves_undecided_what_they_do_not_tell() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,6 +47,11 @@ def test_ranges_and_choices_are_as_given() -> None:
 def test_what_cannot_be_varied_is_refused(policies: dict[str, str], ranges: list[str], said: str) -> None:
     with pytest.raises(ddlsched.InputError, match=said):
         knobs(policies, ranges)
+
+
+def test_seeds_that_are_held_out_are_those_of_the_page_unless_told() -> None:
+    assert [*signature(tuning.tune).parameters["held_out"].default] == [*range(101, 113)]
+    assert "`--held-out`, 101 to 112" in (Path(__file__).parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8")
 
 
 def test_values_are_put_into_the_texts() -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mutants import ROOT, _within, drawn, mutants_of, told
+from mutants import ROOT, _own, _within, drawn, mutants_of, told
 
 SOURCE = b'''"""Text 1 + 2."""
 from typing import TYPE_CHECKING
@@ -145,4 +145,12 @@ def test_item_27_too_few_that_are_noticed_end_with_status_1(capsys: pytest.Captu
 
 def test_a_test_of_random_cases_that_takes_too_long_keeps_no_other_from_running() -> None:
     took = {"long": 40.0, "drawn": 3.0, "slow": 16.0, "slower": 17.0, "quick": 1.0}
-    assert list(_within(took, {"long", "drawn"}, 20.0)) == ["drawn", "quick", "slow"]
+    assert list(_within(took, {"long", "drawn"}, 20.0, "tests/io/")) == ["drawn", "quick", "slow"]
+
+
+def test_random_cases_of_other_rooms_leave_a_rooms_own_tests_their_time() -> None:
+    took = {"tests/cli/drawn": 1.0, "tests/io/drawn": 2.0, "tests/cli/quick": 0.5, "tests/io/slow": 4.0}
+    drawn_ones = {test for test in took if test.endswith("drawn")}
+    own = _own("ddlsched/io/reading.py")
+    assert list(_within(took, drawn_ones, 6.5, own)) == ["tests/io/drawn", "tests/io/slow", "tests/cli/quick"]
+    assert (_own("algorithms/path/ecmp.py"), _own("topologies/star.py")) == ("tests/algorithms/", "tests/topologies/")

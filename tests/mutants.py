@@ -358,7 +358,7 @@ def is_noticed(mutant: Mutant, covered: Covered, tree: Path, most_s: float) -> b
     target = tree / mutant.path
     source = target.read_bytes()
     order = (True, False) if mutant.path.startswith(LOOP) else (False, True)
-    chosen = {plain: _within(covered.by(mutant, plain), covered.drawn, most_s) for plain in order}
+    chosen = {plain: _within(covered.by(mutant, plain), covered.drawn, most_s, _own(mutant.path)) for plain in order}
     kept = Path(cache_from_source(str(target)))
     target.write_bytes(mutant.put_into(source))
     kept.unlink(missing_ok=True)  # Python would take a file of the same second and size for the same
@@ -378,10 +378,20 @@ def is_noticed(mutant: Mutant, covered: Covered, tree: Path, most_s: float) -> b
         kept.unlink(missing_ok=True)
 
 
-def _within(tests: dict[str, float], drawn: set[str], most_s: float) -> dict[str, float]:
-    """Return those that take together no longer than that: of random cases, then others, the quickest first."""
+def _own(path: str) -> str:
+    """Return the folder of a file's own tests."""
+    room, *parts = Path(path).parts
+    return f"tests/{parts[0] if room == 'ddlsched' else room}/"
+
+
+def _within(tests: dict[str, float], drawn: set[str], most_s: float, own: str) -> dict[str, float]:
+    """Return those that take together no longer than that: the room's own, then others.
+
+    Of each, those of random cases go first, then the quickest.
+    """
     found: dict[str, float] = {}
-    for test, took in sorted(tests.items(), key=lambda each: (each[0] not in drawn, each[1])):
+    order = sorted(tests.items(), key=lambda each: (not each[0].startswith(own), each[0] not in drawn, each[1]))
+    for test, took in order:
         if took <= most_s:
             found[test], most_s = took, most_s - took
     return found

@@ -278,3 +278,8 @@ def test_jobs_hang_fail_slow_down_and_restart_as_in_the_reference_simulator(
         assert records.restarts[number] == outcome.restarts
         assert records.restarting_ns[number] == outcome.phases_ns[5]
         assert records.queueing_ns[number] == outcome.phases_ns[0]
+
+
+@pytest.mark.parametrize(("noticed_s", "hangs"), [(0.0, False), (0.5, True), (2.0, True)])
+def test_a_job_hangs_where_its_failure_is_noticed_later(noticed_s: float, hangs: bool) -> None:
+    assert FailureCause(cause="node", per="server", mtbf_s=1000.0, noticed_s=noticed_s, repair_s=1.0).hangs == hangs

@@ -87,6 +87,7 @@ def test_quotas_add_up_as_lending_limits_allow() -> None:
     tree = QuotaTree(READ)
     a, b, root = tree["a"], tree["b"], tree["all"]
     assert (a.kept["any"], root.quota["any"]) == (2, 2 + 6 + 4)
+    assert (a.lacks("of no quota"), a.lacks("of no quota", 1)) == (False, True)
     assert (a.available("any"), b.available("any")) == (8 + 4, 12)
     b.add("any", 7)
     assert (b.borrowed("any"), a.available("any"), b.available("any")) == (3, 2 + 5, 5)

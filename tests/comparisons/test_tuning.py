@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import run
@@ -136,3 +138,23 @@ def test_the_command_prints_flags_and_changes() -> None:
     found = json.loads(done.stdout)
     assert found["policies"] == {"communication": f"bounded-overlap:limit={found['values']['communication.limit']}"}
     assert found["held_out_interval"] is None
+
+
+def test_the_first_failure_of_a_trial_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = tuning._Search("microsoft-160", {}, [], "average_jct_s", {}, tmp_path, 1)
+    for failures, told in (([], None), (["broken"], "broken"), (["first", "second"], "first")):
+        done = SimpleNamespace(summaries=lambda: None, failures=failures)
+        monkeypatch.setattr(tuning, "sweep", lambda *_, done=done, **__: done)
+        assert search.simulated({"tuned": {}}, [1]) == (None, told)
+
+
+def test_a_search_without_a_result_says_what_failed() -> None:
+    class Study:
+        trials = (SimpleNamespace(user_attrs={}), SimpleNamespace(user_attrs={"failure": "no room"}))
+
+        @property
+        def best_params(self) -> None:
+            raise ValueError
+
+    with pytest.raises(ddlsched.SimulationError, match="no trial finished: no room"):
+        tuning._checked(None, Study(), [1], [101])  # type: ignore[arg-type]

@@ -292,6 +292,19 @@ def test_a_transfer_key_that_counts_is_asked_in_python(load):
         compile_method(load(code).Counts(), "transfer_key")
 
 
+def test_what_a_field_is_and_where_a_server_is_looked_for_is_compiled(load):
+    code = key(
+        """
+        sign = 1 if self.most is None else -1
+        return sign * job.num_gpus if 0 in job.servers else 7 * sign
+        """,
+        fields="most: Any = None\ncompiled: ClassVar[bool] = True",
+    )
+    module = load(code)
+    assert_same_in_python(module.P())
+    assert_same_in_python(module.P(most=1))
+
+
 def test_two_instances_of_a_class_have_their_own_parameters(load):
     module = load(key("return self.sign * job.num_gpus", fields="sign: Any = 1"))
     runs = [outcome(example_workload(1), order=module.P(sign=sign)) for sign in (1, -1, 1.0, 1)]

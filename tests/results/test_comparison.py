@@ -16,6 +16,7 @@ from ddlsched.results.paired_comparison import (
     ALL_METRICS,
     METRICS,
     SHARES,
+    _zeros,
     compare_runs,
     interval_of,
     interval_text,
@@ -251,3 +252,9 @@ def test_readable_of_nothing_but_zeros():
 
 def test_shares_and_metrics_in_percent_say_so():
     assert all("(%" in ALL_METRICS[name] for name in (*SHARES, "gpu_utilisation", "unfair_fraction"))
+
+
+def test_metrics_that_are_not_shown_are_named_in_their_order():
+    table = pd.DataFrame({"metric": ["z", "z", "b", "b", "a", "a"], "mean": [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]})
+    assert _zeros(table) == ["z", "a"]
+    assert _zeros(table[table["metric"] != "b"]) == []

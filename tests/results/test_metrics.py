@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +15,7 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.comparisons.alone import job_metrics
 from ddlsched.comparisons.comparison_tables import CLASS_METRICS, class_metrics, compare_classes
 from ddlsched.errors import InputError
-from ddlsched.results.metrics import run_metrics, size_class
+from ddlsched.results.metrics import network_remark, run_metrics, size_class
 from ddlsched.results.paired_comparison import ALL_METRICS, METRICS, readable
 from ddlsched.results.result import PHASES
 
@@ -61,6 +63,18 @@ def test_a_run_of_one_job_has_slowdown_and_fairness_of_one():
     metrics = run_metrics(job_metrics(ddlsched.simulate(ddlsched.Workload.of([job]))))
     assert metrics["average_slowdown"] == metrics["worst_finish_time_fairness"] == metrics["jain_index"] == 1.0
     assert metrics["unfair_fraction"] == 0.0
+
+
+def test_no_job_was_on_a_gpu_where_none_was_placed():
+    job = ddlsched.microsoft_160(seed=1, scale=0.01)[4]
+    result = ddlsched.simulate(ddlsched.Workload.of([replace(job, arrival_s=5.0)]), until_s=1.0)
+    assert result.most_jobs_on_a_gpu == 0
+
+
+def test_a_network_is_saturated_by_its_share_of_the_time_on_gpus():
+    assert network_remark(0.5, 0.25, 0.2).endswith("for 90 % of the time.")
+    assert network_remark(0.0, 0.25, 0.2) is None
+    assert network_remark(1.0, 0.0, 0.0) is None
 
 
 def test_size_classes():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import networkx as nx
+import numpy as np
 import pytest
 from hypothesis import given
 from strategies import general_dags
@@ -98,3 +99,10 @@ def test_jobs_out_of_range_are_refused(changes):
 def test_two_jobs_of_one_id_are_refused():
     with pytest.raises(InputError, match="job_id 'a' is already that of row 1"):
         ddlsched.Workload.of([job(), job()])
+
+
+def test_a_duration_is_a_number_of_python() -> None:
+    """One of numpy's would overflow in products."""
+    duration_ns = ComputeTask(name="c", duration_ns=np.int64(2**62)).duration_ns
+    assert type(duration_ns) is int
+    assert duration_ns * 4 == 2**64

@@ -15,7 +15,7 @@ from strategies import grouped_dags
 import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
-from ddlsched.workload.groups import parts_of
+from ddlsched.workload.groups import is_grouped, parts_of
 from ddlsched.workload.workload_files import read_workload, write_workload
 
 TENSOR = {"tensor": ((0, 1), (2, 3))}
@@ -174,3 +174,9 @@ def test_workers_that_are_not_the_jobs_are_refused_with_file_and_row(tmp_path):
     path.write_text(json.dumps({"jobs": [row | {"tasks": tasks, "groups": {"tensor": [[0, 0]]}}]}))
     with pytest.raises(InputError, match=r"jobs.json, row 1, field groups: group 'tensor': worker 0 occurs twice"):
         read_workload(path)
+
+
+@pytest.mark.parametrize(("group", "grouped"), [(None, False), ("whole", False), ("halves", True)])
+def test_a_job_is_one_of_groups_if_a_task_is_not_of_all_workers_together(group: str | None, grouped: bool) -> None:
+    groups = {"whole": ((0, 1, 2, 3),), "halves": ((0, 1), (2, 3))}
+    assert is_grouped([ComputeTask(name="c", duration_ns=1, group=group)], groups, 4) == grouped

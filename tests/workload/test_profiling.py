@@ -84,6 +84,7 @@ def test_sizes_are_profiled_largest_first_and_each_is_held() -> None:
         sizes += [pinned["a"]] if not sizes or sizes[-1] != pinned["a"] else []
         if nodes == pinned["a"]:
             assert advisor.wake_s() == now_s + 20.0 or now_s == advisor.wake_s()
+            assert advisor.advise([job("a", nodes, measured)], 8, max(now_s, advisor.wake_s() - 1.0)) == pinned
             measured.add(nodes)
             now_s = advisor.wake_s()
         nodes = pinned["a"]
@@ -119,6 +120,13 @@ def test_allocation_around_a_profile_keeps_every_running_job() -> None:
     counts = sharer.counts([job("a", 0), job("b", 3), job("c", 1)], 6, 0.0)
     assert counts[0] == 4
     assert min(counts) >= 1
+
+
+def test_a_job_that_is_measured_may_wait_for_others() -> None:
+    monitor = JobMonitor(warm_up_steps=0, least_steps=5)
+    tell(monitor, 1, 0.0, 0, 20, 1.0)
+    sharer = ProfiledAllocator(CountProgramme(lookahead_s=100), ProfilingAdvisor(), monitor, (18.0, 12.0))
+    assert sharer._trainer(job("a", 0, (1, 2, 3, 4)), 1.0, {}).least == 0
 
 
 def test_beyond_what_is_measured_a_power_law_goes_on() -> None:

@@ -81,3 +81,7 @@ def test_a_generators_parameter_may_name_a_file():
     assert is_generator("microsoft-160:file=x.csv")
     assert is_generator("gen.py:few:file=x.csv")
     assert not is_generator("folder:with=colons/jobs.csv")
+
+
+def test_a_generator_makes_a_single_job() -> None:
+    assert len(workload_of("monkeytree-mix:jobs=1", seed=1)) == 1

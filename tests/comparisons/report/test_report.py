@@ -10,6 +10,8 @@ import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -419,3 +421,16 @@ def test_a_report_that_cannot_be_written_is_refused_before_charts_are_drawn(fold
     done = run("report", folder, "--out", tmp_path / "nowhere" / "report.html")
     assert done.exit_code == 2
     assert "there is no folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("policies", "settings", "title"),
+    [
+        (["A"], [("w", "c")], "A, w on c"),
+        (["A", "B"], [("w", "c")], "2 policies, w on c"),
+        (["A"], [("w", "c"), ("v", "c")], "A, 2 settings"),
+    ],
+)
+def test_the_title_says_how_much_was_compared(policies: list[str], settings: list[Any], title: str) -> None:
+    reported = SimpleNamespace(policies=policies, settings=[ComparedSetting(*each) for each in settings])
+    assert html_report._title(reported) == title  # type: ignore[arg-type]

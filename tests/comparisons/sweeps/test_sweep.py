@@ -10,15 +10,19 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from joblib.externals import loky
+from joblib.externals.loky import BrokenProcessPool
 
 import ddlsched
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.comparisons.sweeps import workers
 from ddlsched.comparisons.sweeps.run import _PRESENTATION, fingerprint, sources_digest
 from ddlsched.comparisons.sweeps.stored_runs import remove_leftovers, store
 from ddlsched.comparisons.sweeps.sweep import Failure, Run, sweep
@@ -395,3 +399,22 @@ def test_sources_digest_covers_framework_and_plugins_but_no_charts(monkeypatch):
     assert not any("comparisons/charts" in path for path in read)
     monkeypatch.setattr(Path, "read_bytes", lambda path: original(path) + b" " * path.match("*/lwf.py"))
     assert sources_digest() != digest
+
+
+def test_what_a_process_that_died_told_of_its_progress_is_gone(tmp_path, monkeypatch):
+    class Dies:
+        def __init__(self, **_):
+            pass
+
+        def submit(self, *_):
+            raise BrokenProcessPool
+
+        def shutdown(self, **_):
+            pass
+
+    monkeypatch.setattr(loky, "ProcessPoolExecutor", Dies)
+    for name in ("died", "another"):
+        (tmp_path / name).write_text("0.5")
+    outcome = workers._alone(SimpleNamespace(run=None, wanted=(), key="died"), tmp_path)
+    assert "its process died" in str(outcome)
+    assert [file.name for file in tmp_path.iterdir()] == ["another"]

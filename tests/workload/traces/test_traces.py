@@ -35,6 +35,7 @@ from ddlsched.workload.traces.columns import FORMATS, reader_of
 from ddlsched.workload.traces.text_formats import APPLICATIONS, STEPS_PER_S
 from ddlsched.workload.traces.trace_import import ImportedTrace, Selection, failure_rows, import_trace, write_jobs
 from ddlsched.workload.traces.trace_models import PARAMETERS, JobRule, model_of
+from ddlsched.workload.traces.traced import moment_s
 
 SAMPLES = Path(__file__).parent / "samples"
 REAL = DATA / "traces"
@@ -689,3 +690,8 @@ def test_failures_of_a_trace_are_a_table_of_causes(tmp_path) -> None:
 def test_a_trace_without_failures_is_no_table_of_causes() -> None:
     with pytest.raises(InputError, match="expected jobs whose state is NODE_FAIL"):
         failure_rows("tiresias", [SAMPLES / "tiresias.csv"])
+
+
+@pytest.mark.parametrize("text", ["1970-01-02 00:00:01", "1970-01-02 00:00:01+00:00", "1970-01-02 08:00:01+08:00"])
+def test_a_moment_counts_from_1970_in_any_zone(text: str) -> None:
+    assert moment_s({"at": text}, "at") == 86_401.0

@@ -9,7 +9,7 @@ from typing import Any, cast
 from ddlsched.engine.loop.tasks import mix
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
 from ddlsched.engine.native.machine_code import overload, overload_attribute, overload_method, register_jitable
-from ddlsched.engine.native.operators import add, divide_wholes, multiply, text_of, typed
+from ddlsched.engine.native.operators import add, compiled_only, divide_wholes, multiply, text_of, typed
 from ddlsched.engine.native.view_types import (
     CABLE,
     FLOW,
@@ -95,14 +95,9 @@ def _record(view: Any) -> Any:
     return state_of(view).jobs[number_of(view)]
 
 
-def _misjudged(job: Any) -> int:
+@compiled_only
+def _misjudged(job: Any) -> Any:
     """Return by how many iterations a job is taken for longer than it is, in runs with predicted lengths."""
-    raise NotImplementedError
-
-
-@overload(_misjudged)
-@typed
-def _misjudged_by_flavour(job: Any) -> Any:
     return (lambda job: _record(job).misjudged_iterations) if job.predicted else (lambda job: 0)  # noqa: ARG005
 
 

@@ -11,7 +11,7 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -21,6 +21,7 @@ from ddlsched.units import MAX_NS, NS_PER_S
 
 __all__ = [
     "Row",
+    "TableRow",
     "abbreviated",
     "cell_number",
     "cell_text",
@@ -32,11 +33,15 @@ __all__ = [
     "located",
     "read_text",
     "readable",
+    "refuse_longer",
+    "table_rows",
 ]
 
 Made = TypeVar("Made")
 Row: TypeAlias = "tuple[str, dict[str, Any]]"
 """Where a row stands, for messages, and its cells by column."""
+TableRow: TypeAlias = Mapping[str | None, Any]
+"""Cells by column; None where the row ends before."""
 
 _LIMIT_S = MAX_NS / NS_PER_S
 _SHOWN = 80
@@ -105,6 +110,27 @@ def csv_rows(
     except csv.Error as error:
         where = f"{path}, line {reader.line_num}"
         raise InputError(f"{where}: is no CSV ({error}); expected comma-separated values") from None
+
+
+def table_rows(path: Path, what: str) -> tuple[list[str], list[TableRow]]:
+    """Return the header and the rows of a CSV file; values beyond the header's are under None.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or is no CSV.
+    """
+    reader = csv.DictReader(io.StringIO(readable(path, what, read_text)), skipinitialspace=True)
+    try:
+        return list(reader.fieldnames or ()), list(reader)
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}: is no CSV ({error}); expected {what}") from None
+
+
+def refuse_longer(row: TableRow) -> None:
+    """Refuse a row with values that the header has no name for: those before them may be shifted."""
+    if any(row.get(None) or ()):
+        raise InputError("has more fields than the header; expected a name for each")
 
 
 def check_columns(path: Path, header: Sequence[str], required: Sequence[str], optional: Sequence[str]) -> None:

@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.progress import track
 
 from ddlsched.training.estimate.collectives import Span, collective_s
-from ddlsched.training.estimate.row_predictions import MEASURED, RunsAlike
-from ddlsched.training.estimate.rows import COLUMNS, estimate_rows, read_rows
+from ddlsched.training.estimate.rows import COLUMNS, MEASURED, RunsAlike, estimate_rows, read_rows
 
 SHARE = 2 / 3
 COUNTED = {"single": 1.0, "multi": 10.0}

@@ -11,8 +11,7 @@ import numpy as np
 from ddlsched.engine.field_values import JobState, TransferState
 from ddlsched.engine.loop import admission, advance, failures, order, rates, transfers
 from ddlsched.engine.loop.failures import cut_compute
-from ddlsched.engine.loop.gpu_groups import part_groups_of
-from ddlsched.engine.loop.placement import book, expand, spread_links
+from ddlsched.engine.loop.placement import book, spread_links
 from ddlsched.engine.loop.sharing.covers import join_placed
 from ddlsched.engine.loop.skipping import dormancy, foreseen
 from ddlsched.engine.loop.skipping.dormancy import wake_all, wake_linked
@@ -68,10 +67,7 @@ def close_books(s: State) -> None:
             job.queueing_ns += run.now_ns - job.since_ns
             job.since_ns = run.now_ns
         elif job.state == JobState.RUNNING:
-            if job.lockstep == 1:
-                expand(s, job)
-            if job.grouped == 0:
-                part_groups_of(s, job)
+            failures.tell_workers_apart(s, number)
             job.samples_left = max(job.samples_left - (job.start_iterations_left - job.iterations_left) * job.batch, 0)
             count_time(job, run.now_ns)
             for worker in range(job.first_worker, job.first_worker + job.num_gpus):

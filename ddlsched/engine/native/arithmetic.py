@@ -30,7 +30,7 @@ from ddlsched.engine.native.comparisons import (
     same_object,
     whole_index,
 )
-from ddlsched.engine.native.machine_code import overload, register_jitable
+from ddlsched.engine.native.machine_code import register_jitable
 from ddlsched.engine.native.number_functions import (
     absolute,
     any_number,
@@ -54,6 +54,7 @@ from ddlsched.engine.native.number_functions import (
 from ddlsched.engine.native.operators import (
     MOST_EXACT,
     add,
+    compiled_only,
     divide,
     floor_divide,
     kind_of,
@@ -67,27 +68,24 @@ from ddlsched.engine.native.operators import (
 __all__ = ["CAREFUL", "NAMESPACE", "sum_step"]
 
 
-def sum_step(total: Any, value: Any) -> Any:
-    """One step of ``sum``; from Python 3.12 on it corrects the rounding of floats, which is not compiled."""
-    raise NotImplementedError
+def _step_of_sum(plus: Callable[..., Any]) -> Callable[..., Any]:
+    """Return one step of ``sum``; from Python 3.12 on it corrects the rounding of floats, which is not compiled."""
+
+    @compiled_only
+    def step(total: Any, value: Any) -> Any:
+        if sys.version_info >= (3, 12) and types.float64 in (kind_of(total), kind_of(value)):
+            raise refusal("sum", total, value)
+        return lambda total, value: plus(total, value)
+
+    return step
 
 
-@overload(sum_step)
-@typed
-def _sum_step(total: Any, value: Any) -> Any:
-    if sys.version_info >= (3, 12) and types.float64 in (kind_of(total), kind_of(value)):
-        raise refusal("sum", total, value)
-    return lambda total, value: add(total, value)
+sum_step = _step_of_sum(add)
 
 
+@compiled_only
 def _exact(x: Any) -> Any:
     """Return a number that is the same as a whole number and as a float, or raise."""
-    raise NotImplementedError
-
-
-@overload(_exact)
-@typed
-def _exact_number(x: Any) -> Any:
     if kind_of(x) is types.int64:
 
         @typed
@@ -115,12 +113,8 @@ def _carefully(operation: Any, *, rounds: bool, of_wholes: bool = False) -> Call
     ``rounds``: it may round; ``of_wholes``: also that of two whole numbers is looked at.
     """
 
+    @compiled_only
     def careful(a: Any, b: Any) -> Any:
-        raise NotImplementedError
-
-    @overload(careful)
-    @typed
-    def _careful(a: Any, b: Any) -> Any:
         kinds = kind_of(a), kind_of(b)
         if None in kinds:
             return lambda a, b: operation(a, b)
@@ -134,18 +128,7 @@ def _carefully(operation: Any, *, rounds: bool, of_wholes: bool = False) -> Call
 
 
 _careful_add = _carefully(add, rounds=True)
-
-
-def _careful_sum_step(total: Any, value: Any) -> Any:
-    raise NotImplementedError
-
-
-@overload(_careful_sum_step)
-@typed
-def _sum_carefully(total: Any, value: Any) -> Any:
-    if sys.version_info >= (3, 12) and types.float64 in (kind_of(total), kind_of(value)):
-        raise refusal("sum", total, value)
-    return lambda total, value: _careful_add(total, value)
+_careful_sum_step = _step_of_sum(_careful_add)
 
 
 CAREFUL: dict[str, Any] = {

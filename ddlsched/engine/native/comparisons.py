@@ -11,8 +11,7 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic
 
-from ddlsched.engine.native.machine_code import overload
-from ddlsched.engine.native.operators import code_of, has_text, kind_of, refusal, typed
+from ddlsched.engine.native.operators import code_of, compiled_only, has_text, kind_of, refusal
 
 __all__ = [
     "contains",
@@ -102,19 +101,9 @@ _equal_numbers = _compared("==")
 _unequal_numbers = _compared("!=")
 
 
-def equal(a: Any, b: Any) -> bool:
+@compiled_only
+def equal(a: Any, b: Any) -> Any:
     """``==`` of numbers, and of what compiled code compares by itself, such as views."""
-    raise NotImplementedError
-
-
-def not_equal(a: Any, b: Any) -> bool:
-    """``!=``."""
-    raise NotImplementedError
-
-
-@overload(equal)
-@typed
-def _equal(a: Any, b: Any) -> Any:
     if kind_of(a) is not None and kind_of(b) is not None:
         return lambda a, b: _equal_numbers(a, b)
     if has_text(a, b):
@@ -124,9 +113,9 @@ def _equal(a: Any, b: Any) -> Any:
     return lambda a, b: operator.eq(a, b)
 
 
-@overload(not_equal)
-@typed
-def _not_equal(a: Any, b: Any) -> Any:
+@compiled_only
+def not_equal(a: Any, b: Any) -> Any:
+    """``!=``."""
     if kind_of(a) is not None and kind_of(b) is not None:
         return lambda a, b: _unequal_numbers(a, b)
     if has_text(a, b):
@@ -136,14 +125,9 @@ def _not_equal(a: Any, b: Any) -> Any:
     return lambda a, b: not operator.eq(a, b)
 
 
-def same_object(a: Any, b: Any) -> bool:
+@compiled_only
+def same_object(a: Any, b: Any) -> Any:
     """``is`` of views; two equal numbers may be two objects or one."""
-    raise NotImplementedError
-
-
-@overload(same_object)
-@typed
-def _same_object(a: Any, b: Any) -> Any:
     kinds = kind_of(a), kind_of(b)
     truth_values = isinstance(a, types.Boolean | types.BooleanLiteral) and isinstance(b, types.Boolean)
     if (kinds != (None, None) and not truth_values) or isinstance(a, types.BaseTuple | types.UnicodeType):
@@ -151,14 +135,9 @@ def _same_object(a: Any, b: Any) -> Any:
     return lambda a, b: operator.eq(a, b)  # numba's own ``is`` of views is always false
 
 
-def equal_wholes(a: Any, b: Any) -> bool:
+@compiled_only
+def equal_wholes(a: Any, b: Any) -> Any:
     """``==`` of whole numbers or of texts, for ``in`` of a tuple."""
-    raise NotImplementedError
-
-
-@overload(equal_wholes)
-@typed
-def _equal_wholes(a: Any, b: Any) -> Any:
     if has_text(a, b):
         return lambda a, b: code_of(a) == code_of(b)
     if (kind_of(a), kind_of(b)) != (types.int64, types.int64):
@@ -166,27 +145,17 @@ def _equal_wholes(a: Any, b: Any) -> Any:
     return lambda a, b: _equal_numbers(a, b)
 
 
-def contains(row: Any, item: Any) -> bool:
+@compiled_only
+def contains(row: Any, item: Any) -> Any:
     """``in`` of the lists of views."""
-    raise NotImplementedError
-
-
-@overload(contains)
-@typed
-def _contains(row: Any, item: Any) -> Any:
     if type(row).__module__.startswith("numba."):
         raise refusal("in", item, row)
     return lambda row, item: operator.contains(row, item)
 
 
-def whole_index(x: Any) -> int:
+@compiled_only
+def whole_index(x: Any) -> Any:
     """Return what ``range`` is given: a whole number."""
-    raise NotImplementedError
-
-
-@overload(whole_index)
-@typed
-def _whole_index(x: Any) -> Any:
     if kind_of(x) is not types.int64:
         raise refusal("range", x)
     return lambda x: np.int64(x)

@@ -22,8 +22,8 @@ from numba.extending import intrinsic
 
 from ddlsched.engine.field_values import FAILED, KEY_WORDS
 from ddlsched.engine.native.compiler import compiled_function, reason_of
-from ddlsched.engine.native.machine_code import overload, register_jitable
-from ddlsched.engine.native.operators import divide_wholes, typed
+from ddlsched.engine.native.machine_code import register_jitable
+from ddlsched.engine.native.operators import compiled_only, divide_wholes, typed
 from ddlsched.engine.native.state import state_at
 from ddlsched.engine.native.view_types import (
     FLOW,
@@ -110,14 +110,9 @@ def _present(typing_context: Any, part: Any) -> Any:  # noqa: ARG001
     return signature(part.type, part), generate
 
 
-def _store(s: Any, place: int, part: Any) -> int:
+@compiled_only
+def _store(s: Any, place: Any, part: Any) -> Any:  # noqa: ARG001
     """Write a key's numbers into the state's words and return the place behind them, or -1 for what is no number."""
-    raise NotImplementedError
-
-
-@overload(_store)
-@typed
-def _store_part(s: Any, place: Any, part: Any) -> Any:  # noqa: ARG001
     if isinstance(part, types.Integer | types.Boolean):
 
         @typed

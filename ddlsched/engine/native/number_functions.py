@@ -10,8 +10,8 @@ import numpy as np
 from numba.core import types
 
 from ddlsched.engine.native.comparisons import greater, less
-from ddlsched.engine.native.machine_code import overload, register_jitable
-from ddlsched.engine.native.operators import kind_of, refusal, subtract, typed
+from ddlsched.engine.native.machine_code import register_jitable
+from ddlsched.engine.native.operators import compiled_only, kind_of, refusal, subtract
 
 __all__ = [
     "absolute",
@@ -38,12 +38,8 @@ __all__ = [
 def of_one(name: str, of_whole: Callable[..., Any], of_float: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of one number."""
 
+    @compiled_only
     def operation(x: Any) -> Any:
-        raise NotImplementedError
-
-    @overload(operation)
-    @typed
-    def _operation(x: Any) -> Any:
         kind = kind_of(x)
         if kind is None:
             raise refusal(name, x)
@@ -137,12 +133,8 @@ truth = of_one("bool", _whole_is_true, _float_is_true)
 def _of_two(name: str, better: Any) -> Callable[..., Any]:
     """Return ``min`` or ``max`` of two numbers of one kind: that of a whole number and a float may be either."""
 
+    @compiled_only
     def operation(a: Any, b: Any) -> Any:
-        raise NotImplementedError
-
-    @overload(operation)
-    @typed
-    def _operation(a: Any, b: Any) -> Any:
         if (
             kind_of(a) is None
             or kind_of(a) is not kind_of(b)
@@ -163,12 +155,8 @@ max_of_two = _of_two("max", greater)
 def mathematics(name: str, function: Callable[..., Any], allowed: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of :mod:`math` that raises where Python's does."""
 
+    @compiled_only
     def operation(x: Any) -> Any:
-        raise NotImplementedError
-
-    @overload(operation)
-    @typed
-    def _operation(x: Any) -> Any:
         if kind_of(x) is None:
             raise refusal(name, x)
 

@@ -5,6 +5,7 @@ Texts have a kind, too; what is not compiled is refused.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ __all__ = [
     "MOST_EXACT",
     "add",
     "code_of",
+    "compiled_only",
     "divide",
     "divide_wholes",
     "floor_divide",
@@ -41,6 +43,17 @@ __all__ = [
 def typed(function: Callable[..., Any]) -> Callable[..., Any]:
     """Take a function's annotations away: numba compares the signatures of what types a call and what answers it."""
     function.__annotations__ = {}
+    return function
+
+
+def compiled_only(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that only compiled code calls: ``answer`` says by the types it is given what is compiled."""
+
+    @functools.wraps(answer)
+    def function(*_: Any) -> Any:
+        raise NotImplementedError
+
+    overload(function)(typed(answer))
     return function
 
 
@@ -96,14 +109,9 @@ def has_text(*given: Any) -> bool:
     return any(getattr(kind, "type", kind) is TEXT or isinstance(kind, TextType) for kind in given)
 
 
-def code_of(text: Any) -> int:
+@compiled_only
+def code_of(text: Any) -> Any:
     """Return the code of a text of a job, of one that stands in the source, or of None."""
-    raise NotImplementedError
-
-
-@overload(code_of)
-@typed
-def _code_of(text: Any) -> Any:
     if isinstance(text, types.StringLiteral):
         code = text_code(text.literal_value)
         return lambda text: code  # noqa: ARG005
@@ -195,14 +203,9 @@ def _divide_floats(a: float, b: float) -> float:
     return a / b
 
 
-def divide(a: Any, b: Any) -> float:
+@compiled_only
+def divide(a: Any, b: Any) -> Any:
     """``/``."""
-    raise NotImplementedError
-
-
-@overload(divide)
-@typed
-def _divide(a: Any, b: Any) -> Any:
     kinds = kind_of(a), kind_of(b)
     if None in kinds:
         raise refusal("/", a, b)
@@ -212,12 +215,8 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 def _whole_division(name: str, of_wholes: Callable[..., Any], of_floats: Callable[..., Any]) -> Callable[..., Any]:
+    @compiled_only
     def operation(a: Any, b: Any) -> Any:
-        raise NotImplementedError
-
-    @overload(operation)
-    @typed
-    def _operation(a: Any, b: Any) -> Any:
         kinds = kind_of(a), kind_of(b)
         if None in kinds:
             raise refusal(name, a, b)

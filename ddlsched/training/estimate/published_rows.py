@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from ddlsched.errors import InputError
+from ddlsched.io.tables import TableRow, refuse_longer, table_rows
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Rule, Widths, refuse_broken
 from ddlsched.training.estimate.presets import GPUS, MODELS, RELEASE_GAIN, plain_name, unmodelled
-from ddlsched.training.estimate.rows import TableRow, refuse_longer, table_rows
 from ddlsched.training.estimate.step_estimate import Estimate, estimate
 
 __all__ = ["PublishedRun", "is_published", "read_published"]
@@ -105,7 +105,7 @@ def read_published(path: Path) -> list[PublishedRun]:
     InputError
         The file cannot be read, or its header is none of the three.
     """
-    header, rows = table_rows(path)
+    header, rows = table_rows(path, "a table of runs")
     read = _reader(header)
     if read is None:
         raise InputError(f"{path}: is no table of published step times; expected the columns of one that is known")

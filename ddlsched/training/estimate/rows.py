@@ -1,29 +1,29 @@
-"""Measured or planned runs as rows of a CSV file, and their predicted times on nodes of eight A100s.
+"""Measured or planned runs as rows of a CSV file, and what the estimate says of each, on nodes of eight A100s.
 
 Columns: ``gpus, global_batch, micro_batch, hidden, heads, layers, sequence, tensor_parallel, data_parallel,
 pipeline_parallel``, whole numbers, and optionally ``iteration_ms``, empty where a row was not measured; others are kept
-and not read.
+and not read. Published tables are read by their own columns, and predicted on their own GPUs.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import math
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.io.tables import cell_number, cell_whole, located, read_text, readable
+from ddlsched.io.tables import TableRow, cell_number, cell_whole, located, refuse_longer, table_rows
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.hardware import Machine
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule, refuse_broken
-from ddlsched.training.estimate.presets import A100_NODE_TIERS, EFFICIENCIES, GPUS
+from ddlsched.training.estimate.presets import A100_NODE_TIERS, EFFICIENCIES, GPUS, PROGRAMS
+from ddlsched.training.estimate.published_rows import PublishedRun, is_published, read_published
 from ddlsched.training.estimate.step_estimate import Estimate, estimate
 
 if TYPE_CHECKING:
@@ -32,18 +32,15 @@ if TYPE_CHECKING:
 __all__ = [
     "COLUMNS",
     "GPUS_PER_NODE",
+    "MEASURED",
     "ReadRows",
-    "TableRow",
+    "RunsAlike",
     "a100_nodes",
     "estimate_rows",
     "plans_of",
+    "predicted_rows",
     "read_rows",
-    "refuse_longer",
-    "table_rows",
 ]
-
-TableRow: TypeAlias = Mapping[str | None, Any]
-"""Cells by column; None where the row ends before."""
 
 COLUMNS = (
     "gpus",
@@ -84,7 +81,7 @@ def read_rows(path: Path) -> ReadRows:
     """
     import pandas as pd
 
-    header, rows = table_rows(path)
+    header, rows = table_rows(path, "a table of runs")
     missing = [column for column in COLUMNS if column not in header]
     if missing:
         raise InputError(f"{path}: has no column {missing[0]!r}; expected the columns {', '.join(COLUMNS)}")
@@ -115,27 +112,6 @@ def _said(row: TableRow, where: str) -> dict[str, float]:
     nodes = Rule(whole, f"gpus is {gpus}; expected up to {GPUS_PER_NODE}, or whole nodes of {GPUS_PER_NODE}")
     located(where, lambda: refuse_broken([nodes, *plan.rules(gpus), *model.rules(plan)]))
     return {**sizes, "iteration_ms": measured_ms}
-
-
-def table_rows(path: Path) -> tuple[list[str], list[TableRow]]:
-    """Return the header and the rows of a CSV file; values beyond the header's are under None.
-
-    Raises
-    ------
-    InputError
-        It cannot be read, or is no CSV.
-    """
-    reader = csv.DictReader(io.StringIO(readable(path, "a table of runs", read_text)), skipinitialspace=True)
-    try:
-        return list(reader.fieldnames or ()), list(reader)
-    except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: is no CSV ({error}); expected a table of runs") from None
-
-
-def refuse_longer(row: TableRow) -> None:
-    """Refuse a row with values that the header has no name for: those before them may be shifted."""
-    if any(row.get(None) or ()):
-        raise InputError("has more fields than the header; expected a name for each")
 
 
 def a100_nodes(gpus: Amount) -> Machine:
@@ -177,3 +153,126 @@ def estimate_rows(frame: pd.DataFrame, machine: Machine | None = None) -> Estima
     """Return the estimates of all rows, on another machine if one is given (its sizes must be the rows')."""
     model, plan, nodes = plans_of(frame)
     return estimate(model, plan, machine or nodes)
+
+
+MEASURED = Path(__file__).with_name("gpt_on_a100.csv")
+"""Runs of GPT models on 2 to 512 A100s that vTrain published; experiments/cluster_design/fit.py --ship writes it."""
+_NOISE = 0.2
+"""Variance of what single runs are off, to that of what runs alike share: 0.1 to 0.5 foretell equally well."""
+_BLOCK = 1000
+"""Rows that are compared with the measured runs at once."""
+_ERRORS = (("one node", 3, 4), ("several nodes", 5, 7))
+"""Percent with and without runs alike: means of 20 splits, experiments/cluster_design/expected/measured_rows.csv."""
+
+
+def predicted_rows(path: Path) -> pd.DataFrame:
+    """Return the rows of a table with measured and predicted step, predicted memory and a remark.
+
+    The columns are ``measured_step_s``, ``predicted_step_s``, ``predicted_memory_gb`` and ``remark``. A row that cannot
+    be said has no prediction, and the reason for its remark.
+
+    Raises
+    ------
+    InputError
+        The file is no table of runs, with file, row, column and value.
+    """
+    return _of_published(path) if is_published(table_rows(path, "a table of runs")[0]) else _of_rows(path)
+
+
+def _of_rows(path: Path) -> pd.DataFrame:
+    """Return rows on nodes of eight A100s whose kernels are launched one by one."""
+    import pandas as pd
+
+    rows, said, reasons = read_rows(path)
+    found, sizes = estimate_rows(said), said[list(COLUMNS)].to_numpy(np.float64)
+    nodes, alike = (said["gpus"] > GPUS_PER_NODE).to_numpy().astype(int), np.ones(len(said))
+    for several in (0, 1):
+        alike[nodes == several] = np.exp(_gpt_runs(bool(several)).left_of(sizes[nodes == several]))
+    predicted = pd.DataFrame(index=said.index).assign(
+        predicted_ms=(1e3 * found.step_s * alike).round(6),
+        measured_step_s=said["iteration_ms"] / 1e3,
+        predicted_step_s=found.step_s * alike,
+        predicted_memory_gb=found.memory.total_bytes / 1e9,
+        remark=[_remark(*_ERRORS[several], by - 1) for several, by in zip(nodes, alike, strict=True)],
+    )
+    table = rows.join(predicted)
+    return table.assign(remark=table["remark"].fillna(pd.Series(reasons, dtype=object)))
+
+
+def _remark(nodes: str, moved_percent: int, percent: int, by: float) -> str:
+    """Return how far off a row typically is, and by how much runs alike moved it, if there are any."""
+    of = f"typical error of GPT models on {nodes} of A100s"
+    if abs(by) < 0.0005:
+        return f"{percent} % {of}, no measured run is alike"
+    return f"{moved_percent} % {of}, with {by:+.1%} as runs alike"
+
+
+def _of_published(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame([{**run.row, **_prediction(run)} for run in read_published(path)])
+
+
+def _prediction(run: PublishedRun) -> dict[str, float | str]:
+    if run.model is None:
+        return {
+            "measured_step_s": run.measured_step_s,
+            "predicted_step_s": math.nan,
+            "predicted_memory_gb": math.nan,
+            "remark": run.reason,
+        }
+    found = run.estimated()
+    return {
+        "measured_step_s": run.measured_step_s,
+        "predicted_step_s": float(run.step_s()),
+        "predicted_memory_gb": _ran_in_gb(run, float(found.memory.total_bytes)),
+        "remark": PROGRAMS[run.program].remark(run.gpu, run.precision, run.model),
+    }
+
+
+def _ran_in_gb(run: PublishedRun, needed_bytes: float) -> float:
+    """Return what a run needs, but no more than its GPU has if it was measured: it ran."""
+    has_bytes = math.inf if math.isnan(run.measured_step_s) else float(run.machine.gpu.memory_bytes)
+    return min(needed_bytes, has_bytes) / 1e9
+
+
+class RunsAlike(NamedTuple):
+    """Measured runs: their sizes, a row a run, and the logarithms of measured over estimated steps."""
+
+    sizes: np.ndarray
+    left: np.ndarray
+
+    def left_of(self, sizes: np.ndarray) -> np.ndarray:
+        """Return what the logarithms should be of runs of other sizes, a row a run: 0 far from all that were measured.
+
+        A Gaussian process over the logarithms of sizes, in units of their spread. It knows nothing of training. A run
+        of the same sizes is not asked, so that a table of measured runs shows what others say of each.
+        """
+        logs = np.log(self.sizes)
+        spread = np.maximum(logs.std(axis=0), 1e-9)
+        own, asked = logs / spread, np.log(sizes) / spread
+        inverse = np.linalg.inv(_alike(own, own) + _NOISE * np.eye(len(own)))
+        solved = inverse @ self.left
+        others = self.left - solved / np.diag(inverse)
+        blocks = np.split(asked, range(_BLOCK, len(asked), _BLOCK))
+        return np.concatenate([_told(block, own, solved, others) for block in blocks])
+
+
+def _told(asked: np.ndarray, own: np.ndarray, solved: np.ndarray, others: np.ndarray) -> np.ndarray:
+    left: np.ndarray = _alike(asked, own) @ solved
+    row, same = np.nonzero((asked[:, None] == own).all(axis=2))
+    left[row] = others[same]
+    return left
+
+
+def _alike(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    alike: np.ndarray = np.exp(-((some[:, None] - others) ** 2).sum(axis=2) / 2)
+    return alike
+
+
+@cache
+def _gpt_runs(on_several_nodes: bool) -> RunsAlike:
+    """Return the runs of :data:`MEASURED` on one node of eight GPUs, or those on several."""
+    table = np.loadtxt(MEASURED, delimiter=",", skiprows=1)
+    own = table[(table[:, 0] > GPUS_PER_NODE) == on_several_nodes]
+    return RunsAlike(own[:, :-1], own[:, -1])

@@ -16,8 +16,15 @@ from measurements import DATA, needs_data
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.hardware import Efficiency
 from ddlsched.training.estimate.presets import A100_NODE_TIERS, EFFICIENCIES
-from ddlsched.training.estimate.row_predictions import MEASURED, RunsAlike, predicted_rows
-from ddlsched.training.estimate.rows import COLUMNS, estimate_rows, plans_of, read_rows
+from ddlsched.training.estimate.rows import (
+    COLUMNS,
+    MEASURED,
+    RunsAlike,
+    estimate_rows,
+    plans_of,
+    predicted_rows,
+    read_rows,
+)
 
 megatron, fit, fitting = scripts_of("cluster_design", "megatron", "fit", "fitting")
 Fitted, fit_link, fit_rows, mean_error = fitting.Fitted, fitting.fit_link, fitting.fit_rows, fitting.mean_error

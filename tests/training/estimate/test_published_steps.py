@@ -31,7 +31,7 @@ from ddlsched.training.estimate.presets import (
     unmodelled,
 )
 from ddlsched.training.estimate.published_rows import PublishedRun, read_published
-from ddlsched.training.estimate.row_predictions import predicted_rows
+from ddlsched.training.estimate.rows import predicted_rows
 from ddlsched.training.estimate.step_estimate import Estimate, estimate, estimate_checked
 
 (steps,) = scripts_of("step_times", "run")

@@ -17,7 +17,7 @@ import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.engine.outcome import Window
 from ddlsched.results import placed_waits
-from ddlsched.results.explanation import explain
+from ddlsched.results.explanation import explain, stays_of
 from ddlsched.results.result import Result
 
 PHASES = ("queueing", "gpu_wait", "network_wait")
@@ -98,9 +98,16 @@ def test_a_job_waits_for_a_link_that_carries_anothers_transfer() -> None:
 
 def test_a_job_waits_for_the_repair_of_the_server_that_it_needs() -> None:
     outages = (Outage(server=0, from_s=0.25, to_s=3.0),)
-    result = simulated([job("a", gpus=1)], disturbances=Disturbances(outages=outages))
-    assert rows(result, "a") == [("queueing", "repair of server 0", None, 2.75)]
-    assert result.jobs.loc[0, "lost_s"] == 0.25
+    for memory_mb in (600.0, 1000.0):  # all that a GPU has
+        result = simulated([job("a", gpus=1, memory_mb=memory_mb)], disturbances=Disturbances(outages=outages))
+        assert rows(result, "a") == [("queueing", "repair of server 0", None, 2.75)]
+        assert result.jobs.loc[0, "lost_s"] == 0.25
+
+
+def test_a_jobs_stays_are_its_own() -> None:
+    result = simulated([job("a", gpus=1), job("b", gpus=1)])
+    stays = [stays_of(result, name)[["from_s", "to_s"]].values.tolist() for name in "ab"]
+    assert stays == [[[0.0, 1.0]], [[1.0, 2.0]]]
 
 
 class Later:

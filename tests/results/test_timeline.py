@@ -25,6 +25,7 @@ from tiers import examples
 
 import ddlsched
 from ddlsched import AllReduceTask, Cluster, ComputeTask, InputError, IterationDag, Job, Workload
+from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.network.contention import EqualShare, Linear, MaxMin, ring_bytes
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
@@ -184,6 +185,19 @@ def test_tasks_that_take_no_time_are_left_out(tmp_path):
     result = run(job("a", forward_s=0.0), gpus={"a": [0]})
     assert compute_slices(result)["task"].tolist() == ["backward"]
     assert len(rows_of(written(result, tmp_path))["server 0, GPU 0"]) == 1
+
+
+def test_a_task_that_a_failure_ended_is_cut():
+    result = ddlsched.simulate(
+        Workload.of([data_parallel_job(iterations=3, forward_s=1.0, backward_s=2.0)]),
+        Cluster(num_servers=1, gpus_per_server=1),
+        disturbances=Disturbances(outages=(Outage(server=0, from_s=4.5, to_s=5.5),)),
+        timeline=True,
+    )
+    table = compute_slices(result)
+    cut = table[table["cut"]]
+    assert cut[["task", "iteration", "start_ns", "end_ns"]].values.tolist() == [["backward", 1, 4e9, 4.5e9]]
+    assert len(table) == 8
 
 
 def test_every_task_is_there_once_on_each_gpu(mix):

@@ -115,7 +115,6 @@ def trace(philly: Path, runs: dict[str, dict[str, Any]]) -> Table:
         columns=COLUMNS,
         rows=[row(label, each) for label, each in zip(runs, found, strict=True)],
         notes=[
-            "To reach: 5 minutes and 4,000 MB, also with 1e8 contended iterations.",
             *(
                 f"{label}: average JCT {each['average_jct_s']:,.0f} s, makespan {each['makespan_s']:,.0f} s"
                 for label, each in zip(runs, found, strict=True)

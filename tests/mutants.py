@@ -21,11 +21,11 @@ own rooms and, where told, of others:
   has no more packets under way than there is memory for has none.
 - ``--seed 62 --number 60 --most-s 40`` over ddlsched/policies, workload, cluster, comparisons and results: 31 (52 %).
   Of the 29 others 4 change nothing, 3 how something looks; other or slow tests, or own ones that random cases of
-  other rooms left no time, notice 3; 19 have tests since. Random cases of other rooms go last now.
+  other rooms left no time, notice 3; 19 have tests since. Random cases of other rooms come after a room's own.
 - ``--seed 64 --number 30 --most-s 15`` over ddlsched/policies, workload, cluster and results: 18 (60 %). Of the 12
   others tests/real/live notices 3, 3 have tests since, and 6 have none.
 - The event loop where it asks policies, the first three to five of each ``--seed 51`` to ``56``, ``--number 12
-  --most-s 20``, without batch, from_python, state_flows and paths, after ``--times`` of six tests of random runs: 12
+  --most-s 20``, without batch, from_python and paths, after ``--times`` of six tests of random runs: 12
   of 25. Of the 13 others 5 change nothing but speed, tests of the solver, of samples and of timelines that were not
   among these six notice 4, and 4 have tests since.
 - The event loop where it asks none, ``--seed 31 --most-s 15`` without skipping, sharing, batch, splitting and paths:

@@ -1,4 +1,4 @@
-"""``ddlsched explain``: why a job of a run waited, and for whom; ``what-if``: who gains by a change, and who loses."""
+"""``ddlsched explain``: why one job of a finished run waited, and for whom."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
 from ddlsched.cli.reporting import emit, run_status, without_nan
-from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
-from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlsched.comparisons.what_if import WhatIf
     from ddlsched.engine.outcome import Window
 
-__all__ = ["explain", "what_if"]
+__all__ = ["explain"]
+
 
 _MOST = 6
 
@@ -230,94 +226,3 @@ def _places(names: list[str]) -> str:
 
 def _share(seconds: float, total_s: float) -> str:
     return f"{100 * seconds / total_s:.1f} %" if total_s else "-"
-
-
-_RUN = "The run as it was"
-_SHOWN_JOBS = 3
-
-
-@with_options
-def what_if(
-    context: typer.Context,
-    jobs: Annotated[str, typer.Argument(metavar="JOBS", help="Workload file whose jobs have queues, or a generator.")],
-    *,
-    change: Annotated[
-        list[str],
-        typer.Option(
-            help="What changes: servers=+4, quota.team-a=32, or any flag of a run, e.g. admission=kai, "
-            "queues=other.yaml or topology=fat-tree:k=8. May be given several times.",
-            metavar="NAME=VALUE",
-        ),
-    ],
-    options: Annotated[Given[RunOptions], Panel(_RUN, without=("replay",), only_given=True)],
-    disturbances: Annotated[Given[Disturbances], Panel(_RUN, metavars={"outages": "FILE.csv"}, only_given=True)],
-    draws: Annotated[
-        int,
-        typer.Option(
-            help="Run both so often, with jobs' lengths that differ by at most 0.1 % or one iteration: "
-            "changes get intervals.",
-            metavar="N",
-        ),
-    ] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print tenants and jobs as one JSON object.")] = False,
-) -> None:
-    """Simulate jobs as they were, and again with something changed; say which tenants gain and which lose."""
-    from ddlsched.comparisons.what_if import what_if as both
-    from ddlsched.workload.workload_files import workload_of
-
-    refuse_ineffective(context)
-    given = run_arguments(options.values, disturbances.values)
-    workload = workload_of(jobs, given.get("seed", 0))
-    with run_status(f"simulating {len(workload)} jobs {2 * draws} times"):
-        found = both(workload, given, change, draws=draws)
-    emit(_change_json(found) if as_json else _change_text(found, change))
-
-
-def _change_json(found: WhatIf) -> str:
-    tables = {"tenants": found.tenants().reset_index(names="queue"), "jobs": found.jobs()}
-    rows = {name: [without_nan(row) for row in table.to_dict("records")] for name, table in tables.items()}
-    return json.dumps(rows, indent=2, default=float) + "\n"
-
-
-def _change_text(found: WhatIf, change: list[str]) -> str:
-    tenants, jobs = found.tenants(), found.jobs()
-    width = max(map(len, [*tenants.index, "tenant"]))
-    head = f"{'tenant':<{width}}  {'jobs':>7}  {'mean wait (s)':>23}  {'mean JCT (s)':>23}  {'change':>8}"
-    lines = [f"with {', '.join(change)}:", "", f"{head}{_interval_head(tenants)}  preempted"]
-    for queue, row in tenants.iterrows():
-        waits = f"{row['wait_before_s']:>10,.0f} -> {row['wait_after_s']:>9,.0f}"
-        jct = f"{row['jct_before_s']:>10,.0f} -> {row['jct_after_s']:>9,.0f}"
-        stops = f"{row['preemptions_before']:.0f} -> {row['preemptions_after']:.0f}"
-        faster = f"{100 * row['jct_change']:>+6.1f} %{_interval(row)}"
-        lines.append(f"{queue!s:<{width}}  {row['jobs']:>7,.0f}  {waits}  {jct}  {faster}  {stops}")
-    return "\n".join([*lines, "", *_verdict(tenants.drop(index="all")), *_most(jobs)]) + "\n"
-
-
-def _interval_head(tenants: pd.DataFrame) -> str:
-    return f"  {'95 % interval':>17}" if "verdict" in tenants else ""
-
-
-def _interval(row: pd.Series) -> str:
-    if "verdict" not in row:
-        return ""
-    return f"  [{100 * row['jct_change_low']:>+6.1f}, {100 * row['jct_change_high']:>+6.1f}] %"
-
-
-def _verdict(tenants: pd.DataFrame) -> list[str]:
-    """Return who gains and who loses: of one run by more than a thousandth of its mean JCT."""
-    change = tenants["jct_change"]
-    groups = {"gain": change < -1e-3, "lose": change > 1e-3}
-    if "verdict" in tenants:
-        names = {"gain": "better", "lose": "worse", "undecided": "undecided"}
-        groups = {name: tenants["verdict"] == said for name, said in names.items()}
-    return [f"{name}: {', '.join(map(str, tenants.index[group])) or 'nobody'}" for name, group in groups.items()]
-
-
-def _most(jobs: pd.DataFrame) -> list[str]:
-    """Return the jobs that gain and lose most."""
-    lines = []
-    for name, rows, sign in (("gains", jobs.head(_SHOWN_JOBS), 1), ("loses", jobs.tail(_SHOWN_JOBS)[::-1], -1)):
-        for _, row in rows.iterrows():
-            if sign * row["gain_s"] > 0:
-                lines.append(f"  job {row['job_id']} of {row['queue']} {name} {abs(row['gain_s']):,.0f} s")
-    return lines

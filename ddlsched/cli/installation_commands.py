@@ -175,7 +175,7 @@ _EVERY_RUN = "every run"
 
 
 def checks() -> Iterator[Check]:
-    """Yield all checks; none of them imports what it looks for, but the one of the compiled loop's folder."""
+    """Yield all checks; none of them imports what it looks for, but those of the compiler and of its folder."""
     yield Check("Python", _EVERY_RUN, True, platform.python_version())
     for package in ("ddlsched", "numpy", "pandas", "pyarrow", "numba", "networkx", "ortools", "matplotlib"):
         yield _package(package, _EVERY_RUN, "pip install -e .")

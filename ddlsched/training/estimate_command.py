@@ -14,7 +14,7 @@ from ddlsched.cli.dataclass_options import Given, Panel, option, whole, with_opt
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
-from ddlsched.training.estimate.parallel_layout import Degrees
+from ddlsched.training.estimate import Degrees
 
 if TYPE_CHECKING:
     from ddlsched.training.estimate.hardware import Machine

@@ -195,8 +195,8 @@ _FLOATS = {
         "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share "
         # what the last step took that took of it, at what share; and that if it has the same, but for rounding, or -1
         "first_taken taken_share tied_share "
-        # what it carried in the stretch of a sampled run, and carries in the leap
-        "stretch_bytes leap_bytes"
+        # what it carried in the stretch of a sampled run, and what of iterations that end in the leap, and pass in it
+        "stretch_bytes leap_bytes passing_bytes"
     ),
     "step": "lead_share share",
     "filling": "lead_share",

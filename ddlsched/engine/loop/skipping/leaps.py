@@ -104,40 +104,39 @@ def leap(s: State, root: int, leap_ns: int, stretch_ns: int) -> None:
     while number >= 0:
         job = s.jobs[number]
         share = leap_ns / max(job.measured_ns, 1)
-        passed = job.leap_carry - job.stretch_work / job.iteration_work * share
+        carried = job.leap_carry
+        passed = carried - job.stretch_work / job.iteration_work * share
         iterations = min(max(np.int64(passed), 0), job.iterations_left - 1)
         job.leap_carry = min(max(passed - iterations, 0.0), 1.0)
-        leap_job(s, job, iterations, leap_ns, stretch_ns)
+        leap_job(s, job, iterations, iterations + job.leap_carry - carried, leap_ns, stretch_ns)
         number = job.next_member
-    per_byte = sent_per_byte(s, root) if run.rerouting == 1 else -1.0
+    if run.rerouting == 1:
+        spread_bytes(s, root)
     place = s.jobs[root].first_of_links
     while place >= 0:
-        link = s.links[place]
-        if run.rerouting == 1:
-            spread_bytes(link, per_byte)
-        leap_link(link, leap_ns)
-        place = link.next_link
+        leap_link(s.links[place], leap_ns)
+        place = s.links[place].next_link
 
 
 @njit
-def sent_per_byte(s: State, root: int) -> float:
-    """How many bytes a component sends in a leap for each of the stretch; -1 if it sent none there."""
-    in_leap = in_stretch = 0.0
+def spread_bytes(s: State, root: int) -> None:
+    """Where transfers choose their paths anew, what they send in a leap goes over the links as in the stretch."""
+    in_leap = passing = in_stretch = 0.0
     place = s.jobs[root].first_of_links
     while place >= 0:
         link = s.links[place]
         in_leap += link.leap_bytes
+        passing += link.passing_bytes
         in_stretch += link.stretch_bytes
         place = link.next_link
-    return in_leap / in_stretch if in_stretch > 0.0 else -1.0
-
-
-@njit
-def spread_bytes(link: Records, per_byte: float) -> None:
-    """Where transfers choose their paths anew, what they send in a leap goes over the links as in the stretch."""
-    if per_byte >= 0.0:
-        link.leap_bytes = link.stretch_bytes * per_byte
-    link.bytes += link.leap_bytes
+    place = s.jobs[root].first_of_links
+    while place >= 0:
+        link = s.links[place]
+        if in_stretch > 0.0:
+            link.leap_bytes = link.stretch_bytes * (in_leap / in_stretch)
+            link.passing_bytes = link.stretch_bytes * (passing / in_stretch)
+        link.bytes += link.leap_bytes
+        place = link.next_link
 
 
 @njit
@@ -145,14 +144,15 @@ def leap_link(link: Records, leap_ns: int) -> None:
     """A link is busy for each byte as long as in the stretch, but no less than they take at its speed."""
     busy_ns = 0.0
     if link.stretch_bytes > 0.0:  # little more than a latency, or what rounding left of nothing, it may be
-        busy_ns = min(link.leap_bytes / link.stretch_bytes * link.stretch_busy_ns, np.float64(leap_ns))
-    link.busy_ns += np.int64(max(busy_ns, link.leap_bytes / link.bandwidth_bytes_per_s * 1e9))
+        busy_ns = min(link.passing_bytes / link.stretch_bytes * link.stretch_busy_ns, np.float64(leap_ns))
+    link.busy_ns += np.int64(max(busy_ns, link.passing_bytes / link.bandwidth_bytes_per_s * 1e9))
     link.busy_since_ns += leap_ns
-    link.leap_bytes = 0.0
+    link.leap_bytes = link.passing_bytes = 0.0
 
 
 @njit
-def leap_job(s: State, job: Records, iterations: int, leap_ns: int, stretch_ns: int) -> None:
+def leap_job(s: State, job: Records, iterations: int, passing: float, leap_ns: int, stretch_ns: int) -> None:
+    """Let as many iterations end as do in a leap, and as many pass as do with their parts."""
     run = s.run[0]
     from_ns = run.now_ns - stretch_ns
     leap_phases(job, leap_ns, leap_ns / max(job.measured_ns, 1))
@@ -169,7 +169,7 @@ def leap_job(s: State, job: Records, iterations: int, leap_ns: int, stretch_ns: 
         job.checkpoint_ns = max(job.iteration_ns - np.int64(behind * (leap_ns / iterations)), run.now_ns)
     job.ahead_ns = run.now_ns + leap_ns
     for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
-        leap_transfer(s, job, number, iterations, leap_ns, from_ns)
+        leap_transfer(s, job, number, iterations, passing, leap_ns, from_ns)
     task = ZERO
     for number in range(job.first_worker, job.first_worker + (1 if job.lockstep == 1 else job.num_gpus)):
         if s.workers[number].leader == number:
@@ -189,7 +189,9 @@ def leap_phases(job: Records, leap_ns: int, share: float) -> None:
 
 
 @njit
-def leap_transfer(s: State, job: Records, number: int, iterations: int, leap_ns: int, from_ns: int) -> None:
+def leap_transfer(
+    s: State, job: Records, number: int, iterations: int, passing: float, leap_ns: int, from_ns: int
+) -> None:
     run = s.run[0]
     transfer = s.transfers[number]
     task = s.tasks[job.first_task + transfer.task]
@@ -201,8 +203,10 @@ def leap_transfer(s: State, job: Records, number: int, iterations: int, leap_ns:
         return
     if run.rerouting == 0:
         transfer.times_sent += iterations
-    for e in range(transfer.first_entry, transfer.first_entry + (transfer.num_entries if iterations > 0 else 0)):
-        s.links[s.entries[e].link].leap_bytes += iterations * transfer.bytes * s.entries[e].share
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link = s.links[s.entries[e].link]
+        link.leap_bytes += iterations * transfer.bytes * s.entries[e].share
+        link.passing_bytes += passing * transfer.bytes * s.entries[e].share
     if transfer.state == TransferState.ACTIVE:
         transfer.since_ns += leap_ns
         transfer.segment_ns += leap_ns

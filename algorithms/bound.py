@@ -18,8 +18,6 @@ from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 
-__all__ = ["JctBound", "Phases", "Prices", "average_jct_bound_s", "dual_value_s", "jct_bound", "least_mean_busy_s"]
-
 
 @dataclass(frozen=True)
 class Phases:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ADA_SRSF", "BLOCK_SRTF", "SRSF_1", "SRSF_2", "SRSF_3"]
-
 ADA_SRSF = {"placement": "lwf:kappa=1", "order": "srsf", "communication": "adadual"}
 """Ada-SRSF of arXiv 2002.10105."""
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["Solver", "SolverEvent"]
-
 _FOUND_IN_TIME = "the time limit was over, the best found is used"
 _NOTHING_IN_TIME = "the time limit was over and nothing was found, so that all stays as it is"
 _IMPOSSIBLE = "the programme has no solution, so that all stays as it is"

@@ -8,23 +8,6 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
-__all__ = [
-    "DdlschedError",
-    "FaultyInputError",
-    "InputError",
-    "InvalidDecisionError",
-    "MeasurementError",
-    "PluginError",
-    "SimulationError",
-    "TestbedError",
-    "UnknownNameError",
-    "did_you_mean",
-    "guarded",
-    "label",
-    "nearest_names",
-    "says_unknown_arguments",
-]
-
 Answer = TypeVar("Answer")
 Called = TypeVar("Called", bound=Callable[..., Any])
 

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-__all__ = ["Option", "declared", "described", "filled", "hints_of", "keywords_of"]
-
 Called = TypeVar("Called", bound=Callable[..., Any])
 
 

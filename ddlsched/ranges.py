@@ -11,18 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole
 
-__all__ = [
-    "LAST_S",
-    "REQUIRED",
-    "Range",
-    "check_arguments",
-    "check_fields",
-    "choices_of",
-    "range_of",
-    "ranged",
-    "unit_of",
-]
-
 T = TypeVar("T")
 LAST_S = nextafter(MAX_NS / NS_PER_S, 0.0)
 """The latest time that the clock can hold, seconds."""

@@ -30,8 +30,6 @@ from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob
 from ddlsched.workload.job import Job, Workload, steady_part
 from ddlsched.workload.workload_files import workload_of
 
-__all__ = ["HAIR", "cluster_of", "drawn", "simulate", "warm_up"]
-
 _DOORS: Final[tuple[Kind, ...]] = ("placement", "order", "communication", "allocation", "path", "interference")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from numbers import Integral
 
-__all__ = ["MAX_MESSAGE_BYTES", "MAX_NS", "NS_PER_S", "bytes_from_mb", "is_whole", "ns_from_s", "s_from_ns"]
-
 NS_PER_S = 1_000_000_000
 MAX_NS = 2**63 - 1
 MAX_MESSAGE_BYTES = 1e18

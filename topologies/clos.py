@@ -11,8 +11,6 @@ import networkx as nx
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Clos"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Clos:

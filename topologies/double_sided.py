@@ -11,8 +11,6 @@ import networkx as nx
 from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, neighbours, refuse_bad_port
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["DoubleSided"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DoubleSided:

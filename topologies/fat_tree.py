@@ -12,8 +12,6 @@ from ddlsched.errors import InputError
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["FatTree"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FatTree:

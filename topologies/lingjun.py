@@ -13,8 +13,6 @@ from ddlsched.errors import InputError
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Lingjun"]
-
 _GROUPS = {"P8": (179, 29), "P10": (362, 48), "P12": (306, 42)}
 """Hosts and racks of each PSW label."""
 

@@ -12,8 +12,6 @@ from ddlsched.network.topology import bytes_per_s_from_gbps
 from ddlsched.ranges import check_fields, ranged
 from topologies.leaf_spine import TwoTiers
 
-__all__ = ["MonkeyTree"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MonkeyTree(TwoTiers):

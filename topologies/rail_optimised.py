@@ -17,8 +17,6 @@ from ddlsched.ranges import check_fields, ranged
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["RailOptimised", "nvl72", "rail_clos", "rail_only"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RailOptimised:

@@ -15,8 +15,6 @@ from ddlsched.ranges import check_fields, ranged
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["Star"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Star:

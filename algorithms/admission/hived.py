@@ -16,8 +16,6 @@ from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView, 
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["HiveDGuarantees"]
-
 _NO_CELL = "cells: those that its queue owns, and that hold it, are in use"
 _NO_ROOM = "opportunistic: too few GPUs are free"
 _BACK = "a cell that its GPUs are of went back to who owns it"

@@ -13,8 +13,6 @@ from algorithms.admission.victims import QuotaArrays
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import Heads, TenantsView
 
-__all__ = ["HopefulJobs"]
-
 
 class HopefulJobs:
     """Reckons the bound, in a tree of queues that all have quotas of the same kind."""

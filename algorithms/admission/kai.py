@@ -16,8 +16,6 @@ from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Kai"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Kai:

@@ -23,8 +23,6 @@ from ddlsched.policies.tenants_view import Admission, Heads, NotAdmitted, Tenant
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Kueue"]
-
 _NEVER = "quota: more than the queue may ever use"
 _NO_ROOM = "no unit of its level would have room, whoever may be preempted for it"
 

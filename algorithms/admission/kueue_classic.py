@@ -15,8 +15,6 @@ from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import LevelRoom, TenantsView, Victim, kind_code
 from ddlsched.policies.views import JobView
 
-__all__ = ["ClassicSearch", "RoomBound"]
-
 _REASONS = (
     WITHIN,
     "reclaimed quota that it had borrowed",

@@ -11,8 +11,6 @@ from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 from ddlsched.policies.views import JobView
 
-__all__ = ["FairRules", "fair_victims"]
-
 _RECLAIM = "reclaimed quota that it had borrowed"
 _FAIR = "fair share"
 _LOWER = "lower priority, for a queue that borrows"

@@ -18,8 +18,6 @@ from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, Te
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.units import NS_PER_S
 
-__all__ = ["ShareRounds", "UsageHistory", "used_below"]
-
 _PENALTY_S = 300.0
 """What counts at once of a job that starts, as if it had run for so long: what Kueue samples by default."""
 

@@ -20,8 +20,6 @@ from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, Te
 from ddlsched.policies.views import ClusterView, JobQueue, JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["SlurmMultifactor"]
-
 _LIMIT = "limit: the account's group may use no more"
 _BEHIND = "backfilling: jobs of higher priority go first"
 _QOS = "its QOS may be preempted"

@@ -12,18 +12,6 @@ from ddlsched.policies.quota_tree import QuotaNode, QuotaTree
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
 
-__all__ = [
-    "UNLIMITED",
-    "WITHIN",
-    "Need",
-    "QuotaArrays",
-    "borrowers_of",
-    "lacking_of",
-    "names_of",
-    "order_of",
-    "without_needless",
-]
-
 _T = TypeVar("_T")
 _TOLD = 3
 

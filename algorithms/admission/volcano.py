@@ -15,8 +15,6 @@ from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.ranges import check_fields
 
-__all__ = ["Volcano"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Volcano:
@@ -48,6 +46,8 @@ class Volcano:
 
 
 class VolcanoRun(ShareRounds):
+    """What one plugin of Volcano answers during a run; of its rounds see :class:`ShareRounds`."""
+
     name = "volcano"
 
     def __init__(self, plugin: str) -> None:
@@ -55,6 +55,7 @@ class VolcanoRun(ShareRounds):
         self._plugin = plugin
 
     def set_shares(self, tenants: TenantsView, total: int) -> None:
+        """Set what each leaf deserves, in GPUs (`drf` and none: its weight)."""
         leaves = tenants.quotas.leaves
         if self._plugin == "capacity":
             self.shares = {leaf.name: float(leaf.quota.get(ANY_KIND, 0)) for leaf in leaves}
@@ -64,19 +65,23 @@ class VolcanoRun(ShareRounds):
             self.shares = {leaf.name: leaf.queue.weight for leaf in leaves}
 
     def rank(self, leaf: QuotaNode, more: int = 0) -> tuple[float, float]:
+        """Return a leaf's place, least first: what it uses of what it deserves."""
         deserved, used = self.shares[leaf.name], leaf.used[ANY_KIND]
         return used / deserved if deserved else float(used > 0), -deserved
 
     def allows(self, need: Need) -> bool:
+        """Return whether a job may start; only `proportion` bounds what a leaf uses."""
         after = need.node.used[ANY_KIND] + need.gpus
         return self._plugin != "proportion" or after <= self.shares[need.node.name] + 1e-9
 
     def may_reclaim(self, need: Need) -> bool:
+        """Return whether a leaf may take back GPUs; `drf` always may."""
         if self._plugin == "drf":
             return True
         return need.node.used[ANY_KIND] + need.gpus <= self.shares[need.node.name] + 1e-9
 
     def gives_way(self, holding: HeldQuota, leaf: QuotaNode, need: Need) -> bool:
+        """Return whether a held job may be stopped for another leaf's need."""
         used = leaf.used[ANY_KIND]
         if self._plugin != "drf":
             return used > self.shares[leaf.name]

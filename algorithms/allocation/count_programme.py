@@ -25,8 +25,6 @@ from ddlsched.policies.views import GpuId
 from ddlsched.ranges import ranged
 from ddlsched.workload.trainers import Numbers, Survival, Trainer, gains
 
-__all__ = ["CountProgramme", "LinkAware", "SurvivalAware", "SurvivalRun", "best_counts"]
-
 _BITS = 57
 _CHANGE = 1 << 12
 """Units of gain that a change of a job's size must be worth: more than the roundings of thousands of jobs."""

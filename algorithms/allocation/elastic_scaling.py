@@ -16,8 +16,6 @@ from ddlsched.policies.elastic_views import CapacityView, ElasticJobView, free_b
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.elastic_job import ElasticJob
 
-__all__ = ["ElasticScaling", "analyse", "best_counts", "packed"]
-
 
 def best_counts(values: np.ndarray, num_gpus: int, preferred: np.ndarray | None = None) -> np.ndarray | None:
     """Return the number of GPUs of each job in an optimum, or None if there is no way to give every job one.

@@ -10,8 +10,6 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView, free_by_server, take_nearest
 from ddlsched.policies.views import GpuId
 
-__all__ = ["Kinds", "iteration_s", "servers_for"]
-
 
 class Kinds:
     """The kinds of a cluster: those of its table of throughputs, or without one its different relative speeds."""

@@ -15,8 +15,6 @@ from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.ranges import ranged
 from ddlsched.workload.profiling import Candidate, JobMonitor, ProfiledAllocator, ProfilingAdvisor
 
-__all__ = ["MalleTrain"]
-
 _TICK_S = 1e-3
 
 

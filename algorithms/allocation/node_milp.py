@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 from ddlsched.ranges import ranged
 
-__all__ = ["SOLVERS", "NodeMap", "NodeMilp", "best_map", "breakpoints"]
-
 SOLVERS = {"highs": "HIGHS", "scip": "GSCIP", "cp-sat": "CP_SAT"}
 """Solvers by name, as OR-Tools' MathOpt calls them."""
 

@@ -13,8 +13,6 @@ from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Curve", "Rubick", "shared"]
-
 _ROUNDING_S = 1e-6
 """A wake comes at a whole nanosecond, so a round may lack this much."""
 

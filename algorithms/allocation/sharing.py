@@ -14,8 +14,6 @@ from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob
 from ddlsched.workload.trainers import NodeAllocator, Numbers, Trainer
 
-__all__ = ["NodeEqualShare", "Sharing", "SharingPolicy", "rates_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SharingPolicy:

@@ -18,8 +18,6 @@ from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import GpuId
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Configuration", "Sia", "best_configurations", "configurations", "normalised", "placed", "restart_factor"]
-
 _ROUNDING_S = 1e-6
 """A wake comes at a whole nanosecond, so a round may lack this much."""
 

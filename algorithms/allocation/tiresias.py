@@ -14,8 +14,6 @@ from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["PreemptiveTiresias"]
-
 _ROUNDING_GPU_S = 1e-6
 """A wake comes at a whole nanosecond, so service may lack this much of its threshold."""
 

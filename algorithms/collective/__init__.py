@@ -7,8 +7,6 @@ from itertools import pairwise
 
 from ddlsched.network.collectives import Rank
 
-__all__ = ["Flow", "between", "by_server", "gates_of", "round_inside"]
-
 Flow = tuple[Rank, Rank, float]
 """Source, target, bytes."""
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from ddlsched.network.collectives import KINDS, ROUNDS, AllPairs, Message, Phase, Rank
 
-__all__ = ["Direct", "straight"]
-
 
 def straight(kind: str, ranks: Sequence[Rank], message_bytes: float) -> Phase:
     """Return what goes straight from rank to rank in one step: of all but broadcasts and sends, a part of 1 / n."""

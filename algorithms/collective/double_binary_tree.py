@@ -10,8 +10,6 @@ from typing import ClassVar
 from algorithms.collective import Flow, by_server, gates_of
 from ddlsched.network.collectives import Message, Phase, Rank
 
-__all__ = ["DoubleBinaryTree"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DoubleBinaryTree:

@@ -11,8 +11,6 @@ import numpy as np
 from algorithms.collective import Flow
 from ddlsched.network.collectives import ROUNDS, Message, Phase, Rank
 
-__all__ = ["HalvingDoubling"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class HalvingDoubling:

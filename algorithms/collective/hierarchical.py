@@ -10,8 +10,6 @@ from algorithms.collective import Flow, between, by_server, gates_of, round_insi
 from algorithms.collective.ring import Ring
 from ddlsched.network.collectives import KINDS, ROUNDS, Message, Phase, Rank
 
-__all__ = ["Hierarchical"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchical:

@@ -9,8 +9,6 @@ from typing import ClassVar
 from algorithms.collective import by_server, gates_of
 from ddlsched.network.collectives import Message, Phase, Rank
 
-__all__ = ["InNetwork"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class InNetwork:

@@ -14,8 +14,6 @@ from ddlsched.network.collectives import KINDS, Collective, Message, Phase, Rank
 from ddlsched.network.topology import bytes_per_s_from_gbps
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Nccl"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Nccl:

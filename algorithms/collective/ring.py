@@ -10,8 +10,6 @@ from algorithms.collective import between, by_server, gates_of, round_inside
 from algorithms.collective.direct import straight
 from ddlsched.network.collectives import KINDS, ROUNDS, Message, Phase, Rank
 
-__all__ = ["Ring"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ring:

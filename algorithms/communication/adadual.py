@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from ddlsched.policies.views import NetworkView, TransferView
 
-__all__ = ["AdaDual"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AdaDual:

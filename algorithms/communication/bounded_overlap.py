@@ -8,8 +8,6 @@ from typing import ClassVar
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["BoundedOverlap"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedOverlap:

@@ -16,20 +16,6 @@ from ddlsched.policies.views import JobView, NetworkView, TransferView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 
-__all__ = [
-    "ANGLES",
-    "Cassini",
-    "CircleFit",
-    "Profile",
-    "best_rotations",
-    "demand",
-    "is_a_forest",
-    "job_shifts",
-    "merged_links",
-    "profile_of",
-    "score",
-]
-
 ANGLES = 72
 """Steps of 5 degrees on a circle."""
 

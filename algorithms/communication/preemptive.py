@@ -8,8 +8,6 @@ from typing import ClassVar, Literal
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.ranges import check_fields
 
-__all__ = ["PreemptiveShortestFirst"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptiveShortestFirst:

@@ -18,8 +18,6 @@ from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.dag import ComputeTask, IterationDag
 
-__all__ = ["Crux", "Load", "compressed", "correction_factor", "priorities", "sent_s", "start_share"]
-
 
 def compressed(weights: np.ndarray, levels: int, orders: int, rng: np.random.Generator) -> list[int]:
     """Return the class of each job, 0 for the one served first.

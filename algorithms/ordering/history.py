@@ -13,8 +13,6 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["FinishedJobs", "Kind", "QuasiShortestServiceFirst", "ShortByHistory", "kinds_of", "took_ns"]
-
 Kind: TypeAlias = tuple[object, ...]
 
 

@@ -16,8 +16,6 @@ from ddlsched.policies.views import ClusterView, JobQueue, JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S, ns_from_s, s_from_ns
 
-__all__ = ["MakeRoom"]
-
 _CANDIDATES = 4
 """How many places are looked at for a job, those whose jobs have the fewest GPUs first."""
 

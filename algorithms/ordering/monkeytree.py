@@ -11,8 +11,6 @@ from algorithms.placement.monkeytree import MigrationPlanner, MonkeyTreePlacemen
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import ClusterView, JobQueue, JobView
 
-__all__ = ["MonkeyTreeOrder"]
-
 _MOMENT_S = 1e-3
 
 

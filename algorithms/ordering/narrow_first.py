@@ -8,8 +8,6 @@ from ddlsched.policies.views import JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 
-__all__ = ["NarrowFirst"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NarrowFirst:

@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from ddlsched.policies.views import JobView
 
-__all__ = ["ShortestRemainingServiceFirst"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ShortestRemainingServiceFirst:

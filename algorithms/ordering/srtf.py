@@ -10,8 +10,6 @@ from ddlsched.policies.views import JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import ns_from_s
 
-__all__ = ["ShortestRemainingTimeFirst", "StoppingShortestRemainingTimeFirst"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ShortestRemainingTimeFirst:

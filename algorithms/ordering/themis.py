@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from ddlsched.policies.views import JobView
 from ddlsched.units import ns_from_s
 
-__all__ = ["FinishTimeFairness"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FinishTimeFairness:

@@ -11,8 +11,6 @@ from ddlsched.policies.views import JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 
-__all__ = ["LeastAttainedService", "StoppingTiresias", "Tiresias"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LeastAttainedService:

@@ -16,8 +16,6 @@ from ddlsched.ranges import check_fields
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.tasks import CollectiveTask
 
-__all__ = ["CruxPaths"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CruxPaths:

@@ -11,8 +11,6 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import FlowView, LinkLoads
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Ecmp", "Sglb", "TopologyRoute"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyRoute:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ddlsched.policies.views import FlowView, LinkLoads
 
-__all__ = ["LeastCongested"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LeastCongested:

@@ -12,8 +12,6 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import FlowView, JobView, LinkLoads
 
-__all__ = ["PerfectRouting", "edge_colours"]
-
 Node = TypeVar("Node", bound=Hashable)
 
 

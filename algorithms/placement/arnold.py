@@ -12,8 +12,6 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Arnold", "pods_of_servers"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Arnold:

@@ -18,8 +18,6 @@ from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import MAX_NS, ns_from_s
 from ddlsched.workload.dag import CollectiveTask
 
-__all__ = ["Backfilling", "BackfillingPolicy", "EasyBackfill", "InOrder", "PlacesOthers"]
-
 
 class PlacesOthers:
     """During a run: another policy, which chooses GPUs.

@@ -13,8 +13,6 @@ from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 
-__all__ = ["AlignedBlocks"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedBlocks:

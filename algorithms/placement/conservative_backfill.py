@@ -14,8 +14,6 @@ from ddlsched.errors import InputError
 from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, JobQueue, JobView
 
-__all__ = ["NEVER", "ConservativeBackfill", "FreeProfile"]
-
 NEVER = np.int64(2**63 - 1)
 _DIGITS = 63
 _part = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)

@@ -11,8 +11,6 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["DelayScheduling"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DelayScheduling:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from ddlsched.policies.cluster_view import GpuKey, TakesGpusInOrder
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 
-__all__ = ["FirstFit", "ListScheduling"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FirstFit(TakesGpusInOrder):

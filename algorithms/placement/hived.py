@@ -14,8 +14,6 @@ from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["BoundCell", "Cells", "HiveD", "check_cells", "owed", "tenants_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class HiveD:

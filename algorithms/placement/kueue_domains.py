@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Domain", "DomainTree", "Request", "Rooms", "least", "ordered", "with_room"]
-
 
 class Request(NamedTuple):
     """What a job asks for: pods, the level of all of it (0 the widest) and whether it is required, and its slices.

@@ -15,8 +15,6 @@ from ddlsched.network.topology import Network
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.workload.groups import demands_of
 
-__all__ = ["KueueTopology", "assigned", "balanced", "fewest", "spread"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class KueueTopology:

@@ -20,8 +20,6 @@ from ddlsched.io.files import read_bytes, replacing
 from ddlsched.policies.choosing import JOB_FEATURES, Choosing, begun_placement
 from ddlsched.policies.doors import PlacementPolicy
 
-__all__ = ["DenseLayer", "DenseNetwork", "LearnedStart", "read_network", "write_network"]
-
 _SHIPPED: Final = Path(__file__).with_name("learned_start.npz")
 _MOST_BYTES = 64 << 20
 

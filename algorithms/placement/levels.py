@@ -13,8 +13,6 @@ from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.groups import LevelDemand, demands_of, slices_of
 
-__all__ = ["Levels"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Levels:

@@ -14,8 +14,6 @@ from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Lucid", "refuse_exclusive", "scores_of"]
-
 
 def refuse_exclusive(policy: str, cluster: Cluster) -> None:
     """Raise InputError if a cluster lets nobody share a GPU."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from ddlsched.policies.cluster_view import GpuKey, TakesGpusInOrder
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["LeastWorkloadFirst"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LeastWorkloadFirst(TakesGpusInOrder):

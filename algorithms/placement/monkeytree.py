@@ -17,8 +17,6 @@ from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.tasks import CollectiveTask
 
-__all__ = ["MigrationPlanner", "MonkeyTreePlacement", "Segment", "fragmentation", "planned", "rings_of"]
-
 
 @dataclass(frozen=True)
 class Segment:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import networkx as nx
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["Muri", "efficiency", "grouped", "period_s"]
-
 Times = tuple[float, ...]
 """Seconds of an iteration on each resource."""
 

@@ -14,8 +14,6 @@ from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 
-__all__ = ["NearEnough", "PlacesNear"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NearEnough:

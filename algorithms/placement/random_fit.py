@@ -10,8 +10,6 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 
-__all__ = ["RandomFit"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RandomFit:

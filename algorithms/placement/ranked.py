@@ -17,8 +17,6 @@ from ddlsched.policies.doors import PlacementPolicy, RankOrder
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.workload.tasks import CollectiveTask
 
-__all__ = ["LeastBytes", "Nested", "Ranked", "nested_order", "tp_dp_pp", "tp_pp_dp"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:

@@ -17,8 +17,6 @@ from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import s_from_ns
 
-__all__ = ["Replay"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:

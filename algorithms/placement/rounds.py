@@ -15,8 +15,6 @@ from ddlsched.policies.views import ClusterView, JobQueue
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import ns_from_s, s_from_ns
 
-__all__ = ["Rounds"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["BestSharingBenefitFirst"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BestSharingBenefitFirst:

@@ -16,8 +16,6 @@ from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.ranges import LAST_S, ranged
 from ddlsched.units import MAX_NS, ns_from_s
 
-__all__ = ["Place", "SlurmBackfill"]
-
 Place: TypeAlias = Callable[[JobView, Sequence[JobView]], Sequence[GpuId] | None]
 """Where a job would go now if some running jobs left."""
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 
-__all__ = ["SlurmBlock"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmBlock:

@@ -13,8 +13,6 @@ from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import PlacementPolicy
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 
-__all__ = ["SlurmShape"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmShape:

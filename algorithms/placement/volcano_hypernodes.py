@@ -11,8 +11,6 @@ from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.workload.groups import demands_of
 
-__all__ = ["VolcanoHyperNodes"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class VolcanoHyperNodes:

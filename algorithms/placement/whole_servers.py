@@ -16,8 +16,6 @@ from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.tasks import CollectiveTask
 
-__all__ = ["WholeRacks", "WholeServers", "rings_leaving"]
-
 _Value = TypeVar("_Value")
 
 

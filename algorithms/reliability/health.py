@@ -8,8 +8,6 @@ from math import inf
 
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["RepeatedFailures"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedFailures:

@@ -15,8 +15,6 @@ from math import inf, sqrt
 from ddlsched.cluster.reliability_doors import CheckpointedJob
 from ddlsched.ranges import LAST_S, check_fields, ranged
 
-__all__ = ["Daly", "FixedInterval", "Young"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FixedInterval:

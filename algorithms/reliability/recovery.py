@@ -11,8 +11,6 @@ from ddlsched.cluster.reliability_doors import WAIT, StoppedJob, Wait
 from ddlsched.errors import InputError
 from ddlsched.ranges import LAST_S, check_fields, ranged
 
-__all__ = ["Shrink", "Spares", "WaitForRepair"]
-
 
 class _WithoutSpares:
     """Holds no servers back."""

@@ -16,8 +16,6 @@ from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 
-__all__ = ["Array", "box_of", "numpy_dtype", "part_of", "view_of", "whole_tensor", "write_checkpoint", "write_rank"]
-
 Array: TypeAlias = npt.NDArray[Any]
 
 _NUMPY = {

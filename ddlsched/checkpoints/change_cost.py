@@ -29,17 +29,6 @@ if TYPE_CHECKING:
 
     from ddlsched.workload.elastic_job import Rescale
 
-__all__ = [
-    "PlannedRescaleCost",
-    "ReconfigurationTime",
-    "ReplicaRule",
-    "Site",
-    "link_bytes",
-    "reconfiguration_s",
-    "staying",
-]
-
-
 _DEVICE_BONUS = 1e-3
 """What a byte that need not leave its device counts, beside one that need not leave its host."""
 

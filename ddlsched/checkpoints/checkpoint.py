@@ -20,8 +20,6 @@ from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
 from ddlsched.io.files import decoded, replacing
 
-__all__ = ["DESCRIPTION", "Checkpoint", "described_in", "rank_file"]
-
 DESCRIPTION = "checkpoint.json"
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ddlsched.checkpoints.reading import Reading
     from ddlsched.checkpoints.tensors import Cut, Tensor
 
-__all__ = ["app", "make"]
-
 
 class Dtype(StrEnum):
     """Of the weights."""

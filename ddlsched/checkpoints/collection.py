@@ -19,16 +19,6 @@ from ddlsched.checkpoints.tensors import Layout, Place, Tensor, dense_layout, fl
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.units import is_whole
 
-__all__ = [
-    "Coordinates",
-    "Shard",
-    "StoredParallelism",
-    "StoredRegion",
-    "TensorCollection",
-    "even_stages",
-    "parse_parallelism",
-]
-
 _DEGREES = ("tp", "pp", "dp", "ep")
 _MOST = 10**5
 """Ranks; more than any machine has, and few enough that a plan of so many ends."""

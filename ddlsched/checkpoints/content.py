@@ -18,20 +18,6 @@ from ddlsched.checkpoints.reading import Reading, Replicas, Source, Watch, no_wa
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Tensor, dense_layout, total_bytes
 from ddlsched.errors import FaultyInputError, InputError
 
-__all__ = [
-    "DIGESTS",
-    "Digest",
-    "ReadBack",
-    "Written",
-    "WrittenRange",
-    "as_many_threads_as_processors",
-    "content_hash",
-    "content_hashes",
-    "divergences",
-    "other_content",
-    "refuse_other_content",
-]
-
 Digest: TypeAlias = Literal["xxh3", "sha256"]
 """XXH3 of 128 bits finds what goes wrong by accident, as fast as memory is read; SHA-256 what somebody makes of it."""
 

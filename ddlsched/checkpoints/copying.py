@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from ddlsched.checkpoints.tensors import Piece
 
-__all__ = ["Chunk", "Copy", "chunks", "is_contiguous", "span"]
-
 
 class Copy(NamedTuple):
     """A box that is copied: which source has it, and where it lies in the source's and in the new array."""

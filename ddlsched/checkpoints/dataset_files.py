@@ -17,8 +17,6 @@ from ddlsched.units import is_whole
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ByteRanges", "Samples", "TarShards", "TokenFiles"]
-
 TOKEN_TYPES = ("uint16", "int32", "uint32", "int64")
 TAR_BLOCK_BYTES = 512
 NO_FILE = -1

@@ -20,8 +20,6 @@ from ddlsched.units import is_whole
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["DatasetState", "rank_slice", "shuffled"]
-
 MAX_SAMPLES = 2**40
 _ROUNDS = 6
 

@@ -18,8 +18,6 @@ import numpy as np
 if TYPE_CHECKING:
     from ddlsched.checkpoints.dataset_views import RankBatches
 
-__all__ = ["RankDataset"]
-
 
 class RankDataset(IterableDataset[Any]):
     """The batches of :class:`RankBatches`, tokens as int64 tensors; without end.

@@ -24,8 +24,6 @@ except ImportError:
 if TYPE_CHECKING:
     from ddlsched.checkpoints.dataset_state import DatasetState
 
-__all__ = ["RankBatches", "RankFileSystem"]
-
 
 class _RangeReader:
     """Reads byte ranges of a data set's files, neighbours in one request."""

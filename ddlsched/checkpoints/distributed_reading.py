@@ -27,16 +27,6 @@ from ddlsched.checkpoints.tensors import DTYPE_BYTES, Kind, Tensor
 from ddlsched.checkpoints.torch_archives import DTYPES, StoredChunk, chunk_entry
 from ddlsched.errors import InputError
 
-__all__ = [
-    "METADATA",
-    "OWN_DESCRIPTION",
-    "Metadata",
-    "StoredTensor",
-    "is_distributed",
-    "read_distributed",
-    "read_metadata",
-]
-
 METADATA = ".metadata"
 
 

@@ -19,8 +19,6 @@ from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Tensor, dense_layout
 from ddlsched.checkpoints.torch_archives import TORCH_NAMES, archive_of
 
-__all__ = ["TORCH_FILES", "TorchFiles"]
-
 _META = "torch.distributed.checkpoint.metadata"
 
 

@@ -18,8 +18,6 @@ from typing import NamedTuple, TypeAlias
 from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.tensors import Cut, CutPart, Layout, Piece, Place, Tensor, dense_layout
 
-__all__ = ["Box", "Holding", "TensorCell", "divided", "found_division", "named_tensor", "place_by_name", "within"]
-
 
 class Box(NamedTuple):
     """A range in each dimension of a whole tensor."""

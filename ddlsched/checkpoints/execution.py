@@ -20,8 +20,6 @@ from ddlsched.checkpoints.plan import TensorPlan
 from ddlsched.checkpoints.reading import Source, Watch
 from ddlsched.checkpoints.tensors import DTYPE_BYTES
 
-__all__ = ["BATCHES_VERSION", "chunk_bytes_of", "copied", "new_arrays", "num_threads"]
-
 BATCHES_VERSION = 2
 """Goes up with every change of how a plan falls into batches: what an earlier version began is not gone on with."""
 

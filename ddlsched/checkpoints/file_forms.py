@@ -13,20 +13,6 @@ from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
 
-__all__ = [
-    "HUGGING_FACE_FILES",
-    "MEGATRON_FILES",
-    "RANK_FILES",
-    "FileForm",
-    "FilePlan",
-    "files_beside",
-    "has_file",
-    "is_file_name",
-    "refuse_bad_file_name",
-    "safetensors_plan",
-    "whole_file_plan",
-]
-
 MEGATRON_FILES = ("common.pt", "metadata.json")
 HUGGING_FACE_FILES = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from ddlsched.checkpoints.file_forms import FileForm
     from ddlsched.checkpoints.reading import Reading
 
-__all__ = ["Format", "foreign_reading", "form_of", "num_left_out", "reading_for"]
-
 
 class Format(StrEnum):
     """What is written."""

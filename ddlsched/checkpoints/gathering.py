@@ -14,8 +14,6 @@ from ddlsched.checkpoints.partial_folder import Target
 from ddlsched.checkpoints.reading import Source
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Piece
 
-__all__ = ["GATHERED_BYTES", "Buffers", "NewArray", "See", "ThreadBuffers", "filled", "is_run"]
-
 See: TypeAlias = Callable[[str, int, memoryview], None]
 """Told the name of a file that is read, the first byte, and what was read."""
 

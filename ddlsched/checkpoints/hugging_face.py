@@ -31,8 +31,6 @@ from ddlsched.checkpoints.tensors import Tensor, dense_layout
 from ddlsched.errors import InputError
 from ddlsched.io.files import decoded
 
-__all__ = ["HUGGING_FACE", "is_hugging_face", "read_hugging_face", "weights_of"]
-
 _INDEX = "model.safetensors.index.json"
 _ONLY = "model.safetensors"
 _HASHES = "ddlsched.hashes.json"

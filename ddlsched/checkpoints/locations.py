@@ -14,8 +14,6 @@ from typing import Any, NamedTuple, Protocol
 from ddlsched.errors import InputError
 from ddlsched.io.files import MOST_BYTES
 
-__all__ = ["Location", "begin_reading", "file_system", "location_of", "read_soon"]
-
 
 class Location(Protocol):
     """A folder from which files are read, whole or in ranges of bytes."""

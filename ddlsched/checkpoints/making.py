@@ -30,8 +30,6 @@ from ddlsched.errors import InputError
 if TYPE_CHECKING:
     from io import BufferedWriter
 
-__all__ = ["made_checkpoint", "made_tensor", "make_checkpoint"]
-
 Watcher = Callable[[int, int], None]
 """Told the bytes of whole tensors done and in all."""
 

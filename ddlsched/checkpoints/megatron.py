@@ -30,8 +30,6 @@ from ddlsched.checkpoints.torch_archives import object_archive
 from ddlsched.checkpoints.translation import megatron_name
 from ddlsched.errors import InputError
 
-__all__ = ["MEGATRON", "is_megatron", "read_megatron", "stacked"]
-
 _COMMON, _BACKENDS = MEGATRON_FILES
 _STACKED = re.compile(r"((?:^|\.)layers\.)(?!\d)")
 

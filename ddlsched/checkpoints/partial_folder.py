@@ -19,17 +19,6 @@ from typing import NamedTuple
 
 from ddlsched.errors import InputError
 
-__all__ = [
-    "BatchJournal",
-    "OpenFiles",
-    "PartialFolder",
-    "Target",
-    "allow_open_files",
-    "claimed",
-    "explained",
-    "refuse_full_disk",
-]
-
 _OTHER_FILES = 100
 _MOST_PARTS = os.sysconf("SC_IOV_MAX")
 

@@ -15,20 +15,6 @@ from typing import Any, NamedTuple
 
 from ddlsched.errors import InputError
 
-__all__ = [
-    "Items",
-    "Name",
-    "New",
-    "Persistent",
-    "PickledCall",
-    "Record",
-    "number_of",
-    "pickled",
-    "shape_of",
-    "text_of",
-    "unpickled",
-]
-
 _MOST_DIMENSIONS = 64
 """PyTorch's own bound."""
 _MOST_VALUES = 10_000

@@ -17,8 +17,6 @@ from ddlsched.checkpoints.division import TensorCell, divided
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.errors import InputError
 
-__all__ = ["Distance", "Move", "NoReplicaError", "ReshardPlan", "TensorPlan", "Way", "plan"]
-
 Way: TypeAlias = Literal["kept", "host", "network", "relayed"]
 """How a rank gets a cell: its device has it; another device of its host has it; another host sends it; another rank of
 its host, to which another host sent it, hands it on."""

@@ -20,18 +20,6 @@ from ddlsched.errors import InputError
 if TYPE_CHECKING:
     from ddlsched.checkpoints.arrays import Array
 
-__all__ = [
-    "PartsCollection",
-    "PartsReading",
-    "Reading",
-    "Replicas",
-    "Source",
-    "Watch",
-    "no_watch",
-    "stored_part",
-    "whole_parts",
-]
-
 Watch: TypeAlias = Callable[[str, int, int], None]
 """Told what goes on (``copying``, ``checking``), the bytes done and the bytes in all."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ddlsched.checkpoints.reading import Reading
     from ddlsched.checkpoints.resharding import Outcome
 
-__all__ = ["copy_summary", "copy_times", "plan_numbers", "plan_text", "reshard"]
-
 _HOSTS = "Hosts"
 _FORMATS = "Formats of other programs"
 

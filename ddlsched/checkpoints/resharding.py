@@ -34,8 +34,6 @@ from ddlsched.checkpoints.tensors import Tensor, total_bytes
 from ddlsched.checkpoints.verification import Verification
 from ddlsched.errors import InputError
 
-__all__ = ["Outcome", "planned", "refuse_destination", "reshard"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:

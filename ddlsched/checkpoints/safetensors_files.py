@@ -15,8 +15,6 @@ from typing import NamedTuple
 from ddlsched.checkpoints.tensors import DTYPE_BYTES
 from ddlsched.errors import InputError
 
-__all__ = ["Entry", "header_bytes", "read_header"]
-
 _MOST_HEADER_BYTES = 100_000_000
 """As the safetensors library allows."""
 

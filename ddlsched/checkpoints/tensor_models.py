@@ -11,8 +11,6 @@ from ddlsched.checkpoints.tensors import Cut, CutPart, Place, Tensor
 from ddlsched.errors import InputError
 from ddlsched.ranges import REQUIRED, check_fields, ranged
 
-__all__ = ["Optimiser", "Sharding", "StoredTransformer", "job_tensors"]
-
 Sharding: TypeAlias = Literal["none", "zero1", "fsdp"]
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 

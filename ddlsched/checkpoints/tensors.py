@@ -11,21 +11,6 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ddlsched.errors import InputError
 
-__all__ = [
-    "DTYPE_BYTES",
-    "Axis",
-    "Cut",
-    "CutPart",
-    "Kind",
-    "Layout",
-    "Piece",
-    "Place",
-    "Tensor",
-    "dense_layout",
-    "flat_layout",
-    "padded_size",
-]
-
 Axis: TypeAlias = Literal["tensor", "expert", "data"]
 Place: TypeAlias = int | Literal["first", "last"]
 """What decides a tensor's stage: its layer (of the whole model, from 0), or that it is before or behind all layers."""

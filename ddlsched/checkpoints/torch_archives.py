@@ -26,19 +26,6 @@ from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece
 from ddlsched.errors import InputError
 
-__all__ = [
-    "DTYPES",
-    "TORCH_NAMES",
-    "Archive",
-    "SavedArchive",
-    "SavedTensor",
-    "StoredChunk",
-    "archive_of",
-    "chunk_entry",
-    "object_archive",
-    "read_saved",
-]
-
 DTYPES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "uint16": "U16",
     "int16": "I16", "float16": "F16", "bfloat16": "BF16", "uint32": "U32", "int32": "I32", "float32": "F32",
@@ -131,7 +118,7 @@ def chunk_entry(place: Location, name: str, dtype: str, chunk: StoredChunk) -> t
         The chunk is no archive of such a tensor.
     """
     where = f"{place.name_of(chunk.file)}: tensor {name} at {list(chunk.start)}"
-    with damage_explained(where):
+    with _damage_explained(where):
         archive = SavedArchive(place, chunk, where)
         found = archive.value
         if not isinstance(found, SavedTensor):
@@ -144,7 +131,7 @@ def chunk_entry(place: Location, name: str, dtype: str, chunk: StoredChunk) -> t
 
 
 @contextmanager
-def damage_explained(where: str) -> Iterator[None]:
+def _damage_explained(where: str) -> Iterator[None]:
     try:
         yield
     except InputError:
@@ -324,7 +311,7 @@ def read_saved(file: Path) -> PartsReading:
     chunk = StoredChunk((), (), file.name, 0, place.num_bytes(file.name))
     parts: dict[str, list[Replicas]] = {}
     tensors, paths, left_out = [], {}, 0
-    with damage_explained(where):
+    with _damage_explained(where):
         archive = SavedArchive(place, chunk, where, _MOST_BYTES)
         for path, found in _leaves(archive.value):
             if not isinstance(found, SavedTensor):

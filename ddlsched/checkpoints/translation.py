@@ -29,8 +29,6 @@ from ddlsched.checkpoints.tensors import Layout, Piece, Tensor
 from ddlsched.errors import InputError
 from ddlsched.units import is_whole
 
-__all__ = ["FAMILIES", "Rows", "Weight", "megatron_name", "with_hugging_face_names", "with_megatron_names"]
-
 
 class Rows(StrEnum):
     """How the rows of Hugging Face's tensors lie in Megatron-core's."""

@@ -32,8 +32,6 @@ from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Tensor, total_byte
 from ddlsched.errors import FaultyInputError
 from ddlsched.io.child_processes import follow_parent
 
-__all__ = ["Checks", "Verification"]
-
 _Found = TypeVar("_Found")
 _WORTH_A_PROCESS_BYTES = 1 << 28
 """Less is checked before another process has begun."""

@@ -9,8 +9,6 @@ import gc
 import sys
 from collections.abc import Sequence
 
-__all__ = ["main"]
-
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit.

@@ -22,8 +22,6 @@ from ddlsched.cli.dataclass_options import make_values_plainly
 from ddlsched.cli.reporting import emit, interrupted, reported
 from ddlsched.errors import InputError
 
-__all__ = ["DROPPED", "Command", "LazyCommands", "ReportingGroup", "app"]
-
 _CONSTANT = "is a parameter of the contention model now; expected --contention linear:{}=SECONDS"
 DROPPED: Final = {
     "simulate": {

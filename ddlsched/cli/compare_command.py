@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ddlsched.comparisons.comparison import Comparison
     from ddlsched.comparisons.settings import Location, Where
 
-__all__ = ["compare", "report"]
-
-
 _POLICIES = "Policies"
 _RUNS = "Run and results"
 _DOORS = ("scheduler", "placement", "order", "communication", "allocation", "path", "admission")

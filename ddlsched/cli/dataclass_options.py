@@ -28,8 +28,6 @@ from typer import BadParameter
 
 from ddlsched.options import Option, declared, described, hints_of
 
-__all__ = ["Given", "Panel", "like", "make_values_plainly", "option", "option_names", "real", "whole", "with_options"]
-
 
 def whole(value: Any) -> int:
     """Return a whole number from an option's text (or its default)."""

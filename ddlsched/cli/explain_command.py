@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from ddlsched.engine.outcome import Window
 
-__all__ = ["explain"]
-
-
 _MOST = 6
 
 

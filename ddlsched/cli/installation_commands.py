@@ -23,8 +23,6 @@ from ddlsched.errors import UnknownNameError, did_you_mean
 from ddlsched.plugins.names import KINDS, Kind, made_by, names, resolve_bundle
 from ddlsched.ranges import choices_of, range_of, unit_of
 
-__all__ = ["Check", "Description", "ParameterDescription", "checks", "description_of", "doctor", "list_plugins"]
-
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*)(?: : .*)?\n((?: {4}.*\n?)+)", flags=re.MULTILINE)
 
 

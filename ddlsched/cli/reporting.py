@@ -18,8 +18,6 @@ from ddlsched.errors import DdlschedError, FaultyInputError, InputError, PluginE
 if TYPE_CHECKING:
     from ddlsched.engine.run_progress import RunProgress
 
-__all__ = ["emit", "exit_code", "interrupted", "notice", "one_line", "reported", "run_status", "status", "without_nan"]
-
 
 def emit(text: str) -> None:
     """Write a result to stdout, whole."""

@@ -11,8 +11,6 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.run_options import CLUSTER_OPTIONS, RunOptions
 from ddlsched.errors import InputError
 
-__all__ = ["refuse_ineffective", "run_arguments"]
-
 _FAILING = ("server_mtbf_s", "failures", "outages", "capacity")
 _NEEDS = {
     "rescale_cost": ("allocation", "recovery"),

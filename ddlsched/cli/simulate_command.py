@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ddlsched.results.result import Result
     from ddlsched.workload.job import Workload
 
-__all__ = ["simulate"]
-
 _POLICIES = ("placement", "order", "communication", "allocation", "path", "admission", "interference")
 """Options that name a policy or a model of one."""
 

@@ -20,8 +20,6 @@ from ddlsched.errors import InputError
 if TYPE_CHECKING:
     from ddlsched.comparisons.tuning import Tuned
 
-__all__ = ["tune"]
-
 _RUNS = "The runs"
 _TUNED = ("placement", "order", "communication", "allocation", "path")
 

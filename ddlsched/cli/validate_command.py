@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from ddlsched.network.topology import Network
     from ddlsched.workload.job import Workload
 
-__all__ = ["validate"]
-
-
 _KINDS = (
     "a workload (.csv, .parquet, .json), a table of servers, of outages or of when servers are there (.csv), a matrix "
     "of throughputs (.csv with the column model), "

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ddlsched.comparisons.what_if import WhatIf
 
-__all__ = ["what_if"]
-
 _RUN = "The run as it was"
 _SHOWN_JOBS = 3
 

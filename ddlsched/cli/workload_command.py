@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ddlsched.comparisons.cluster_imports import ImportedCluster
     from ddlsched.workload.traces.trace_import import ImportedTrace
 
-__all__ = ["app", "import_cluster"]
-
 _SHOWN_OF_A_REASON = 2
 _SECONDS_A_DAY = 86_400.0
 _SCHEDULERS = ("kueue", "volcano", "kai", "slurm")

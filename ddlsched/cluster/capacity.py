@@ -20,8 +20,6 @@ from ddlsched.units import MAX_NS, is_whole, ns_from_s
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["CapacityTrace", "CloudInstances", "Presence", "capacity_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Presence:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from ddlsched.cluster.failure_causes import FailureCause
 
-__all__ = ["CapacityChange", "FailurePlaces", "Strike", "drawn_changes"]
-
 
 class CapacityChange(NamedTuple):
     """A server that goes or comes; ordered by time, then those that come first, then by server.

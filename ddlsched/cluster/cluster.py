@@ -19,8 +19,6 @@ from ddlsched.units import MAX_NS, bytes_from_mb
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Cluster", "Server", "Throughputs"]
-
 _MOST = 1e9
 
 

@@ -37,16 +37,6 @@ from ddlsched.io.tables import (
 )
 from ddlsched.network.topology import Topology
 
-__all__ = [
-    "plain_values",
-    "read_cluster",
-    "read_tenants",
-    "read_throughputs",
-    "tenants_of",
-    "throughputs_of",
-    "write_tenants",
-]
-
 REQUIRED = ("gpus", "gpu_memory_mb")
 NUMBERS = ("gpu_memory_mb", "relative_speed", "nic_gbps")
 OPTIONAL = ("servers", *NUMBERS[1:], "gpu_kind", "exclusive")

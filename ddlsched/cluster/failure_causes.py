@@ -12,8 +12,6 @@ from ddlsched.io.tables import cell_number, cell_time_s, cell_whole, csv_rows, l
 from ddlsched.ranges import LAST_S, check_fields, ranged
 from ddlsched.units import ns_from_s
 
-__all__ = ["PRESETS", "FailureCause", "failures_per_s", "read_causes"]
-
 _TABLES = Path(__file__).parent / "failure_tables"
 PRESETS = tuple(sorted(path.stem for path in _TABLES.glob("*.csv")))
 """Names of published tables."""

@@ -32,18 +32,6 @@ from ddlsched.io.tables import (
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Busy",
-    "IdleChange",
-    "IdleTrace",
-    "expand_hosts",
-    "from_sacct",
-    "from_swf",
-    "idle_between",
-    "read_fragments",
-]
-
-
 Seconds: TypeAlias = "npt.NDArray[np.float64]"
 COLUMNS = ("node", "idle_from_s", "idle_to_s")
 

@@ -14,8 +14,6 @@ from typing import Any, Protocol, runtime_checkable
 from ddlsched.errors import InputError
 from ddlsched.io.tables import cell_number, cell_text, csv_rows, readable
 
-__all__ = ["MAX_PENALTY_SHARE", "InterferenceModel", "PairwiseInterference", "UniformInterference"]
-
 MAX_PENALTY_SHARE = 1000.0
 
 

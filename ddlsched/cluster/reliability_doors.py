@@ -14,17 +14,6 @@ from typing import Literal, Protocol, runtime_checkable
 from ddlsched.plugins.names import made_of_text
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = [
-    "WAIT",
-    "CheckpointPolicy",
-    "CheckpointStore",
-    "CheckpointedJob",
-    "HealthPolicy",
-    "RecoveryPolicy",
-    "StoppedJob",
-    "Wait",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointedJob:

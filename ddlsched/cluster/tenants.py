@@ -13,8 +13,6 @@ from typing import Literal
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean, says_unknown_arguments
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = ["ANY_KIND", "Preemption", "Queue", "Quota", "Tenants"]
-
 ANY_KIND = "any"
 """The kind of GPU of a quota that holds for all GPUs."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ddlsched.network.contention import ContentionModel
     from ddlsched.results.result import Result
 
-__all__ = ["alone_s", "job_metrics"]
-
 _LONGEST_RUN_S = MAX_NS / NS_PER_S / 4
 
 

@@ -18,8 +18,6 @@ from ddlsched.errors import says_unknown_arguments
 from ddlsched.io.progress import progress_bar
 from ddlsched.plugins import DEFAULT_CONTENTION
 
-__all__ = ["carry_out", "compare", "planned"]
-
 
 @says_unknown_arguments
 def compare(

@@ -28,8 +28,6 @@ from ddlsched.results.statistics import LEAST_SEEDS
 if TYPE_CHECKING:
     from ddlsched.comparisons.sweeps.sweep import Sweep
 
-__all__ = ["Comparison", "begin", "finish"]
-
 _SHOWN = ["mean", "low", "high", "change", "change_low", "change_high", "verdict"]
 _ASKED = ("policies", "workloads", "seeds", "draws", "clusters", "options", "baseline", "timeline")
 """What makes a comparison another."""

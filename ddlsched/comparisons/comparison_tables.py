@@ -16,16 +16,6 @@ from ddlsched.results.result import COUNTS
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "CLASS_METRICS",
-    "SETTING",
-    "class_metrics",
-    "compare_classes",
-    "compare_everywhere",
-    "compare_metrics",
-    "conditions",
-]
-
 
 def conditions(asked: Mapping[str, Any], runs: pd.DataFrame) -> list[str]:
     """Return what a reader must know of the doors that the runs used; nothing where they used none.

@@ -17,8 +17,6 @@ from pydantic import BaseModel, Field, ValidationError
 from ddlsched.errors import InputError
 from ddlsched.io.files import read_bytes
 
-__all__ = ["LABELS", "TABLES", "kept_file", "kept_files", "read_asked", "read_table", "slug"]
-
 Content = TypeVar("Content")
 
 LABELS = ["policy", "workload", "cluster"]

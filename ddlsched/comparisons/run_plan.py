@@ -35,8 +35,6 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.workload_files import draws_from_seed, is_generator, workload_of
 
-__all__ = ["ComparedCluster", "ComparisonPlan"]
-
 
 @dataclass(frozen=True)
 class ComparedCluster:

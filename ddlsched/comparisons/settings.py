@@ -40,9 +40,6 @@ from ddlsched.io.files import read_bytes
 from ddlsched.plugins import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve_bundle
 
-__all__ = ["Location", "Policies", "Settings", "Where", "checked_settings", "read_yaml", "text_of"]
-
-
 Location: TypeAlias = tuple[str | int, ...]
 """Where a value stands: names of fields and places in lists, from the outermost in."""
 Where: TypeAlias = Callable[[Location], str]

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import optuna
     import pandas as pd
 
-__all__ = ["Knob", "Tuned", "knobs", "tune", "with_values"]
-
 _AROUND = 4.0
 """A number whose range nobody gave is varied from its default divided by this to its default times this."""
 _LOGARITHMIC = 10.0

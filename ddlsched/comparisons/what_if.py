@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ddlsched.results.result import Result
     from ddlsched.workload.job import Workload
 
-__all__ = ["WhatIf", "changed", "what_if"]
-
 _OWN = ("servers", "quota.QUEUE")
 _REFUSED = ("timeline", "watch", "disturbances", "throughputs", "reference_kind", "replay", "seed")
 

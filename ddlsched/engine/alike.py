@@ -29,8 +29,6 @@ import numpy as np
 from ddlsched.network.tuple_traffic import Tuples
 from ddlsched.workload.dag import ComputeTask, IterationDag
 
-__all__ = ["Colours", "Crossings", "GroupedDag", "Partition", "Parts", "in_order", "mixed", "refined"]
-
 
 class Crossings(NamedTuple):
     """Which links tuples cross: an entry a crossing, with a number for what is sent there."""

@@ -20,8 +20,6 @@ from ddlsched.policies.doors import Allocation
 from ddlsched.units import MAX_NS
 from ddlsched.workload.elastic_job import ConstantRescaleCost
 
-__all__ = ["BatchedRun", "ResizedRun", "StartedRun", "no_tables", "with_run"]
-
 
 class BatchedRun:
     """A run under way, whose state before its first event is kept if it may be begun again.

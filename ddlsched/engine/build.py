@@ -26,8 +26,6 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.groups import is_grouped
 from ddlsched.workload.job import Job, Workload
 
-__all__ = ["build_state", "make_covers", "make_steps", "num_large_enough"]
-
 _FIRST_RESIDENTS = 8
 _FIRST_ENTRIES = 1024
 _SAMPLES = 256

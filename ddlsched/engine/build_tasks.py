@@ -20,8 +20,6 @@ from ddlsched.errors import InputError
 from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.job import Workload
 
-__all__ = ["TaskArrays", "build_tasks", "free_memory_bytes", "needed_bytes", "refuse_too_large", "spans"]
-
 
 @dataclass(frozen=True)
 class TaskArrays:

@@ -20,8 +20,6 @@ from ddlsched.errors import PluginError, guarded, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.workload.elastic_job import ElasticJob
 
-__all__ = ["Checkpointing"]
-
 SAVED = "saved its state"
 
 

@@ -16,8 +16,6 @@ from ddlsched.engine.native.kept_files import sources_stamp
 from ddlsched.policies.compiling.program import Constant, Program, program_of
 from ddlsched.policies.compiling.source import CannotCompileError, Fields
 
-__all__ = ["CompiledMethod", "PlainEntry", "compile_method"]
-
 
 @dataclasses.dataclass(frozen=True)
 class CompiledMethod:

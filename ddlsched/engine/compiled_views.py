@@ -33,8 +33,6 @@ from ddlsched.policies.job_view import JobView
 from ddlsched.policies.network_views import TransferState
 from ddlsched.policies.view_parts import StoredField, fields_of, plus, times
 
-__all__ = ["attribute", "method", "names_of", "refuse_link"]
-
 # --- jobs
 
 

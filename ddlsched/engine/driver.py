@@ -46,8 +46,6 @@ from ddlsched.errors import SimulationError, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.workload.job import Workload
 
-__all__ = ["RunParts", "Simulation", "run_simulation"]
-
 _SLICES = 1 << 16
 _MOST_IDLE = 1_000_000
 _MOST_WHOLE = 1_000

@@ -12,8 +12,6 @@ from ddlsched.engine.loop.splitting import put_on_network, stand_alone, take_off
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.sent_in_groups import Crossed, SentInGroups, alike
 
-__all__ = ["GroupedJobs", "Sending"]
-
 _ROOM = ("tasks", "ready", "successors", "members", "crossings")
 
 

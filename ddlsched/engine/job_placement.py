@@ -28,8 +28,6 @@ from ddlsched.units import NS_PER_S
 from ddlsched.workload.dag import IterationDag
 from ddlsched.workload.elastic_job import ElasticJob
 
-__all__ = ["JobPlacement"]
-
 
 class _Plan(NamedTuple):
     """What a job's transfers put on the network: their links, an entry a crossing, and all as the loop gets it."""

@@ -23,20 +23,6 @@ from ddlsched.network.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.elastic_job import Rescale
 
-__all__ = [
-    "CountedSpan",
-    "Departure",
-    "Finished",
-    "JobFailure",
-    "KeptSlices",
-    "Refused",
-    "Residency",
-    "Window",
-    "gpus_of_workers",
-    "ragged",
-    "touching",
-]
-
 
 @dataclass(frozen=True)
 class Window:

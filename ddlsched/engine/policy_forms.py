@@ -21,8 +21,6 @@ from ddlsched.network.rates import contention_form, message_parts
 from ddlsched.policies.compiling.source import CannotCompileError
 from ddlsched.policies.promises import BYTES, CLOCK, FULLEST, PROGRESS, TELLING_APART, WIDE, promises
 
-__all__ = ["DOORS", "Kind", "PolicyForms"]
-
 Kind = Literal["order", "communication", "contention", "path"]
 
 DOORS: dict[Door, Kind] = {

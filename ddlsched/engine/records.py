@@ -15,8 +15,6 @@ import numpy as np
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.view_parts import fields_of
 
-__all__ = ["Columns", "Records", "State", "example_state", "make_records"]
-
 Records: TypeAlias = Any
 """A numpy record array; its fields are known to numba, not to a type checker."""
 

@@ -23,8 +23,6 @@ from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.workload.dag import ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob, Rescale
 
-__all__ = ["Recovery", "ReservedGpus", "ShrunkJobs"]
-
 GREW = "went on with all its GPUs"
 
 

@@ -20,8 +20,6 @@ from ddlsched.units import s_from_ns
 from ddlsched.workload.elastic_job import ElasticJob, Rescale
 from ddlsched.workload.job import Workload
 
-__all__ = ["ElasticJobs", "GpuHolding", "Rescaling", "SizeChange", "choose_gpus"]
-
 
 @dataclass
 class GpuHolding:

@@ -20,8 +20,6 @@ from ddlsched.policies.network_views import FlowView, LinkLoads
 from ddlsched.workload.groups import demands_of
 from ddlsched.workload.job import Workload
 
-__all__ = ["HopTables", "Routes", "beyond_plain_rings", "refuse_what_nobody_sends"]
-
 
 def refuse_what_nobody_sends(
     workload: Workload, contention: ContentionModel, network: Network, routes: Routes, state_moves: bool

@@ -25,8 +25,6 @@ from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, Order
 from ddlsched.policies.tenants_view import AdmissionPolicy
 from ddlsched.workload.elastic_job import RescaleCost
 
-__all__ = ["CLUSTER_OPTIONS", "RunOptions", "RunSettings"]
-
 _CLUSTER = "Cluster"
 _POLICIES = "Policies"
 _COMING = "Elastic jobs, and servers that come and go"

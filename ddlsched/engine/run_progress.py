@@ -12,8 +12,6 @@ import numpy as np
 from ddlsched.engine.field_values import JobState
 from ddlsched.engine.run_state import RunState
 
-__all__ = ["ProgressTeller", "RunProgress", "RunWatcher", "duration_text", "long_run_remark"]
-
 _ENDS_A_SECOND = 5e6
 """That the loop carries out on a core where jobs contend (benchmarks/engine.py); a slow policy in Python is slower."""
 _LONG_S = 60.0

@@ -17,8 +17,6 @@ from ddlsched.policies.views import JobView, TransferView
 from ddlsched.units import MAX_NS, NS_PER_S, s_from_ns
 from ddlsched.workload.job import Workload
 
-__all__ = ["RunState"]
-
 
 class RunState:
     """What the parts of a run share.

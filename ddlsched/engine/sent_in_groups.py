@@ -16,8 +16,6 @@ from ddlsched.network.tuple_traffic import SentByTuples
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.dag import CollectiveTask
 
-__all__ = ["Crossed", "SentInGroups"]
-
 
 class Crossed(NamedTuple):
     """Links that transfers cross, those of one after another.

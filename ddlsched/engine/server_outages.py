@@ -26,8 +26,6 @@ from ddlsched.errors import SimulationError, guarded, label
 from ddlsched.plugins.names import resolve
 from ddlsched.units import NS_PER_S, ns_from_s
 
-__all__ = ["ServerOutages", "Standstill"]
-
 
 class ServerOutages:
     """Which servers of a run are there.

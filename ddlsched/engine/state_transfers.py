@@ -17,8 +17,6 @@ from ddlsched.network.collectives import Card
 from ddlsched.policies.views import TransferView
 from ddlsched.units import NS_PER_S
 
-__all__ = ["StateTransfer", "StateTransfers"]
-
 
 class StateTransfer(NamedTuple):
     """The state of some of a job's workers, from one network card to another."""

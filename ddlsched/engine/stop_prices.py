@@ -11,8 +11,6 @@ from ddlsched.units import MAX_NS
 from ddlsched.workload.elastic_job import ConstantRescaleCost
 from ddlsched.workload.job import Job
 
-__all__ = ["StopPrices", "going_on_elsewhere_s"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StopPrices:

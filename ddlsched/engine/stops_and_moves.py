@@ -16,8 +16,6 @@ from ddlsched.errors import InputError
 from ddlsched.policies.views import JobQueue, JobView
 from ddlsched.workload.elastic_job import ElasticJob
 
-__all__ = ["StopsAndMoves"]
-
 
 class StopsAndMoves:
     """What the order's ``stops`` and the placement's ``moves`` do to the jobs of a run.

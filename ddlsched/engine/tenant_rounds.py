@@ -28,8 +28,6 @@ from ddlsched.policies.tenants_view import (
 )
 from ddlsched.policies.views import ClusterView, JobView
 
-__all__ = ["TenantRounds"]
-
 _RUNNING, _QUEUED = JobState.RUNNING.value, JobState.QUEUED.value
 _NO_PLACE = "the placement found no place, though the quota would do"
 

@@ -24,8 +24,6 @@ from ddlsched.network.contention import ContentionModel, SharedLink
 from ddlsched.network.rates import counted_weight
 from ddlsched.policies.views import NetworkView, TransferView
 
-__all__ = ["TransferDecisions"]
-
 
 class TransferDecisions:
     """Carries out what the policy and the model of a run answer about its transfers.

@@ -23,8 +23,6 @@ from ddlsched.units import is_whole, s_from_ns
 from ddlsched.workload.job import Workload
 from ddlsched.workload.workload_files import workload_of
 
-__all__ = ["NO_DECISION", "Ask", "AskedPolicy", "Decision", "JobSeconds", "Observation", "SchedulingEnv", "Stepped"]
-
 
 class JobSeconds:
     """Counts job-seconds from decision to decision.

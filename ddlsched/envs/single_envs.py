@@ -21,9 +21,6 @@ from ddlsched.units import NS_PER_S, is_whole
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 
-__all__ = ["SERVER_FEATURES", "AllocationEnv", "CommunicationEnv", "OrderEnv", "PlacementEnv"]
-
-
 SERVER_FEATURES = ("eligible", "taken", "load")
 
 

@@ -23,8 +23,6 @@ from ddlsched.simulation import simulate
 from ddlsched.units import NS_PER_S, is_whole
 from ddlsched.workload.job import Workload
 
-__all__ = ["SchedulingVectorEnv", "Wait"]
-
 Wait: TypeAlias = Callable[[Simulation], int]
 """What a run calls to have the loop go on: from the run to the question that Python has to answer."""
 

@@ -34,8 +34,6 @@ from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
 from ddlsched.workload.elastic_job import ElasticJob
 
-__all__ = ["AllocationVectorEnv", "CommunicationVectorEnv", "OrderVectorEnv", "PlacementVectorEnv"]
-
 _KEYS: dict[GpuKey, int] = {"load": BY_LOAD, "server": BY_SERVER, "server_load": BY_SERVER_LOAD}
 _OF_JOBS = ("least", "most", "there", "held", "hold_until_ns", "given")
 

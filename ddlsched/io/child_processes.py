@@ -7,8 +7,6 @@ import signal
 import threading
 import time
 
-__all__ = ["follow_parent"]
-
 _LOOK_S = 0.1
 """Between two looks; what the parent had locked stays so until this process has ended, too."""
 

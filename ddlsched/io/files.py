@@ -25,20 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-__all__ = [
-    "MOST_BYTES",
-    "MOST_ROWS",
-    "bounded",
-    "decoded",
-    "from_parquet",
-    "opened",
-    "opened_parquet",
-    "read_bytes",
-    "refuse_irregular",
-    "refuse_unwritable",
-    "replacing",
-]
-
 
 def refuse_unwritable(path: Path, what: str) -> None:
     """Raise InputError now, before a long run, if ``path`` (the file of ``what``) cannot be written later."""

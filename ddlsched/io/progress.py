@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["Told", "bytes_bar", "progress_bar"]
-
 
 class Told(Protocol):
     """Is told how much is done."""

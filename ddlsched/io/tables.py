@@ -19,24 +19,6 @@ from ddlsched.errors import InputError, did_you_mean
 from ddlsched.io.files import read_bytes
 from ddlsched.units import MAX_NS, NS_PER_S
 
-__all__ = [
-    "Row",
-    "TableRow",
-    "abbreviated",
-    "cell_number",
-    "cell_text",
-    "cell_time_s",
-    "cell_whole",
-    "check_columns",
-    "csv_rows",
-    "first_line",
-    "located",
-    "read_text",
-    "readable",
-    "refuse_longer",
-    "table_rows",
-]
-
 Made = TypeVar("Made")
 Row: TypeAlias = "tuple[str, dict[str, Any]]"
 """Where a row stands, for messages, and its cells by column."""

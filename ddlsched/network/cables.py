@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Cables", "Wires"]
-
 
 class Cables(NamedTuple):
     """Full-duplex cables.

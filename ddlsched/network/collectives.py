@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import NamedTuple, Protocol, TypeAlias
 
-__all__ = ["KINDS", "ROUNDS", "AllPairs", "Card", "Collective", "Message", "Phase", "Rank"]
-
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send")
 """Kinds of collectives."""
 

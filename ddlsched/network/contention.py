@@ -14,26 +14,6 @@ from ddlsched.errors import InputError
 from ddlsched.network.topology import Network, bytes_per_s_from_gbps, gbps_from_bytes_per_s
 from ddlsched.ranges import check_fields, ranged
 
-__all__ = [
-    "MAX_CONSTANT_S",
-    "ONE_GBE",
-    "ONE_GBE_MEASURED",
-    "TEN_GBE",
-    "ContentionModel",
-    "EqualShare",
-    "Flow",
-    "Linear",
-    "MaxMin",
-    "SharedLink",
-    "card_remark",
-    "count_per_link",
-    "gigabit_ethernet",
-    "measured_gigabit_ethernet",
-    "moved_by_ring",
-    "ring_bytes",
-    "ten_gigabit_ethernet",
-]
-
 TEN_GBE = {"per_byte_s": 8.56e-10, "penalty_per_byte_s": 2.35e-10}
 ONE_GBE = {"per_byte_s": 7.8125e-9, "penalty_per_byte_s": 0.7e-9}
 ONE_GBE_MEASURED = {"per_byte_s": 9.825e-9, "penalty_per_byte_s": 0.0}

@@ -7,28 +7,6 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-__all__ = [
-    "ACKNOWLEDGED",
-    "BEGINS",
-    "KINDS",
-    "LINK_FREE",
-    "LOST",
-    "OPTIONS",
-    "READY_BYTES",
-    "TOLD",
-    "Rings",
-    "acknowledged",
-    "compiled",
-    "event_code",
-    "next_packet",
-    "pop",
-    "push",
-    "send",
-    "send_again",
-    "state_of",
-    "way_back_s",
-]
-
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 """Reference counting is off, as nothing allocates: it would cost several times the work itself."""
 _njit: Any = numba.njit

@@ -14,8 +14,6 @@ from ddlsched.network.rates import slowest_link_bytes_per_s
 from ddlsched.network.topology import Link, Network, flows_of_ring
 from ddlsched.ranges import ranged
 
-__all__ = ["PacketRings"]
-
 _LEAST_PACKET_BYTES = 1448.0
 _LEAST_BYTES = 1.0
 """What sends less has no packet that others wait for, nor one that waits."""

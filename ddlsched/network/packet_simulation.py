@@ -38,8 +38,6 @@ from ddlsched.network.packet_queues import (
     way_back_s,
 )
 
-__all__ = ["mean_durations_s"]
-
 WARM_ROUNDS = 2
 """After so many all-reduces of each message it begins to count."""
 ROUNDS = 10

@@ -13,18 +13,6 @@ from ddlsched.network.contention import ContentionModel, Flow, SharedLink, count
 from ddlsched.network.topology import Link
 from ddlsched.ranges import check_arguments
 
-__all__ = [
-    "LEVELS",
-    "contention_form",
-    "counted_weight",
-    "crossings",
-    "message_parts",
-    "rates_of",
-    "shared_links",
-    "slowest_link_bytes_per_s",
-    "weighted_max_min",
-]
-
 LEVELS = 8
 """How many strict levels there are, as many as Ethernet has priorities."""
 

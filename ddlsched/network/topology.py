@@ -24,24 +24,6 @@ if TYPE_CHECKING:
     from ddlsched.network.cables import Wires
 
 
-__all__ = [
-    "Inside",
-    "Link",
-    "Links",
-    "Network",
-    "Node",
-    "Path",
-    "RingLinks",
-    "Topology",
-    "bytes_per_s_from_gbps",
-    "flows_of_ring",
-    "gbps_from_bytes_per_s",
-    "neighbours",
-    "refuse_bad_port",
-    "ring_along",
-]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inside:
     """What a topology's attribute ``inside`` states; without it the inside of a server costs nothing.

@@ -17,8 +17,6 @@ from ddlsched.network.collectives import ROUNDS, AllPairs, Card, Collective, Mes
 from ddlsched.network.topology import Network, Path, flows_of_ring, ring_along
 from ddlsched.plugins.names import resolve
 
-__all__ = ["Pattern", "Traffic", "Way", "collective_for", "pattern_of", "phases_of", "ring_of", "traffic_of"]
-
 Way: TypeAlias = Callable[[Card, Card], Path]
 """Says which path goes from one card to another."""
 

@@ -13,8 +13,6 @@ from ddlsched.network.collectives import Rank
 from ddlsched.network.topology import Network, Path
 from ddlsched.network.traffic import Pattern, Way, collective_for, pattern_of, traffic_of
 
-__all__ = ["SentByTuples", "TupleTraffic", "Tuples"]
-
 
 class Tuples(NamedTuple):
     """A group's tuples: the workers of one after another, and where those of each begin."""

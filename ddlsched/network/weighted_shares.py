@@ -14,8 +14,6 @@ from ddlsched.network.rates import LEVELS, MOST_PARTS, crossings, slowest_link_b
 from ddlsched.network.topology import Link
 from ddlsched.ranges import ranged
 
-__all__ = ["LARGEST_EXPONENT", "ConnectionShares", "Mltcp", "SizeShares", "StrictLevels"]
-
 LARGEST_EXPONENT = 1.0
 """Shares in proportion to sizes; up to it weights of steps from a byte to a TB are told apart."""
 

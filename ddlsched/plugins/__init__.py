@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT_ADMISSION", "DEFAULT_BUNDLE", "DEFAULT_CONTENTION", "IMPORT_CONTENTION"]
-
 DEFAULT_ADMISSION = "kueue"
 DEFAULT_BUNDLE = "ada-srsf"
 DEFAULT_CONTENTION = "linear"

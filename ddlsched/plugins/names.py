@@ -27,9 +27,6 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
 from ddlsched.plugins.user_files import class_in_file
 
-__all__ = ["KINDS", "Charts", "Kind", "Maker", "made_by", "made_of_text", "maker", "names", "resolve", "resolve_bundle"]
-
-
 Made = TypeVar("Made")
 Kind: TypeAlias = Literal[
     "placement",

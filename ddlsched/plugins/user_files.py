@@ -25,8 +25,6 @@ from typing import Any
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean
 from ddlsched.io.files import read_bytes, refuse_irregular
 
-__all__ = ["class_in_file", "digest_of", "files_named", "installed_packages", "substituted", "with_neighbours"]
-
 _MOST_BYTES = 1 << 24
 """Of a Python file; its syntax tree takes some hundred times as many."""
 

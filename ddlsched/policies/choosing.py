@@ -16,17 +16,6 @@ from ddlsched.policies.doors import PlacementPolicy, Start
 from ddlsched.policies.job_view import JobsTogether
 from ddlsched.policies.views import ClusterView, JobQueue, JobView
 
-__all__ = [
-    "JOB_FEATURES",
-    "Choice",
-    "Choosing",
-    "begun_placement",
-    "job_features",
-    "log_share",
-    "log_shares",
-    "queue_features",
-]
-
 JOB_FEATURES: Final = ("gpus", "eligible", "one_server", "time_left", "message", "waited", "present")
 """Of a job: GPUs that it needs and GPUs with room for it, both as shares of the cluster's; whether one server has room
 for all of it; compute time left a GPU, s, bytes of an iteration, MB, time waited, s, by :func:`log_share`; and 1."""

@@ -17,8 +17,6 @@ from ddlsched.policies.job_view import JobView
 from ddlsched.policies.view_parts import Columns, GpuId, View, view
 from ddlsched.units import MAX_NS, s_from_ns
 
-__all__ = ["ClusterView", "GpuKey", "TakesGpusInOrder", "is_gpu_order", "looked_up_once"]
-
 
 class _Changed:
     """A column of numbers to some of which amounts are added; what asks for none of them costs nothing."""

@@ -113,25 +113,6 @@ from ddlsched.policies.views import (
     TransferView,
 )
 
-__all__ = [
-    "DROP",
-    "Allocation",
-    "AllocationPolicy",
-    "Begins",
-    "CommunicationPolicy",
-    "Drop",
-    "NonPreemptivePolicy",
-    "OrderingPolicy",
-    "PathPolicy",
-    "PlacementPolicy",
-    "PreemptivePolicy",
-    "RoundPolicy",
-    "Start",
-    "TransferKeyPolicy",
-    "Wakes",
-]
-
-
 Start: TypeAlias = tuple[JobView, Sequence[GpuId]]
 """A job that starts, and its GPUs in placement order."""
 

@@ -11,8 +11,6 @@ from ddlsched.network.topology import Network
 from ddlsched.policies.views import GpuId, JobView
 from ddlsched.workload.elastic_job import ElasticJob
 
-__all__ = ["CapacityView", "ElasticJobView", "free_by_server", "take_nearest"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ElasticJobView:

@@ -12,8 +12,6 @@ from ddlsched.units import s_from_ns
 from ddlsched.workload.dag import IterationDag
 from ddlsched.workload.job import Job
 
-__all__ = ["JobQueue", "JobView", "JobsTogether"]
-
 
 class JobView(View):
     """A job, and how far it has come.

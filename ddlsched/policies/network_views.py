@@ -14,8 +14,6 @@ from ddlsched.policies.job_view import JobView
 from ddlsched.policies.view_parts import Columns, View, put, view
 from ddlsched.units import s_from_ns
 
-__all__ = ["FlowView", "LinkLoads", "NetworkView", "TransferState", "TransferView", "hash_of_flow"]
-
 
 class TransferState(IntEnum):
     """A transfer that is paused waits."""

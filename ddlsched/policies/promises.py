@@ -28,8 +28,6 @@ from typing import Any
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.view_parts import changing_fields
 
-__all__ = ["BYTES", "CLOCK", "FULLEST", "PROGRESS", "PROMISES", "TELLING_APART", "WIDE", "promises"]
-
 PROMISES = ("refusal_lasts", "key_falls_while_sending", "key_is_linear")
 
 PROGRESS = frozenset(name for name in changing_fields(JobView) if not name.startswith("_"))

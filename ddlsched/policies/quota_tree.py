@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 
 from ddlsched.cluster.tenants import Queue, Quota, Tenants
 
-__all__ = ["QuotaNode", "QuotaTree"]
-
 _NONE = Quota()
 
 

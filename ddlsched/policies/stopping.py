@@ -7,8 +7,6 @@ from typing import Any
 
 from ddlsched.policies.views import ClusterView, JobView
 
-__all__ = ["StopsByKey"]
-
 
 class StopsByKey:
     """Gives an order the method ``stops``: a job that waits takes the GPUs of running jobs that go after it.

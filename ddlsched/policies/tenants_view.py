@@ -18,22 +18,6 @@ from ddlsched.policies.view_parts import GpuId, View, text_code, view
 from ddlsched.units import s_from_ns
 from ddlsched.workload.groups import whole_levels
 
-__all__ = [
-    "Admission",
-    "AdmissionPolicy",
-    "Heads",
-    "HeldQuota",
-    "LevelRoom",
-    "NotAdmitted",
-    "PendingJobs",
-    "Rank",
-    "RunningJobs",
-    "TenantsView",
-    "Victim",
-    "kind_code",
-    "size_of",
-]
-
 Size: TypeAlias = tuple[int, int, str | None, str | None, str | None]
 """How many GPUs a job needs, the memory on each, bytes, and the levels that it requires, prefers and wants balanced."""
 

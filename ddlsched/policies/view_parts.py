@@ -12,22 +12,6 @@ from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, dataclass_transfo
 
 from ddlsched.errors import did_you_mean
 
-__all__ = [
-    "Columns",
-    "GpuId",
-    "StoredField",
-    "View",
-    "changing_fields",
-    "fields_of",
-    "plus",
-    "put",
-    "stored",
-    "text_code",
-    "times",
-    "view",
-    "write_fields",
-]
-
 GpuId: TypeAlias = int
 """A GPU's number, counted server by server."""
 

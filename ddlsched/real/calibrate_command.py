@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ddlsched.real.calibration.measurements import Measurements
     from ddlsched.real.calibration.shares import SizeShareFit
 
-__all__ = ["calibrate", "calibrate_agent", "shares_as_json", "shares_as_lines"]
-
 _POOR = 0.2
 """Mean error on rows not fitted from which on the table says that no model is near."""
 _SHOWN = {

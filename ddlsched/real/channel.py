@@ -27,20 +27,6 @@ import msgspec
 from ddlsched.errors import InputError, MeasurementError, TestbedError
 from ddlsched.io.tables import read_text, readable
 
-__all__ = [
-    "MOST_BYTES",
-    "Address",
-    "Channel",
-    "ChannelEndedError",
-    "Greeting",
-    "WireError",
-    "connect",
-    "is_proven",
-    "parse_address",
-    "proof",
-    "read_token",
-]
-
 MOST_BYTES = 1 << 24
 """Of a line: a job of 10,000 tasks fits."""
 _SEND_S = 5.0

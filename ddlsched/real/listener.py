@@ -15,8 +15,6 @@ from typing import Any, Final, NamedTuple
 from ddlsched.errors import InputError
 from ddlsched.real.channel import HANDSHAKE_S, MOST_UNPROVEN_BYTES, Address, Channel, Greeting, WireError
 
-__all__ = ["MOST_OF_A_PEER", "Caller", "LineListener", "TokenListener", "Visitor"]
-
 MOST_OF_A_PEER: Final = 16
 """A host proves one connection after the other; several agents of one host, or behind one address, some more."""
 _MOST: Final = 128

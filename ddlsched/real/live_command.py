@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ddlsched.real.live.nodes import Launcher, Scavenger
     from ddlsched.real.live.store import StoredJob
 
-__all__ = ["live"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LiveOptions:

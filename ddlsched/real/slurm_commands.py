@@ -19,8 +19,6 @@ from ddlsched.errors import InputError
 if TYPE_CHECKING:
     from ddlsched.real.slurm.agent import AgentEvent
 
-__all__ = ["slurm_agent", "slurm_trial"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:

@@ -13,8 +13,6 @@ from typing import IO, Any
 
 from ddlsched.errors import InputError
 
-__all__ = ["Database", "Ownership", "made_folder", "open_in"]
-
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ddlsched.real.testbed.fidelity import Mix
     from ddlsched.real.testbed.real_run import RealRun
 
-__all__ = ["Access", "GateOptions", "NetworkOfNamespaces", "RunPlace", "app", "compare"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOfNamespaces:

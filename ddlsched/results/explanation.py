@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ddlsched.engine.outcome import Residency
     from ddlsched.results.result import Result
 
-__all__ = ["explain", "reservations", "stays_of", "transfers_of"]
-
 
 def stays_of(result: Result, job_id: str) -> pd.DataFrame:
     """Return a row for each of a job's stays on GPUs, in order; checkpoints do not end one.

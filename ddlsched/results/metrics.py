@@ -19,23 +19,6 @@ if TYPE_CHECKING:
 
     from ddlsched.results.result import Result
 
-__all__ = [
-    "ON_NETWORK",
-    "SIZE_CLASSES",
-    "STATED",
-    "Ensemble",
-    "average_contention",
-    "counted",
-    "ensemble_of",
-    "finish_time_fairness",
-    "jain_index",
-    "network_remark",
-    "run_metrics",
-    "sampled_text",
-    "sampling_class",
-    "size_class",
-]
-
 
 def average_contention(arrival_s: np.ndarray, finish_s: np.ndarray) -> np.ndarray:
     """Return how many jobs were in the system, itself included, on average over each job's life.

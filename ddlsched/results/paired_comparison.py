@@ -27,21 +27,6 @@ from ddlsched.results.statistics import (
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "ALL_METRICS",
-    "BY_DIFFERENCE",
-    "METRICS",
-    "SHARES",
-    "SLOWDOWN_AND_FAIRNESS",
-    "compare_runs",
-    "compare_tables",
-    "interval_of",
-    "interval_text",
-    "markdown",
-    "readable",
-    "with_holm",
-]
-
 METRICS = {
     "average_jct_s": "Average JCT (s)",
     "median_jct_s": "Median JCT (s)",

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ddlsched.engine.records import Records
     from ddlsched.results.result import Result
 
-__all__ = ["Blocker", "placed_waits"]
-
 _MOST_SLICES = 1 << 17
 _POLICY_HELD = "the communication policy held it back, though no transfer ran on its links"
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ddlsched.engine.outcome import JobFailure, Residency
     from ddlsched.results.result import Result
 
-__all__ = ["GPU_TIME_PARTS", "failure_costs_of", "failures_of", "gpu_time_of", "reliability_by_size"]
-
 GPU_TIME_PARTS = ("detection", "restart", "checkpoints", "lost_work", "waiting_for_gpus_and_network", "training")
 """Columns of :func:`gpu_time_of` that add up to the time that a job held its GPUs."""
 

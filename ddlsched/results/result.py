@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ddlsched.network.contention import ContentionModel
     from ddlsched.workload.job import Workload
 
-__all__ = ["COUNTS", "PHASES", "PHASE_FIELDS", "Result", "door_counts", "refuse_faster_than_links"]
-
-
 PHASE_FIELDS = {
     "queueing_s": "queueing_ns",
     "computing_s": "computing_ns",

@@ -26,21 +26,6 @@ if TYPE_CHECKING:
     from ddlsched.engine.records import Records
     from ddlsched.workload.job import Workload
 
-__all__ = [
-    "STATE_TASK",
-    "RunRecords",
-    "Slices",
-    "compute_slices",
-    "computing",
-    "crossed",
-    "repeated",
-    "rows_of",
-    "sending",
-    "timeline_table",
-    "transfer_slices",
-    "write_timeline_table",
-]
-
 STATE_TASK = "state"
 """What stands for a task where a transfer is of a job's state."""
 

@@ -18,24 +18,6 @@ from ddlsched.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "CONFIDENCE",
-    "LEAST_RESAMPLED",
-    "LEAST_SEEDS",
-    "Interval",
-    "Verdict",
-    "by_seed",
-    "holm",
-    "log_ratios",
-    "mean_interval",
-    "metrics_by_seed",
-    "p_value",
-    "paired_change",
-    "paired_difference",
-    "paired_ratio",
-    "verdict",
-]
-
 CONFIDENCE = 0.95
 """Of every interval."""
 

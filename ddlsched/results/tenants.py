@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from ddlsched.results.result import Result
 
-__all__ = ["free_gpus_over_time", "gpus_over_time", "tenant_table", "tenant_waits"]
-
 _BEHIND = "behind other jobs of its queue"
 
 

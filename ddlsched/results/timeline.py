@@ -27,8 +27,6 @@ from ddlsched.workload.tasks import CollectiveTask
 if TYPE_CHECKING:
     from ddlsched.results.result import Result
 
-__all__ = ["write_timeline"]
-
 _GPUS, _LINKS, _JOBS = 1, 2, 3
 _PROCESSES = {_GPUS: "GPUs", _LINKS: "Links", _JOBS: "Jobs"}
 

@@ -17,8 +17,6 @@ from ddlsched.policies.tenants_view import Admission, AdmissionPolicy, HeldQuota
 from ddlsched.testing.conformance_runs import Conformance
 from ddlsched.testing.handmade import cluster_view, job_view
 
-__all__ = ["AdmissionConformance", "Case", "Submission", "find_fault", "play", "random_case", "shrunk"]
-
 _MOST_ROUNDS = 60
 _MEMORY_BYTES = 2**35
 

@@ -21,27 +21,6 @@ from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Job, Workload
 
-__all__ = [
-    "CLUSTER",
-    "SEEDS",
-    "Conformance",
-    "ExampleFlow",
-    "assert_linear",
-    "assert_promises_change_nothing",
-    "assert_runs_alike",
-    "assert_stops_and_moves_alike",
-    "begun",
-    "example_elastic_workload",
-    "example_flows",
-    "example_network",
-    "example_workload",
-    "finishes_of",
-    "long_workload",
-    "python_form",
-    "run_example",
-]
-
-
 Plugin = TypeVar("Plugin")
 
 

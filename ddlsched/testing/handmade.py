@@ -20,18 +20,6 @@ from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob, LinearCurve, ScalingCurve
 from ddlsched.workload.job import Job
 
-__all__ = [
-    "capacity_view",
-    "cluster_view",
-    "elastic_job_view",
-    "flow_view",
-    "job_queue",
-    "job_view",
-    "link_loads",
-    "network_view",
-    "transfer_view",
-]
-
 _NIC_BYTES_PER_S = 1.25e9
 
 

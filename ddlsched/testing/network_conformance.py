@@ -35,14 +35,6 @@ from ddlsched.testing.conformance_runs import (
 )
 from ddlsched.testing.handmade import flow_view, job_view, link_loads, network_view, transfer_view
 
-__all__ = [
-    "CollectiveConformance",
-    "CommunicationConformance",
-    "ContentionConformance",
-    "PathConformance",
-    "TopologyConformance",
-]
-
 
 class CommunicationConformance(Conformance):
     """Checks of a communication policy, preemptive or not."""

@@ -35,8 +35,6 @@ from ddlsched.testing.conformance_runs import (
 from ddlsched.testing.handmade import capacity_view, cluster_view, elastic_job_view, job_queue, job_view
 from ddlsched.workload.elastic_job import ConstantRescaleCost
 
-__all__ = ["AllocationConformance", "InterferenceConformance", "OrderingConformance", "PlacementConformance"]
-
 
 class PlacementConformance(Conformance):
     """Checks of a placement policy."""

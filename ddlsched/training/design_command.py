@@ -20,8 +20,6 @@ from ddlsched.training.estimate_command import MachineOptions
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["design"]
-
 _BY = {"time": "step_s", "cost": "cost", "energy": "energy_j"}
 
 

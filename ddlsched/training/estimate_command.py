@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ddlsched.training.estimate.step_estimate import Estimate
     from ddlsched.workload.job import Job
 
-__all__ = ["MachineOptions", "calibrate_gpu", "estimate"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MachineOptions:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from ddlsched.training.recorded.alone import Card
     from ddlsched.training.recorded.merging import RecordedIteration
 
-__all__ = ["import_training", "record"]
-
-
 Out = Annotated[Path, typer.Option(help="Workload file of the job to write.", metavar="FILE.json")]
 
 

@@ -16,18 +16,6 @@ from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job
 from ddlsched.workload.tasks import CollectiveTask
 
-__all__ = [
-    "BatchCurve",
-    "ConstantRescaleCost",
-    "ElasticJob",
-    "LinearCurve",
-    "Rescale",
-    "RescaleCost",
-    "ScalingCurve",
-    "ThroughputCurve",
-    "messages_and_workers",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rescale:

@@ -12,20 +12,6 @@ from ddlsched.errors import InputError, did_you_mean
 from ddlsched.units import is_whole
 from ddlsched.workload.tasks import CollectiveTask, Task
 
-__all__ = [
-    "Groups",
-    "LevelDemand",
-    "TaskPart",
-    "checked_groups",
-    "demands_of",
-    "is_grouped",
-    "parts_of",
-    "refuse_strangers",
-    "slices_of",
-    "whole_levels",
-    "workers_of",
-]
-
 Groups: TypeAlias = Mapping[str, tuple[tuple[int, ...], ...]]
 """For each group's name its tuples of workers."""
 MOST_WORKERS = 1_000_000

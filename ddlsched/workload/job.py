@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-__all__ = ["Job", "Workload", "steady_part"]
-
 
 @says_unknown_arguments
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,6 @@ from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import is_whole
 from ddlsched.workload.trainers import NodeAllocator, Numbers, Trainer, rates_at
 
-__all__ = ["Candidate", "JobMonitor", "ProfiledAllocator", "ProfilingAdvisor", "extrapolated"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from ddlsched.errors import InputError
 from ddlsched.ranges import check_arguments, check_fields, ranged
 
-__all__ = ["NodeAllocator", "Survival", "Trainer", "gains", "objective", "rates_at"]
-
 _BOUNDS_S = np.concatenate([[0.0], np.geomspace(15.0, 30 * 86_400.0, 96)])
 _FIRST_S = 1800.0
 

@@ -41,18 +41,6 @@ from ddlsched.workload.job import MAX_PRIORITY, TEXTS, Job, Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "draws_from_seed",
-    "is_generator",
-    "nearest_generators",
-    "read_curve",
-    "read_workload",
-    "refuse_suffix",
-    "workload_of",
-    "workload_table",
-    "write_workload",
-]
-
 ELASTIC_REQUIRED = ("job_id", "arrival_s", "samples", "curve", "gpu_batch", "max_gpus")
 _COUNTS = ("min_gpus", "min_batch", "max_batch")
 _AMOUNTS = ("message_bytes", "gpu_memory_mb")

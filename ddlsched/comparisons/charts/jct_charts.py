@@ -36,21 +36,6 @@ if TYPE_CHECKING:
 
     from ddlsched.results.statistics import Interval, Numbers
 
-__all__ = [
-    "Change",
-    "bars",
-    "changes",
-    "cumulative",
-    "distributions",
-    "grouped_bars",
-    "heat_map",
-    "legend_below",
-    "legend_label",
-    "legend_lines",
-    "over_seeds",
-    "shade_of",
-]
-
 _MOST_POINTS = 1001
 _COINCIDE = 0.05
 """Curves of distributions that are nearer than this everywhere lie on each other; their differences are drawn too."""

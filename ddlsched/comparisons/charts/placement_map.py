@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["placement_boxes", "placement_map"]
-
 _MOST_VECTOR_BOXES = 4000
 _LABEL_POINTS = 5
 _AXES_INCHES = COLUMN_INCHES - 0.5

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["error_distribution", "live_timeline", "measured_against_simulated"]
-
 _COLOURS = {
     "max-min": PALETTE["blue"],
     "equal-share": PALETTE["green"],

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from ddlsched.results.result import Result
 
-__all__ = ["Band", "RunCharts", "utilisation", "utilisation_bands"]
-
 _BINS = 96
 
 

@@ -21,34 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLUMN_INCHES",
-    "DARK_PAGE",
-    "DASHES",
-    "IDLE",
-    "INK",
-    "JOB_COLOURS",
-    "MUTED",
-    "PALETTE",
-    "SHADES",
-    "Size",
-    "axis_title",
-    "colours",
-    "in_style",
-    "new_figure",
-    "new_panels",
-    "on_dark",
-    "plain_ticks",
-    "resized",
-    "save",
-    "short",
-    "short_labels",
-    "shown_figure",
-    "unbroken",
-    "wrapped",
-]
-
-
 Size: TypeAlias = tuple[float, float] | None
 """Width and height of a figure, inches; None for what the chart needs."""
 COLUMN_INCHES = 3.5

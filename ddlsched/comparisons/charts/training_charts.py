@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ddlsched.results.result import Result
 
-__all__ = ["heat_map", "pareto_chart", "step_chart"]
-
 _COMPUTE = ("blue", "sky", "teal", "grey", "indigo", "forest")
 _SEND = ("orange", "vermillion", "purple", "olive", "rose", "sand")
 _ROW_INCHES = 0.34

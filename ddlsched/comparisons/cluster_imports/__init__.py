@@ -20,8 +20,6 @@ from ddlsched.workload.traces.traced import TracedJob
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ImportedCluster", "write_imported"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedCluster:

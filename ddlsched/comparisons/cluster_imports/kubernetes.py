@@ -13,18 +13,6 @@ from ddlsched.errors import InputError
 from ddlsched.io.files import read_bytes
 from ddlsched.workload.traces.traced import TracedJob
 
-__all__ = [
-    "HOSTNAME",
-    "gpus_of_pods",
-    "gpus_of_resources",
-    "name_of",
-    "objects_of",
-    "of_kind",
-    "priorities_of",
-    "seconds_of",
-]
-__all__ += ["servers_of", "spec_of", "told_job", "told_number"]
-
 _MOST_BYTES = 256 << 20
 _DEFAULT_MEMORY_MB = 80_000.0
 _MIB_MB = 1.048576

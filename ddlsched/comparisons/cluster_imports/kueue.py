@@ -23,8 +23,6 @@ from ddlsched.comparisons.cluster_imports.kubernetes import (
 from ddlsched.errors import InputError
 from ddlsched.workload.traces.traced import TracedJob
 
-__all__ = ["read_kueue"]
-
 _GROUP = "kueue.x-k8s.io"
 _RULES: dict[Any, Any] = {
     None: "never",

@@ -15,8 +15,6 @@ from ddlsched.errors import InputError
 from ddlsched.io.tables import read_text
 from ddlsched.workload.traces.traced import TracedJob
 
-__all__ = ["read_slurm"]
-
 _ROOT = "root"
 _GPUS = re.compile(r"gres/gpu(?::\w+)?=(\d+)")
 _NODE_GPUS = re.compile(r"gpu(?::[\w.-]+)?:(\d+)")

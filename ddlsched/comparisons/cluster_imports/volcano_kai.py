@@ -23,8 +23,6 @@ from ddlsched.comparisons.cluster_imports.kubernetes import (
 )
 from ddlsched.workload.traces.traced import TracedJob
 
-__all__ = ["read_kai", "read_volcano"]
-
 _ROOT = "cluster"
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from ddlsched.comparisons.comparison import Comparison
 
-__all__ = ["ComparisonCharts", "Shown", "draw_charts", "figures"]
-
 T = TypeVar("T")
 
 

@@ -33,8 +33,6 @@ from ddlsched.comparisons.report.reported import (
 from ddlsched.results.paired_comparison import METRICS
 from ddlsched.results.statistics import Interval
 
-__all__ = ["InteractiveChart", "interactive_charts", "placement_chart"]
-
 _MOST_POINTS = 201
 _MOST_BOXES = 8000
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down")

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-__all__ = ["report"]
-
 _TOTALS = {"jobs": "Finished jobs that count", "unfinished_jobs": "Unfinished jobs", "events": "Simulated events"}
 _EXTRA = "the report needs plotly and jinja2; expected: pip install 'ddlsched[report]'"
 

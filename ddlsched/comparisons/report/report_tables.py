@@ -15,19 +15,6 @@ from ddlsched.results.paired_comparison import ALL_METRICS, BY_DIFFERENCE, METRI
 from ddlsched.results.result import COUNTS
 from ddlsched.results.statistics import LEAST_SEEDS, Interval, mean_interval
 
-__all__ = [
-    "Table",
-    "TableCell",
-    "Verdict",
-    "class_tables",
-    "door_table",
-    "main_table",
-    "overview",
-    "phase_table",
-    "slowdown_table",
-    "verdicts",
-]
-
 MAIN = "average_jct_s"
 """The metric of the headline."""
 

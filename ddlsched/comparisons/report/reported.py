@@ -20,20 +20,6 @@ from ddlsched.errors import InputError
 from ddlsched.results.metrics import SIZE_CLASSES
 from ddlsched.results.statistics import Interval
 
-__all__ = [
-    "CHANGED",
-    "ComparedSetting",
-    "Reported",
-    "bands",
-    "changes_of",
-    "class_intervals",
-    "class_name",
-    "interval",
-    "intervals",
-    "jct_s",
-    "network_shares",
-]
-
 _JOBS = ("jct_s", "finish_s", "communication_s", "network_wait_s", "size_class", "counted")
 """The columns that reports need; of all runs together there may be millions of rows."""
 

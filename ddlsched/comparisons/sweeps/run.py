@@ -19,8 +19,6 @@ from ddlsched.errors import DdlschedError, InputError
 from ddlsched.plugins.user_files import class_in_file, digest_of, files_named, installed_packages, with_neighbours
 from ddlsched.workload.workload_files import workload_of
 
-__all__ = ["ProgressFile", "Run", "RunOutcome", "describe", "execute", "fingerprint", "sources_digest", "under_way"]
-
 _AFTERWARDS = ("paired_comparison", "explanation", "statistics")
 _ASKING = ("compare", "comparison", "comparison_tables", "fields", "folder", "run_plan", "settings")
 _PRESENTATION = (

@@ -44,21 +44,6 @@ if TYPE_CHECKING:
     from ddlsched.engine.run_progress import RunWatcher
     from ddlsched.results.result import Result
 
-__all__ = [
-    "kept_workload",
-    "placements_bytes",
-    "read_jobs",
-    "read_metadata",
-    "read_placements",
-    "read_samples",
-    "read_stays",
-    "remove_leftovers",
-    "repeat",
-    "run_bytes",
-    "store",
-    "timeline_bytes",
-]
-
 _METADATA = b"ddlsched"
 _RUN = "a run's file, of 'ddlsched simulate --run-out FILE.parquet'"
 _SAMPLES = ("time_s", "busy_gpus")

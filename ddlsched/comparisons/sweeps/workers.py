@@ -32,9 +32,6 @@ from ddlsched.simulation import warm_up
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Done", "Task", "drain", "on_dask", "on_this_machine"]
-
-
 _DIED = "its process died twice, the second time with no other run in it (no memory left, or a crash of compiled code)"
 
 

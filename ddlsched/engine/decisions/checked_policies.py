@@ -37,8 +37,6 @@ from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, Rescale, RescaleCost
 from ddlsched.workload.job import Job
 
-__all__ = ["CheckedPolicies", "communication_form", "random_streams"]
-
 _FRAMEWORK = Path(__file__).parents[2]
 
 _METHODS = {

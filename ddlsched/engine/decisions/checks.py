@@ -24,16 +24,6 @@ from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.units import is_whole
 from ddlsched.workload.groups import demands_of, slices_of
 
-__all__ = [
-    "FieldsBefore",
-    "what_is_wrong_with_admission",
-    "what_is_wrong_with_allocations",
-    "what_is_wrong_with_gpus",
-    "what_is_wrong_with_move",
-    "what_is_wrong_with_start",
-    "what_is_wrong_with_stops",
-]
-
 _WHOLE = (int, np.integer)
 _MANY = 64
 

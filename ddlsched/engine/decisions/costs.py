@@ -18,8 +18,6 @@ from ddlsched.network.tuple_traffic import SentByTuples, Tuples, TupleTraffic
 from ddlsched.units import ns_from_s, s_from_ns
 from ddlsched.workload.dag import CollectiveTask, IterationDag
 
-__all__ = ["CommunicationCosts", "PlannedTransfer", "collectives_of"]
-
 
 class PlannedTransfer(NamedTuple):
     """What one collective puts on the network while its job has its GPUs.

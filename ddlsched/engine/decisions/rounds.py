@@ -8,8 +8,6 @@ from typing import Protocol
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.policies.views import ClusterView, JobQueue, JobView, NetworkView, TransferView
 
-__all__ = ["SendsTransfers", "StartsJobs", "StopsJobs", "choose_transfers", "start_queued", "stop_running"]
-
 
 class StartsJobs(Protocol):
     """Carries out where jobs run."""

@@ -19,8 +19,6 @@ from ddlsched.engine.loop.room import fill_loads, next_fitting
 from ddlsched.engine.native.jit import compiled_part, is_kept, runs_in_python, say_if_unsupported
 from ddlsched.engine.records import Records
 
-__all__ = ["JUMPING", "compile_loop", "ensure_compiled", "start_compiling"]
-
 _SILENT_S = 2.0
 _ALWAYS: Final = "wake_address", "group_address"
 JUMPING: Final = "examine_address"

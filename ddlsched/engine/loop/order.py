@@ -11,8 +11,6 @@ from ddlsched.engine.field_values import FAILED, KEY_WORDS, ONE, ZERO, Door
 from ddlsched.engine.native.jit import call_address, njit
 from ddlsched.engine.records import State
 
-__all__ = ["asked_beforehand", "call_policy"]
-
 
 @njit
 def call_policy(s: State, door: int, address: int, number: int, place: int, fields: int) -> int:

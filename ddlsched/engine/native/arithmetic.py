@@ -65,8 +65,6 @@ from ddlsched.engine.native.operators import (
     typed,
 )
 
-__all__ = ["CAREFUL", "NAMESPACE", "sum_step"]
-
 
 def _step_of_sum(plus: Callable[..., Any]) -> Callable[..., Any]:
     """Return one step of ``sum``; from Python 3.12 on it corrects the rounding of floats, which is not compiled."""

@@ -20,8 +20,6 @@ from ddlsched.engine.native.kept_files import cache_folder, describe, described,
 from ddlsched.engine.native.machine_code import loaded
 from ddlsched.engine.native.state import ENTRY_SIGNATURE
 
-__all__ = ["kept_entry"]
-
 
 class _Locator(caching._CacheLocator):
     """Tells numba's cache where an entry is; its stamp is in its name."""

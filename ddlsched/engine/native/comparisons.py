@@ -13,19 +13,6 @@ from numba.extending import intrinsic
 
 from ddlsched.engine.native.operators import code_of, compiled_only, has_text, kind_of, refusal
 
-__all__ = [
-    "contains",
-    "equal",
-    "equal_wholes",
-    "greater",
-    "greater_equal",
-    "less",
-    "less_equal",
-    "not_equal",
-    "same_object",
-    "whole_index",
-]
-
 
 def _compared(name: str) -> Any:
     """Return the intrinsic of a comparison; a whole number and a float compare exactly, as in Python."""

@@ -19,8 +19,6 @@ from ddlsched.engine.native.machine_code import PART_OPTIONS, PartCompiler
 from ddlsched.policies.compiling.program import Program
 from ddlsched.policies.compiling.source import CannotCompileError, short_path
 
-__all__ = ["compiled_function", "reason_of"]
-
 _OPTIONS: dict[str, Any] = PART_OPTIONS | {"error_model": "python", "boundscheck": True, "_nrt": False}
 _compiler: Any = numba.njit
 

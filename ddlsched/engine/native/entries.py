@@ -43,8 +43,6 @@ from ddlsched.network.rates import LEVELS, WEIGHT_UNIT
 from ddlsched.policies.compiling.program import Program
 from ddlsched.policies.compiling.source import CannotCompileError
 
-__all__ = ["typed_entry"]
-
 
 @intrinsic
 def _called(typing_context: Any, function: Any, arguments: Any) -> Any:

@@ -17,16 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-__all__ = [
-    "alone_on_this_machine",
-    "cache_folder",
-    "describe",
-    "described",
-    "say_once",
-    "sources_stamp",
-    "stamped_sources",
-]
-
 _PACKAGE = Path(__file__).parents[2]
 _OF_THE_LOOP = (
     "engine/records.py",

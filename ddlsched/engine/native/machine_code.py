@@ -28,29 +28,6 @@ from numba.extending import intrinsic
 from ddlsched.engine.native.kept_files import alone_on_this_machine, sources_stamp
 from ddlsched.engine.native.state import ENTRY_SIGNATURE, call_address, state_at
 
-__all__ = [
-    "ENGINE_OPTIONS",
-    "NUMBER",
-    "NUMBERS",
-    "PART_OPTIONS",
-    "REAL",
-    "REALS",
-    "CalledFromPython",
-    "PartCompiler",
-    "address_of",
-    "called_by_address",
-    "called_from_python",
-    "caller_of",
-    "compiled_as_called",
-    "compiled_part",
-    "compiling",
-    "is_kept",
-    "loaded",
-    "njit",
-    "spent_compiling_s",
-]
-__all__ += ["overload", "overload_attribute", "overload_method", "register_jitable"]
-
 ENGINE_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 """Nothing in the loop allocates, so reference counting is off: it would cost seven times the loop itself."""
 

@@ -13,27 +13,6 @@ from ddlsched.engine.native.comparisons import greater, less
 from ddlsched.engine.native.machine_code import register_jitable
 from ddlsched.engine.native.operators import compiled_only, kind_of, refusal, subtract
 
-__all__ = [
-    "absolute",
-    "any_number",
-    "ceiling",
-    "does_not_overflow",
-    "floor",
-    "greater_than_0",
-    "mathematics",
-    "max_of_two",
-    "min_of_two",
-    "negative",
-    "not_negative",
-    "of_one",
-    "positive",
-    "round_to_whole",
-    "same",
-    "to_float",
-    "truncate",
-    "truth",
-]
-
 
 def of_one(name: str, of_whole: Callable[..., Any], of_float: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of one number."""

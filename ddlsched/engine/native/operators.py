@@ -20,25 +20,6 @@ from numba.extending import intrinsic, models, register_model
 from ddlsched.engine.native.machine_code import overload, register_jitable
 from ddlsched.policies.view_parts import text_code
 
-__all__ = [
-    "MOST_EXACT",
-    "add",
-    "code_of",
-    "compiled_only",
-    "divide",
-    "divide_wholes",
-    "floor_divide",
-    "has_text",
-    "kind_of",
-    "multiply",
-    "raise_if",
-    "refusal",
-    "remainder",
-    "subtract",
-    "text_of",
-    "typed",
-]
-
 
 def typed(function: Callable[..., Any]) -> Callable[..., Any]:
     """Take a function's annotations away: numba compares the signatures of what types a call and what answers it."""

@@ -28,8 +28,6 @@ from numba.extending import (
 
 from ddlsched.engine.records import State, example_state
 
-__all__ = ["ENTRY_SIGNATURE", "STATE", "RowsType", "StateType", "call_address", "state_at", "width_of"]
-
 _HEADER = ir.LiteralStructType([cgutils.voidptr_t, ir.IntType(64), ir.IntType(64)])
 """What a state holds of each of its arrays, in the order of its fields: address, length, width."""
 

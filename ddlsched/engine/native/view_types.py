@@ -22,33 +22,6 @@ from ddlsched.engine.native.machine_code import overload, register_jitable
 from ddlsched.engine.native.operators import typed
 from ddlsched.engine.native.state import STATE
 
-__all__ = [
-    "CABLE",
-    "FLOW",
-    "JOB",
-    "LINK",
-    "LOADS",
-    "NETWORK",
-    "TRANSFER",
-    "ListType",
-    "ViewType",
-    "cable_at",
-    "flow_at",
-    "job_at",
-    "link_at",
-    "loads_at",
-    "make_crossed",
-    "make_links",
-    "make_numbers",
-    "make_paths",
-    "make_transfers",
-    "number_of",
-    "root_view",
-    "state_of",
-    "take_scratch",
-    "transfer_at",
-]
-
 
 class ViewType(types.Type):
     """A view of one thing; ``predicted`` if policies see predicted lengths of jobs."""

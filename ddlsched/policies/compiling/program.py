@@ -20,8 +20,6 @@ from ddlsched.policies.compiling.rewriting import Rewriter
 from ddlsched.policies.compiling.source import CannotCompileError, Fields, function_node
 from ddlsched.policies.compiling.syntax import where_is
 
-__all__ = ["Constant", "Function", "Program", "build_program", "program_of"]
-
 MOST_FUNCTIONS = 100
 
 

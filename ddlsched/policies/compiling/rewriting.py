@@ -24,8 +24,6 @@ from ddlsched.policies.compiling.syntax import (
     where_is,
 )
 
-__all__ = ["Rewriter"]
-
 _OPERATORS: dict[type[ast.operator] | type[ast.cmpop] | type[ast.unaryop], str] = {
     ast.Add: "add",
     ast.Sub: "subtract",

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CannotCompileError", "Fields", "function_node", "is_set_when_running", "short_path"]
-
 
 class CannotCompileError(Exception):
     """A plug-in cannot be compiled.

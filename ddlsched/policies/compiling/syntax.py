@@ -12,8 +12,6 @@ from typing import Any
 
 from ddlsched.policies.compiling.source import short_path
 
-__all__ = ["rewritten_call", "rewritten_loop"]
-
 TICKS = "ticks__"
 """The variable that counts turns of loops."""
 

@@ -20,17 +20,6 @@ from ddlsched.real.channel import Address, Channel, ChannelEndedError, WireError
 from ddlsched.real.listener import Caller, TokenListener
 from ddlsched.units import MAX_NS, is_whole
 
-__all__ = [
-    "ITEM_BYTES",
-    "MAX_HOSTS",
-    "MAX_JOBS",
-    "MAX_REPEATS",
-    "RingAgent",
-    "RingRequest",
-    "all_reduce",
-    "timed_all_reduce",
-]
-
 ITEM_BYTES = 4
 """Of a float32, of which messages consist."""
 STALL_S = 60.0

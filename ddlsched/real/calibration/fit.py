@@ -16,24 +16,6 @@ from ddlsched.real.calibration.measurements import Measurements
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "FORMS",
-    "Constant",
-    "ModelFit",
-    "ModelForm",
-    "calibrate",
-    "errors_on_halves",
-    "fit_chart",
-    "fit_constants",
-    "intervals",
-    "predicted_s",
-    "presets",
-    "random_halves",
-    "refuse_untold",
-    "share_outside",
-    "tells",
-]
-
 CONFIDENCE = 0.95
 HALVES = 100
 RESAMPLES = 500

@@ -19,19 +19,6 @@ from ddlsched.real.calibration.agent import ITEM_BYTES, MAX_HOSTS, MAX_JOBS, MAX
 from ddlsched.real.channel import Address, Channel, connect
 from ddlsched.units import MAX_MESSAGE_BYTES, is_whole
 
-__all__ = [
-    "COLUMNS",
-    "MAX_CONCURRENT",
-    "MeasurePlan",
-    "Measured",
-    "Measurements",
-    "Reach",
-    "measure",
-    "read_measurements",
-    "write_measurements",
-]
-
-
 COLUMNS = ("concurrent_jobs", "message_bytes", "transfer_s")
 MICROSECONDS = "mean_latency_us"
 """What published measurements have in place of ``transfer_s``."""

@@ -15,18 +15,6 @@ from ddlsched.real.calibration.fit import Constant, ModelForm, fit_constants, in
 from ddlsched.real.calibration.measurements import MAX_CONCURRENT, Measurements
 from ddlsched.units import MAX_MESSAGE_BYTES
 
-__all__ = [
-    "COLUMNS",
-    "AloneRows",
-    "ShareRows",
-    "SizeShareFit",
-    "fit_size_shares",
-    "fit_wait",
-    "read_alone",
-    "read_shares",
-    "wait_text",
-]
-
 COLUMNS = ("message_bytes", "other_bytes", "servers", "chunk_bytes", "transfer_s")
 _STEPS = ModelForm("size-shares", "size-shares", ("latency_s", "per_byte_s", "step_s"), ring_bytes=True)
 _NO_STEPS = ModelForm("size-shares", "size-shares", ("latency_s", "per_byte_s"), ring_bytes=True)

@@ -12,8 +12,6 @@ from typing import Any
 from ddlsched.errors import TestbedError
 from ddlsched.real.channel import Channel, ChannelEndedError, connect, parse_address, read_token
 
-__all__ = ["GateClient", "RankMembership"]
-
 _BEGIN_S = 120.0
 
 

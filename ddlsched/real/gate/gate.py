@@ -16,8 +16,6 @@ from ddlsched.real.gate.transfer_gate import WINDOW, TransferGate
 from ddlsched.workload.dag import ComputeTask
 from ddlsched.workload.job import Workload
 
-__all__ = ["Crew", "Gate", "GateSettings", "begun_policies"]
-
 
 class Crew(Protocol):
     """The processes that stand ready on the servers."""

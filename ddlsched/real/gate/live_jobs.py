@@ -21,8 +21,6 @@ from ddlsched.policies.views import ClusterView, JobView, TransferView
 from ddlsched.units import s_from_ns
 from ddlsched.workload.job import Job
 
-__all__ = ["LiveJob", "LiveRank", "LiveTransfer", "Placements", "ProcessorSlots", "SentRow"]
-
 MOST_TASKS = 1 << 20
 """More tasks than a job has: a transfer's number orders by job, then by task."""
 

@@ -13,8 +13,6 @@ from ddlsched.real.gate.gate import Gate
 from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
 from ddlsched.units import NS_PER_S, s_from_ns
 
-__all__ = ["HANG_S", "PING_S", "STALL_S", "ChannelRank", "Members", "Watch", "run_gate"]
-
 PING_S = 1.0
 HANG_S = 6.0
 """A rank of which so long nothing is heard hangs."""

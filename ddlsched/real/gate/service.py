@@ -22,8 +22,6 @@ from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job
 
-__all__ = ["MOST_JOBS", "GateService", "Membership"]
-
 MOST_JOBS = 1_000_000
 _MOST_RANKS = 4096
 HANG_S = 30.0

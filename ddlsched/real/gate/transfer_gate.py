@@ -25,8 +25,6 @@ from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.real.gate.live_jobs import LiveJob, LiveTransfer, SentRow
 from ddlsched.units import NS_PER_S, s_from_ns
 
-__all__ = ["CHUNK_BYTES", "WINDOW", "TransferGate"]
-
 CHUNK_BYTES = 400_000
 """Of a message under a policy that pauses transfers, unless another size is given."""
 MOST_CHUNKS = 1_000_000

@@ -24,19 +24,6 @@ import msgspec
 from ddlsched.errors import InputError
 from ddlsched.real.state_folder import open_in
 
-__all__ = [
-    "CommitFolder",
-    "CommitStore",
-    "Commits",
-    "DamagedCommitsError",
-    "Save",
-    "commits_at",
-    "committed_state",
-    "committed_steps",
-    "note_place",
-    "writing",
-]
-
 Save = Callable[[IO[bytes]], Any]
 """Writes a state to a file."""
 _HISTORY = re.compile(r"history(\d+)\.json")

@@ -19,8 +19,6 @@ from ddlsched.plugins.names import resolve
 from ddlsched.real.live.processes import JobProcesses, LiveProcess
 from ddlsched.units import NS_PER_S
 
-__all__ = ["FailingNodes"]
-
 
 class FailingNodes:
     """A scavenger whose nodes leave and come as causes say, and that kills or stops processes whose job alone is hit.

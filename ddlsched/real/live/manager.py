@@ -19,8 +19,6 @@ from ddlsched.real.live.store import JobStore, StoredJob
 from ddlsched.real.state_folder import Ownership, made_folder
 from ddlsched.workload.profiling import Candidate, JobMonitor
 
-__all__ = ["LiveEvent", "LiveManager", "Retries", "Sharer"]
-
 _MOST_S = 60.0
 
 

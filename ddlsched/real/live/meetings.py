@@ -14,8 +14,6 @@ from typing import Protocol
 from ddlsched.real.channel import is_proven, proof
 from ddlsched.real.live.seat import Orders, Seat
 
-__all__ = ["Meeting", "NotSealedError", "Seal", "meet"]
-
 _SEAL_BYTES = 32
 _LOOK_S = 0.002
 _AGAIN_S = 0.5

@@ -20,8 +20,6 @@ from ddlsched.io.tables import abbreviated, located
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.real.slurm.commands import Run, runner
 
-__all__ = ["Launcher", "LocalLauncher", "Scavenger", "SeldomAsked", "SlurmLauncher", "SlurmScavenger", "TraceScavenger"]
-
 
 @runtime_checkable
 class Scavenger(Protocol):

@@ -21,8 +21,6 @@ from ddlsched.real.live.reports import Ready, Report
 from ddlsched.real.live.seat import LEAVE, Assignment, Orders
 from ddlsched.real.state_folder import open_in
 
-__all__ = ["JobProcesses", "LiveProcess"]
-
 
 class Failing(Protocol):
     """Knows how often nodes fail."""

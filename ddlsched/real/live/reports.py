@@ -21,8 +21,6 @@ from ddlsched.real.channel import Address, is_proven, parse_address, proof
 from ddlsched.real.listener import LineListener, listening
 from ddlsched.units import MAX_NS
 
-__all__ = ["MOST_BYTES", "Ready", "Report", "ReportSocket", "address_towards", "parse_report", "send_report"]
-
 MOST_BYTES = 1024
 """Of a report, with its line break."""
 _MOST_CONNECTIONS = 256

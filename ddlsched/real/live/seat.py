@@ -25,9 +25,6 @@ from ddlsched.plugins.names import resolve
 from ddlsched.real.live.commits import commits_at, writing
 from ddlsched.real.live.reports import Ready, Report, address_towards, send_report
 
-__all__ = ["LEAVE", "Assignment", "CommitTimes", "Orders", "Seat"]
-
-
 LEAVE = b"leave\n"
 """What a member of a group reads when it is to leave it."""
 _READY_AGAIN_S = 1.0

@@ -12,8 +12,6 @@ from ddlsched.io.tables import abbreviated, cell_number, cell_whole, csv_rows, r
 from ddlsched.real.live.worker import PROGRAMS
 from ddlsched.real.state_folder import Database
 
-__all__ = ["JobStore", "StoredJob", "read_jobs"]
-
 _TABLE = ("job_id", "program", "steps", "max_nodes")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 

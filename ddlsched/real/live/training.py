@@ -24,8 +24,6 @@ from ddlsched.errors import InputError
 from ddlsched.real.live.meetings import Seal, meet
 from ddlsched.real.live.seat import CommitTimes, Orders, Seat
 
-__all__ = ["Stateful", "group", "meeting", "train"]
-
 
 class Stateful(Protocol):
     """A model, an optimiser, a schedule, ...: what can give its state away and take it back."""

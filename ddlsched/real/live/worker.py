@@ -20,8 +20,6 @@ from typing import Any
 
 from ddlsched.real.live.seat import CommitTimes, Seat
 
-__all__ = ["BATCH", "PROGRAMS", "count", "main"]
-
 BATCH = 64
 """Samples a step over all nodes."""
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG

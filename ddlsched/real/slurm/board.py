@@ -22,8 +22,6 @@ from ddlsched.real.slurm.journal import Seats
 from ddlsched.units import ns_from_s, s_from_ns
 from ddlsched.workload.job import Job
 
-__all__ = ["Board", "BoardDecision", "BoardJob", "Demand", "Holder", "PolicyNames", "shaped"]
-
 
 @dataclass(frozen=True)
 class Demand:

@@ -15,18 +15,6 @@ from typing import Any
 
 from ddlsched.errors import DdlschedError, InputError
 
-__all__ = [
-    "HOLDING",
-    "Run",
-    "SlurmBusyError",
-    "SlurmJob",
-    "SlurmNode",
-    "SlurmRefusalError",
-    "jobs_of_squeue",
-    "nodes_of_sinfo",
-    "runner",
-]
-
 _TIMEOUT_S = 30.0
 _WHOLE_ARRAYS = "SLURM_BITSTR_LEN"
 """How many characters squeue writes of an array's tasks; 0 for all."""

@@ -14,20 +14,6 @@ from ddlsched.real.slurm.board import Demand
 from ddlsched.real.slurm.commands import SlurmJob
 from ddlsched.real.slurm.journal import KnownJob, Seats
 
-__all__ = [
-    "MOST_APART",
-    "MOST_A_LOOK",
-    "Next",
-    "blocked",
-    "demand_of",
-    "followed",
-    "gpus_of_others",
-    "limits_of",
-    "seats_as_given",
-    "to_take_apart",
-    "within_limits",
-]
-
 
 class Next(Enum):
     """What an agent does about a job."""

@@ -14,8 +14,6 @@ from typing import Any
 
 from ddlsched.real.state_folder import Database
 
-__all__ = ["AgentJournal", "KnownJob", "Seats"]
-
 Seats = Mapping[str, Sequence[int]]
 """Which GPUs a job has, by the policy's numbers on each node, from 0."""
 

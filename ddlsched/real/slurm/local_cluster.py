@@ -23,8 +23,6 @@ from typing import Self
 
 from ddlsched.errors import InputError, SimulationError
 
-__all__ = ["LocalSlurm", "gres_conf", "slurm_conf"]
-
 _CPUS = 64
 _MEMORY_MB = 64000
 

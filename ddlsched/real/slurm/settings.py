@@ -14,8 +14,6 @@ from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job
 
-__all__ = ["PREFIX", "AgentEvent", "AgentSettings", "JobFacts", "facts_of_comment", "read_facts"]
-
 PREFIX = "ddlsched:"
 _TRUTHS = {"true": True, "false": False}
 

@@ -15,21 +15,6 @@ from ddlsched.plugins.names import resolve
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = [
-    "LEAST_BITS_PER_S",
-    "MOST_SERVERS",
-    "SWITCHES",
-    "Cable",
-    "Cabling",
-    "Scaled",
-    "address_of",
-    "cabling",
-    "mac_of",
-    "refuse_inside",
-    "scaled",
-    "server_name",
-]
-
 SWITCHES = "ddlsched-net"
 """The namespace that holds every bridge and their ends of the cables: with it all of them go."""
 MOST_SERVERS = 200

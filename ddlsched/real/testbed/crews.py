@@ -32,18 +32,6 @@ from ddlsched.real.testbed.launcher import become_worker, fork_worker, prepare
 from ddlsched.real.testbed.machine import sigterm_as_ctrl_c
 from ddlsched.real.testbed.namespaces import Registry, refuse_unable
 
-__all__ = [
-    "MOST_WORKERS",
-    "HostCrew",
-    "NamespaceCrew",
-    "WorkerAgent",
-    "WorkerCrew",
-    "crew_of",
-    "namespace_crew",
-    "read_hosts",
-    "refuse_missing_torch",
-]
-
 _START_S = 120.0
 _FOLDER = "ddlsched-testbed-"
 

@@ -34,19 +34,6 @@ from ddlsched.workload.job import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "WITH",
-    "WITHOUT",
-    "FidelityReport",
-    "Mix",
-    "Planned",
-    "Runs",
-    "note_settings",
-    "plan",
-    "report_of",
-    "run_planned",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Mix:

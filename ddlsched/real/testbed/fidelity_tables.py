@@ -13,17 +13,6 @@ from ddlsched.results.statistics import Interval, mean_interval
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "error_table",
-    "gain_summary",
-    "gain_table",
-    "job_errors",
-    "judged",
-    "makespan_table",
-    "rank_table",
-    "spread_table",
-]
-
 # Measured: a row a (mix, policy, repeat, job_id) with jct_s, iteration_s, finish_s.
 # Simulated: a row a (mix, model, policy, job_id) with the same.
 _JOB = ["mix", "policy", "job_id"]

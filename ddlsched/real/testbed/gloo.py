@@ -13,8 +13,6 @@ from typing import Any, Protocol
 from ddlsched.errors import TestbedError
 from ddlsched.real.testbed.machine import behind_this_thread
 
-__all__ = ["ITEM_BYTES", "Ended", "GlooReducer", "Reducer"]
-
 ITEM_BYTES = 4
 """Of a float32, of which messages consist."""
 _GROUP_S = 20.0

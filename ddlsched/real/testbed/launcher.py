@@ -21,8 +21,6 @@ from ddlsched.real.testbed.machine import ahead_of_others
 from ddlsched.real.testbed.namespaces import CARD, NAMESPACES
 from ddlsched.real.testbed.worker import Worker
 
-__all__ = ["become_worker", "fork_worker", "main", "prepare"]
-
 _PR_SET_PDEATHSIG = 1
 _CLONE_NEWNET = 0x40000000
 _FIRST_S = 10.0

@@ -12,16 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "MOST_BUSY",
-    "MOST_LATE",
-    "MachineWatch",
-    "ahead_of_others",
-    "behind_this_thread",
-    "sigterm_as_ctrl_c",
-    "undisturbed",
-]
-
 _AHEAD_IN_TURNS = -20
 """The niceness that gets most of a processor's time."""
 

@@ -27,23 +27,6 @@ from ddlsched.workload.job import Job, Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Beside",
-    "MeasuredRings",
-    "Pinned",
-    "alone_jobs",
-    "calibration_settings",
-    "fitted_constants",
-    "fitted_models",
-    "measure_alone",
-    "measure_settings",
-    "measure_shares",
-    "measured_rows",
-    "reducing_job",
-    "sent_freely",
-    "share_settings",
-]
-
 ITERATIONS = 12
 _SIZES_BYTES = (200_000, 400_000, 800_000, 1_600_000)
 _FIRST = 2

@@ -18,20 +18,6 @@ from ddlsched.io.files import replacing
 from ddlsched.real.testbed.cabling import SWITCHES, Cable, Cabling, address_of, cabling, mac_of, server_name
 from ddlsched.real.testbed.machine import undisturbed
 
-__all__ = [
-    "BURST_BYTES",
-    "CARD",
-    "FOLDER",
-    "NAMESPACES",
-    "QUEUE_BYTES",
-    "Made",
-    "Registry",
-    "build",
-    "existing",
-    "refuse_unable",
-    "remove",
-]
-
 NAMESPACES = Path("/run/netns")
 BURST_BYTES = 3_000
 """What a shaped interface may send at once; ten times as much hides what a chunk costs."""

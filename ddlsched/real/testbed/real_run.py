@@ -29,8 +29,6 @@ from ddlsched.workload.tasks import Task
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["RealRun", "gate_settings", "most_memory_bytes", "refuse_too_large", "refuse_unfit", "run_for_real"]
-
 _MOST_READY = 8
 _LEAST_CHUNK_BYTES = 1_000
 _MOST_WINDOW = 64

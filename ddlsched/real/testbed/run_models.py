@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
     from ddlsched.real.testbed.fidelity import Mix
 
-__all__ = ["InChunks", "RunModel", "RunModels", "run_models", "simulated_runs"]
-
-
 _LEAST_WAIT_S = 1e-4
 """A chunk's end is awaited by looking again when it could be there at full rate, but not more often than this."""
 _PART_OF_A_BYTE = 1e-3

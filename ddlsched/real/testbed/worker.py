@@ -18,8 +18,6 @@ from ddlsched.real.testbed.machine import behind_this_thread
 from ddlsched.real.torch.training_job import TrainingJob
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
-__all__ = ["Compute", "Iterated", "Progress", "Reduce", "Worker"]
-
 
 class Compute(NamedTuple):
     """A compute task is ready on a GPU."""

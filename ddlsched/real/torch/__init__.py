@@ -11,8 +11,6 @@ from typing import Any, Protocol
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.real.gate.client import GateClient, RankMembership
 
-__all__ = ["Hook", "HookGate", "RingChunk", "Streams", "part_length", "scheduled"]
-
 _MOST_SEGMENT_BYTES = 1 << 20
 """Of gloo's all-reduce."""
 

@@ -12,8 +12,6 @@ from ddlsched.errors import TestbedError
 from ddlsched.real.torch import Hook
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
-__all__ = ["TrainingJob"]
-
 _BATCH = 16
 _RATE = 1e-3
 _WAIT_S = 1.0

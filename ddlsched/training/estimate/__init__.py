@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-__all__ = ["RECOMPUTE", "Amount", "Degrees", "Recompute", "Widths"]
-
 Amount: TypeAlias = Any
 """A number, or a numpy array of numbers with an entry a configuration; arithmetic broadcasts."""
 

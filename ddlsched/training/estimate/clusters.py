@@ -19,9 +19,6 @@ from ddlsched.training.estimate.hardware import (
 )
 from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, PROGRAMS, USUAL_SERVERS, preset, usual_program
 
-__all__ = ["Plan", "parse_cluster"]
-
-
 _SHARES = {"ideal": (1.0, 1.0), "megatron": (0.76, 0.8), "eager": (0.76, 0.53)}
 """Of the data sheet's bandwidth inside and between nodes, by efficiency: 0.76 and 0.53 as fitted to measurements, 0.8
 assumed as where the published times were measured (see EFFICIENCIES)."""

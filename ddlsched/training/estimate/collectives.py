@@ -18,8 +18,6 @@ from ddlsched.network.collectives import ROUNDS
 from ddlsched.plugins.names import names, resolve
 from ddlsched.training.estimate import Amount
 
-__all__ = ["CHUNKS", "Kind", "Span", "closed_form", "collective_s", "split_group"]
-
 Kind: TypeAlias = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all"]
 
 CHUNKS = 64

@@ -22,8 +22,6 @@ from ddlsched.training.estimate.step_estimate import estimate
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CLUSTER_AXES", "PLAN_AXES", "DesignSweep", "best_of", "design", "pareto_front"]
-
 PLAN_AXES = ("tensor", "pipeline", "micro_batch", "interleave", "expert", "zero", "sequence_parallel", "overlap")
 """Axes of the parallelism that hold numbers; ``data`` follows from the GPUs."""
 

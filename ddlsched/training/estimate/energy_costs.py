@@ -15,8 +15,6 @@ from ddlsched.training.estimate.hardware import Machine, Precision, operations_s
 from ddlsched.training.estimate.layers import GroupName, Layer, LayerCollective, Operation
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 
-__all__ = ["Costs", "Group", "PassTimes", "copies_sent", "groups_of", "halving_rules"]
-
 Group = tuple[Span, ...]
 
 _CROWD = 8

@@ -26,8 +26,6 @@ from ddlsched.workload.job import Job
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["elastic_job_of", "job_of", "scaling_curve", "step_dag"]
-
 
 def job_of(
     model: Model,

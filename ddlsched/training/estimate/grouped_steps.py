@@ -27,8 +27,6 @@ from ddlsched.training.estimate.step_estimate import Estimate, reduction_rounds
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag, Task
 
-__all__ = ["grouped_step", "worker_groups"]
-
 _MANY = 1 << 40
 
 Direction: TypeAlias = Literal["forward", "backward"]

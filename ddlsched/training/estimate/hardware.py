@@ -16,18 +16,6 @@ from ddlsched.training.estimate.layers import Operation, Work
 if TYPE_CHECKING:
     from ddlsched.network.topology import Topology
 
-__all__ = [
-    "Efficiency",
-    "Gpu",
-    "Machine",
-    "MemoryExpansion",
-    "Precision",
-    "Tier",
-    "clock",
-    "operations_s",
-    "tiers_of_topology",
-]
-
 Precision: TypeAlias = Literal["half", "single", "fp8", "mxfp8", "nvfp4"]
 """Of matrix products: fp16 or bf16; fp32 (TF32 where the GPU has it); 8 bits with a scale a tensor, or a scale for each
 32 numbers; 4 bits with a scale for each 16."""

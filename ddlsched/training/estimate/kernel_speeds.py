@@ -20,9 +20,6 @@ from ddlsched.training.estimate.hardware import NARROW_HEAD, WIDE_HEAD, Efficien
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["STEP_ERROR", "Kernel", "KernelSpeeds", "kernel_speeds", "measured_kernels", "read_kernels", "write_kernels"]
-
-
 STEP_ERROR = 0.06
 """Of steps on one H100 or H200, none of which is fitted: experiments/step_times/expected/own_errors.csv."""
 _MOST_SHARE = 1.15

@@ -10,18 +10,6 @@ from typing import Literal, NamedTuple, TypeAlias
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.collectives import Kind
 
-__all__ = [
-    "GroupName",
-    "Layer",
-    "LayerCollective",
-    "Layers",
-    "Operation",
-    "Role",
-    "Work",
-    "elementwise",
-    "matrix_product",
-]
-
 GroupName: TypeAlias = Literal["tensor", "context", "expert", "data", "shards", "mirrors", "replicas", "world"]
 """Which GPUs take part: those that share a layer's matrices, a sequence, its experts, its copies, of these those that
 shard it together and those that hold the same shard, copies of its experts, or all."""

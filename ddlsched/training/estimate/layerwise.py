@@ -16,8 +16,6 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.training.estimate import Amount
 
-__all__ = ["LayerTimes", "StepTimes", "layerwise_step"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTimes:

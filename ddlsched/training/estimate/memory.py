@@ -11,16 +11,6 @@ from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.layers import Layer, Layers
 from ddlsched.training.estimate.parallel_layout import Parallelism, stage_blocks
 
-__all__ = [
-    "GRADIENT_BYTES",
-    "OPTIMISER_BYTES",
-    "WEIGHT_BYTES",
-    "Memory",
-    "memory_per_gpu",
-    "offloaded_bytes",
-    "stage_parameters",
-]
-
 WEIGHT_BYTES = 2
 GRADIENT_BYTES = 2
 OPTIMISER_BYTES = 12

@@ -13,9 +13,6 @@ from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.layers import Layer, LayerCollective, Layers, Operation, elementwise, matrix_product
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 
-__all__ = ["LatentAttention", "Model", "StateSpace", "Transformer", "forward_flops_per_sample", "parameters"]
-
-
 _BLOCK = 128
 """Queries, and keys, that a kernel of fused attention computes at once."""
 _SCAN_PASSES = 12.0, 24.0

@@ -21,23 +21,6 @@ from ddlsched.training.estimate.hardware import Efficiency, Gpu, Tier, clock
 from ddlsched.training.estimate.models import LatentAttention, Model, Transformer
 from ddlsched.training.estimate.small_models import INCEPTION_V3, LSTM_PTB, RESNET_50, VGG_16, Dlrm
 
-__all__ = [
-    "A100_NODE_TIERS",
-    "EFFICIENCIES",
-    "GPUS",
-    "MODELS",
-    "PROGRAMS",
-    "RELEASE_GAIN",
-    "USUAL_SERVERS",
-    "MeasuredProgram",
-    "plain_name",
-    "preset",
-    "read_configuration",
-    "remark",
-    "unmodelled",
-    "usual_program",
-]
-
 Item = TypeVar("Item")
 _GB = 1e9
 _TERA = 1e12

@@ -26,8 +26,6 @@ from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Rule, 
 from ddlsched.training.estimate.presets import GPUS, MODELS, RELEASE_GAIN, plain_name, unmodelled
 from ddlsched.training.estimate.step_estimate import Estimate, estimate
 
-__all__ = ["PublishedRun", "is_published", "read_published"]
-
 Row = Mapping[str, str]
 
 

@@ -29,19 +29,6 @@ from ddlsched.training.estimate.step_estimate import Estimate, estimate
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "COLUMNS",
-    "GPUS_PER_NODE",
-    "MEASURED",
-    "ReadRows",
-    "RunsAlike",
-    "a100_nodes",
-    "estimate_rows",
-    "plans_of",
-    "predicted_rows",
-    "read_rows",
-]
-
 COLUMNS = (
     "gpus",
     "global_batch",

@@ -12,18 +12,6 @@ import numpy as np
 from ddlsched.training.estimate.layers import Layer, LayerCollective, Layers, elementwise, matrix_product
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 
-__all__ = [
-    "INCEPTION_V3",
-    "LSTM_PTB",
-    "RESNET_50",
-    "VGG_16",
-    "Cnn",
-    "Convolution",
-    "Dlrm",
-    "Lstm",
-    "data_parallel_only",
-]
-
 
 def data_parallel_only(what: str, parallelism: Parallelism) -> list[Rule]:
     """Return the rules of a model that is not split over tensor-parallel GPUs or pipeline stages."""

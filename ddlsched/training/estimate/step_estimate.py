@@ -24,8 +24,6 @@ from ddlsched.training.estimate.memory import (
 from ddlsched.training.estimate.models import Model, forward_flops_per_sample
 from ddlsched.training.estimate.parallel_layout import Parallelism, refuse_broken, stage_blocks
 
-__all__ = ["OPTIMISER_TRAFFIC_BYTES", "Estimate", "estimate", "estimate_checked", "reduction_rounds"]
-
 OPTIMISER_TRAFFIC_BYTES = 2 * 12 + 2 * GRADIENT_BYTES + WEIGHT_BYTES
 """Of a parameter in Adam: its states in and out, its gradient read twice (norm, update), its weight written."""
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, RankTrace
 
-__all__ = ["JobGroups", "Steps", "agreed", "common_steps", "ranks_of_groups"]
-
 
 @dataclass(frozen=True, slots=True)
 class JobGroups:

@@ -18,9 +18,6 @@ from ddlsched.training.recorded.rank_steps import MarkKind
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 
-__all__ = ["AloneIteration", "Card", "checked_card", "summary", "timed_alone", "variation"]
-
-
 _BITS: Final = 8
 _RINGS: Final = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 """How many times (n - 1) / n of a message a rank sends, in as many times n - 1 steps."""

@@ -14,8 +14,6 @@ from ddlsched.errors import InputError
 from ddlsched.training.recorded.chakra_graph import NO_TIME, ChakraGraph, read_chakra_file
 from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankCommunication, RankStep, RankTrace
 
-__all__ = ["read_chakra"]
-
 
 def read_chakra(path: Path) -> RankTrace:
     """Read the trace of a rank; its iteration is all of the file.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["NO_TIME", "NS_PER_US", "ChakraFile", "ChakraGraph", "rank_of_name", "read_chakra_file"]
-
 NS_PER_US: Final = 1000
 NO_TIME: Final = "nodes of computation or memory that take 0 us, kept"
 _METADATA, _MEMORY_LOAD, _MEMORY_STORE, _COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = range(1, 8)

@@ -24,9 +24,6 @@ from ddlsched.errors import InputError
 from ddlsched.io.files import opened
 from ddlsched.io.tables import first_line, read_text, readable
 
-__all__ = ["NODE", "Node", "beginning", "is_chakra_json", "read_nodes"]
-
-
 _PACKAGE: Final = "ddlsched.chakra"
 _KINDS: Final = ("INVALID", "METADATA", "MEM_LOAD", "MEM_STORE", "COMP", "COMM_SEND", "COMM_RECV", "COMM_COLL")
 _FIELDS: Final = {

@@ -11,19 +11,6 @@ from ddlsched.errors import InputError
 from ddlsched.io.tables import abbreviated, read_text, readable
 from ddlsched.units import is_whole
 
-__all__ = [
-    "BYTES_OF",
-    "GLOO",
-    "NCCL",
-    "NO_COLLECTIVES",
-    "groups_of_configuration",
-    "groups_of_text",
-    "ranks_of",
-    "read_groups",
-    "tensor_bytes",
-]
-
-
 GLOO: Final = {
     "c10d::allreduce_": ("all-reduce", "gloo:all_reduce", 0),
     "c10d::allreduce_coalesced_": ("all-reduce", "gloo:all_reduce", 0),

@@ -17,8 +17,6 @@ from ddlsched.training.recorded.kineto_calls import Call, calls_of
 from ddlsched.training.recorded.kineto_events import KinetoEvents, TraceEvent, read_events
 from ddlsched.training.recorded.rank_steps import RankCommunication, RankStep, RankTrace, WallTime
 
-__all__ = ["read_kineto"]
-
 
 class GpuTraceClock:
     """Follows the computing streams of a GPU, in the order of launches."""

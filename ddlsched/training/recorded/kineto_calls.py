@@ -18,8 +18,6 @@ from ddlsched.training.recorded.kineto_events import KinetoEvents, TraceEvent, r
 from ddlsched.training.recorded.rank_steps import EVERYBODY
 from ddlsched.units import is_whole
 
-__all__ = ["Call", "calls_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -16,8 +16,6 @@ from ddlsched.training.recorded.collective_names import groups_of_configuration,
 from ddlsched.units import is_whole
 from ddlsched.workload.traces.trace_files import JsonScanner, sources
 
-__all__ = ["KinetoEvents", "TraceEvent", "read_events"]
-
 _NS_PER_US: Final = 1000.0
 _EPOCH_US: Final = 1e14
 _MOST_US: Final = 9e15

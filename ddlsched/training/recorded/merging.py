@@ -28,8 +28,6 @@ from ddlsched.training.recorded.rank_steps import (
 )
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag, Task
 
-__all__ = ["SMALL_BYTES", "RecordedIteration", "merged", "with_call_costs"]
-
 SMALL_BYTES: Final = 16384
 """Of a message whose bytes take no time to speak of: on a card of 10 Gbit/s 13 us, where a call on a host takes 100."""
 _ENDS_FOR_NOBODY_BEFORE_ALL_BEGAN: Final = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier"}

@@ -16,19 +16,6 @@ from itertools import accumulate
 
 from ddlsched.errors import InputError
 
-__all__ = [
-    "EVERYBODY",
-    "Mark",
-    "MarkKind",
-    "RankCommunication",
-    "RankStep",
-    "RankTrace",
-    "WallTime",
-    "apart",
-    "covered",
-]
-
-
 EVERYBODY = ""
 """The name of the group of all ranks."""
 

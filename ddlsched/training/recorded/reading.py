@@ -16,8 +16,6 @@ from ddlsched.training.recorded.merging import RecordedIteration, merged
 from ddlsched.training.recorded.rank_steps import RankTrace
 from ddlsched.training.recorded.recordings import SUFFIX, read_recording
 
-__all__ = ["KIND", "found", "read_iteration", "reader_of", "recognises"]
-
 
 def read_iteration(
     paths: Sequence[Path], *, num_ranks: int | None = None, groups: Path | None = None

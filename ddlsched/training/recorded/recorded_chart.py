@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["recorded_chart"]
-
 _COLOURS = {
     "forward": PALETTE["sky"],
     "backward": PALETTE["blue"],

@@ -19,8 +19,6 @@ from ddlsched.training.recorded.collective_names import ranks_of
 from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankCommunication, RankStep, RankTrace
 from ddlsched.units import MAX_NS, is_whole
 
-__all__ = ["SUFFIX", "read_recording", "recording_text"]
-
 SUFFIX: Final = ".recording.json"
 _MOST_BYTES: Final = 1 << 28
 _FORMAT: Final = "ddlsched recording 1"

@@ -21,9 +21,6 @@ from torch.profiler import ProfilerActivity, profile
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.collective_names import GLOO
 
-__all__ = ["NO_TASK", "CallWatcher", "CollectiveCall", "ProfiledStep", "refuse_unseen", "watched"]
-
-
 _TENSORS: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "all_reduce": ("all-reduce", ("tensor",)),
     "all_reduce_coalesced": ("all-reduce", ("tensors",)),

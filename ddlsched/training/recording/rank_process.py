@@ -27,8 +27,6 @@ from ddlsched.training.recorded.recordings import SUFFIX
 if TYPE_CHECKING:
     from ddlsched.training.recording.recorder import Recorder
 
-__all__ = ["PARENT", "main", "run_recorded"]
-
 PARENT = "DDLSCHED_RECORDED_BY"
 """Variable with the number of the process that a rank ends with."""
 _PAUSE_S = 0.05

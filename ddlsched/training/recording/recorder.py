@@ -32,8 +32,6 @@ from ddlsched.training.recording.collective_calls import (
 )
 from ddlsched.units import is_whole
 
-__all__ = ["CudaClock", "Recorder", "record"]
-
 
 class RecordingClock(Protocol):
     """Takes moments, which are told in nanoseconds once the step is over."""

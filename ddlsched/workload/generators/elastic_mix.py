@@ -11,8 +11,6 @@ from ddlsched.ranges import check_arguments
 from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Workload
 
-__all__ = ["ARRIVALS", "CATEGORIES", "Category", "elastic_mix"]
-
 
 class Category(NamedTuple):
     """What a job of a category does in the mean.

@@ -11,8 +11,6 @@ from ddlsched.ranges import check_arguments
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 
-__all__ = ["JOBS_OF_SIZE", "MODELS", "ModelTimes", "microsoft_160"]
-
 
 class ModelTimes(NamedTuple):
     """Measured on one GPU; the message is of 1e6-byte MB."""

@@ -12,8 +12,6 @@ from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job, Workload
 
-__all__ = ["MODELS", "MixedModel", "monkeytree_mix"]
-
 TENSOR = 8
 """GPUs that share a layer, those of a server."""
 

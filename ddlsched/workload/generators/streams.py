@@ -23,8 +23,6 @@ from ddlsched.workload.generators.microsoft import microsoft_160
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.workload_files import read_workload
 
-__all__ = ["LARGE_CLUSTER_GPUS", "LARGE_CLUSTER_SHARES", "gpu_seconds", "stream", "trace_window"]
-
 LARGE_CLUSTER_GPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 LARGE_CLUSTER_SHARES = (0.30, 0.10, 0.10, 0.18, 0.12, 0.08, 0.06, 0.035, 0.02, 0.005)
 """Sizes of jobs in large clusters, and how many have each: most are small, most GPU time is in large ones."""

@@ -16,8 +16,6 @@ from ddlsched.workload.traces import traced
 from ddlsched.workload.traces.trace_files import Layout, read_csv
 from ddlsched.workload.traces.traced import BadRowError, Cells, Reader, Refusal, TracedJob, TraceSource
 
-__all__ = ["FORMATS", "TOLD", "TraceColumns", "TraceFormat", "own_table", "reader_of", "table"]
-
 _WHOLE_GPU_MILLI = 1000
 _OPTIONAL = ("model", "user", "queue", "priority", "fail_s")
 

@@ -30,8 +30,6 @@ from ddlsched.workload.traces.traced import (
     whole_of,
 )
 
-__all__ = ["APPLICATIONS", "STEPS_PER_S", "Application", "batsim", "gavel", "philly", "pollux", "swf"]
-
 
 def batsim(source: TraceSource) -> Iterator[TracedJob | Refusal]:
     """Read jobs whose profile is a delay; a resource counts as a GPU, and a walltime cuts a job off.

@@ -23,8 +23,6 @@ from ddlsched.io.files import bounded, opened, refuse_irregular
 from ddlsched.io.tables import abbreviated, first_line
 from ddlsched.workload.traces.traced import NO_TEXT, BadRowError, Cells, Refusal, TracedJob, TraceSource
 
-__all__ = ["JsonScanner", "Layout", "json_elements", "numbered_lines", "read_csv", "read_rows", "sources"]
-
 _MOST_BYTES = 1 << 32
 """Of a trace, decompressed."""
 _LONGEST_LINE = 1 << 20

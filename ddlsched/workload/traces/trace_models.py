@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from ddlsched.network.contention import ContentionModel
 
-__all__ = ["FORWARD_SHARE", "PARAMETERS", "JobRule", "model_of"]
-
-
 FORWARD_SHARE = 0.4
 """Forward's share of a traced iteration's compute time: 0.400 to 0.405 in the four measured models."""
 PARAMETERS = {

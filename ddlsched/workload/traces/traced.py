@@ -19,26 +19,6 @@ from ddlsched.ranges import check_fields, ranged
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "NO_TEXT",
-    "BadRowError",
-    "Cells",
-    "Reader",
-    "Refusal",
-    "Selection",
-    "TraceSource",
-    "TracedJob",
-    "gpus_of",
-    "instant_s",
-    "moment_s",
-    "number_of",
-    "optional_s",
-    "optional_text",
-    "positive_s",
-    "text_of",
-    "whole_of",
-]
-
 _MAX_WHOLE = 2**53
 _EPOCH, _EPOCH_UTC = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
 NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")

@@ -12,17 +12,6 @@ from ddlsched.engine.loop.batch.starts import StartTables, begin_round, end_roun
 from ddlsched.engine.loop.room import load_of
 from ddlsched.engine.native.jit import njit
 
-__all__ = [
-    "BY_LOAD",
-    "BY_SERVER",
-    "BY_SERVER_LOAD",
-    "MOST_KEYS",
-    "NO_ORDER",
-    "ORDER_STEPS",
-    "OrderArrays",
-    "choose_gpus",
-]
-
 BY_LOAD, BY_SERVER, BY_SERVER_LOAD = 1, 2, 3
 """What GPUs are ordered by, in a row of ``orders``; 0 in place of the keys that a job's order has not."""
 NO_ORDER = -1

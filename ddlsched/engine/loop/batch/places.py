@@ -12,8 +12,6 @@ from ddlsched.engine.loop.batch.starts import StartTables, begin_round, end_roun
 from ddlsched.engine.loop.room import find_fitting, load_of
 from ddlsched.engine.native.jit import njit
 
-__all__ = ["PLACE_STEPS", "PlaceArrays"]
-
 
 class PlaceArrays(NamedTuple):
     """The arrays of many runs that are placed from outside, a row a run unless it says otherwise.

@@ -27,17 +27,6 @@ from ddlsched.engine.native.jit import (
 )
 from ddlsched.policies import choosing
 
-__all__ = [
-    "BATCHED_RUN",
-    "Standing",
-    "StepsOfADoor",
-    "call_placing",
-    "job_features",
-    "log_share",
-    "placing_address",
-    "remaining_service_ns",
-]
-
 
 class Standing(IntEnum):
     """Where a run stands: its events come next; its action does; a decision is to be taken; Python is to answer."""

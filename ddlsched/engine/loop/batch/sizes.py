@@ -10,8 +10,6 @@ from ddlsched.engine.field_values import ONE, ZERO
 from ddlsched.engine.loop.batch.runs import Standing, StepsOfADoor, log_share
 from ddlsched.engine.native.jit import njit
 
-__all__ = ["SIZE_STEPS", "SizeArrays"]
-
 
 class SizeArrays(NamedTuple):
     """The arrays of many runs whose jobs get their GPUs from outside, a row a run.

@@ -14,8 +14,6 @@ from ddlsched.engine.field_values import ONE, ZERO, JobState
 from ddlsched.engine.loop.batch.runs import call_placing, job_features, log_share, remaining_service_ns
 from ddlsched.engine.native.jit import njit, width_of
 
-__all__ = ["StartTables", "begin_round", "end_round", "observe_job", "room_of", "starts_here"]
-
 _MOST_SERVICE = 9e18
 
 

@@ -12,8 +12,6 @@ from ddlsched.engine.loop.batch.runs import Standing, StepsOfADoor, log_share, r
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing, start_transfer
 from ddlsched.engine.native.jit import njit
 
-__all__ = ["MET", "TRANSFER_STEPS", "TransferArrays"]
-
 MET = 4
 """Transfers that would be met of which a decision has features."""
 

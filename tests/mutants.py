@@ -224,13 +224,14 @@ class Covered:
         return (lines.get(mutant.line) or lines.get(_begin(source, mutant.line), set())) - {""}
 
     def _that_name(self, name: str, plain: bool, path: str) -> set[str]:
-        """Return the tests that run lines of a file, else of any, in which there is a name."""
-        named, found = re.compile(rf"\b{name}\b"), set[str]()
+        """Return the tests that run lines of a file, else of any, in which there is a name; none if it is compiled."""
+        named, found, is_named = re.compile(rf"\b{name}\b"), set[str](), False
         for paths in ([path], [each for of, each in self._tests if of == plain]):
-            for each in paths if name and not found else ():
+            for each in paths if name and not is_named else ():
                 lines, source = self._tests.get((plain, each), {}), (self._tree / each).read_text()
                 for line, text in enumerate(source.splitlines(), 1):
                     if named.search(text) and line in _bodies(source):
+                        is_named = True
                         found |= lines.get(line, set()) - {""}
         return found
 

@@ -408,11 +408,14 @@ def _within(tests: dict[str, float], drawn: set[str], most_s: float, own: str) -
 
 
 def copied(tree: Path) -> None:
-    """Bring a copy of all files that git knows up to date."""
+    """Bring a copy of all files that git knows up to date, and its entry points: those installed may be older."""
     tree.mkdir(parents=True, exist_ok=True)
     known = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     subprocess.run(
         ["xargs", "-0", "cp", "-p", "--parents", "-t", str(tree.resolve())], cwd=ROOT, input=known, check=True
+    )
+    subprocess.run(
+        [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "egg_info"], cwd=tree, check=True
     )
 
 

@@ -51,7 +51,8 @@ def ensure_compiled(run: Records, addresses: Iterable[str] = ()) -> None:
     """
     if runs_in_python():
         say_if_unsupported()
-        run.examine_address = 1  # there is no other
+        for field in (JUMPING, *addresses):
+            setattr(run, field, 1)  # it is called by its name
         return
     _compile_what_all_need()
     for field in (*_ALWAYS, *addresses):

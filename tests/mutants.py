@@ -139,7 +139,7 @@ _VALUED = (ast.Assign, ast.AnnAssign, ast.Compare, ast.IfExp, ast.Return)
 
 
 def _executed(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the nodes that do something: no annotation, no docstring, nothing for type checkers."""
+    """Yield the nodes that do something: no annotation or docstring, nothing for type checkers, no zip's check."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -155,7 +155,7 @@ def _executed(tree: ast.Module) -> Iterator[ast.AST]:
 def _is_said_only(node: ast.AST) -> bool:
     if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
         return True
-    if isinstance(node, ast.Raise | ast.JoinedStr):
+    if isinstance(node, ast.Raise | ast.JoinedStr) or (isinstance(node, ast.keyword) and node.arg == "strict"):
         return True
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 

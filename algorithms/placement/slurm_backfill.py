@@ -178,7 +178,6 @@ class _SlurmBackfill(Backfilling):
             gone, left = gone + left[:ending], left[ending:]
             if (chosen := self._choice(job, usable, gone, cluster)) is not None:
                 return max(gone[-1][0], from_ns), chosen
-            together_ns *= 2
         return MAX_NS, None
 
     def _choice(

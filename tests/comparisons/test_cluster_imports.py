@@ -274,6 +274,8 @@ def test_what_if_says_who_gains() -> None:
 def test_what_if_runs_once_unless_told() -> None:
     jobs = Workload.of([replace(microsoft_160(seed=1, scale=0.01)[4], queue="a")])
     assert len(what_if(jobs, {}, ["until_s=1e9"]).pairs) == 1
+    with pytest.raises(InputError, match="no job has a queue"):
+        what_if(microsoft_160(seed=1, scale=0.01), {}, ["until_s=1e9"])
 
 
 def test_what_if_of_several_draws_has_intervals_and_leaves_undecided_what_they_do_not_tell() -> None:
@@ -298,6 +300,8 @@ def test_changes() -> None:
     assert changed(given, ["quota.team-a=-3"])["queues"].by_name["team-a"].quotas["any"].gpus == 5
     assert changed(given, ["exclusive=false", "seed-s=1"][:1])["cluster"].exclusive is False
     assert changed(given, ["admission=kai"])["admission"] == "kai"
+    with pytest.raises(InputError, match="the run has no queues"):
+        changed({}, ["quota.team-a=1"])
     for bad in ("servers", "servers=many", "quota.x=1", "nothing=1", "until_s=soon"):
         with pytest.raises(InputError):
             changed(given, [bad])

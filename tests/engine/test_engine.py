@@ -151,7 +151,8 @@ def test_agrees_with_itself_without_compilation() -> None:
         "(spines, two | {'contention': 'max-min', 'path': 'sglb:best=3'})):\n"
         "    state = ddlsched.simulate(workload, on, **fixed, **more).finished.state\n"
         "    run = state.run[0]\n"
-        "    print(state.jobs.finish_ns.tolist(), run.skipped_iterations, run.rounds, run.jumps_from_round)\n"
+        "    print(state.jobs.finish_ns.tolist(), run.skipped_iterations, run.rounds, run.jumps_from_round, "
+        "run.choosing_address > 0)\n"
         "    print(run.order_ranked, run.communication, run.contention)\n"
     )
     printed = [
@@ -165,7 +166,7 @@ def test_agrees_with_itself_without_compilation() -> None:
         for disable in ("0", "1")
     ]
     assert printed[0] == printed[1]
-    # The loop asks by address, also where nothing is compiled, but for paths.
+    # The loop asks by address, also where nothing is compiled.
     sorts = (Communication.KEYS, Contention.SHARES)
     admits = [(Communication.ADMITS, rates) for rates in (Contention.LINK_RATES, Contention.ASKED_FOR_RATES)]
     forms = admits[0], sorts, sorts, admits[1], (Communication.ADMITS, Contention.SHARES)

@@ -186,6 +186,9 @@ SAME = {
         "j = 5\nodd = sum(sum(j for j in range(i) if j % 2) for i in range(job.num_gpus) if i in (2, 3))\n"
         "return j + odd"
     ),
+    "sums that begin with a number": key(
+        "x = sum((i for i in job.gpus), start=2)\nreturn x + sum((1 for _ in job.gpus), 3)"
+    ),
     "len within a generator": key("return sum(1 for i in range(job.num_gpus) if len(job.gpus) < i)"),
     "a member of an enumeration": key(
         "return job.num_gpus if self.mode is Mode.A and self.mode and self.mode != 0 else -job.num_gpus",

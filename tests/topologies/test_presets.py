@@ -212,6 +212,7 @@ def test_an_all_reduce_over_an_oversubscribed_core_takes_as_long_as_its_thinnest
         (lambda: RailOptimised(rails=0), "rail-optimised: rails is 0"),
         (lambda: RailOptimised(rail_gbps=float("nan")), "rail-optimised: rail_gbps is nan"),
         (lambda: DoubleSided(link_gbps=0.0), "double-sided: link_gbps is 0.0"),
+        (lambda: DoubleSided(nvlink_gbps=0.0), "double-sided: nvlink_gbps is 0.0"),
         (lambda: DoubleSided(pairs=2000), "double-sided: pairs is 2000"),
         (lambda: MonkeyTree(latency_s=-1.0), "monkeytree: latency_s is -1.0"),
         (lambda: Lingjun(nic_gbps=float("inf")), "lingjun: nic_gbps is inf"),

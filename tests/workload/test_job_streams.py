@@ -9,6 +9,7 @@ from jobs_by_hand import data_parallel_job
 import ddlsched
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.errors import InputError
+from ddlsched.workload.generators.elastic_mix import elastic_mix
 from ddlsched.workload.generators.streams import gpu_seconds, stream, trace_window
 from ddlsched.workload.workload_files import draws_from_seed, workload_of, write_workload
 
@@ -178,6 +179,16 @@ def test_a_comparison_counts_the_middle_of_its_streams(tmp_path):
     text = "stream:num_jobs=20,scale=0.002"
     compared = ddlsched.compare(text, ["srsf-1"], seeds=2, options={"steady": True}, processes=1, folder=tmp_path)
     assert compared.runs["jobs"].tolist() == [14, 14]
+
+
+def test_elastic_jobs_have_the_spread_that_is_told() -> None:
+    jobs = elastic_mix(seed=1, gpus=1000, hours=8.0, work_hours=2.0)
+    assert len(jobs) == pytest.approx(0.9 * 1000 * 8 / 2, rel=0.05)
+    work_h = np.array([job.samples / job.gpu_batch * job.curve.iteration_s(1, job.gpu_batch) for job in jobs]) / 3600
+    assert work_h.mean() == pytest.approx(2.0, rel=0.05)
+    assert np.log(work_h).std() == pytest.approx(1.0, rel=0.05)
+    for told in ([job.curve.sample_s for job in jobs], [job.message_bytes for job in jobs]):
+        assert np.log(told).std() == pytest.approx(0.3, rel=0.05)
 
 
 def test_jobs_that_grow_and_shrink_are_refused(tmp_path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -15,6 +18,7 @@ from algorithms.admission.kueue_classic import ClassicSearch
 from algorithms.admission.victims import Need
 from ddlsched import Cluster, DataParallelIteration, Job, Quota, Workload, simulate
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
+from ddlsched.engine.native.jit import runs_in_python
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import TenantsView, Victim
 from ddlsched.testing.admission_conformance import Case, Submission, play, random_case
@@ -37,6 +41,14 @@ def _with_more_rules(case: Case, rng: np.random.Generator) -> Case:
     leaves = [queue.name for queue in queues if len(queue.name) == 1]
     jobs = [Submission(str(rng.choice(leaves)), int(rng.integers(1, 5)), int(rng.integers(0, 3))) for _ in range(14)]
     return Case(Tenants(queues=tuple(queues)), tuple(jobs))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(runs_in_python(), reason="is what it runs")
+def test_uncompiled_no_search_reads_or_writes_beyond_its_arrays() -> None:
+    uncompiled = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    test = f"{__file__}::test_who_has_no_room_finds_no_victims_at_its_level[0]"
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "-n0", test], env=uncompiled, check=True)
 
 
 def test_victims_are_those_of_a_plain_search(monkeypatch: pytest.MonkeyPatch) -> None:

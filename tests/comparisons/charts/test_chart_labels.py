@@ -79,6 +79,7 @@ def test_a_model_has_one_colour_in_both_charts_of_fidelity() -> None:
     (curves,) = real_charts.error_distribution(errors).axes
     in_curves = {line.get_label(): line.get_color() for line in curves.lines}
     assert len({in_curves[model] for model in models}) == len(models)
+    assert all(line.get_ydata()[-1] == 100 for line in curves.lines)
     for model in models[1:]:
         (points,) = real_charts.measured_against_simulated(errors[errors.model.isin([models[0], model])]).axes
         in_points = {line.get_label(): line.get_color() for line in points.lines}

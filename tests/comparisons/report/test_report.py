@@ -278,6 +278,8 @@ def test_where_there_is_no_change_the_difference_is_shown(tmp_path):
     table = report_tables.slowdown_table(made_by_hand(tmp_path, row), ComparedSetting("w", "c"))
     assert table.columns == ["Jobs with ρ > 1 (%)"]
     assert table.rows[1][1][0] == report_tables.TableCell("5.00", "[4.00, 6.00]", "+2.0 pp [+1.0, +3.0]", "worse")
+    table = report_tables.slowdown_table(made_by_hand(tmp_path, row | {"policy": "base"}), ComparedSetting("w", "c"))
+    assert table.rows[0][1][0] == report_tables.TableCell("5.00", "[4.00, 6.00]")
 
 
 def test_several_settings_have_an_overview(tmp_path):
@@ -306,6 +308,7 @@ def test_interactive_charts_are_what_plotly_knows(opened):
     for chart in charts:
         figure = objects.Figure(data=chart.traces, layout=chart.layout)  # raises on names and values it does not know
         assert len(figure.data) == len(chart.traces) > 0
+        assert all(len(trace["x"]) == len(trace["y"]) for trace in chart.traces if trace["type"] == "scatter")
     json.dumps([chart.traces for chart in charts], allow_nan=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -14,7 +15,7 @@ from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.layers import Operation, Work
 
 if TYPE_CHECKING:
-    from ddlsched.network.topology import Topology
+    from ddlsched.network.topology import Inside, Topology
 
 Precision: TypeAlias = Literal["half", "single", "fp8", "mxfp8", "nvfp4"]
 """Of matrix products: fp16 or bf16; fp32 (TF32 where the GPU has it); 8 bits with a scale a tensor, or a scale for each
@@ -280,9 +281,12 @@ def tiers_of_topology(
 ) -> tuple[Tier, ...]:
     """Return the tiers of a cluster in a network of the simulator's.
 
-    The GPUs of a server are one tier, at the GPU's own links. The servers under one switch are the next, at their
-    network card's bandwidth, shared by the server's GPUs. The switches are the last, at what their cables to other
-    switches leave for each GPU below them.
+    The GPUs of a server are one tier, at the GPU's own links, or at the ports that the topology states if these are
+    slower. The servers under one switch are the next, at their network cards' bandwidth, shared by the server's GPUs.
+    The switches are the last, at what their cables to other switches leave for each GPU below them.
+
+    Where NVLink joins servers (``nvl72``), they have a GPU a card and are counted anew; the tier inside is then a
+    domain's: of as few as hold equally many servers each.
 
     Parameters
     ----------
@@ -298,38 +302,55 @@ def tiers_of_topology(
     Raises
     ------
     InputError
-        The switches do not have equally many servers.
+        The switches, or domains, do not have equally many servers.
     """
-    from ddlsched.network.topology import Network
+    from ddlsched.network.topology import Network, bytes_per_s_from_gbps
     from ddlsched.plugins.names import resolve
 
     plan = resolve("topology", topology)
-    if getattr(plan, "inside", None) is not None:
+    name = topology if isinstance(topology, str) else type(plan).__name__
+    states: Inside | None = getattr(plan, "inside", None)
+    servers, each, sharing, link = [*range(num_servers)], 1, gpus_per_server, gpu.link_bytes_per_s
+    if states is not None:
+        if states.servers > 1:
+            servers, each, gpus_per_server = _in_domains(name, num_servers * gpus_per_server, states)
+        sharing, link = max(gpus_per_server, states.cards), min(link, bytes_per_s_from_gbps(states.gpu_gbps))
+        link_latency_s = max(link_latency_s, states.latency_s)
+    last = servers[-1]
+    network, graph = Network(plan, last + 1, name=name), plan.graph(last + 1)
+    cards = [[network.node((server, card)) for card in range(network.cards)] for server in range(last + 1)]
+    ends = {node for own in cards for node in own}
+    switch_of = {node: next(iter(graph.adj[node])) for server in servers for node in cards[server]}
+    below, first = Counter(switch_of.values()), Counter(switch_of[cards[server][0]] for server in servers)
+    under, uneven = divmod(next(iter(first.values())), each)
+    if uneven or len(set(first.values())) > 1:
         raise InputError(
-            f"topology {type(plan).__name__}: states the inside of servers, which here is that of the GPUs; "
-            "expected it without nvlink_gbps"
-        )
-    network = Network(plan, num_servers)
-    graph = plan.graph(num_servers)
-    inside = Tier(size=gpus_per_server, bytes_per_s=gpu.link_bytes_per_s, latency_s=link_latency_s)
-    switch_of = [next(iter(graph.adj[server])) for server in range(num_servers)]
-    switches = list(dict.fromkeys(switch_of))
-    below = {switch_of.count(switch) for switch in switches}
-    if len(below) > 1:
-        raise InputError(
-            f"topology {type(plan).__name__}: {num_servers} servers do not fill its {len(switches)} switches evenly; "
+            f"topology {name}: {len(servers)} servers do not fill its {len(first)} switches evenly; "
             "expected equally many under each"
         )
-    servers = below.pop()
-    card = min(graph.edges[server, switch_of[server]]["bandwidth_bytes_per_s"] for server in range(num_servers))
-    latency_s = network.ring(range(min(servers, 2))).latency_s / 2
-    tiers = (inside, Tier(size=servers, bytes_per_s=card / gpus_per_server, latency_s=latency_s))
-    if len(switches) == 1:
-        return tiers
-    upward = min(
-        sum(data["bandwidth_bytes_per_s"] for node, data in graph.adj[switch].items() if node not in range(num_servers))
-        for switch in switches
+    upward = {
+        switch: sum(data["bandwidth_bytes_per_s"] for node, data in graph.adj[switch].items() if node not in ends)
+        for switch in below
+    }
+    own = {node: graph.edges[node, switch]["bandwidth_bytes_per_s"] for node, switch in switch_of.items()}
+    left = {node: min(own[node], upward[switch] / below[switch]) for node, switch in switch_of.items()}
+    near, far = (min(sum(of[node] for node in cards[server]) for server in servers) / sharing for of in (own, left))
+    near_s, far_s = (network.ring(sorted({0, other})).latency_s / 2 for other in (servers[each * (under > 1)], last))
+    tiers = (
+        Tier(size=each * gpus_per_server, bytes_per_s=link, latency_s=link_latency_s),
+        Tier(size=under, bytes_per_s=near, latency_s=near_s),
     )
-    far_s = network.ring((0, num_servers - 1)).latency_s / 2
-    share = min(card, upward / servers) / gpus_per_server
-    return (*tiers, Tier(size=len(switches), bytes_per_s=share, latency_s=far_s))
+    return tiers if len(first) == 1 else (*tiers, Tier(size=len(first), bytes_per_s=far, latency_s=far_s))
+
+
+def _in_domains(name: str, num_gpus: int, states: Inside) -> tuple[list[int], int, int]:
+    """Return the servers that GPUs fill, how many in each of as few NVLink domains as can be, and GPUs of a server."""
+    gpus, most = min(states.cards, num_gpus), states.servers
+    servers, left = divmod(num_gpus, gpus)
+    each = max(size for size in range(1, most + 1) if servers % size == 0)
+    if left or (servers > most >= 2 * each):
+        raise InputError(
+            f"topology {name}: {num_gpus} GPUs do not fill NVLink domains of {most} servers of {gpus} evenly; expected "
+            f"equally many servers in each, more than half of {most}, such as {servers // most + 1} times {most * gpus}"
+        )
+    return [start + server for start in range(0, servers // each * most, most) for server in range(each)], each, gpus

@@ -51,6 +51,22 @@ def test_a_fat_tree_has_full_bandwidth_upwards() -> None:
     assert tiers("fat-tree:k=4,nic_gbps=800") == [(8, 300), (2, pytest.approx(12.5)), (8, pytest.approx(12.5))]
 
 
+@pytest.mark.parametrize(
+    ("topology", "servers", "found"),
+    [
+        ("star:nic_gbps=800,nvlink_gbps=1600", 16, [(8, 200), (16, 12.5)]),
+        ("rail-only", 16, [(8, 300), (16, 50)]),  # an A100's links, slower than an H100's ports
+        ("rail-clos:nvlink_gbps=800,oversubscription=4", 64, [(8, 100), (32, 50), (2, 12.5)]),
+        ("rail-optimised:rails=16,planes=2,nvlink_gbps=2400", 16, [(8, 300), (16, 50)]),  # a GPU uses one of two cards
+        ("nvl72", 9, [(72, 300), (1, 50)]),
+        ("nvl72", 16, [(64, 300), (2, 50)]),  # 32 trays of 4 GPUs, 16 in each of two racks
+        ("nvl72:racks_per_block=2,oversubscription=2", 64, [(64, 300), (2, 50), (4, 28.125)]),  # 32 of 36 trays share
+    ],
+)
+def test_the_inside_that_a_topology_states(topology, servers, found) -> None:
+    assert tiers(topology, servers) == [(size, pytest.approx(speed)) for size, speed in found]
+
+
 def test_latency_is_that_of_the_cables() -> None:
     found = tiers_of_topology(
         "leaf-spine:servers_per_leaf=2,latency_s=1e-6", num_servers=4, gpus_per_server=8, gpu=GPUS["v100"]
@@ -61,6 +77,9 @@ def test_latency_is_that_of_the_cables() -> None:
 def test_uneven_leaves_are_refused() -> None:
     with pytest.raises(InputError, match="6 servers do not fill its 2 switches evenly"):
         tiers("leaf-spine:servers_per_leaf=4", servers=6)
+    said = "topology nvl72: 152 GPUs do not fill NVLink domains of 18 servers of 4 evenly; .* such as 3 times 72"
+    with pytest.raises(InputError, match=said):
+        tiers("nvl72", servers=19)
 
 
 def test_oversubscription_slows_what_crosses_leaves() -> None:

@@ -66,12 +66,12 @@ class TestbedError(DdlschedError, RuntimeError):
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
     """Return the names, at most three, that could be meant, the nearest first."""
-    return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+    return difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" with the nearest known names, or the whole list if none is near."""
-    names = sorted(known)
+    names = sorted(set(known))
     near = nearest_names(name, names)
     if near:
         return " Did you mean " + " or ".join(repr(n) for n in near) + "?"

@@ -224,13 +224,14 @@ class Covered:
         return (lines.get(mutant.line) or lines.get(_begin(source, mutant.line), set())) - {""}
 
     def _that_name(self, name: str, plain: bool, path: str) -> set[str]:
-        """Return the tests that run lines of a file, else of any, in which there is a name."""
-        named, found = re.compile(rf"\b{name}\b"), set[str]()
+        """Return the tests that run lines of a file, else of any, in which there is a name; none if it is compiled."""
+        named, found, is_named = re.compile(rf"\b{name}\b"), set[str](), False
         for paths in ([path], [each for of, each in self._tests if of == plain]):
-            for each in paths if name and not found else ():
+            for each in paths if name and not is_named else ():
                 lines, source = self._tests.get((plain, each), {}), (self._tree / each).read_text()
                 for line, text in enumerate(source.splitlines(), 1):
                     if named.search(text) and line in _bodies(source):
+                        is_named = True
                         found |= lines.get(line, set()) - {""}
         return found
 
@@ -407,11 +408,14 @@ def _within(tests: dict[str, float], drawn: set[str], most_s: float, own: str) -
 
 
 def copied(tree: Path) -> None:
-    """Bring a copy of all files that git knows up to date."""
+    """Bring a copy of all files that git knows up to date, and its entry points: those installed may be older."""
     tree.mkdir(parents=True, exist_ok=True)
     known = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     subprocess.run(
         ["xargs", "-0", "cp", "-p", "--parents", "-t", str(tree.resolve())], cwd=ROOT, input=known, check=True
+    )
+    subprocess.run(
+        [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "egg_info"], cwd=tree, check=True
     )
 
 

@@ -64,8 +64,10 @@ class _Replaying:
                     self._starts_on[gpu].append(from_s)
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
-        if not (own := self._stays.get(job.job_id)):
-            raise InputError(f"the run {self._run} started job {job.job_id!r} less often; expected the same jobs")
+        own = self._stays.get(job.job_id)
+        if not own:
+            why = f"started job {job.job_id!r} less often" if own is not None else f"has no start of job {job.job_id!r}"
+            raise InputError(f"the run {self._run} {why}; expected the same jobs")
         from_s, gpus = own[0]
         if len(gpus) != job.num_gpus or max(gpus) >= len(self._copies):
             raise InputError(f"the run {self._run} had it on the GPUs {gpus}; expected {job.num_gpus} of this cluster")

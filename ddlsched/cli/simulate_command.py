@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ddlsched.results.result import Result
     from ddlsched.workload.job import Workload
 
+_MOST_DRAWS = 100_000
 _POLICIES = ("placement", "order", "communication", "allocation", "path", "admission", "interference")
 """Options that name a policy or a model of one."""
 
@@ -92,6 +93,8 @@ def simulate(
     """
     out = output.made()
     window = _window(out.timeline, out.timeline_window)
+    if not 0 < out.draws <= _MOST_DRAWS:
+        raise InputError(f"--draws {out.draws}: is no number of runs; expected 1 to {_MOST_DRAWS}")
     refuse_ineffective(context)
     if out.run_out is not None and out.run_out.suffix == ".csv":
         raise InputError(f"--run-out {out.run_out}: is written as Parquet; expected FILE.parquet (CSV is --jobs-out)")
@@ -139,10 +142,10 @@ def _refuse_outputs(jobs: str, outputs: dict[str, Path | None]) -> None:
     for flag, path in outputs.items():
         if path is None:
             continue
-        refuse_unwritable(path, flag)
         other = taken.setdefault(os.path.realpath(path), flag)
         if other != flag and not path.is_char_device():
             raise InputError(f"{flag} {path}: is the same file as {other}; expected another")
+        refuse_unwritable(path, flag, (".json",) if flag == "--timeline" else ())
 
 
 def _made_or_read(jobs: str, seed: int) -> Workload:
@@ -162,8 +165,6 @@ def _drawn(workload: Workload, seed: int, given: Mapping[str, Any], draws: int, 
     from ddlsched.results.metrics import ensemble_of
     from ddlsched.simulation import simulate as run
 
-    if draws < 1:
-        raise InputError(f"--draws {draws}: is no number of runs; expected 1 or more")
     if draws == 1:
         return {}
     results = [first]

@@ -287,7 +287,8 @@ def _fields_at(location: Location) -> Collection[str]:
         case ("policies", *_):
             return Policies.model_fields
         case ("options",):
-            return Options.model_fields
+            names = Options.model_fields
+            return [*names, *(f"{name}.{part}" for name in names for part in _fields_at(("options", name)))]
     kinds = getattr(Options.model_fields.get(str(location[1])), "annotation", None)
     parts = [kinds, *getattr(kinds, "__args__", ())]
     return [field.name for part in parts if dataclasses.is_dataclass(part) for field in dataclasses.fields(part)]

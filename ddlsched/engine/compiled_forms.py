@@ -83,7 +83,7 @@ class PlainEntry:
         """Ask, and write down what is no truth value."""
         try:
             answer = self.ask(self._method, number, place)
-            if self._method == "admit":
+            if self._method in ("admit", "path"):
                 return int(answer)
             if self._method in ("key", "transfer_key"):
                 s.keys[place * KEY_WORDS : (place + 1) * KEY_WORDS] = self._words([*_numbers(answer)])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, cast
 
+from ddlsched.engine.loop.admission import flows_on, jobs_on
 from ddlsched.engine.loop.tasks import mix
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
 from ddlsched.engine.native.machine_code import overload, overload_attribute, overload_method, register_jitable
@@ -346,28 +347,15 @@ method(FLOW, "hash", lambda view, argument: _hash(view, argument))
 
 
 @register_jitable
-def _just_chosen(s: Any, link: int) -> int:
-    """Return how many hops of the transfer that is asked about have got a link."""
-    return s.covers[link].chosen if s.covers[link].chosen_stamp == s.run[0].path_stamp else 0
-
-
-@register_jitable
 def _jobs_on(loads: Any, link: int) -> Any:
-    s = state_of(loads)
-    refuse_link(s, link)
-    return s.links[link].num_jobs + _just_chosen(s, link)
+    refuse_link(state_of(loads), link)
+    return jobs_on(state_of(loads), link)
 
 
 @register_jitable
 def _flows_on(loads: Any, link: int) -> Any:
-    s = state_of(loads)
-    refuse_link(s, link)
-    count = s.links[link].count + _just_chosen(s, link)
-    e = s.links[link].waiting_head
-    while e >= 0:
-        count += 1 - s.transfers[s.entries[e].transfer].unrouted
-        e = s.entries[e].next
-    return count
+    refuse_link(state_of(loads), link)
+    return flows_on(state_of(loads), link)
 
 
 method(LOADS, "jobs_on", lambda view, argument: _jobs_on(view, argument))

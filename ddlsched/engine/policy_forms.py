@@ -105,8 +105,7 @@ class PolicyForms:
         self.communication = self._form("communication", communication, (str(self.communication_form),), in_python)
         methods = ("weight", "level") if self.contention_form == "weight" else (str(self.contention_form),)
         self.contention = self._form("contention", contention, methods, in_python)
-        asks_path = path is not None and not runs_in_python()
-        self.path = self._form("path", path, ("path",), in_python) if asks_path else PolicyForm(path)
+        self.path = PolicyForm(path) if path is None else self._form("path", path, ("path",), in_python)
 
     def _form(self, kind: Kind, policy: Any, methods: tuple[str, ...], in_python: frozenset[Kind]) -> PolicyForm:
         wanted = getattr(type(policy), "compiled", None)
@@ -188,7 +187,7 @@ class PolicyForms:
 
     def write(self, run: Records, ask: Callable[[str, int, int], Any]) -> None:
         """Write down in a run's record how its policies are asked: where nothing is compiled, by ``ask``."""
-        for form in self._forms():
+        for form in (*self._forms(), self.path):
             for method in form.methods.values():
                 if method.plain is not None:
                     method.plain.ask = ask

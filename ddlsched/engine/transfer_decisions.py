@@ -11,7 +11,9 @@ from ddlsched.engine.decisions.rounds import choose_transfers
 from ddlsched.engine.field_values import Contention
 from ddlsched.engine.loop.from_python import (
     change_share,
+    flows_on,
     gather_transfers,
+    jobs_on,
     list_component,
     pause_transfer,
     rerate_max_min,
@@ -22,7 +24,7 @@ from ddlsched.engine.native.jit import runs_in_python
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.contention import ContentionModel, SharedLink
 from ddlsched.network.rates import counted_weight
-from ddlsched.policies.views import NetworkView, TransferView
+from ddlsched.policies.views import FlowView, LinkLoads, NetworkView, TransferView
 
 
 class TransferDecisions:
@@ -103,6 +105,8 @@ class TransferDecisions:
         policies, now_s = self._policies, self._state.now_s
         if method == "key":
             return policies.key(self._state.views[number], now_s)
+        if method == "path":
+            return policies.choose_path(*self._hop(number))
         transfer = self._view(number)
         if method == "link_rate":
             return policies.link_rate(transfer, self._link(place), now_s)
@@ -111,6 +115,16 @@ class TransferDecisions:
             return counted_weight(weight) if method == "weight" else level
         answer: Any = getattr(policies, method)(transfer, self.network())
         return answer
+
+    def _hop(self, number: int) -> tuple[FlowView, LinkLoads]:
+        """Return what a path policy sees of a hop as the loop has it."""
+        state, arrays = self._state, self._state.arrays
+        hop = arrays.hops[number]
+        offered = arrays.paths[hop.first_path : hop.first_path + hop.num_paths]
+        paths = [tuple(arrays.path_links[path.first_link :][: path.num_links].tolist()) for path in offered]
+        flow = FlowView(hop.place, state.views[hop.job], hop.source, hop.target, paths, hop.route)
+        on = (lambda link: jobs_on(arrays, link)), (lambda link: flows_on(arrays, link))
+        return flow, LinkLoads(state.network.links, *on, state.now_ns)
 
     def _view_now(self, number: int) -> TransferView:
         """Return the view of a transfer as the loop has it, which may place it now, or let it stand for others."""

@@ -14,7 +14,7 @@ import select
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 
-def refuse_unwritable(path: Path, what: str) -> None:
-    """Raise InputError now, before a long run, if ``path`` (the file of ``what``) cannot be written later."""
+def refuse_unwritable(path: Path, what: str, suffixes: Sequence[str] = ()) -> None:
+    """Raise InputError now, before a long run, if ``path`` (the file of ``what``) cannot be written later.
+
+    A device may have any name, a file one of ``suffixes``, if there are any.
+    """
     try:
         if path.is_dir():
             raise InputError(f"{what} {path}: is a folder; expected a file name")
@@ -37,6 +40,8 @@ def refuse_unwritable(path: Path, what: str) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if not _is_device(path):
             tempfile.TemporaryFile(dir=_target(path).parent).close()
+            if suffixes and path.suffix.lower() not in suffixes:
+                raise InputError(f"{what} {path}: the suffix is {path.suffix!r}; expected {' or '.join(suffixes)}")
     except OSError as error:
         raise _unwritable(path, error, what) from None
 

@@ -46,7 +46,7 @@ class Cables(NamedTuple):
     def as_in_graph(self) -> Cables:
         """Return them in the order in which networkx has them if they are added one by one."""
         added = self.ends.ravel()
-        first = np.zeros(added.max(initial=-1) + 1, np.int64)
+        first = np.zeros(added.max() + 1, np.int64)
         first[added[::-1]] = np.arange(len(added))[::-1]
         when = first[self.ends]
         order = np.argsort(when.min(axis=1), kind="stable")

@@ -252,6 +252,8 @@ def sampling_class(result: Result) -> str:
 def sampled_text(result: Result) -> str:
     """Return what a reader of a sampled run's figures must know."""
     contended, computed = result.contended_iterations, result.computed_iterations
+    if not contended:
+        return "Sampled: but no jobs share GPUs or links, so that all iterations are exact."
     if not result.leapt_iterations:
         why = f": {result.finished.unsampled}" if result.finished.unsampled else ""
         return f"Sampled: but all {contended:,} iterations of jobs that share GPUs or links are exact{why}."

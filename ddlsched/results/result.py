@@ -127,6 +127,8 @@ class Result(RunRecords):
 
         records = self.finished.state.jobs
         done = records.state == JobState.FINISHED
+        # One that goes on with what failures have left of its GPUs is told by all of them.
+        gpus = np.where(records.elastic == 1, records.num_gpus, [job.num_gpus for job in self.workload])
         columns = {
             "job_id": [job.job_id for job in self.workload],
             "arrival_s": records.arrival_ns / NS_PER_S,
@@ -134,11 +136,10 @@ class Result(RunRecords):
             "finish_s": _seconds(records.finish_ns, done),
             "jct_s": _seconds(records.finish_ns - records.arrival_ns, done),
             **{name: records[field] / NS_PER_S for name, field in PHASE_FIELDS.items()},
-            "compute_s": np.where(records.elastic == 1, records.busy_per_gpu_ns, records.busy_ns / records.num_gpus)
-            / NS_PER_S,
+            "compute_s": np.where(records.elastic == 1, records.busy_per_gpu_ns, records.busy_ns / gpus) / NS_PER_S,
             "lost_s": records.lost_ns / NS_PER_S,
             "restarts": records.restarts,
-            "gpus": records.num_gpus,
+            "gpus": gpus,
             "servers": records.num_servers,
             "state": np.array(_STATES)[records.state],
             "counted": self._counted,

@@ -148,7 +148,7 @@ def estimate(
     if wanted.groups and job_out is None:
         raise InputError("--groups: belongs to --job-out; expected --job-out FILE.json beside it")
     if job_out is not None:
-        _refuse_no_job_file(job_out)
+        _refuse_no_job_file(job_out, wanted.groups)
     from ddlsched.training.estimate.clusters import parse_cluster
     from ddlsched.training.estimate.parallel_layout import Parallelism
     from ddlsched.training.estimate.presets import remark
@@ -217,10 +217,10 @@ def _model(name: str | None, given: ModelOptions) -> tuple[str, Model]:
     return name, replace(model, sequence=given.sequence)
 
 
-def _refuse_no_job_file(path: Path) -> None:
+def _refuse_no_job_file(path: Path, groups: bool) -> None:
     from ddlsched.workload.workload_files import refuse_suffix
 
-    refuse_unwritable(path, "--job-out")
+    refuse_unwritable(path, "--job-out", (".json",) if groups else ())
     refuse_suffix(path)
 
 

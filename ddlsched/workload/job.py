@@ -235,6 +235,8 @@ class Workload:
             raise InputError(f"{self.source or 'workload'}: holds no jobs; expected at least one")
         seen: dict[str, int] = {}
         for number, job in enumerate(self.jobs):
+            if not isinstance(job, Job):
+                raise InputError(f"{self.where(number)}: is {job!r}; expected a Job")
             if job.job_id in seen:
                 raise InputError(
                     f"{self.where(number)}: job_id {job.job_id!r} is already that of row {seen[job.job_id] + 1}; "

@@ -11,7 +11,6 @@ import pytest
 
 import ddlsched
 from algorithms.contention.crux import (
-    MOST,
     Crux,
     Load,
     compressed,
@@ -54,8 +53,10 @@ def test_jobs_whose_order_does_not_matter_have_the_factor_one() -> None:
 
 
 def test_factors_have_bounds() -> None:
-    """The reference ends all its traffic either way, and the other never does when it goes second."""
-    assert 1 / MOST <= correction_factor(Load(1, 1), Load(1e-9, 100.0)) <= MOST
+    """The order of two jobs matters to one of them only."""
+    first, other = (Load(compute_s, 1.0, start_share=0.25) for compute_s in (20.0, 10.0))
+    assert correction_factor(first, Load(8.0, 8.0, start_share=0.25)) == 1000
+    assert correction_factor(Load(3.0, 2.0, start_share=0.25), other) == 0.001
 
 
 def test_when_communication_may_start() -> None:

@@ -14,9 +14,9 @@ import pytest
 from command_line import refused, run
 from golden_cases import FOLDER
 
-from ddlsched import Cluster, Disturbances, simulate
+from ddlsched import Cluster, Disturbances, Workload, simulate
 from ddlsched.cluster.disturbances import jitter_factors
-from ddlsched.errors import SimulationError
+from ddlsched.errors import InputError, SimulationError
 from ddlsched.network.contention import MaxMin
 from ddlsched.plugins.names import resolve
 from ddlsched.results.paired_comparison import compare_runs
@@ -157,3 +157,38 @@ def test_item_17_a_level_is_at_most_7() -> None:
 
 def test_item_17_a_plug_in_by_its_name_has_a_python_form() -> None:
     assert python_form(resolve("contention", "crux")).compiled is False
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        (
+            "simulate {tmp}/w.json --timeline {tmp}/t.txt",
+            "--timeline {tmp}/t.txt: the suffix is '.txt'; expected .json",
+        ),
+        ("simulate {tmp}/w.json --draws 0", "--draws 0: is no number of runs; expected 1 to 100000"),
+        ("simulate {tmp}/w.json --draws 100001", "--draws 100001: is no number of runs; expected 1 to 100000"),
+        (
+            "estimate gpt3-350m --groups --job-out {tmp}/j.csv",
+            "--job-out {tmp}/j.csv: the suffix is '.csv'; expected .json",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_run(command: str, fault: str, tmp_path: Path) -> None:
+    assert run(*command.format(tmp=tmp_path).split()).stderr == f"ddlsched: error: {fault.format(tmp=tmp_path)}\n"
+
+
+def test_an_option_of_a_part_is_named_with_the_part(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("options: {jiter_cv: 0.1}\n")
+    said = run("compare", "--config", tmp_path / "c.yaml", "--out", tmp_path / "o").stderr
+    assert "options.jiter_cv: is no field. Did you mean 'disturbances.jitter_cv'" in said
+
+
+def test_a_workload_of_no_jobs_is_refused() -> None:
+    with pytest.raises(InputError, match=r"workload, row 1: is 1; expected a Job"):
+        Workload.of([1])
+
+
+def test_a_sampled_run_in_which_nobody_meets_says_so() -> None:
+    done = run("simulate", GOLDEN, "--servers", 64, "--exclusive", "--sample")
+    assert "Sampled: but no jobs share GPUs or links, so that all iterations are exact." in done.stdout

@@ -11,6 +11,7 @@ import pytest
 import ddlsched
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.path.ecmp import Sglb
+from ddlsched.engine.native.jit import runs_in_python
 from ddlsched.errors import InvalidDecisionError, PluginError
 from ddlsched.network.weighted_shares import Mltcp
 from ddlsched.testing import python_form
@@ -193,6 +194,7 @@ class MustBeCompiled(Sorts):
     compiled: ClassVar[bool] = True
 
 
+@pytest.mark.skipif(runs_in_python(), reason="nothing is compiled")
 def test_what_cannot_be_compiled_runs_in_python_with_a_line_or_is_an_error(capsys: Any) -> None:
     assert not is_asked_in_the_loop(run(Sorts(), JOBS[:4]))
     said = capsys.readouterr().err

@@ -203,6 +203,23 @@ def test_links_are_busy_for_what_leaps_carry() -> None:
     assert links["busy_s"][1] == pytest.approx(least_s[1], abs=1.1)
 
 
+def test_where_no_transfer_is_held_back_keys_that_cross_end_no_leap() -> None:
+    jobs = [
+        data_parallel_job("sends", 2, iterations=6_000, backward_s=0.011, message_bytes=1e7),
+        data_parallel_job("computes", 2, iterations=3_000, backward_s=0.0237, message_bytes=1e6),
+    ]
+    cluster = ddlsched.Cluster(num_servers=3, gpus_per_server=2)
+    placement = Fixed(gpus={"sends": [0, 2], "computes": [3, 4]})
+    runs = [
+        ddlsched.simulate(
+            Workload.of(jobs), cluster, placement=placement, order=order, sample=True, **SENDING["max-min"]
+        )
+        for order in ("fifo", "srsf")
+    ]
+    assert runs[0].leapt_iterations > 0.5 * runs[0].contended_iterations
+    assert runs[0].jobs.equals(runs[1].jobs)
+
+
 @pytest.mark.parametrize(
     ("further", "rel"), [({}, 1e-9), ({"topology": "leaf-spine:servers_per_leaf=1,spines=2", "path": "sglb"}, 0.03)]
 )

@@ -121,6 +121,12 @@ def test_a_queue_of_one_packet_takes_it_whatever_was_there_before() -> None:
     assert sum(rates(*buckets, model=OF_ONE)) > 0.2
 
 
+def test_of_more_packets_than_there_is_memory_for_some_wait() -> None:
+    found = rates(*[transfer(0, (0, 1), 1e-3)] * 60, model=OF_ONE)
+    assert found == [found[0]] * 60
+    assert 0.93 < sum(found) <= 1.0001
+
+
 @pytest.mark.parametrize(("network", "share"), [(LEAVES, 0.5), (THIN_LEAVES, 0.25)])
 def test_switches_have_queues_too(network: Network, share: float) -> None:
     """Two rings over both leaves, on servers of their own, share the cable between them, of a card's speed or half."""

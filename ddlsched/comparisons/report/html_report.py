@@ -55,7 +55,7 @@ def report(folder: Path | str, out: Path | str | None = None) -> Path:
     library, environment = _plotly_js(), _environment()
     reported = Reported.open(folder)
     path = reported.comparison.folder / "report.html" if out is None else Path(out)
-    refuse_unwritable(path, "the report")
+    refuse_unwritable(path, "the report", (".html", ".htm"))
     charts = draw_charts(reported)
     page = environment.get_template("report.html").render(
         library=library, **_assets(), **_content(reported, charts, path.parent)

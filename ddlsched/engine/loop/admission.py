@@ -84,6 +84,29 @@ def count_links(s: State, path: Records) -> None:
 
 
 @njit
+def just_chosen(s: State, link: int) -> int:
+    """How many hops of the transfer that is asked about have got a link."""
+    return s.covers[link].chosen if s.covers[link].chosen_stamp == s.run[0].path_stamp else 0
+
+
+@njit
+def jobs_on(s: State, link: int) -> int:
+    """How many placed jobs may send over a link, plus the flows that have just got it."""
+    return s.links[link].num_jobs + just_chosen(s, link)
+
+
+@njit
+def flows_on(s: State, link: int) -> int:
+    """How many flows of transfers that run or wait cross a link, plus those that have just got it."""
+    count = s.links[link].count + just_chosen(s, link)
+    e = s.links[link].waiting_head
+    while e >= 0:
+        count += 1 - s.transfers[s.entries[e].transfer].unrouted
+        e = s.entries[e].next
+    return count
+
+
+@njit
 def add_candidate(s: State, count: int, number: int) -> int:
     """List a transfer in ``items``, but for one that has jumped ahead: nothing changes for it before that time."""
     if s.jobs[s.transfers[number].job].ahead_ns > s.run[0].now_ns:

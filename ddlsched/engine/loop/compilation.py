@@ -51,7 +51,8 @@ def ensure_compiled(run: Records, addresses: Iterable[str] = ()) -> None:
     """
     if runs_in_python():
         say_if_unsupported()
-        run.examine_address = 1  # there is no other
+        for field in (JUMPING, *addresses):
+            setattr(run, field, 1)  # it is called by its name
         return
     _compile_what_all_need()
     for field in (*_ALWAYS, *addresses):
@@ -87,7 +88,7 @@ def _notice() -> threading.Timer:
 @functools.cache
 def _say_compiling() -> None:
     print(
-        "ddlsched: preparing the event loop (compiled once after installation, up to a minute) ...",
+        "ddlsched: preparing the event loop (each part once, when a run first needs it; up to a minute) ...",
         file=sys.stderr,
         flush=True,
     )

@@ -150,16 +150,18 @@ EXPECTED: dict[str, tuple[list[tuple[str, float, int, float]], list[tuple[int, s
 
 def test_requested_times_are_time_limits(tmp_path):
     fields = "{job} {job} 0 {run} 4 -1 -1 4 {asked} -1 1 7 -1 -1 0 -1 -1 -1\n"
-    jobs = [{"job": 1, "run": 50, "asked": 100}, {"job": 2, "run": 50, "asked": -1}, {"job": 3, "run": 9, "asked": 0}]
+    jobs = [{"job": 1, "run": 50, "asked": 100}, {"job": 2, "run": 50, "asked": -1}, {"job": 3, "run": 1, "asked": 0}]
     (tmp_path / "a.swf").write_text("".join(fields.format(**job) for job in jobs))
     imported = import_trace("swf", [tmp_path / "a.swf"])
     assert [job.time_limit_s for job in imported.workload] == [100, None, None]
+    assert imported.report["alone_less_duration"]["jobs"] == 3
     for name in ("w.csv", "w.parquet"):
         write_jobs(imported, tmp_path / name)
         assert [job.time_limit_s for job in ddlsched.read_workload(tmp_path / name)] == [100, None, None]
     tenth = import_trace("swf", [tmp_path / "a.swf"], selection=Selection(scale=0.1)).workload
     assert [job.time_limit_s for job in tenth] == [10, None, None]
     assert [job.time_limit_s for job in sample("batsim").workload].count(100) > 0
+    assert sample("batsim").report["notes"] == {"cut off at its walltime": 1}
     assert "time_limit_s" not in sample("helios").jobs
 
 

@@ -237,8 +237,8 @@ STATED = {
     "jobs of groups and no transfer held back": SampledError(0.2, 1.7),
     "jobs of groups and transfers held back": SampledError(0.2, 2.1),
 }
-"""By how much of their time transfers are held back: the worst cluster of ``benchmarks/sampling_error.csv``, rounded up.
-Where it is more than a third, that is SRSF(1)'s worst, whose errors are larger than the class's."""
+"""By how much of their time transfers are held back: the worst cluster of
+``benchmarks/sampling_error.csv``, rounded up; of more than a third SRSF(1)'s worst, which is worse than the class's."""
 
 
 def sampling_class(result: Result) -> str:

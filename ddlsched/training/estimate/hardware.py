@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -283,7 +283,8 @@ def tiers_of_topology(
 
     The GPUs of a server are one tier, at the GPU's own links, or at the ports that the topology states if these are
     slower. The servers under one switch are the next, at their network cards' bandwidth, shared by the server's GPUs.
-    The switches are the last, at what their cables to other switches leave for each GPU below them.
+    The switches are the next, at what their cables to other switches leave for each GPU below them. Pods, switches with
+    the same ones above them, are the last, at what the cables of these leave; uneven ones count only if that is less.
 
     Where NVLink joins servers (``nvl72``), they have a GPU a card and are counted anew; the tier inside is then a
     domain's: of as few as hold equally many servers each.
@@ -302,7 +303,7 @@ def tiers_of_topology(
     Raises
     ------
     InputError
-        The switches, or domains, do not have equally many servers.
+        The switches, pods or domains do not have equally many servers.
     """
     from ddlsched.network.topology import Network, bytes_per_s_from_gbps
     from ddlsched.plugins.names import resolve
@@ -322,25 +323,37 @@ def tiers_of_topology(
     ends = {node for own in cards for node in own}
     switch_of = {node: next(iter(graph.adj[node])) for server in servers for node in cards[server]}
     below, first = Counter(switch_of.values()), Counter(switch_of[cards[server][0]] for server in servers)
-    under, uneven = divmod(next(iter(first.values())), each)
-    if uneven or len(set(first.values())) > 1:
-        raise InputError(
-            f"topology {name}: {len(servers)} servers do not fill its {len(first)} switches evenly; "
-            "expected equally many under each"
-        )
-    upward = {
-        switch: sum(data["bandwidth_bytes_per_s"] for node, data in graph.adj[switch].items() if node not in ends)
-        for switch in below
-    }
+    above = {switch: frozenset(graph.adj[switch]) - ends - {*below} for switch in below}
+    in_pod: Counter[frozenset[Any]] = Counter()
+    for switch, count in below.items():
+        in_pod[above[switch]] += count
+
+    def upward(switches: Iterable[Any], down: Container[Any]) -> float:
+        cables = (cable for switch in switches for cable in graph.adj[switch].items())
+        return float(sum(data["bandwidth_bytes_per_s"] for node, data in cables if node not in down))
+
     own = {node: graph.edges[node, switch]["bandwidth_bytes_per_s"] for node, switch in switch_of.items()}
-    left = {node: min(own[node], upward[switch] / below[switch]) for node, switch in switch_of.items()}
-    near, far = (min(sum(of[node] for node in cards[server]) for server in servers) / sharing for of in (own, left))
-    near_s, far_s = (network.ring(sorted({0, other})).latency_s / 2 for other in (servers[each * (under > 1)], last))
-    tiers = (
-        Tier(size=each * gpus_per_server, bytes_per_s=link, latency_s=link_latency_s),
-        Tier(size=under, bytes_per_s=near, latency_s=near_s),
-    )
-    return tiers if len(first) == 1 else (*tiers, Tier(size=len(first), bytes_per_s=far, latency_s=far_s))
+    shares = {switch: upward([switch], ends) / count for switch, count in below.items()}
+    pod_shares = {pod: upward(pod, below) / count for pod, count in in_pod.items()}
+    left = {node: min(own[node], shares[switch]) for node, switch in switch_of.items()}
+    far = {node: min(left[node], pod_shares[above[switch]]) for node, switch in switch_of.items()}
+    speeds = [min(sum(of[node] for node in cards[server]) for server in servers) / sharing for of in (own, left, far)]
+    pods: Counter[Any] = Counter(above[switch] for switch in first)
+    if len(pods) == 1 or not speeds[2] or (speeds[2] == speeds[1] and len({*pods.values()}) > 1):
+        pods = Counter([len(first)])
+    under, uneven = divmod(first.most_common(1)[0][1], each)
+    for what, counts in (("switches", first), ("pods", pods)):
+        if uneven or len({*counts.values()}) > 1:
+            raise InputError(
+                f"topology {name}: {len(servers)} servers do not fill its {len(counts)} {what} evenly; "
+                "expected equally many under each"
+            )
+    tiers, span = [Tier(size=each * gpus_per_server, bytes_per_s=link, latency_s=link_latency_s)], each
+    for size, speed in zip((under, len(first) // len(pods), len(pods)), speeds, strict=True):
+        latency_s = network.ring(sorted({0, servers[span * (size - 1)]})).latency_s / 2
+        tiers.append(Tier(size=size, bytes_per_s=speed, latency_s=latency_s))
+        span *= size
+    return (*tiers[:2], *(tier for tier in tiers[2:] if tier.size > 1))
 
 
 def _in_domains(name: str, num_gpus: int, states: Inside) -> tuple[list[int], int, int]:

@@ -80,13 +80,20 @@ def in_groups(job: Any) -> Any:
 
 
 def runs_of(sending: str, order: str, placement: str, cluster: str, seed: int) -> list[Result]:
-    """Return an exact run, and with its starts the sampled one, and an exact one of other lengths."""
+    """Return a case's runs: exact, sampled, and exact with other lengths."""
     place = CLUSTERS[cluster]
     # Lengths differ by job, as the workload's models have few.
     jobs = drawn(workload_of(place.workload, seed), seed)
     jobs = replace(jobs, jobs=tuple(map(in_groups, jobs))) if place.groups else jobs
     given: dict[str, Any] = {"order": order, **SENDING[sending]} | dict(place.paths)
     servers = ddlsched.Cluster(num_servers=place.servers, exclusive=True)
+    return beside_exact(jobs, servers, placement, given, seed)
+
+
+def beside_exact(
+    jobs: ddlsched.Workload, servers: ddlsched.Cluster, placement: str, given: dict[str, Any], seed: int
+) -> list[Result]:
+    """Return an exact run of jobs, and with its starts the sampled one, and an exact one of other lengths."""
     exact = ddlsched.simulate(jobs, servers, placement=placement, **given)
     return [exact, *(at_its_starts(exact, given, how) for how in ({"sample": True}, {"draw": seed + 1}))]
 

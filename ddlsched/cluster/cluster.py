@@ -257,7 +257,8 @@ class Cluster:
 
     def network(self, topology: Topology) -> Network:
         """Return the network between the servers, of an instance of the topology."""
-        return Network(topology, self.num_servers, self.network_cards, self.gpus_of_servers, self.levels)
+        name = self.topology if isinstance(self.topology, str) else ""
+        return Network(topology, self.num_servers, self.network_cards, self.gpus_of_servers, self.levels, name)
 
     @cached_property
     def relative_speed(self) -> np.ndarray:

@@ -176,6 +176,9 @@ class Comparison:
             notes.append("Sampled: a part of the contended iterations is computed (docs/statistics.md#sampled-runs).")
         alone = dict.fromkeys(table[table["seeds"] == 1]["workload"]) if len(seeds) > 1 else {}
         notes += [f"{workload}: {self._why_one_run(workload)}." for workload in alone]
+        for (workload, cluster), rows in table.groupby(SETTING, sort=False):
+            if self.baseline not in set(rows["policy"]):
+                notes.append(f"{workload} on {cluster}: {self.baseline}, the baseline, has no finished runs.")
         if len(table) and table["seeds_left_out"].any():
             notes.append("Where runs failed, a policy is compared on the seeds that are left, and has no verdict.")
         return [*notes, *conditions(self.asked, self.runs)]

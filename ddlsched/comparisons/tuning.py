@@ -19,6 +19,7 @@ from ddlsched.errors import InputError, SimulationError, UnknownNameError, did_y
 from ddlsched.plugins.names import Kind, maker
 from ddlsched.results.paired_comparison import ALL_METRICS, compare_runs
 from ddlsched.results.statistics import LEAST_SEEDS
+from ddlsched.workload.workload_files import workload_of
 
 if TYPE_CHECKING:
     import optuna
@@ -266,6 +267,7 @@ def tune(
     """
     found = knobs(policies, ranges)
     _refuse(metric, trials, seeds, held_out)
+    workload_of(workload, seeds[0])  # what names no jobs would fail in every trial
     asked = {"workload": workload, "policies": dict(policies), "metric": metric, "seeds": list(seeds)}
     asked |= {"knobs": [repr(knob) for knob in found], "options": {k: repr(v) for k, v in (options or {}).items()}}
     search = _Search(workload, policies, found, metric, dict(options or {}), Path(folder), processes)

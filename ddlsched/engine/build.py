@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import product
+from math import gcd
 from numbers import Real
 
 import numpy as np
@@ -15,7 +16,7 @@ from ddlsched.engine.build_tasks import build_tasks, refuse_too_large
 from ddlsched.engine.field_values import KEY_WORDS, NEVER, JobState
 from ddlsched.engine.loop.room import count_room
 from ddlsched.engine.records import Records, State, make_records
-from ddlsched.errors import InputError, PluginError, guarded, label
+from ddlsched.errors import InputError, PluginError, UnknownNameError, guarded, label
 from ddlsched.network.rates import LEVELS
 from ddlsched.network.topology import Network
 from ddlsched.policies.job_view import JobView
@@ -23,7 +24,7 @@ from ddlsched.policies.view_parts import write_fields
 from ddlsched.units import MAX_NS
 from ddlsched.workload.dag import ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.groups import is_grouped
+from ddlsched.workload.groups import demands_of, is_grouped, slices_of
 from ddlsched.workload.job import Job, Workload
 
 _FIRST_RESIDENTS = 8
@@ -59,6 +60,7 @@ def build_state(
     """
     refuse_misfits(workload, cluster)
     refuse_elastic_misfits(workload, cluster)
+    refuse_levels(workload, cluster, network)
     jobs = _jobs(workload, moving)
     refuse_too_large(workload, jobs)
     arrays = build_tasks(workload, jobs, moving)
@@ -257,6 +259,34 @@ def refuse_elastic_misfits(workload: Workload, cluster: Cluster) -> None:
                 f"{workload.where(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB on "
                 f"any GPU that it may get; expected at most the {smallest_bytes / 1e6:g} of the smallest"
             )
+
+
+def refuse_levels(workload: Workload, cluster: Cluster, network: Network) -> None:
+    """Raise InputError for the first job with a level that there is not, or whose units can never hold its slices."""
+    held: dict[tuple[str, int], np.ndarray] = {}
+    names = ("required_levels", "preferred_levels")
+    for number, job in enumerate(workload):
+        demands = [(name, *each) for name in names for each in demands_of(getattr(job, name))]
+        for name, part, level in [*demands, ("balanced_level", "", job.balanced_level or "server")]:
+            where = f"{workload.where(number)}, column {name}: job {job.job_id!r}"
+            try:
+                units = network.units(level)
+            except UnknownNameError as error:
+                raise InputError(f"{where}: {error}") from None
+            if name != "required_levels":
+                continue
+            if (key := (level, job.gpu_memory_bytes)) not in held:
+                large_enough = cluster.gpu_memory_bytes >= job.gpu_memory_bytes
+                held[key] = np.unique(np.array(units)[cluster.server_of_gpu[large_enough]], return_counts=True)[1]
+            sizes = [len(workers) for workers in slices_of(part, job.dag.groups, job.num_gpus)]
+            longest = max(sizes)
+            wanted, room, most = sizes.count(longest), int((held[key] // longest).sum()), int(held[key].max())
+            if wanted > room:
+                raise InputError(
+                    f"{where} has {job.required_levels!r}, so it can never fit: units of the level {level!r} have room "
+                    f"for {room} of its {wanted} slices of {longest} GPUs, the largest with {most}; expected a "
+                    f"wider level, or smaller slices, such as '{gcd(job.num_gpus, most)}:{level}'"
+                )
 
 
 def _group_steps(job: Job) -> int:

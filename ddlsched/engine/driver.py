@@ -146,9 +146,7 @@ class Simulation:
         self._routes = Routes(state, policies)
         costs = CommunicationCosts(cluster, network, settings.contention, settings.options["load_per_byte_s"])
         state.refuse_long_service(costs)
-        refuse_what_nobody_sends(
-            workload, settings.contention, settings.network, self._routes, sending and disturbances.moves_state
-        )
+        refuse_what_nobody_sends(workload, settings.contention, self._routes, sending and disturbances.moves_state)
         transfers = StateTransfers(state, costs, disturbances)
         in_loop = self._forms.loop_asks_for_paths(settings.window is not None, beyond_plain_rings(state))
         hops = HopTables(state, self._routes) if in_loop else None

@@ -11,24 +11,19 @@ from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.costs import PlannedTransfer
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.run_state import RunState
-from ddlsched.errors import InputError, UnknownNameError, label
+from ddlsched.errors import InputError, label
 from ddlsched.network.collectives import ROUNDS, Card
 from ddlsched.network.contention import ContentionModel
-from ddlsched.network.topology import Network, Node, Path, flows_of_ring
+from ddlsched.network.topology import Node, Path, flows_of_ring
 from ddlsched.network.traffic import Way, collective_for
 from ddlsched.policies.network_views import FlowView, LinkLoads
-from ddlsched.workload.groups import demands_of
 from ddlsched.workload.job import Workload
 
 
 def refuse_what_nobody_sends(
-    workload: Workload, contention: ContentionModel, network: Network, routes: Routes, state_moves: bool
+    workload: Workload, contention: ContentionModel, routes: Routes, state_moves: bool
 ) -> None:
-    """Raise InputError for collectives that no algorithm has, or that a model which only knows rings cannot rate.
-
-    So it does for levels that the topology does not have.
-    """
-    _refuse_unknown_levels(workload, network)
+    """Raise InputError for collectives that no algorithm has, or that a model which only knows rings cannot rate."""
     only_rings = getattr(contention, "only_rings", False)
     what = f"contention {label(contention)} knows only all-reduces in rings over the servers of jobs"
     if only_rings and routes.chosen:
@@ -41,17 +36,6 @@ def refuse_what_nobody_sends(
         if not job.dag.only_rings_of_all:
             for kind, algorithm in sorted(job.dag.collectives):
                 _refuse_unknown(f"{workload.where(number)}: job {job.job_id!r}", kind, algorithm)
-
-
-def _refuse_unknown_levels(workload: Workload, network: Network) -> None:
-    for number, job in enumerate(workload):
-        if job.required_levels or job.preferred_levels or job.balanced_level:
-            named = [*demands_of(job.required_levels), *demands_of(job.preferred_levels)]
-            try:
-                for level in [*(demand.level for demand in named), job.balanced_level or "server"]:
-                    network.units(level)
-            except UnknownNameError as error:
-                raise InputError(f"{workload.where(number)}: job {job.job_id!r}: {error}") from None
 
 
 def _refuse_unknown(where: str, kind: str, algorithm: str) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.rounds import choose_transfers
 from ddlsched.engine.field_values import Contention
-from ddlsched.engine.loop.admission import flows_on, jobs_on
 from ddlsched.engine.loop.from_python import (
     change_share,
+    flows_on,
     gather_transfers,
+    jobs_on,
     list_component,
     pause_transfer,
     rerate_max_min,

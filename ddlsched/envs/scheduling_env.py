@@ -156,6 +156,19 @@ class Stepped(Generic[Asked]):
             self._inside.throw(greenlet.GreenletExit)
 
 
+def checked_actions(given: Any, num_actions: int, *num_runs: int) -> np.ndarray:
+    """Return an action, or one for each of ``num_runs`` runs; raise InputError for all that is none."""
+    try:
+        actions = np.asarray(given)
+    except ValueError:  # lists of unlike lengths
+        actions = np.array(None)
+    if actions.shape != num_runs or actions.dtype.kind not in "iu" or ((actions < 0) | (actions >= num_actions)).any():
+        expected = "0 or 1" if num_actions == 2 else f"a whole number from 0 to {num_actions - 1}"
+        begin, end = ("actions are", f" for each of {num_runs[0]} runs") if num_runs else ("action is", "")
+        raise InputError(f"{begin} {given!r}; expected {expected}{end}")
+    return actions
+
+
 class SchedulingEnv(gymnasium.Env[Observation, Any]):
     """A run of the simulator, an episode; each step is a decision that somebody has to take.
 
@@ -282,12 +295,18 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         return jobs, of_run
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Take a decision and go on to the next one."""
+        """Take a decision and go on to the next one.
+
+        Raises
+        ------
+        InputError
+            The action is no whole number of the action space, or no episode is under way; what is stays as it is.
+        """
         if self._decision is None or self._stepped is None:
             raise InputError("there is no episode under way; expected reset() first")
-        before = self._decision
-        allowed = bool(before.mask[int(action)])
-        found = self._stepped.advance(int(action) if allowed else int(np.argmax(before.mask)))
+        before, chosen = self._decision, int(checked_actions(action, len(self._decision.mask)))
+        allowed = bool(before.mask[chosen])
+        found = self._stepped.advance(chosen if allowed else int(np.argmax(before.mask)))
         info: dict[str, Any] = {"replaced": not allowed}
         if isinstance(found, Result):
             return self._ended(found, before, info)

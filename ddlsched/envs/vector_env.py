@@ -16,7 +16,7 @@ from ddlsched.engine.driver import Simulation
 from ddlsched.engine.field_values import Question
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.batch.runs import BATCHED_RUN, Standing, StepsOfADoor
-from ddlsched.envs.scheduling_env import NO_DECISION, Observation, SchedulingEnv, Stepped
+from ddlsched.envs.scheduling_env import NO_DECISION, Observation, SchedulingEnv, Stepped, checked_actions
 from ddlsched.errors import InputError
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
@@ -146,7 +146,7 @@ class SchedulingVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         if not self._begun:
             raise InputError("there is no episode under way; expected reset() first")
         again: list[int] = np.flatnonzero(self._ended).tolist()
-        replaced = self._act(np.asarray(actions))
+        replaced = self._act(checked_actions(actions, self._mask.shape[1], self.num_envs))
         self._decide()
         stopped = self._stopped()
         for number in again:
@@ -160,11 +160,7 @@ class SchedulingVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
 
     def _act(self, actions: np.ndarray) -> np.ndarray:
         """Write down the actions of the runs that stand at a decision; return which were replaced."""
-        if actions.shape != (self.num_envs,) or ((actions < 0) | (actions >= self._mask.shape[1])).any():
-            last = self._mask.shape[1] - 1
-            expected = "0 or 1" if last == 1 else f"a whole number from 0 to {last}"
-            raise InputError(f"actions are {actions!r}; expected {expected} for each of {self.num_envs} runs")
-        replaced: np.ndarray = (self._mask[np.arange(self.num_envs), actions.astype(np.int64)] == 0) & ~self._ended
+        replaced: np.ndarray = (self._mask[np.arange(self.num_envs), actions] == 0) & ~self._ended
         self._runs["action"] = np.where(replaced, self._mask.argmax(axis=1), actions) if replaced.any() else actions
         self._runs["standing"][~self._ended] = Standing.ACTION.value
         return replaced

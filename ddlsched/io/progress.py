@@ -21,7 +21,7 @@ class Told(Protocol):
 
 @contextlib.contextmanager
 def progress_bar(title: str, under_way: Callable[[], list[str]] = list) -> Iterator[Told]:
-    """Show the bar, and under it the lines of ``under_way``, asked twice a second.
+    """Show the bar from the first that is told on, and under it the lines of ``under_way``, asked twice a second.
 
     Yields what is to be told of each piece of work that ends, as a sweep tells it.
     """
@@ -40,15 +40,20 @@ def progress_bar(title: str, under_way: Callable[[], list[str]] = list) -> Itera
     columns = bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn()
     times = bars.TimeElapsedColumn(), bars.TextColumn("left"), bars.TimeRemainingColumn()
     # The time left is told from the runs of the last ten minutes: those of one seed differ too much.
-    with _Bar(*columns, *times, console=console, speed_estimate_period=600.0, refresh_per_second=2) as progress:
-        task = progress.add_task(title, total=None)
+    progress = _Bar(*columns, *times, console=console, speed_estimate_period=600.0, refresh_per_second=2)
+    task = progress.add_task(title, total=None)
 
-        def watch(done: int, total: int, failure: object | None) -> None:
-            progress.update(task, completed=done, total=total)
-            if failure is not None:
-                console.print(f"failed: {failure}", style="red", markup=False, highlight=False)
+    def watch(done: int, total: int, failure: object | None) -> None:
+        progress.update(task, completed=done, total=total)
+        progress.start()
+        if failure is not None:
+            console.print(f"failed: {failure}", style="red", markup=False, highlight=False)
 
+    try:
         yield watch
+    finally:
+        if progress.live.is_started:
+            progress.stop()
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
 
-from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
+from ddlsched.errors import InputError, PluginError, UnknownNameError, guarded
 from ddlsched.network.collectives import Card, Rank
 from ddlsched.ranges import REQUIRED, check_fields, ranged
 
@@ -202,17 +202,19 @@ class Network:
         nic_bytes_per_s: Mapping[int, float] | None = None,
         gpus_of_servers: Sequence[int] | None = None,
         levels: Mapping[str, Sequence[int]] | None = None,
+        name: str = "",
     ) -> None:
         """Enumerate the links; ``nic_bytes_per_s`` replaces the bandwidth of some servers' network cards.
 
         What a relative bandwidth relates to stays the topology's card: the constants of a contention model are
         measured with that. ``gpus_of_servers`` matters where the topology states the inside of servers; by default a
-        server has a GPU a card. ``levels`` are in place of the topology's.
+        server has a GPU a card. ``levels`` are in place of the topology's; ``name`` is that of messages, by default the
+        class's.
         """
         import numpy as np
 
         self._topology = topology
-        self._name = type(topology).__name__
+        self._name = name or type(topology).__name__
         self.inside: Inside | None = getattr(topology, "inside", None)
         """What is known of the inside of servers."""
         graph = getattr(topology, "cables", topology.graph)
@@ -315,10 +317,7 @@ class Network:
         """
         if level not in self.levels:
             known = ", ".join(self.levels)
-            raise UnknownNameError(
-                f"topology {self._name}: has no level {level!r}; expected one of {known}."
-                + did_you_mean(level, self.levels)
-            )
+            raise UnknownNameError(f"topology {self._name}: has no level {level!r}; expected one of {known}")
         return self.levels[level]
 
     def _name_of(self, link: int) -> str:

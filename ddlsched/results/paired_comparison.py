@@ -229,13 +229,13 @@ def readable(comparison: pd.DataFrame, *, baseline: str, by: str = "policy", ove
     comparison
         From :func:`compare_runs` or :func:`ddlsched.comparisons.comparison_tables.compare_classes`.
     baseline
-        The policy that the others were compared with.
+        The policy that the others were compared with; without a row of it there are no changes.
     by
         Name of the column that tells the policies apart.
     over
         What the runs of a policy are: seeds, or draws of one trace.
     """
-    shown = comparison[~comparison["metric"].isin(_zeros(comparison))]
+    shown, paired = comparison[~comparison["metric"].isin(_zeros(comparison))], baseline in set(comparison[by])
     rows: list[dict[str, str]] = []
     last: dict[str, str] = {}
     for row in _records(shown):
@@ -244,12 +244,13 @@ def readable(comparison: pd.DataFrame, *, baseline: str, by: str = "policy", ove
         cells = {by: str(row[by]), "mean [95 %]": _mean_text(row)}
         if comparison["seeds"].nunique() > 1:
             cells[over] = str(row["seeds"])
-        compared = row[by] != baseline
-        cells[f"against {baseline}"] = _against_text(row) if compared else ""
-        cells["verdict"] = _verdict_text(row) if compared else ""
+        if paired:
+            compared = row[by] != baseline
+            cells[f"against {baseline}"] = _against_text(row) if compared else ""
+            cells["verdict"] = _verdict_text(row) if compared else ""
         rows.append({name: "" if head == last else text for name, text in head.items()} | cells)
         last = head
-    return "\n\n".join([markdown(rows), *_notes(comparison, over)])
+    return "\n\n".join([markdown(rows), *_notes(comparison, over, paired)])
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -273,7 +274,7 @@ def _mean_text(row: dict[str, Any]) -> str:
 
 def _against_text(row: dict[str, Any]) -> str:
     """Return the change in %; or the difference, in percentage points or the metric's unit, where that is compared."""
-    if not row["seeds"]:
+    if not row["seeds"] or np.isnan(row["difference"]):  # a baseline that finished on other seeds
         return "-"
     by_difference = row["metric"] in BY_DIFFERENCE or np.isnan(row["change"])
     mean, low, high = (row[name] for name in _names("difference" if by_difference else "change"))
@@ -299,13 +300,14 @@ def _verdict_text(row: dict[str, Any]) -> str:
     return str(row["verdict"]) if row["verdict"] == row["verdict_holm"] else f"{row['verdict']} ?"
 
 
-def _notes(comparison: pd.DataFrame, over: str) -> list[str]:
+def _notes(comparison: pd.DataFrame, over: str, paired: bool) -> list[str]:
     """Return what is true of this table and easily overlooked, a paragraph each."""
     seeds, left_out = comparison["seeds"], comparison["seeds_left_out"]
     span = f"{seeds.max()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
     if seeds.max() == 1:
         return ["One run: no interval and no verdict."]
-    notes = [f"Means over {span} {over} with 95 % intervals; changes are paired by {over[:-1]}."]
+    changes = f"; changes are paired by {over[:-1]}" if paired else ""
+    notes = [f"Means over {span} {over} with 95 % intervals{changes}."]
     if (comparison["verdict"] != comparison["verdict_holm"]).any():
         count = int(comparison["p_value"].notna().sum())
         notes.append(f"?: so by itself, but not among the {count} comparisons of this table together (Holm, 5 %).")

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
-from ddlsched.errors import InputError, did_you_mean
+from ddlsched.errors import InputError
 from ddlsched.units import is_whole
 from ddlsched.workload.tasks import CollectiveTask, Task
 
@@ -118,8 +118,8 @@ def is_grouped(tasks: Sequence[Task], groups: Groups, num_gpus: int) -> bool:
 class LevelDemand(NamedTuple):
     """A level in one unit of which all workers of a slice shall be.
 
-    ``part`` is empty for the whole job, the name of a group for each of its tuples, or a number for each so many
-    workers in their order.
+    ``part`` is empty for the whole job, the first word of groups' names (``tensor`` of ``tensor 0``, ``tensor 1``) for
+    each of their tuples, or a number for each so many workers in their order.
     """
 
     part: str
@@ -159,7 +159,7 @@ def slices_of(part: str, groups: Mapping[str, Sequence[Sequence[int]]], num_gpus
     Raises
     ------
     InputError
-        The job has no such group, or no whole number of such slices.
+        The job has no such group, these share workers, or it has no whole number of such slices.
     """
     if not part:
         return [tuple(range(num_gpus))]
@@ -167,9 +167,12 @@ def slices_of(part: str, groups: Mapping[str, Sequence[Sequence[int]]], num_gpus
         if num_gpus % int(part):
             raise InputError(f"has slices of {part} workers; expected a divisor of the job's {num_gpus}")
         return [tuple(range(first, first + int(part))) for first in range(0, num_gpus, int(part))]
-    if part not in groups:
-        known = ", ".join(groups) or "there is none"
-        raise InputError(f"has the group {part!r}; expected a group of the job ({known}).{did_you_mean(part, groups)}")
-    tuples = [tuple(members) for members in groups[part]]
+    words = {name: name.partition(" ")[0] for name in groups}
+    tuples = [tuple(members) for name, word in words.items() if word == part for members in groups[name]]
+    if not tuples:
+        known = ", ".join(dict.fromkeys(words.values())) or "there is none"
+        raise InputError(f"has the group {part!r}; expected a group of the job ({known})")
+    if len(workers_of([tuples])) < sum(map(len, tuples)):
+        raise InputError(f"has the group {part!r}, of whose tuples some share workers; expected one of disjoint tuples")
     alone = sorted(set(range(num_gpus)).difference(*tuples))
     return [*tuples, *((worker,) for worker in alone)]

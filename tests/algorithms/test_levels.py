@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from jobs_by_hand import data_parallel_job
@@ -12,6 +13,10 @@ from algorithms.placement.levels import Levels
 from ddlsched import Cluster, Workload
 from ddlsched.errors import InputError, InvalidDecisionError
 from ddlsched.testing import cluster_view, job_view
+from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.estimated_jobs import job_of
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import MODELS
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job
 from topologies.clos import Clos
@@ -80,6 +85,25 @@ def test_tuples_of_groups_are_slices_and_nest():
         ddlsched.simulate(Workload.of([job]), cluster, placement="first-fit")
 
 
+def test_groups_of_an_estimated_job_go_by_their_first_words():
+    plan = Parallelism(tensor=2, data=2, pipeline=2, global_batch=4)
+    estimated = MODELS["gpt3-350m"], parse_cluster("h100", topology="nvl72").machine(8)
+    one, other = (
+        job_of(estimated[0], replace(plan, interleave=chunks), estimated[1], job_id="a", iterations=1, groups=True)
+        for chunks in (1, 2)
+    )
+    tuples = [members for stage in (0, 1) for members in one.dag.groups[f"tensor {stage}"]]
+    cluster = Cluster(num_servers=18, gpus_per_server=3, gpu_memory_mb=80000, topology="nvl72")
+    for levels, torn in ((None, True), ("tensor:tray", False)):
+        jobs = Workload.of([replace(one, required_levels=levels)])
+        gpus = ddlsched.simulate(jobs, cluster, placement="levels", contention="max-min").gpus_of("a")
+        assert any(gpus[first] // 3 != gpus[second] // 3 for first, second in tuples) is torn
+    known = r"; expected a group of the job \(stage, tensor, data, on, back\)$"
+    for wrong, why in (("tensr", known), ("on", ", of whose tuples some share workers")):
+        with pytest.raises(InputError, match=f"required_levels has the group '{wrong}'{why}"):
+            replace(other, required_levels=f"{wrong}:tray")
+
+
 def test_balanced_over_as_few_units():
     taken = (0, 8, 9)
     assert place(*taken, gpus=12) is not None
@@ -109,8 +133,34 @@ def test_demands_that_cannot_be():
         with pytest.raises(InputError, match=f"job '.*': required_levels .*{why}"):
             job_view(num_gpus=8, required_levels=wrong)
     jobs = [replace(data_parallel_job("a", 2, forward_s=0.1, message_bytes=1e6), required_levels="cage")]
-    with pytest.raises(InputError, match="row 1: job 'a': topology Star: has no level 'cage'; expected one of server"):
+    said = "row 1, column required_levels: job 'a': topology star: has no level 'cage'; expected one of server$"
+    with pytest.raises(InputError, match=said):
         ddlsched.simulate(Workload.of(jobs), Cluster(num_servers=2))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "levels", "said"),
+    [
+        (128, "block rack", "'rack' have room for 0 of its 1 slices of 128 GPUs, the largest with 72; .* '8:rack'"),
+        (128, "64:rack", None),
+        (144, "48:rack", "'rack' have room for 2 of its 3 slices of 48 GPUs, the largest with 72; .* '72:rack'"),
+    ],
+)
+def test_what_no_unit_ever_holds_is_refused_before_the_run(gpus, levels, said):
+    jobs = [replace(data_parallel_job("a", gpus, forward_s=0.1), required_levels=levels)]
+    run = partial(
+        ddlsched.simulate,
+        Workload.of(jobs),
+        Cluster(num_servers=36, gpus_per_server=4, topology="nvl72"),
+        placement="levels",
+        contention="max-min",
+    )
+    if said is None:
+        assert len(run().gpus_of("a")) == gpus
+        return
+    said = f"row 1, column required_levels: job 'a' has '{levels}', so it can never fit: units of the level {said}"
+    with pytest.raises(InputError, match=said):
+        run()
 
 
 def test_files_keep_levels(tmp_path):

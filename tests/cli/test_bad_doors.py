@@ -110,6 +110,6 @@ def test_a_move_to_a_gpu_without_memory() -> None:
 
 
 def test_a_network_whose_routes_are_not_connected() -> None:
-    said = "topology Islands: the route from server 1 to 2 goes from 'switch 0' to 'switch 1'; expected a cable"
+    said = "topology mine.py:Islands: the route from server 1 to 2 goes from 'switch 0' to 'switch 1'; expected a cable"
     for path in ((), ("--path", "ecmp")):
         refused_with(2, said, of=("jobs.csv", *FOUR, "--topology", "mine.py:Islands", *path))

@@ -128,14 +128,28 @@ def test_what_is_no_comparison_cannot_be_opened(spoil, six_seeds):
         Comparison.open("out")
 
 
-def test_a_spoilt_run_is_named():
-    comparison = compare("srsf-1", seeds=1)
-    file = Path("out", comparison.runs["file"].item())
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(InputError, match=rf"{file.name}: is no run's file .*delete it"):
-        Comparison.open("out").jobs()
-    with pytest.raises(InputError, match="is no run's file"):
-        compare("srsf-1", seeds=1)
+def test_a_spoilt_run_is_named_and_done_anew_but_what_is_none_is_kept(capsys):
+    first = compare("srsf-1")
+    file, other = (Path("out", name) for name in first.runs["file"])
+    jobs, whole, untouched = first.jobs(), file.read_bytes(), other.stat().st_mtime_ns
+    for spoilt in (b"garbage\n", whole[:2000] + b"\0" * 500 + whole[2500:]):
+        file.write_bytes(spoilt)
+        with pytest.raises(InputError, match=rf"{file.name}: is no run's file .*compare' does one"):
+            Comparison.open("out").jobs()
+        again = compare("srsf-1")
+        pd.testing.assert_frame_equal(again.jobs(), jobs)
+        assert f"ddlsched: {file}: is damaged; its run is done anew\n" in capsys.readouterr().err
+    assert other.stat().st_mtime_ns == untouched
+    other.unlink()  # so that there is something to simulate
+    pd.DataFrame({"a": [1]}).to_parquet(file)
+    with pytest.raises(InputError, match=rf"{file.name}: is a Parquet file but no run's"):
+        compare("srsf-1")
+    assert pd.read_parquet(file)["a"].item() == 1
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(InputError, match=rf"{file.name}: is a folder"):
+        compare("srsf-1")
+    assert not other.exists()
 
 
 def test_the_folder_has_what_reports_are_made_of():
@@ -374,9 +388,12 @@ def test_one_run_has_no_interval_in_the_table():
 
 def test_a_failure_makes_the_exit_code_1():
     write_mine(2.0)
-    result = command("--scheduler", "srsf-1", "--placement", "mine.py:Unlucky", "--seeds", 2)
+    named = "--baseline", "Unlucky + adadual"
+    result = command("--scheduler", "srsf-1", "--placement", "mine.py:Unlucky", "--seeds", 2, *named)
     assert result.exit_code == 1
     assert "Average JCT" in result.stdout
+    assert f"{SMALL} on 16x4: Unlucky + adadual, the baseline, has no finished runs.\n" in result.stdout
+    assert not any(word in result.stdout for word in ("against", "| verdict", "paired", "nan"))
     (line,) = (line for line in result.stderr.splitlines() if "runs failed" in line)
     assert line.startswith("ddlsched: 2 runs failed (out/failures.csv), the first: Unlucky + adadual")
     assert line.endswith("seed 1: placement Unlucky: begin raised ArithmeticError: bad\\nluck")

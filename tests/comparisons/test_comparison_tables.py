@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ddlsched.comparisons.comparison_tables import compare_classes, compare_everywhere
-from ddlsched.results.paired_comparison import compare_runs, with_holm
+from ddlsched.results.paired_comparison import compare_runs, readable, with_holm
 
 SEEDS = range(1, 9)
 
@@ -67,6 +67,12 @@ def test_a_policy_of_which_runs_failed_has_no_verdict_and_takes_none_from_the_ot
     assert (b["seeds"], b["seeds_left_out"], b["verdict"]) == (7, 1, "undecided")
     assert b["change_low"] > 0
     assert (c["seeds"], c["seeds_left_out"], c["verdict"]) == (8, 0, "worse")
+
+
+def test_a_policy_that_shares_no_seed_with_the_baseline_has_no_change():
+    table = compared(runs(a=[None] * 4 + random(12, 1)[4:], b=random(12, 2)[:4]))
+    (line,) = (line for line in readable(table, baseline="a").splitlines() if " b " in line)
+    assert [cell.strip() for cell in line.split("|")[-3:-1]] == ["-", "undecided"]
 
 
 def test_a_baseline_of_which_runs_failed():

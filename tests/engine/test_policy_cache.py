@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import uuid
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from tiers import tried
 
 import ddlsched
 from ddlsched.engine import compiled_forms
-from ddlsched.engine.native import kept_files
+from ddlsched.engine.loop.from_python import close_books
+from ddlsched.engine.native import kept_files, machine_code
 from ddlsched.testing import example_workload
 
 PACKAGE = Path(ddlsched.__file__).parent
@@ -221,6 +223,15 @@ def test_of_two_processes_that_would_compile_the_same_one_waits(tmp_path, monkey
         with kept_files.alone_on_this_machine("one"):
             assert other.stdin.closed
     kept_files.cache_folder.cache_clear()
+
+
+def test_nobody_waits_for_what_another_installation_compiles_of_the_loop(monkeypatch):
+    waited_for: list[str] = []
+    monkeypatch.setattr(machine_code, "alone_on_this_machine", lambda name: nullcontext(waited_for.append(name)))
+    close_books.compile()
+    machine_code.compiled_part.__wrapped__("wake_address")
+    assert len(waited_for) == 2
+    assert all(name.startswith(str(PACKAGE)) for name in waited_for)
 
 
 STAMP = """

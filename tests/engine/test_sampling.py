@@ -251,6 +251,23 @@ def test_work_that_is_under_way_counts_in_the_rates_of_a_leap(further: dict[str,
     assert further or exact.jobs["jct_s"][0] == pytest.approx(40 * 1.25e9 / links["bandwidth_bytes_per_s"][0])
 
 
+@pytest.mark.parametrize(("count", "settling"), [(48, 512), (49, 49)])
+def test_of_many_jobs_that_meet_little_passes_before_the_first_stretch(count: int, settling: int) -> None:
+    # Leaps end where samples of the state are taken, which is seldom so late.
+    each = {"arrival_s": 1000.0, "iterations": LONG, "forward_s": 0.01, "message_bytes": 1e6}
+    jobs = [data_parallel_job(f"{n}", 2, backward_s=0.0001 * n, **each) for n in range(count)]  # type: ignore[arg-type]
+    result = ddlsched.simulate(
+        Workload.of(jobs),
+        ddlsched.Cluster(num_servers=2, gpus_per_server=count, exclusive=True),
+        placement=Fixed(gpus={f"{n}": [n, count + n] for n in range(count)}),
+        sample=True,
+        until_s=1010.0,
+        **SENDING["free"],
+    )
+    assert result.leapt_iterations > 10 * count
+    assert 0 <= result.computed_iterations - settling - 128 <= 2 * count
+
+
 @pytest.mark.parametrize("stretch_bytes", [0.0, 1e-3, 1e12])
 def test_a_link_that_was_idle_in_a_stretch_is_busy_for_the_bytes_of_a_leap(stretch_bytes: float) -> None:
     """Of 1e13 bytes before, rounding may leave a part of one that the stretch seems to have carried in no time."""

@@ -130,6 +130,19 @@ def test_a_forbidden_action_is_replaced_and_said(name: str) -> None:
     env.close()
 
 
+def test_an_action_that_is_none_is_refused_and_the_run_goes_on(env: SchedulingEnv) -> None:
+    observation, _ = env.reset(seed=4)
+    last = int(env.action_space.n) - 1
+    expected = "0 or 1" if last == 1 else f"a whole number from 0 to {last}"
+    for action in (last + 1, -1, 2.7, 0.0, None, "x", np.nan, 10**30, np.zeros(1, int), [[0], [0, 1]], True):
+        with pytest.raises(InputError, match=f"action is .*; expected {expected}$"):
+            env.step(action)
+    after, *_ = env.step(np.array(first_allowed(observation)))
+    env.reset(seed=4)
+    same, *_ = env.step(np.uint8(first_allowed(observation)))
+    assert all(np.array_equal(after[key], same[key]) for key in after)
+
+
 def test_the_first_that_has_room_is_the_order_of_the_engine() -> None:
     env = OrderEnv(STREAM, cluster=EXCLUSIVE, settings={"order": "srsf"}, placement="first-fit", slots=30)
     episode(env, first_allowed, options={"seed": 6})

@@ -207,6 +207,32 @@ def read_placements(path: Path) -> pd.DataFrame:
     return read_jobs(path, _PLACEMENTS)
 
 
+def is_damaged(path: Path) -> bool:
+    """Return whether a kept file is cut short or overwritten, so that its run is to be done anew.
+
+    Raises
+    ------
+    InputError
+        It is a whole Parquet file but no run's, a folder, or cannot be opened.
+    """
+    import pyarrow as pa
+
+    try:
+        with opened_parquet(path) as file:
+            file.read()
+            said = (file.schema_arrow.metadata or {}).get(_METADATA)
+            json.loads(said or "{}")
+    except InputError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if getattr(error, "errno", None):
+            raise _no_run(path, error) from None
+        return True
+    if said is None:
+        raise InputError(f"{path}: is a Parquet file but no run's; expected it elsewhere, as its run is kept there")
+    return False
+
+
 def _refuse_missing(path: Path, there: Collection[str], columns: Collection[str]) -> None:
     missing = [column for column in columns if column not in there]
     if missing:
@@ -223,7 +249,7 @@ def _no_run(path: Path, error: Exception, what: str = "") -> InputError:
             f"{path}: is {f'a {path.suffix} file' if path.suffix else 'no Parquet file'}; expected {_RUN}"
         )
     why = ": ".join(filter(None, [what, (str(error).splitlines() or [type(error).__name__])[0]]))
-    return InputError(f"{path}: is no run's file ({why}); in a comparison's runs/, delete it, and it is done anew")
+    return InputError(f"{path}: is no run's file ({why}); the same 'ddlsched compare' does one that is damaged anew")
 
 
 def store(path: Path, data: bytes) -> None:

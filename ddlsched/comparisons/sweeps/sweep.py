@@ -8,13 +8,14 @@ means, goes on where it was, and what has changed since is run anew.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddlsched.comparisons.sweeps.run import Run, fingerprint, sources_digest
-from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata, remove_leftovers, store
+from ddlsched.comparisons.sweeps.stored_runs import is_damaged, read_jobs, read_metadata, remove_leftovers, store
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def sweep(
     ------
     InputError
         A run's inputs cannot be told apart from others, or name a file that is not there; the folder cannot be
-        written; the Dask cluster cannot be used.
+        written, or holds something else in a run's place; the Dask cluster cannot be used.
     """
     folder = _made(folder)
     sources = sources_digest()
@@ -155,10 +156,18 @@ def _missing(distinct: Mapping[str, Run], folder: Path) -> list[Task]:
 
     there = {path.name for path in folder.iterdir()}
     wanted = {
-        key: tuple(kind for kind, path in run.files(folder, key).items() if path.name not in there)
+        key: tuple(kind for kind, path in run.files(folder, key).items() if path.name not in there or _spoilt(path))
         for key, run in distinct.items()
     }
     return [Task(key, distinct[key], kinds) for key, kinds in wanted.items() if kinds]
+
+
+def _spoilt(path: Path) -> bool:
+    """Return whether a kept file is damaged, and say so; of a timeline, which nothing here reads, it is not asked."""
+    spoilt = ".timeline-" not in path.name and is_damaged(path)
+    if spoilt:
+        print(f"ddlsched: {path}: is damaged; its run is done anew", file=sys.stderr, flush=True)
+    return spoilt
 
 
 def _carried_out(tasks: Sequence[Task], processes: int, dask: str | None, sources: str, progress: Path | None) -> Done:

@@ -88,7 +88,7 @@ def _notice() -> threading.Timer:
 @functools.cache
 def _say_compiling() -> None:
     print(
-        "ddlsched: preparing the event loop (compiled once after installation, up to a minute) ...",
+        "ddlsched: preparing the event loop (each part once, when a run first needs it; up to a minute) ...",
         file=sys.stderr,
         flush=True,
     )

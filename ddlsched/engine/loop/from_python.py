@@ -21,6 +21,8 @@ from ddlsched.engine.native.jit import NUMBER, NUMBERS, REAL, REALS, STATE, call
 from ddlsched.engine.records import State
 
 gather_transfers = called_from_python(STATE)(admission.gather_transfers)
+jobs_on = called_from_python(STATE, NUMBER)(admission.jobs_on)
+flows_on = called_from_python(STATE, NUMBER)(admission.flows_on)
 start_transfer = called_from_python(STATE, NUMBER)(transfers.start_transfer)
 pause_transfer = called_from_python(STATE, NUMBER)(transfers.pause_transfer)
 gather_rivals = called_from_python(STATE)(order.gather_rivals)

@@ -110,7 +110,7 @@ class CalledFromPython:
 
     def compile(self) -> None:
         """Compile it, or load it from disk."""
-        with compiling(self.dispatcher.py_func.__qualname__):
+        with compiling(f"{__file__} {self.dispatcher.py_func.__qualname__}"):  # another installation keeps its own
             self.dispatcher.compile(self.kinds)
         self._call = self.dispatcher.overloads[self.kinds].entry_point
 
@@ -310,7 +310,7 @@ def compiled_part(field: str) -> CFunc[Any]:
     part: Any = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, dict(ENGINE_OPTIONS))
     with suppress(RuntimeError):  # no writable place
         part._cache = _PartCache(entry)
-    with compiling(field):
+    with compiling(f"{__file__} {field}"):
         part.compile()
     compiled: CFunc[Any] = part
     return compiled

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.layers import Operation, Work
 
 if TYPE_CHECKING:
-    from ddlsched.network.topology import Topology
+    from ddlsched.network.topology import Inside, Topology
 
 Precision: TypeAlias = Literal["half", "single", "fp8", "mxfp8", "nvfp4"]
 """Of matrix products: fp16 or bf16; fp32 (TF32 where the GPU has it); 8 bits with a scale a tensor, or a scale for each
@@ -280,9 +281,13 @@ def tiers_of_topology(
 ) -> tuple[Tier, ...]:
     """Return the tiers of a cluster in a network of the simulator's.
 
-    The GPUs of a server are one tier, at the GPU's own links. The servers under one switch are the next, at their
-    network card's bandwidth, shared by the server's GPUs. The switches are the last, at what their cables to other
-    switches leave for each GPU below them.
+    The GPUs of a server are one tier, at the GPU's own links, or at the ports that the topology states if these are
+    slower. The servers under one switch are the next, at their network cards' bandwidth, shared by the server's GPUs.
+    The switches are the next, at what their cables to other switches leave for each GPU below them. Pods, switches with
+    the same ones above them, are the last, at what the cables of these leave; uneven ones count only if that is less.
+
+    Where NVLink joins servers (``nvl72``), they have a GPU a card and are counted anew; the tier inside is then a
+    domain's: of as few as hold equally many servers each.
 
     Parameters
     ----------
@@ -298,38 +303,67 @@ def tiers_of_topology(
     Raises
     ------
     InputError
-        The switches do not have equally many servers.
+        The switches, pods or domains do not have equally many servers.
     """
-    from ddlsched.network.topology import Network
+    from ddlsched.network.topology import Network, bytes_per_s_from_gbps
     from ddlsched.plugins.names import resolve
 
     plan = resolve("topology", topology)
-    if getattr(plan, "inside", None) is not None:
+    name = topology if isinstance(topology, str) else type(plan).__name__
+    states: Inside | None = getattr(plan, "inside", None)
+    servers, each, sharing, link = [*range(num_servers)], 1, gpus_per_server, gpu.link_bytes_per_s
+    if states is not None:
+        if states.servers > 1:
+            servers, each, gpus_per_server = _in_domains(name, num_servers * gpus_per_server, states)
+        sharing, link = max(gpus_per_server, states.cards), min(link, bytes_per_s_from_gbps(states.gpu_gbps))
+        link_latency_s = max(link_latency_s, states.latency_s)
+    last = servers[-1]
+    network, graph = Network(plan, last + 1, name=name), plan.graph(last + 1)
+    cards = [[network.node((server, card)) for card in range(network.cards)] for server in range(last + 1)]
+    ends = {node for own in cards for node in own}
+    switch_of = {node: next(iter(graph.adj[node])) for server in servers for node in cards[server]}
+    below, first = Counter(switch_of.values()), Counter(switch_of[cards[server][0]] for server in servers)
+    above = {switch: frozenset(graph.adj[switch]) - ends - {*below} for switch in below}
+    in_pod: Counter[frozenset[Any]] = Counter()
+    for switch, count in below.items():
+        in_pod[above[switch]] += count
+
+    def upward(switches: Iterable[Any], down: Container[Any]) -> float:
+        cables = (cable for switch in switches for cable in graph.adj[switch].items())
+        return float(sum(data["bandwidth_bytes_per_s"] for node, data in cables if node not in down))
+
+    own = {node: graph.edges[node, switch]["bandwidth_bytes_per_s"] for node, switch in switch_of.items()}
+    shares = {switch: upward([switch], ends) / count for switch, count in below.items()}
+    pod_shares = {pod: upward(pod, below) / count for pod, count in in_pod.items()}
+    left = {node: min(own[node], shares[switch]) for node, switch in switch_of.items()}
+    far = {node: min(left[node], pod_shares[above[switch]]) for node, switch in switch_of.items()}
+    speeds = [min(sum(of[node] for node in cards[server]) for server in servers) / sharing for of in (own, left, far)]
+    pods: Counter[Any] = Counter(above[switch] for switch in first)
+    if len(pods) == 1 or not speeds[2] or (speeds[2] == speeds[1] and len({*pods.values()}) > 1):
+        pods = Counter([len(first)])
+    under, uneven = divmod(first.most_common(1)[0][1], each)
+    for what, counts in (("switches", first), ("pods", pods)):
+        if uneven or len({*counts.values()}) > 1:
+            raise InputError(
+                f"topology {name}: {len(servers)} servers do not fill its {len(counts)} {what} evenly; "
+                "expected equally many under each"
+            )
+    tiers, span = [Tier(size=each * gpus_per_server, bytes_per_s=link, latency_s=link_latency_s)], each
+    for size, speed in zip((under, len(first) // len(pods), len(pods)), speeds, strict=True):
+        latency_s = network.ring(sorted({0, servers[span * (size - 1)]})).latency_s / 2
+        tiers.append(Tier(size=size, bytes_per_s=speed, latency_s=latency_s))
+        span *= size
+    return (*tiers[:2], *(tier for tier in tiers[2:] if tier.size > 1))
+
+
+def _in_domains(name: str, num_gpus: int, states: Inside) -> tuple[list[int], int, int]:
+    """Return the servers that GPUs fill, how many in each of as few NVLink domains as can be, and GPUs of a server."""
+    gpus, most = min(states.cards, num_gpus), states.servers
+    servers, left = divmod(num_gpus, gpus)
+    each = max(size for size in range(1, most + 1) if servers % size == 0)
+    if left or (servers > most >= 2 * each):
         raise InputError(
-            f"topology {type(plan).__name__}: states the inside of servers, which here is that of the GPUs; "
-            "expected it without nvlink_gbps"
+            f"topology {name}: {num_gpus} GPUs do not fill NVLink domains of {most} servers of {gpus} evenly; expected "
+            f"equally many servers in each, more than half of {most}, such as {servers // most + 1} times {most * gpus}"
         )
-    network = Network(plan, num_servers)
-    graph = plan.graph(num_servers)
-    inside = Tier(size=gpus_per_server, bytes_per_s=gpu.link_bytes_per_s, latency_s=link_latency_s)
-    switch_of = [next(iter(graph.adj[server])) for server in range(num_servers)]
-    switches = list(dict.fromkeys(switch_of))
-    below = {switch_of.count(switch) for switch in switches}
-    if len(below) > 1:
-        raise InputError(
-            f"topology {type(plan).__name__}: {num_servers} servers do not fill its {len(switches)} switches evenly; "
-            "expected equally many under each"
-        )
-    servers = below.pop()
-    card = min(graph.edges[server, switch_of[server]]["bandwidth_bytes_per_s"] for server in range(num_servers))
-    latency_s = network.ring(range(min(servers, 2))).latency_s / 2
-    tiers = (inside, Tier(size=servers, bytes_per_s=card / gpus_per_server, latency_s=latency_s))
-    if len(switches) == 1:
-        return tiers
-    upward = min(
-        sum(data["bandwidth_bytes_per_s"] for node, data in graph.adj[switch].items() if node not in range(num_servers))
-        for switch in switches
-    )
-    far_s = network.ring((0, num_servers - 1)).latency_s / 2
-    share = min(card, upward / servers) / gpus_per_server
-    return (*tiers, Tier(size=len(switches), bytes_per_s=share, latency_s=far_s))
+    return [start + server for start in range(0, servers // each * most, most) for server in range(each)], each, gpus

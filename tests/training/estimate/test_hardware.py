@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import networkx as nx
 import pytest
 
 from ddlsched.errors import InputError
@@ -48,7 +49,44 @@ def test_a_leaf_spine_has_a_tier_of_leaves_with_what_oversubscription_leaves() -
 
 
 def test_a_fat_tree_has_full_bandwidth_upwards() -> None:
-    assert tiers("fat-tree:k=4,nic_gbps=800") == [(8, 300), (2, pytest.approx(12.5)), (8, pytest.approx(12.5))]
+    assert tiers("fat-tree:k=4,nic_gbps=800") == [(8, 300), *((size, pytest.approx(12.5)) for size in (2, 2, 4))]
+
+
+@pytest.mark.parametrize(
+    ("topology", "servers", "found"),
+    [
+        ("star:nic_gbps=800,nvlink_gbps=1600", 16, [(8, 200), (16, 12.5)]),
+        ("rail-only", 16, [(8, 300), (16, 50)]),  # an A100's links, slower than an H100's ports
+        ("rail-clos:nvlink_gbps=800,oversubscription=4", 64, [(8, 100), (32, 50), (2, 12.5)]),
+        ("rail-optimised:rails=16,planes=2,nvlink_gbps=2400", 16, [(8, 300), (16, 50)]),  # a GPU uses one of two cards
+        ("rail-clos:units_per_pod=2,pod_oversubscription=4", 128, [(8, 300), (32, 50), (2, 50), (2, 12.5)]),
+        ("clos:rack_oversubscription=2,pod_oversubscription=2", 32, [(8, 300), (4, 50), (4, 25), (2, 12.5)]),
+        ("clos", 24, [(8, 300), (4, 50), (6, 50)]),
+        ("clos:racks_per_pod=1,pod_oversubscription=2", 12, [(8, 300), (4, 50), (3, 25)]),
+        ("nvl72", 9, [(72, 300), (1, 50)]),
+        ("nvl72", 16, [(64, 300), (2, 50)]),  # 32 trays of 4 GPUs, 16 in each of two racks
+        ("nvl72:racks_per_block=2,oversubscription=2", 64, [(64, 300), (2, 50), (4, 28.125)]),  # 32 of 36 trays share
+    ],
+)
+def test_insides_and_pods(topology, servers, found) -> None:
+    assert tiers(topology, servers) == [(size, pytest.approx(speed)) for size, speed in found]
+
+
+class Ring:
+    """Three switches of two servers each, joined in a ring."""
+
+    def graph(self, num_servers: int) -> nx.Graph:
+        cables = [*((server, f"switch {server // 2}") for server in range(num_servers))]
+        cables += [(f"switch {one}", f"switch {(one + 1) % 3}") for one in range(3)]
+        return nx.Graph((*ends, {"bandwidth_bytes_per_s": 8e9, "latency_s": 0.0}) for ends in cables)
+
+    def route(self, graph: nx.Graph, source: int, target: int) -> list:
+        return nx.shortest_path(graph, source, target)
+
+
+def test_switches_joined_directly_are_no_pods() -> None:
+    found = tiers_of_topology(Ring(), num_servers=6, gpus_per_server=4, gpu=GPUS["h100"])
+    assert [(tier.size, tier.bytes_per_s / 1e9) for tier in found] == [(4, 450), (2, 2), (3, 2)]
 
 
 def test_latency_is_that_of_the_cables() -> None:
@@ -61,6 +99,11 @@ def test_latency_is_that_of_the_cables() -> None:
 def test_uneven_leaves_are_refused() -> None:
     with pytest.raises(InputError, match="6 servers do not fill its 2 switches evenly"):
         tiers("leaf-spine:servers_per_leaf=4", servers=6)
+    said = "topology nvl72: 152 GPUs do not fill NVLink domains of 18 servers of 4 evenly; .* such as 3 times 72"
+    with pytest.raises(InputError, match=said):
+        tiers("nvl72", servers=19)
+    with pytest.raises(InputError, match="24 servers do not fill its 2 pods evenly"):
+        tiers("clos:pod_oversubscription=2", servers=24)
 
 
 def test_oversubscription_slows_what_crosses_leaves() -> None:

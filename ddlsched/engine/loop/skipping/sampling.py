@@ -24,8 +24,9 @@ FIRST, FIRST_HELD_BACK = 128, 512
 STRETCH, STRETCH_OF_GROUPS = 24, 8
 """Of a small component a stretch has at most so many iterations a job, on average; of jobs of groups that meet others
 as often in an iteration, by the transfers that are simulated, fewer if no transfer is held back."""
-SETTLING, LONGEST_SETTLING = 16, 512
-"""So many iterations a job, but no more of all, pass before the first stretch where no transfer is held back."""
+SETTLING, LONGEST_SETTLING, MANY = 16, 512, 48
+"""So many iterations a job, but no more of all, pass before the first stretch where no transfer is held back; of more
+jobs than ``MANY``, each of which one that comes or goes touches less, one a job."""
 REACH, REACH_HELD_BACK = 120.0, 60.0
 """So many times as long as its stretches were together, the component goes on at its rates before the next one."""
 LEAST = 0.05
@@ -53,11 +54,11 @@ def sample(s: State, root: int) -> None:
 def begin_sampling(s: State, root: int, anchor: int) -> None:
     """Have the iterations of a component counted; after a few its first stretch begins."""
     job = s.jobs[root]
-    job.leap_rest_ns = job.stretches_ns = 0
-    job.component_anchor = anchor
+    job.leap_rest_ns, job.component_anchor = 0, anchor
     # What a newcomer does to others takes a while to show; transfers that are held back vary more than that.
-    settled = min(SETTLING * job.component_size, LONGEST_SETTLING)
-    job.stretch_left = min(job.component_size, FIRST_HELD_BACK // 4) if holds_back(s, root) else settled
+    size = job.component_size
+    settled = min(SETTLING * size, LONGEST_SETTLING) if size <= MANY else size
+    job.stretch_left = min(size, FIRST_HELD_BACK // 4) if holds_back(s, root) else settled
     list_links(s, root)
     forget_stretch(s, root)  # a change may reach all of the jobs
     number = root

@@ -145,7 +145,7 @@ def _refuse_outputs(jobs: str, outputs: dict[str, Path | None]) -> None:
         other = taken.setdefault(os.path.realpath(path), flag)
         if other != flag and not path.is_char_device():
             raise InputError(f"{flag} {path}: is the same file as {other}; expected another")
-        refuse_unwritable(path, flag, (".json",) if flag == "--timeline" else ())
+        refuse_unwritable(path, flag, (".json", ".parquet") if flag == "--timeline" else ())
 
 
 def _made_or_read(jobs: str, seed: int) -> Workload:

@@ -105,8 +105,10 @@ def calibrate(
     """
     asked, measured = fit.made(), measuring.made()
     if (chart := asked.chart) is not None:
-        for path in (chart, chart.with_suffix(".png"), chart.with_suffix(".svg")):
-            refuse_unwritable(path, "--chart", (".png", ".svg"))
+        if chart.suffix.lower() not in (".png", ".svg"):
+            raise InputError(f"--chart {chart}: the suffix is {chart.suffix!r}; expected .png or .svg")
+        for suffix in (".png", ".svg"):
+            refuse_unwritable(chart.with_suffix(suffix), "--chart")
     if (file is None) == (not measured.measure):
         raise InputError("expected either FILE.csv with measurements or --measure HOST:PORT for each host, not both")
     if file is not None and (measured.out is not None or measured.token_file is not None):

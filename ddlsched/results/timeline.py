@@ -54,7 +54,7 @@ def write_timeline(result: Result, path: Path | str) -> None:
     InputError
         The run was not recorded, or the file cannot be written.
     """
-    if Path(path).suffix == ".parquet":
+    if Path(path).suffix.lower() == ".parquet":
         write_timeline_table(result, Path(path))
         return
     trace = _Trace(result)

@@ -164,7 +164,7 @@ def test_item_17_a_plug_in_by_its_name_has_a_python_form() -> None:
     [
         (
             "simulate {tmp}/w.json --timeline {tmp}/t.txt",
-            "--timeline {tmp}/t.txt: the suffix is '.txt'; expected .json",
+            "--timeline {tmp}/t.txt: the suffix is '.txt'; expected .json or .parquet",
         ),
         ("simulate {tmp}/w.json --draws 0", "--draws 0: is no number of runs; expected 1 to 100000"),
         ("simulate {tmp}/w.json --draws 100001", "--draws 100001: is no number of runs; expected 1 to 100000"),

@@ -45,7 +45,7 @@ def test_a_parquet_file_has_the_table(recorded: Result, tmp_path: Path) -> None:
 
 
 def test_the_command_line_writes_it_too(tmp_path: Path) -> None:
-    path = tmp_path / "run.parquet"
+    path = tmp_path / "run.Parquet"
     assert run("simulate", str(FOLDER / "case1.csv"), "--timeline", str(path)).exit_code == 0
     assert "compute" in pq.read_table(path)["kind"].to_pylist()
 

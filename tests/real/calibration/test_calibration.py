@@ -231,6 +231,8 @@ def test_the_command_says_where_no_model_is_near(tmp_path):
         ([], "expected either FILE.csv"),
         (["FILE", "--measure", "127.0.0.1:1"], "expected either FILE.csv"),
         (["FILE", "--chart", "fit.gif"], "expected .png or .svg"),
+        (["FILE", "--chart", "."], "expected .png or .svg"),
+        (["FILE", "--chart", "/dev/null"], "expected .png or .svg"),
         (["FILE", "--out", "x.csv"], "belong to --measure"),
         (["nowhere.csv"], "nowhere.csv: no such file"),
         (["--measure", "127.0.0.1:1"], "expected --token-file"),

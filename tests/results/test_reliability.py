@@ -71,6 +71,7 @@ def test_gpu_time_adds_up_and_no_more_is_lost_than_was_at_risk(seed, undisturbed
     )
     times, failures = gpu_time_of(result), failures_of(result)
     assert len(failures)
+    assert result.jobs["gpus"].tolist() == [job.num_gpus for job in jobs]
     np.testing.assert_allclose(times[list(GPU_TIME_PARTS)].sum(axis=1), times["held"], rtol=1e-12)
     assert (times[list(GPU_TIME_PARTS)] >= -1e-9).all(axis=None)
     held_s = sum((stay.to_ns - stay.from_ns) * len(stay.gpus) / 1e9 for stay in result.finished.stays)

@@ -150,7 +150,7 @@ def opened_parquet(path: Path) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     refuse_irregular(path, MOST_PARQUET_BYTES)
-    file = pq.ParquetFile(path)
+    file = pq.ParquetFile(path, page_checksum_verification=True)
     rows = file.metadata.num_rows
     if rows > MOST_ROWS:
         file.close()

@@ -132,7 +132,8 @@ def test_a_spoilt_run_is_named_and_done_anew_but_what_is_none_is_kept(capsys):
     first = compare("srsf-1")
     file, other = (Path("out", name) for name in first.runs["file"])
     jobs, whole, untouched = first.jobs(), file.read_bytes(), other.stat().st_mtime_ns
-    for spoilt in (b"garbage\n", whole[:2000] + b"\0" * 500 + whole[2500:]):
+    flipped = whole[:1500] + bytes([whole[1500] ^ 1]) + whole[1501:]  # which is another number
+    for spoilt in (b"garbage\n", whole[:2000] + b"\0" * 500 + whole[2500:], flipped):
         file.write_bytes(spoilt)
         with pytest.raises(InputError, match=rf"{file.name}: is no run's file .*compare' does one"):
             Comparison.open("out").jobs()

@@ -109,7 +109,7 @@ def _parquet(frame: pd.DataFrame, described: Mapping[str, Any]) -> bytes:
     table = pa.Table.from_pandas(frame, preserve_index=False)
     metadata = {**(table.schema.metadata or {}), _METADATA: json.dumps(described)}
     sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata(metadata), sink)
+    pq.write_table(table.replace_schema_metadata(metadata), sink, write_page_checksum=True)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 

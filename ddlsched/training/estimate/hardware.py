@@ -284,7 +284,8 @@ def tiers_of_topology(
     The GPUs of a server are one tier, at the GPU's own links, or at the ports that the topology states if these are
     slower. The servers under one switch are the next, at their network cards' bandwidth, shared by the server's GPUs.
     The switches are the next, at what their cables to other switches leave for each GPU below them. Pods, switches with
-    the same ones above them, are the last, at what the cables of these leave; uneven ones count only if that is less.
+    the same ones above them, are the last if the cables of these leave less; if not, what goes from pod to pod would
+    count beside what goes over the same cables within one.
 
     Where NVLink joins servers (``nvl72``), they have a GPU a card and are counted anew; the tier inside is then a
     domain's: of as few as hold equally many servers each.
@@ -339,7 +340,7 @@ def tiers_of_topology(
     far = {node: min(left[node], pod_shares[above[switch]]) for node, switch in switch_of.items()}
     speeds = [min(sum(of[node] for node in cards[server]) for server in servers) / sharing for of in (own, left, far)]
     pods: Counter[Any] = Counter(above[switch] for switch in first)
-    if len(pods) == 1 or not speeds[2] or (speeds[2] == speeds[1] and len({*pods.values()}) > 1):
+    if not 0 < speeds[2] < (1 - 1e-9) * speeds[1]:
         pods = Counter([len(first)])
     under, uneven = divmod(first.most_common(1)[0][1], each)
     for what, counts in (("switches", first), ("pods", pods)):

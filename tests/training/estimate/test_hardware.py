@@ -49,7 +49,7 @@ def test_a_leaf_spine_has_a_tier_of_leaves_with_what_oversubscription_leaves() -
 
 
 def test_a_fat_tree_has_full_bandwidth_upwards() -> None:
-    assert tiers("fat-tree:k=4,nic_gbps=800") == [(8, 300), *((size, pytest.approx(12.5)) for size in (2, 2, 4))]
+    assert tiers("fat-tree:k=4,nic_gbps=800") == [(8, 300), (2, pytest.approx(12.5)), (8, pytest.approx(12.5))]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,7 @@ def test_a_fat_tree_has_full_bandwidth_upwards() -> None:
         ("rail-clos:units_per_pod=2,pod_oversubscription=4", 128, [(8, 300), (32, 50), (2, 50), (2, 12.5)]),
         ("clos:rack_oversubscription=2,pod_oversubscription=2", 32, [(8, 300), (4, 50), (4, 25), (2, 12.5)]),
         ("clos", 24, [(8, 300), (4, 50), (6, 50)]),
+        ("clos:rack_oversubscription=4", 64, [(8, 300), (4, 50), (16, 12.5)]),  # and no more between pods than in one
         ("clos:racks_per_pod=1,pod_oversubscription=2", 12, [(8, 300), (4, 50), (3, 25)]),
         ("nvl72", 9, [(72, 300), (1, 50)]),
         ("nvl72", 16, [(64, 300), (2, 50)]),  # 32 trays of 4 GPUs, 16 in each of two racks

@@ -251,9 +251,12 @@ def test_work_that_is_under_way_counts_in_the_rates_of_a_leap(further: dict[str,
     assert further or exact.jobs["jct_s"][0] == pytest.approx(40 * 1.25e9 / links["bandwidth_bytes_per_s"][0])
 
 
-@pytest.mark.parametrize(("count", "settling"), [(48, 512), (49, 49)])
-def test_of_many_jobs_that_meet_little_passes_before_the_first_stretch(count: int, settling: int) -> None:
-    # Leaps end where samples of the state are taken, which is seldom so late.
+@pytest.mark.parametrize(
+    ("sending", "count", "settling", "stretch"),
+    [("free", 48, 512, 128), ("free", 49, 49, 128), ("SRSF(2)", 48, 512, 512)],
+)
+def test_so_much_passes_before_the_first_leap(sending: str, count: int, settling: int, stretch: int) -> None:
+    # Leaps end where samples of the state are taken, which is seldom so late. Nobody has waited when all begin.
     each = {"arrival_s": 1000.0, "iterations": LONG, "forward_s": 0.01, "message_bytes": 1e6}
     jobs = [data_parallel_job(f"{n}", 2, backward_s=0.0001 * n, **each) for n in range(count)]  # type: ignore[arg-type]
     result = ddlsched.simulate(
@@ -262,10 +265,10 @@ def test_of_many_jobs_that_meet_little_passes_before_the_first_stretch(count: in
         placement=Fixed(gpus={f"{n}": [n, count + n] for n in range(count)}),
         sample=True,
         until_s=1010.0,
-        **SENDING["free"],
+        **SENDING[sending],
     )
     assert result.leapt_iterations > 10 * count
-    assert 0 <= result.computed_iterations - settling - 128 <= 2 * count
+    assert 0 <= result.computed_iterations - settling - stretch <= 2 * count
 
 
 @pytest.mark.parametrize("stretch_bytes", [0.0, 1e-3, 1e12])

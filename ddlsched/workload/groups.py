@@ -118,8 +118,8 @@ def is_grouped(tasks: Sequence[Task], groups: Groups, num_gpus: int) -> bool:
 class LevelDemand(NamedTuple):
     """A level in one unit of which all workers of a slice shall be.
 
-    ``part`` is empty for the whole job, the first word of groups' names (``tensor`` of ``tensor 0``, ``tensor 1``) for
-    each of their tuples, or a number for each so many workers in their order.
+    ``part`` is empty for the whole job, a group's name or the first word of some (``tensor`` of ``tensor 0`` and
+    ``tensor 1``) for each of their tuples, or a number for each so many workers in their order.
     """
 
     part: str
@@ -168,7 +168,8 @@ def slices_of(part: str, groups: Mapping[str, Sequence[Sequence[int]]], num_gpus
             raise InputError(f"has slices of {part} workers; expected a divisor of the job's {num_gpus}")
         return [tuple(range(first, first + int(part))) for first in range(0, num_gpus, int(part))]
     words = {name: name.partition(" ")[0] for name in groups}
-    tuples = [tuple(members) for name, word in words.items() if word == part for members in groups[name]]
+    named = [part] if part in groups else [name for name, word in words.items() if word == part]
+    tuples = [tuple(members) for name in named for members in groups[name]]
     if not tuples:
         known = ", ".join(dict.fromkeys(words.values())) or "there is none"
         raise InputError(f"has the group {part!r}; expected a group of the job ({known})")

@@ -12,16 +12,20 @@ import sampling_error
 
 from ddlsched.results.metrics import STATED
 
+FURTHER = {0: (0.30, 2.0), 2: (0.87, 12.6)}
+"""By the place of their class: errors on further seeds and on a Clos, of docs/statistics.md."""
 
-def test_what_is_stated_of_a_class_is_the_most_of_a_cluster_rounded_up() -> None:
+
+def test_what_is_stated_of_a_class_is_the_most_that_was_measured_rounded_up() -> None:
     table = pd.read_csv(sampling_error.TABLE)
     assert set(table.loc[table["class"].notna(), "cluster"].dropna()) == {"64 GPUs", "512 GPUs", "512 GPUs, long"}
     table.loc[table["policies"] == "SRSF(1)", "class"] = list(STATED)[2]  # whose errors are the largest of that class
     classes = table.groupby("class")[["average_rms", "job_p95"]].max()
     assert set(classes.index) == set(STATED)
-    for name, stated in STATED.items():
-        assert stated.average_percent == math.ceil(10 * classes.loc[name, "average_rms"]) / 10
-        assert stated.jobs_percent == math.ceil(10 * classes.loc[name, "job_p95"]) / 10
+    for place, (name, stated) in enumerate(STATED.items()):
+        average, jobs = FURTHER.get(place, (0.0, 0.0))
+        assert stated.average_percent == math.ceil(10 * max(classes.loc[name, "average_rms"], average)) / 10
+        assert stated.jobs_percent == math.ceil(10 * max(classes.loc[name, "job_p95"], jobs)) / 10
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from strategies import grouped_dags
 import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
-from ddlsched.workload.groups import is_grouped, parts_of
+from ddlsched.workload.groups import is_grouped, parts_of, slices_of
 from ddlsched.workload.workload_files import read_workload, write_workload
 
 TENSOR = {"tensor": ((0, 1), (2, 3))}
@@ -180,3 +180,9 @@ def test_workers_that_are_not_the_jobs_are_refused_with_file_and_row(tmp_path):
 def test_a_job_is_one_of_groups_if_a_task_is_not_of_all_workers_together(group: str | None, grouped: bool) -> None:
     groups = {"whole": ((0, 1, 2, 3),), "halves": ((0, 1), (2, 3))}
     assert is_grouped([ComputeTask(name="c", duration_ns=1, group=group)], groups, 4) == grouped
+
+
+def test_a_part_is_a_groups_name_or_else_the_first_word_of_some() -> None:
+    groups = {"tensor": ((0, 1),), "tensor wide": ((0, 1, 2, 3),), "data 0": ((0, 2),), "data 1": ((1, 3),)}
+    assert slices_of("tensor", groups, 4) == [(0, 1), (2,), (3,)]
+    assert slices_of("data", groups, 4) == [(0, 2), (1, 3)]

@@ -109,8 +109,8 @@ class Plan:
         else:
             tiers = tiers_of_topology(self.topology, num_servers=nodes, gpus_per_server=per_node, gpu=self.gpu)
         return tuple(
-            Tier(
-                size=tier.size,
+            dataclasses.replace(
+                tier,
                 bytes_per_s=tier.bytes_per_s * (between if number else inside),
                 latency_s=max(tier.latency_s, _STEP_S[min(number, 1)]),
             )

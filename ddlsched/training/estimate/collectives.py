@@ -35,11 +35,14 @@ class Span(NamedTuple):
         Bandwidth of one GPU on this tier, one direction.
     latency_s
         Of one step between two members.
+    carries_outer
+        Whether what goes over tiers further out takes the same cables.
     """
 
     size: Amount
     bytes_per_s: Amount
     latency_s: Amount = 0.0
+    carries_outer: bool = False
 
 
 class _Stage(NamedTuple):
@@ -81,6 +84,9 @@ def collective_s(
     for tier in range(len(group)):
         places = [place for place, stage in enumerate(stages) if stage.tier == tier]
         busy_s = sum(stages[place].seconds for place in places)
+        if group[tier].carries_outer:
+            outer_bytes = sum(each.seconds * group[each.tier].bytes_per_s for each in stages if each.tier > tier)
+            busy_s = busy_s + outer_bytes / group[tier].bytes_per_s
         outside = [*stages[: places[0]], *stages[places[-1] + 1 :]]
         # A tier that moves nothing must not count as waiting for the others' chunks.
         idle_s = np.where(busy_s > 0, sum(stage.seconds for stage in outside) / chunks, 0.0)

@@ -67,7 +67,8 @@ def groups_of(parallelism: Parallelism, machine: Machine) -> dict[str, Group]:
     named |= {"shards": shards, "mirrors": mirrors}
     return {
         name: tuple(
-            Span(size, tier.bytes_per_s, tier.latency_s) for size, tier in zip(sizes, machine.tiers, strict=True)
+            Span(size, tier.bytes_per_s, tier.latency_s, tier.carries_outer)
+            for size, tier in zip(sizes, machine.tiers, strict=True)
         )
         for name, sizes in (named | {"pipeline": pipeline, "world": world}).items()
     }

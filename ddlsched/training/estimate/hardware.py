@@ -183,11 +183,14 @@ class Tier:
         Bandwidth that one GPU has on this level, one direction.
     latency_s
         Of one step of a collective.
+    carries_outer
+        Whether what goes further out takes the same cables.
     """
 
     size: Amount
     bytes_per_s: Amount
     latency_s: Amount = 0.0
+    carries_outer: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,8 +287,8 @@ def tiers_of_topology(
     The GPUs of a server are one tier, at the GPU's own links, or at the ports that the topology states if these are
     slower. The servers under one switch are the next, at their network cards' bandwidth, shared by the server's GPUs.
     The switches are the next, at what their cables to other switches leave for each GPU below them. Pods, switches with
-    the same ones above them, are the last if the cables of these leave less; if not, what goes from pod to pod would
-    count beside what goes over the same cables within one.
+    the same ones above them, are the last if the cables of these leave less; what goes from pod to pod takes the
+    switches' cables, too.
 
     Where NVLink joins servers (``nvl72``), they have a GPU a card and are counted anew; the tier inside is then a
     domain's: of as few as hold equally many servers each.
@@ -352,7 +355,8 @@ def tiers_of_topology(
     tiers, span = [Tier(size=each * gpus_per_server, bytes_per_s=link, latency_s=link_latency_s)], each
     for size, speed in zip((under, len(first) // len(pods), len(pods)), speeds, strict=True):
         latency_s = network.ring(sorted({0, servers[span * (size - 1)]})).latency_s / 2
-        tiers.append(Tier(size=size, bytes_per_s=speed, latency_s=latency_s))
+        carries = len(tiers) == 2 and len(pods) > 1  # from pod to pod the racks' cables lead, too
+        tiers.append(Tier(size=size, bytes_per_s=speed, latency_s=latency_s, carries_outer=carries))
         span *= size
     return (*tiers[:2], *(tier for tier in tiers[2:] if tier.size > 1))
 

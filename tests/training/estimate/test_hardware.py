@@ -120,6 +120,20 @@ def test_oversubscription_slows_what_crosses_leaves() -> None:
     assert times[1] > 1.5 * times[0]
 
 
+def test_a_slower_network_is_never_estimated_as_faster() -> None:
+    from ddlsched.training.estimate.parallel_layout import Parallelism
+    from ddlsched.training.estimate.presets import MODELS
+    from ddlsched.training.estimate.step_estimate import estimate
+
+    plan = Parallelism(tensor=8, data=64, global_batch=512)
+    times = [
+        float(estimate(MODELS["gpt3-6.7b"], plan, parse_cluster("h100", topology=topology).machine(512)).data_s)
+        for topology in (f"clos:rack_oversubscription=4,pod_oversubscription={over}" for over in (1, 1.2, 3, 4, 6))
+    ]
+    assert times[:4] == pytest.approx([times[0]] * 4, rel=3e-3)  # the racks' cables are as busy
+    assert times[4] > 1.1 * times[3]
+
+
 def test_a_cluster_line() -> None:
     machine = parse_cluster("h100:nodes=4,nic_gbps=800,memory_gb=96,price_per_hour=2", efficiency="ideal").machine(32)
     assert [float(tier.size) for tier in machine.tiers] == [8, 4]

@@ -144,8 +144,9 @@ def leap_link(link: Records, leap_ns: int) -> None:
     """A link is busy for each byte as long as in the stretch, but no less than they take at its speed."""
     busy_ns = 0.0
     if link.stretch_bytes > 0.0:  # little more than a latency, or what rounding left of nothing, it may be
-        busy_ns = min(link.passing_bytes / link.stretch_bytes * link.stretch_busy_ns, np.float64(leap_ns))
-    link.busy_ns += np.int64(max(busy_ns, link.passing_bytes / link.bandwidth_bytes_per_s * 1e9))
+        busy_ns = link.passing_bytes / link.stretch_bytes * link.stretch_busy_ns
+    least_ns = link.passing_bytes / link.bandwidth_bytes_per_s * 1e9
+    link.busy_ns += np.int64(min(max(busy_ns, least_ns), np.float64(leap_ns)))
     link.busy_since_ns += leap_ns
     link.leap_bytes = link.passing_bytes = 0.0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import product
-from math import gcd
 from numbers import Real
 
 import numpy as np
@@ -282,10 +281,13 @@ def refuse_levels(workload: Workload, cluster: Cluster, network: Network) -> Non
             longest = max(sizes)
             wanted, room, most = sizes.count(longest), int((held[key] // longest).sum()), int(held[key].max())
             if wanted > room:
+                whole = (size for size in range(most, 1, -1) if job.num_gpus % size == 0)
+                fit = next((size for size in whole if (held[key] // size).sum() * size >= job.num_gpus), None)
+                others = f", or slices that fit, such as '{fit}:{level}'" if fit else ""
                 raise InputError(
                     f"{where} has {job.required_levels!r}, so it can never fit: units of the level {level!r} have room "
                     f"for {room} of its {wanted} slices of {longest} GPUs, the largest with {most}; expected a "
-                    f"wider level, or smaller slices, such as '{gcd(job.num_gpus, most)}:{level}'"
+                    f"wider level{others}"
                 )
 
 

@@ -141,7 +141,7 @@ def test_demands_that_cannot_be():
 @pytest.mark.parametrize(
     ("gpus", "levels", "said"),
     [
-        (128, "block rack", "'rack' have room for 0 of its 1 slices of 128 GPUs, the largest with 72; .* '8:rack'"),
+        (128, "block rack", "'rack' have room for 0 of its 1 slices of 128 GPUs, the largest with 72; .* '64:rack'"),
         (128, "64:rack", None),
         (144, "48:rack", "'rack' have room for 2 of its 3 slices of 48 GPUs, the largest with 72; .* '72:rack'"),
     ],

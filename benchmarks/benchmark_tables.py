@@ -17,8 +17,6 @@ import pandas as pd
 
 import ddlsched
 
-__all__ = ["DDLSCHED", "Table", "command_costs", "in_a_process", "peak_mb", "say", "timed", "workload_of"]
-
 Found = TypeVar("Found")
 DDLSCHED = (sys.executable, "-c", "from ddlsched.cli import main; main()")
 """The program, as the beginning of a command."""

@@ -11,8 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["CARD_BYTES_PER_S", "Flow", "FlowTimes", "heapq_loop", "wire_bytes"]
-
 CARD_BYTES_PER_S = 1.25e9
 
 
@@ -49,6 +47,7 @@ class Transfer:
         self.begin(0.0, 0.0)
 
     def begin(self, size_bytes: float, now_s: float) -> None:
+        """Have so much to send from now on."""
         self.bytes_left, self.rate, self.since_s = size_bytes, 0.0, now_s
 
     def rerate(self, now_s: float) -> float | None:

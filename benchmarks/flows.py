@@ -20,8 +20,6 @@ from ddlsched.real.testbed.measuring import Pinned
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
-__all__ = ["GPUS_PER_SERVER", "draw_flows", "simulate_flows", "tables"]
-
 GPUS_PER_SERVER = 4
 ITERATIONS = 1000
 REPEATS = {(12, 16): 9, (192, 256): 3}  # (jobs, servers)

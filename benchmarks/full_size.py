@@ -22,8 +22,6 @@ from ddlsched.network.contention import ten_gigabit_ethernet
 from ddlsched.workload.generators.microsoft import microsoft_160
 from ddlsched.workload.job import Job, Workload
 
-__all__ = ["OVERLAP_LIMIT", "SEED", "Run", "compile_event_loop", "run_event_loop", "tables"]
-
 HERE = Path(__file__).parent
 SEED = 1
 REPEATS = 5

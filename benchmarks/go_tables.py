@@ -16,8 +16,6 @@ from typing import Any
 import tree_sitter_go
 from tree_sitter import Language, Node, Parser
 
-__all__ = ["Made", "Name", "calls_of", "cases_of"]
-
 _PARSER = Parser(Language(tree_sitter_go.language()))
 _SECONDS = {"Nanosecond": 1e-9, "Millisecond": 1e-3, "Second": 1.0, "Minute": 60.0, "Hour": 3600.0}
 _DECLARATIONS = ("short_var_declaration", "var_spec", "const_spec")

@@ -18,8 +18,6 @@ from algorithms.placement.kueue_topology import KueueTopology
 from ddlsched.policies.tenants_view import Admission, LevelRoom
 from ddlsched.testing.handmade import cluster_view
 
-__all__ = ["cycle_case"]
-
 _OTHERS = {
     "UnhealthyNodes": "replacing a node that failed",
     "AdmissionChecks": "admission checks",

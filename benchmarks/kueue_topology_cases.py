@@ -13,8 +13,6 @@ from scheduler_tables import NotModelledError, refuse
 from algorithms.placement.kueue_domains import Domain, DomainTree, Request, Rooms
 from algorithms.placement.kueue_topology import assigned, fewest, spread
 
-__all__ = ["chosen_case", "not_read", "spread_case", "topology_case"]
-
 _OTHER_GATES = {
     "TASRespectNodeAffinityPreferred": "affinity to nodes",
     "ElasticJobsViaWorkloadSlices": "workloads that grow",

@@ -29,8 +29,6 @@ from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection,
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Cut, Tensor
 
-__all__ = ["changes", "memory", "summary"]
-
 COPY, PLAIN, VERIFY = "cp --reflink=never, sync", "reshard", "reshard --verify"
 TORCH_FORM, TORCH = "reshard --format torch", "PyTorch distributed checkpoint"
 

@@ -16,8 +16,6 @@ from ddlsched.policies.tenants_view import Admission, HeldQuota, LevelRoom, Pend
 from ddlsched.testing.handmade import job_view
 from ddlsched.units import ns_from_s
 
-__all__ = ["NotModelledError", "State", "Table", "refuse", "run_tables"]
-
 _NOW_S = 10_000.0
 _STARTED_S = 1_000.0
 

@@ -12,8 +12,6 @@ from typing import Self
 from ddlsched.errors import SimulationError
 from ddlsched.real.slurm.local_cluster import LocalSlurm
 
-__all__ = ["QOS", "AccountedSlurm"]
-
 QOS = {"low": 0, "middle": 50, "high": 100}
 """Their priorities; each preempts those before it."""
 _DATABASE = """AuthType=auth/munge

@@ -10,8 +10,6 @@ from statistics import median
 
 from benchmark_tables import DDLSCHED, Table, command_costs, say
 
-__all__ = ["tables"]
-
 REPEATS = 7
 IMPORT = "import ddlsched"
 SIMULATE = f"{IMPORT}; ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.001))"

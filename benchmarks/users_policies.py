@@ -11,8 +11,6 @@ from benchmark_tables import Table, say
 import ddlsched
 from ddlsched.testing import python_form
 
-__all__ = ["tables"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ShorterFirst:

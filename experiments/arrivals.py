@@ -10,8 +10,6 @@ import numpy as np
 from ddlsched import Job, Workload
 from ddlsched.workload.generators.streams import gpu_seconds
 
-__all__ = ["alone_gpu_s", "arriving", "drawn_once", "poisson"]
-
 
 def drawn_once(mix: Callable[..., Iterable[Job]], seed: int, jobs: int, rng: np.random.Generator) -> list[Job]:
     """Return jobs of mixes of 160 that ``mix`` makes of seeds; none comes twice, as no job recurs to the iteration."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from ddlsched import Disturbances
 
-__all__ = ["PLAIN", "PRICES"]
-
 PLAIN: dict[str, Any] = {
     "placement": "first-fit",
     "order": "fifo",

@@ -13,8 +13,6 @@ import pandas as pd
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep, sweep
 from ddlsched.io.progress import progress_bar
 
-__all__ = ["CSV", "EXPERIMENTS", "PUBLIC_DATA", "new_parser", "sweep_and_report", "sweep_command", "write_tables"]
-
 EXPERIMENTS = Path(__file__).resolve().parent
 PUBLIC_DATA = next(
     (path for parent in EXPERIMENTS.parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["MOST_ITERATIONS", "PUBLIC_TRACES", "PublicTrace"]
-
 MOST_ITERATIONS = 200
 """A longer job is cut: one of weeks would be most of the load of a window."""
 

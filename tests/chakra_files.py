@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["COLLECTIVE", "COMPUTE", "METADATA", "RECEIVE", "SEND", "chakra_node", "large_trace", "write_chakra"]
-
 METADATA, COMPUTE, SEND, RECEIVE, COLLECTIVE = 1, 4, 5, 6, 7
 
 

@@ -11,8 +11,6 @@ import typer.main
 
 from ddlsched.cli.app import app
 
-__all__ = ["COMMAND", "Run", "refused", "run"]
-
 COMMAND: Any = typer.main.get_command(app)
 """Built once: typer's own test runner builds it for every call, which takes longer than most calls."""
 

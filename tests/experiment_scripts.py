@@ -10,8 +10,6 @@ from types import ModuleType
 
 import pytest
 
-__all__ = ["EXPERIMENTS", "scripts_of"]
-
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 _LOADED: dict[str, dict[str, ModuleType]] = defaultdict(dict)
 """By experiment: its scripts that were imported, by their short names."""

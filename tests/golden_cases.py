@@ -7,8 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Golden", "golden_cases"]
-
 FOLDER = Path(__file__).parent / "golden"
 
 

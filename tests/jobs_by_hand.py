@@ -9,8 +9,6 @@ from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Job
 
-__all__ = ["Fixed", "data_parallel_job", "elastic_job"]
-
 
 def data_parallel_job(
     job_id: str = "a",

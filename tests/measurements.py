@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["DATA", "needs_data"]
-
 ROOT = Path(__file__).parents[1]
 DATA = next(
     (path for parent in ROOT.parents if (path := parent / "shared" / "data").is_dir()), ROOT.parent / "shared" / "data"

@@ -11,8 +11,6 @@ from algorithms.ordering.srtf import ShortestRemainingTimeFirst
 from algorithms.placement.first_fit import FirstFit
 from ddlsched.policies.stopping import StopsByKey
 
-__all__ = ["FirstFitAndWhims", "StopsLongest", "StopsOnAWhim", "Whims"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StopsLongest(ShortestRemainingTimeFirst, StopsByKey):

@@ -36,8 +36,8 @@ own rooms and, where told, of others:
 - The event loop without batch, from_python and compilation, the first 17 of ``--seed 72 --number 30 --most-s 30``,
   after ``--times`` of seven tests of random runs, plain, and of tests/engine: 14 (82 %). Of the 3 others one changes
   nothing, tests of alike workers notice one, and one has a test since. The first 11 of ``--seed 74 --most-s 20``: 8. Of
-  the 3 others one changes nothing, and two are open: until when a job has leapt (four sampled runs have the same bits),
-  and whether samples tell transfers that are held back.
+  the 3 others one changes nothing, one (whether samples tell transfers that are held back) has a test since, and one is
+  open: until when a job has leapt, without which leaps are shorter.
 - The event loop where it asks none, ``--seed 31 --most-s 15`` without skipping, sharing, batch, splitting and paths:
   10 of 35. Compiled, 23 s of CPU a fault before its tests, ``--most-s 45`` over skipping, sharing and splitting: 4 of
   7.

@@ -12,29 +12,6 @@ import numpy as np
 
 from ddlsched.network.contention import EqualShare, MaxMin
 
-__all__ = [
-    "Ageing",
-    "ByTheClock",
-    "BytesTimesGpus",
-    "FewAtATime",
-    "FewestGpus",
-    "IterationLevels",
-    "IterationWeights",
-    "LateIterations",
-    "LateRush",
-    "LeastAsked",
-    "Quadratic",
-    "Quietest",
-    "RoundRobin",
-    "SizeLevels",
-    "SizeWeights",
-    "SmallMessages",
-    "SmallerFirst",
-    "Tiring",
-    "Turns",
-    "Whimsical",
-]
-
 # ---- orders
 
 

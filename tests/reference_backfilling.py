@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["NAMES", "Waiting"]
-
 NAMES = ("in-order", "easy-backfill", "conservative-backfill")
 NEVER = float("inf")
 

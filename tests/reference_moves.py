@@ -16,8 +16,6 @@ from ddlsched.cluster.disturbances import Disturbances
 if TYPE_CHECKING:
     from reference_simulator import RunningJob, Simulation
 
-__all__ = ["ClusterNow", "Moves"]
-
 NS_PER_S = 1e9
 UNKNOWN = 2**62
 

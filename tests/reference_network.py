@@ -16,8 +16,6 @@ from ddlsched.network.topology import Network
 if TYPE_CHECKING:
     from reference_simulator import RunningJob, Simulation
 
-__all__ = ["Flow", "Loads", "NetworkNow", "Transfer", "joined", "least_link_rate", "meet", "scatter", "shares"]
-
 NS_PER_S = 1e9
 
 

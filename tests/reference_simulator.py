@@ -36,8 +36,6 @@ from ddlsched.workload.dag import CollectiveTask, ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob, Rescale
 from ddlsched.workload.job import Job, Workload
 
-__all__ = ["ComputeInterval", "ReferenceOutcome", "ReferenceRun", "TransferSegment", "reference_simulate"]
-
 NS_PER_S = 1e9
 NO_TRAFFIC = Traffic((), 0.0, (), 0.0)
 UNKNOWN = 2**62

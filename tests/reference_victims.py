@@ -9,8 +9,6 @@ from algorithms.admission.victims import Need, order_of, without_needless
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 
-__all__ = ["classic_victims"]
-
 _WITHIN = "priority within the queue"
 _RECLAIM = "reclaimed quota that it had borrowed"
 _BORROW = "lower priority, for a queue that borrows"

@@ -16,9 +16,6 @@ from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
 from ddlsched.testing import python_form
 
-__all__ = ["assert_agrees", "run_engine", "run_reference"]
-
-
 PATH_IN_PYTHON = re.compile(r"path .*: (the run is recorded|about (all )?transfers|.* is, too$)")
 """What is said of a compiled path policy that such runs ask in Python all the same."""
 

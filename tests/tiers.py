@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["FUZZ", "examples", "is_drawn", "thorough", "tried"]
-
 FUZZ = int(os.environ.get("FUZZ") or 0)
 """How many random cases a test tries, if that is set."""
 

@@ -266,7 +266,8 @@ def refuse_levels(workload: Workload, cluster: Cluster, network: Network) -> Non
     names = ("required_levels", "preferred_levels")
     for number, job in enumerate(workload):
         demands = [(name, *each) for name in names for each in demands_of(getattr(job, name))]
-        for name, part, level in [*demands, ("balanced_level", "", job.balanced_level or "server")]:
+        demands += [("balanced_level", "", job.balanced_level)] if job.balanced_level else []
+        for name, part, level in demands:
             where = f"{workload.where(number)}, column {name}: job {job.job_id!r}"
             try:
                 units = network.units(level)

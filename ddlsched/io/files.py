@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def refuse_unwritable(path: Path, what: str, suffixes: Sequence[str] = ()) -> None:
     """Raise InputError now, before a long run, if ``path`` (the file of ``what``) cannot be written later.
 
-    A device or link may have any name, a file one of ``suffixes``, if there are any.
+    A file has one of ``suffixes``, if there are any; what is in /dev may have any name.
     """
     try:
         if path.is_dir():
@@ -40,7 +40,8 @@ def refuse_unwritable(path: Path, what: str, suffixes: Sequence[str] = ()) -> No
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if not _is_device(path):
             tempfile.TemporaryFile(dir=_target(path).parent).close()
-            if suffixes and not path.is_symlink() and path.suffix.lower() not in suffixes:  # /dev/stdout is a link
+            # /dev/stdout may be a link to a file of any name
+            if suffixes and path.suffix.lower() not in suffixes and not path.is_relative_to("/dev"):
                 raise InputError(f"{what} {path}: the suffix is {path.suffix!r}; expected {' or '.join(suffixes)}")
     except OSError as error:
         raise _unwritable(path, error, what) from None

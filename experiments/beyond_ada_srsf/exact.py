@@ -17,8 +17,6 @@ from ddlsched.workload.job import Job, Workload
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar
 
-__all__ = ["Optimum", "optimum"]
-
 
 @dataclass(frozen=True)
 class Optimum:

@@ -9,8 +9,6 @@ from ddlsched.training.estimate.hardware import Gpu, operations_s
 from ddlsched.training.estimate.layers import matrix_product
 from ddlsched.training.estimate.layerwise import LayerTimes, StepTimes, layerwise_step
 
-__all__ = ["DATA_GROUP", "GPU", "MEASURED", "MODEL_GROUP", "PASSES", "V100", "Collectives", "gemm_s", "run"]
-
 GIB = 2.0**30
 """A "GB/s" of that run is 2^30 bytes a second."""
 PASSES = 10

@@ -19,17 +19,6 @@ from ddlsched.training.estimate.rows import a100_nodes, estimate_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Fitted",
-    "Link",
-    "Prior",
-    "fit_constants",
-    "fit_link",
-    "fit_rows",
-    "log_ratios",
-    "mean_error",
-]
-
 
 class Link(NamedTuple):
     """Constants of a link, from all-reduces: of one step, and of one direction."""

@@ -19,8 +19,6 @@ from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.results.result import Result
 from ddlsched.results.slices import transfer_slices
 
-__all__ = ["PublishedAdaDual", "PublishedRates", "faster_than_alone", "probed"]
-
 
 def probed(servers: Sequence[int], num_on: Callable[[int], int]) -> int | None:
     """Return the server whose transfer a waiting job probes: its first busy one, if none carries two.

@@ -11,8 +11,6 @@ from ddlsched.network.contention import TEN_GBE, Flow, Linear, SharedLink, ring_
 from ddlsched.network.topology import Network
 from ddlsched.results.result import Result
 
-__all__ = ["Unshared", "linear", "network", "per_byte_s"]
-
 
 def per_byte_s(gbps: float) -> float:
     """Return the time of a byte alone: that of the preset ``10gbe``, in proportion to the bandwidth."""

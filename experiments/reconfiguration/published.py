@@ -8,8 +8,6 @@ from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Tensor
 
-__all__ = ["FAILURES", "FROM", "GPUS_PER_HOST", "HOSTS", "MODELS", "RESIZES", "Change", "tensors_of"]
-
 HOSTS = 4
 GPUS_PER_HOST = 4
 FROM = StoredParallelism(tp=4, pp=2, dp=1)

@@ -9,8 +9,6 @@ from ddlsched.checkpoints.collection import Shard, TensorCollection
 from ddlsched.checkpoints.division import Holding
 from ddlsched.checkpoints.plan import Move, ReshardPlan, TensorPlan, plan
 
-__all__ = ["first_replica_plan"]
-
 
 def first_replica_plan(old: TensorCollection, new: TensorCollection) -> ReshardPlan:
     """Return the moves from one collection to another; raises InputError as :func:`~ddlsched.checkpoints.plan.plan`."""

@@ -12,8 +12,6 @@ from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, Ten
 from ddlsched.checkpoints.plan import ReshardPlan, plan
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 
-__all__ = ["Moved", "central_s", "collection", "lost_with", "moved", "stored_bytes"]
-
 
 def collection(tensors: Sequence[Tensor], parallelism: StoredParallelism, gpus_per_host: int) -> TensorCollection:
     """Return a job on consecutive GPUs."""

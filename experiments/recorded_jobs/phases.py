@@ -14,8 +14,6 @@ from torus import Torus
 
 from ddlsched.workload.dag import CollectiveTask, IterationDag, Task
 
-__all__ = ["Phase", "phased", "phases_of"]
-
 
 class Phase(NamedTuple):
     """A part of a collective, at once in all rings of a dimension; ``message_bytes`` as in its task."""

@@ -7,8 +7,6 @@ from itertools import pairwise
 
 from ddlsched.workload.dag import AllReduceTask, IterationDag, Task
 
-__all__ = ["rebucketed"]
-
 
 def rebucketed(dag: IterationDag, bucket_bytes: float) -> IterationDag:
     """Join all-reduces that follow each other until they have ``bucket_bytes``, as DistributedDataParallel does.

@@ -16,8 +16,6 @@ from measured import Line, fitted_line, flights_ns, message_bytes
 from ddlsched.training.recorded.rank_steps import RankStep, RankTrace
 from ddlsched.workload.dag import ComputeTask, IterationDag, Task
 
-__all__ = ["played_s", "undisturbed"]
-
 SHARE: Final = 0.5
 """Of a processor, for each of two threads of a rank: two cores for two ranks. Nothing is fitted."""
 

@@ -21,8 +21,6 @@ from ddlsched.real.testbed.run_models import run_models
 from ddlsched.training.recorded.rank_steps import RankTrace
 from ddlsched.workload.dag import IterationDag
 
-__all__ = ["at_once", "beside_s", "counts_of", "max_min", "models", "simulated_s"]
-
 Ranks = Sequence[RankTrace]
 SERVERS = (0, 1)
 FIDELITY: Final = Path(__file__).parents[1] / "fidelity" / "measured"

@@ -10,8 +10,6 @@ from typing import Any
 
 import networkx as nx
 
-__all__ = ["Torus"]
-
 _FAST = 1e6
 """How many times as fast as the fastest ring a rank reaches its own place in it."""
 

@@ -13,8 +13,6 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from ddlsched.comparisons.charts.style import PALETTE, in_style, save, shown_figure
 
-__all__ = ["BY", "draw"]
-
 _GPUS = ("a100-40", "a100-80", "h100", "h100-96", "b200", "b300", "gb200", "gb300")
 BY = {"model": "By model", "gpus": "By GPUs", "sequence": "By sequence"}
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from ddlsched.checkpoints.plan import Distance, ReshardPlan
 
-__all__ = ["least_busiest_bytes"]
-
 _Demand = Mapping[tuple[int, frozenset[int]], int]
 """Bytes that a host fetches, by that host and the hosts that have them."""
 

@@ -175,6 +175,7 @@ def test_item_17_a_plug_in_by_its_name_has_a_python_form() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_before_the_run(command: str, fault: str, tmp_path: Path) -> None:
+    (tmp_path / "j.csv").symlink_to("elsewhere.json")  # a job is written by its own suffix
     assert run(*command.format(tmp=tmp_path).split()).stderr == f"ddlsched: error: {fault.format(tmp=tmp_path)}\n"
 
 

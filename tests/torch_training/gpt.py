@@ -13,8 +13,6 @@ from torch.nn import functional
 
 from ddlsched.checkpoints.tensor_models import StoredTransformer
 
-__all__ = ["Dropout", "Stage"]
-
 
 class Dropout:
     """Masks that follow from the run's seed and from what is masked, so that no rank has a random state of its own.

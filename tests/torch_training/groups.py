@@ -16,8 +16,6 @@ from torch.autograd import Function
 
 from ddlsched.checkpoints.collection import StoredParallelism
 
-__all__ = ["Groups", "PairwiseSum", "enter", "gather_last", "gathered", "leave", "summed"]
-
 
 class Groups:
     """The groups of one rank: tensor-parallel and data-parallel neighbours, and the stages that share tied weights."""

@@ -14,8 +14,6 @@ from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.dataset_files import Samples
 from ddlsched.errors import DdlschedError
 
-__all__ = ["TrainingError", "on_ranks", "train"]
-
 
 class TrainingError(DdlschedError, RuntimeError):
     """A rank failed; the message is its own."""

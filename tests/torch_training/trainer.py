@@ -22,8 +22,6 @@ from ddlsched.checkpoints.dataset_views import RankBatches
 from ddlsched.checkpoints.tensor_models import StoredTransformer
 from ddlsched.errors import InputError
 
-__all__ = ["Hyperparameters", "Trainer"]
-
 WORDS = "embedding.word.weight"
 HEAD = "head"
 """The tied embedding where it is the output layer: its gradient is kept apart also where both are on one stage."""

@@ -568,7 +568,7 @@ class Simulation:
 
     def rivals(self) -> list[RunningJob]:
         """The jobs that the rest of this instant may have to choose between."""
-        rivals = {transfer.job for transfer in self.transfers} if self.transfers_changed else set()
+        rivals = {transfer.job for transfer in self.transfers_in_job_order()} if self.transfers_changed else set()
         if self.jobs_changed or any(state.finished for state in self.residents):
             rivals |= {state for state in self.queue if not isinstance(state.job, ElasticJob)}
         for ready in self.ready_by_gpu().values():
@@ -744,13 +744,18 @@ class Simulation:
 
     # Step 4
 
+    def transfers_in_job_order(self) -> list[Transfer]:
+        """Those among which the job order chooses: none where transfers have keys, and none that runs to its end."""
+        form = form_of(self.communication, "select", "transfer_key", "admit")
+        return [t for t in self.transfers if form == "select" or (form == "admit" and not t.is_active)]
+
     def choose_transfers(self) -> None:
         """Ask in the job order; a transfer that is admitted counts at once for the next."""
         policy, network = self.communication, NetworkNow(self)
-        transfers = sorted(self.transfers, key=lambda t: (self.keys.get(t.job, t.job), t.number))
+        transfers = sorted(self.transfers_in_job_order(), key=lambda t: (self.keys.get(t.job, t.job), t.number))
         form = form_of(policy, "select", "transfer_key", "admit")
         if form == "admit":
-            for transfer in [t for t in transfers if not t.is_active]:
+            for transfer in transfers:
                 transfer.is_active = bool(policy.admit(transfer, network))
             return
         if form == "transfer_key":
@@ -761,7 +766,7 @@ class Simulation:
                     chosen.append(transfer)
         else:
             chosen = list(policy.select(transfers, network)) if transfers else []
-        for transfer in transfers:
+        for transfer in self.transfers:
             transfer.is_active = transfer in chosen
 
     def ask_rates(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.field_values import FAILED, KEY_WORDS, ONE, ZERO, Door
+from ddlsched.engine.field_values import FAILED, KEY_WORDS, ONE, ZERO, Communication, Door
 from ddlsched.engine.native.jit import call_address, njit
 from ddlsched.engine.records import State
 
@@ -158,17 +158,20 @@ def add_rival(s: State, count: int, number: int) -> int:
 
 @njit
 def gather_rivals(s: State) -> int:
-    """List in ``items`` the jobs that this instant may have to choose between, for a Python order; return how many."""
+    """List in ``items`` the jobs that this instant may have to choose between, for a Python order; return how many.
+
+    Of those that send it chooses only where any of them may be stopped, and their own keys say nothing of that.
+    """
     run = s.run[0]
     run.stamp += 1
     count = ZERO
     if run.must_place == 1 or run.num_finished > 0:
         for place in range(run.num_queued):
             count = add_rival(s, count, s.queue[place])
-    if run.communicate == 1:
+    if run.communicate == 1 and run.communication != Communication.KEYS:
         for place in range(run.num_waiting):
             count = add_rival(s, count, s.transfers[s.waiting[place]].job)
-        for place in range(run.num_active):
+        for place in range(run.num_active if run.communication == Communication.ASKED_TO_SELECT else ZERO):
             count = add_rival(s, count, s.transfers[s.active[place]].job)
     for place in range(run.num_touched_gpus):
         gpu = s.touched_gpus[place]

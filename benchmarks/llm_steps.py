@@ -42,6 +42,10 @@ PLAIN = {"tensor": 8, "pipeline": 16}
 VARIANTS = {
     "Llama-3-405B, DP 128": ("llama-3-405b", {**PLAIN, "data": 128, "global_batch": 2048}),
     "Llama-3-405B, CP 16, DP 8": ("llama-3-405b", {**PLAIN, "context": 16, "data": 8, "global_batch": 128}),
+    "Qwen3-235B, EP 64, DP 2048": (
+        "qwen3-235b-a22b",
+        {"tensor": 4, "pipeline": 2, "data": 2048, "expert": 64, "global_batch": 4096},
+    ),
     "Llama-3-405B, DP 1024, 131,072 GPUs": ("llama-3-405b", {**PLAIN, "data": 1024, "global_batch": 16384}),
     "Llama-3-405B, DP 128, 8 chunks": ("llama-3-405b", {**PLAIN, "interleave": 8, "data": 128, "global_batch": 2048}),
 }

@@ -14,7 +14,7 @@ A comment above a table names its file, its rows (a query) and its columns: a he
 ``.1`` are decimals, ``+`` a sign, ``x100`` a factor, ``interval`` the ends, of the columns that end in ``_low`` and
 ``_high`` or are called ``low`` and ``high``, ``interval:other`` those of other columns. A name with blanks stands in
 backticks. Rows that only a ``where`` tells apart are joined by the columns that are texts. A comment above an image has
-``picture``, labels and one number; the axis is the number's heading.
+``picture``, labels and one number; the axis is the number's heading. A label ``in colours`` has dots on one line.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Column(NamedTuple):
     @property
     def is_text(self) -> bool:
         """Whether it is shown as it stands."""
-        return not self.how
+        return self.how in ((), ("in", "colours"))
 
     def numbers(self, row: pd.Series) -> list[float]:
         """Return the value and, where they are shown, the ends of its interval."""
@@ -103,21 +103,31 @@ def table(folder: Path, given: str, lines: str) -> str:
 
 @in_style()
 def draw(folder: Path, given: str, lines: str, target: Path) -> None:
-    """Draw a dot a row with its interval and its value, the first on top."""
+    """Draw a dot a row with its interval and its value, the first on top; those that colours tell apart on one line."""
     frame = chosen(folder, given)
     *labels, number = (Column.of(line) for line in lines.strip().splitlines())
-    names = [wrapped(", ".join(label.text(row) for label in labels), 40) for _, row in frame.iterrows()]
-    figure, axes = new_figure(0.8 + sum(0.1 + 0.15 * (1 + name.count("\n")) for name in names), width_inches=5.6)
-    for place, (_, row) in enumerate(frame.iterrows()):
+    coloured = [label for label in labels if label.how]
+    plain = [label for label in labels if not label.how]
+    names = frame.apply(lambda row: wrapped(", ".join(label.text(row) for label in plain), 40), axis=1)
+    kinds = frame.apply(lambda row: ", ".join(label.text(row) for label in coloured), axis=1)
+    colours = dict(zip(dict.fromkeys(kinds), PALETTE.values() if coloured else [PALETTE["sky"]], strict=False))
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    figure, axes = new_figure(0.8 + sum(0.1 + 0.15 * (1 + name.count("\n")) for name in places), width_inches=5.6)
+    for name, kind, (_, row) in zip(names, kinds, frame.iterrows(), strict=True):
         value, *ends = number.numbers(row)
-        axes.plot(ends, [place] * len(ends), color=INK, linewidth=1.0)
-        axes.plot([value], [place], "o", color=PALETTE["sky"], markersize=5)
+        axes.plot(ends, [places[name]] * len(ends), color=INK, linewidth=1.0)
+        axes.plot([value], [places[name]], "o", color=colours[kind], markersize=5, label=kind)
         told = number._replace(how=tuple(word for word in number.how if not word.startswith("interval"))).text(row)
-        axes.annotate(told, (max([value, *ends]), place), (5, 0), textcoords="offset points", va="center", bbox=_BLANK)
+        at = max([value, *ends]), places[name]
+        if not coloured:
+            axes.annotate(told, at, (5, 0), textcoords="offset points", va="center", bbox=_BLANK)
+    if coloured:
+        handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        figure.legend(handles.values(), handles, loc="outside upper center", ncols=len(handles))
     axes.axvline(0, color=INK, linewidth=0.6)
     axes.margins(x=0.16)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_yticks(range(len(places)), places)
+    axes.set_ylim(len(places) - 0.4, -0.6)
     axes.set_xlabel(number.heading, loc="right")
     axes.grid(axis="x")
     figure.savefig(target, dpi=160)

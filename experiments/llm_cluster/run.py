@@ -28,11 +28,12 @@ from experiments.commands import new_parser, write_tables
 HOSTS, GPUS, BLOCK = 64, 8, 8
 RAILS = f"hosts_per_unit={BLOCK},spines=2,rail_gbps=148,nvlink_gbps=2768"
 """Of 400 and 3,600 Gbit/s a GPU, what published steps on H100 reach (``ddlsched.training.estimate.presets``)."""
+HALF = "oversubscription=2"
 FABRICS = {
-    "rail-only": f"rail-only:{RAILS}",
-    "dual-plane": f"rail-optimised:{RAILS},planes=2",
-    "Clos": f"rail-optimised:{RAILS}",
-    "Clos, half the spines": f"rail-optimised:{RAILS},oversubscription=2",
+    "Clos, full": f"rail-optimised:{RAILS}",
+    "Clos": f"rail-optimised:{RAILS},{HALF}",
+    "dual-plane": f"rail-optimised:{RAILS},planes=2,{HALF}",
+    "rail-only": f"rail-optimised:{RAILS},rails_apart=true,{HALF}",
 }
 NVL72 = "nvl72"
 DENSE = {"sequence_parallel": True, "micro_batch": 1, "zero": 1, "overlap": True}
@@ -112,15 +113,15 @@ def workload(mix: str, placement: str, seed: int) -> ddlsched.Workload:
     return ddlsched.Workload.of(jobs)
 
 
-def simulate(jobs: ddlsched.Workload, fabric: str, placement: Any) -> ddlsched.Result:
-    """Return a run of exclusive GPUs under max-min sharing, first come first served."""
+def simulate(jobs: ddlsched.Workload, fabric: str, placement: Any, **path: Any) -> ddlsched.Result:
+    """Return a run of exclusive GPUs under max-min sharing, first come first served; routes are by destination."""
     hosts, gpus = (36, 4) if fabric == NVL72 else (HOSTS, GPUS)
     topology = FABRICS.get(fabric, fabric)
     cluster = ddlsched.Cluster(
         num_servers=hosts, gpus_per_server=gpus, gpu_memory_mb=192_000, topology=topology, exclusive=True
     )
     rest = {"order": "fifo", "communication": "bounded-overlap:limit=1000000", "contention": "max-min"}
-    return ddlsched.simulate(jobs, cluster, placement=placement, **rest)
+    return ddlsched.simulate(jobs, cluster, placement=placement, **rest, **path)
 
 
 @cache
@@ -136,7 +137,7 @@ def longer(mix: str, fabric: str, placement: str, order: str, seed: int) -> floa
     if order != "as placed":
         chosen = Ranked(placement=chosen, ranks=order)
     given = workload(mix, placement, seed)
-    table = simulate(given, fabric, chosen).jobs
+    table = simulate(given, fabric, chosen, path=f"ecmp:seed={seed + 1}").jobs
     alone = np.array([one.iterations * alone_s(str(one.model), fabric) for one in given])
     ran = (table["finish_s"] - table["start_s"]).to_numpy()
     return round(float(100 * (ran / alone - 1).mean()), 6)

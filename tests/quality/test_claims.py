@@ -53,7 +53,7 @@ def sections(text: str) -> list[tuple[str, str, list[str]]]:
 def statements(text: str, number: re.Pattern[str]) -> list[str]:
     """Return where a text shows a number: the sentence, or the section with its heading if it is in a table."""
     found = []
-    for section, tables, sentences in sections(text):
+    for section, tables, sentences in sections(text) if number.search(text) else ():
         if number.search(tables):
             found.append(section)
         found += [sentence for sentence in sentences if number.search(sentence)]

@@ -53,7 +53,7 @@ def sections(text: str) -> list[tuple[str, str, list[str]]]:
 def statements(text: str, number: re.Pattern[str]) -> list[str]:
     """Return where a text shows a number: the sentence, or the section with its heading if it is in a table."""
     found = []
-    for section, tables, sentences in sections(text):
+    for section, tables, sentences in sections(text) if number.search(text) else ():
         if number.search(tables):
             found.append(section)
         found += [sentence for sentence in sentences if number.search(sentence)]
@@ -355,23 +355,34 @@ def test_a_headline_is_told_with_its_ground_seeds_sharing_and_what_each_side_kno
 
 
 def untold(text: str, headline: dict[str, str]) -> list[str]:
-    """Return what neither the paragraph or item of a headline says nor the paragraph that opens its section."""
+    """Return what neither the paragraph, item or row of a headline says nor what opens its section or table.
+
+    Tables that are made of files have that in their columns and their section.
+    """
     shown = shown_with_interval(headline)
     number = re.compile(rf"{re.escape(shown)}|(?<![\d.,+-]){re.escape(turned(shown))}")
     found = []
-    for section in re.split(r"(?m)^(?=#+ )", text):
+    for section in re.split(r"(?m)^(?=#+ )", re.sub(r"(?s)<!-- table .*?-->\n\n(?:\|[^\n]*\n)*", "", text)):
         opening, *rest = re.split(r"\n\s*\n|\n(?=- )", section.partition("\n")[2].strip())
-        for part in (part for part in (opening, *rest) if number.search(part) and not part.startswith("|")):
-            said = " ".join(f"{opening}\n{part}".lower().split())
-            sharing = "shared" if headline["shares"] == "True" else "one job a gpu"
-            needs = [*headline["ground"].split(", "), sharing, "know"]
-            found += [need for need in needs if need.lower() not in said]
-            found += [] if re.search(rf"\b{headline['seeds']} (seeds|job sets)", said) else ["seeds"]
+        for part in (opening, *rest):
+            head, *rows = part.splitlines() if part.startswith("|") else ("", part)
+            for row in filter(number.search, rows):
+                found += lacking(f"{opening}\n{head}\n{row}", headline, told_beside(headline) if head else "")
     return found
+
+
+def lacking(text: str, headline: dict[str, str], needs: str) -> list[str]:
+    """Return which of the needs, of a headline's ground, sharing, knowledge and seeds a text does not say."""
+    said = " ".join(text.lower().split())
+    sharing = "shared" if headline["shares"] == "True" else "one job a gpu"
+    parts = [*headline["ground"].split(", "), sharing, "know", *filter(None, needs.split(";"))]
+    found = [part for part in parts if part.lower() not in said]
+    return found + ([] if re.search(rf"\b{headline['seeds']} (seeds|job sets)", said) else ["seeds"])
 
 
 def test_a_headline_without_its_seeds_or_ground_is_found():
     headline = {"ground": "g mix", "shown": "-9.0", "interval": "[-9.5, -8.0]", "seeds": "20", "shares": "False"}
+    headline |= {"says": "cells;racks", "beside": "SRTF, cells up to servers"}
     text = "## Answer\n\nOne job a GPU; neither knows lengths.\n\n- G mix, 20 seeds: -9.0 [-9.5, -8.0] %.\n- Another.\n"
     assert not untold(text, headline)
     assert untold(text.replace("20 seeds", "6 seeds"), headline) == ["seeds"]
@@ -417,6 +428,17 @@ def test_no_number_with_an_interval_stands_beside_the_claims(page):
 
 def test_a_number_of_no_claim_is_found():
     assert strangers("It has -44.9 [-45.9, -43.9] %, and -44.0 [-45.0, -43.0] %.") == ["-44.0 [-45.0, -43.0]"]
+
+
+def test_a_row_of_a_table_without_the_strongest_or_its_ground_is_found():
+    headline = {"ground": "g mix", "shown": "-9.0", "interval": "[-9.5, -8.0]", "seeds": "20", "shares": "False"}
+    headline |= {"says": "cells;racks", "beside": "SRTF, racks"}
+    text = "## Answer\n\nOpening.\n\n| what | one job a GPU, 20 seeds, knowing nothing |\n|---|---|\n"
+    row = "| racks against cells (G mix) | -9.0 [-9.5, -8.0], SRTF on racks -9.1 [-9.6, -8.1] |\n"
+    assert not untold(f"{text}{row}", headline)
+    assert untold(text + row.replace(" (G mix)", ""), headline) == ["g mix"]
+    assert untold(text + row.replace("SRTF", "FIFO"), headline) == ["SRTF"]
+    assert untold(text.replace("20 seeds, ", "") + row, headline) == ["seeds"]
 
 
 def test_every_gain_in_a_table_that_compares_policies_is_a_headline():

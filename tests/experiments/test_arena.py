@@ -261,6 +261,13 @@ def test_the_committed_league_and_leads_are_those_of_the_committed_seeds(tmp_pat
         assert (tmp_path / "tables" / f"{name}.csv").read_text() == (EXPECTED / f"{name}.csv").read_text()
 
 
+def test_the_readme_says_on_how_many_grounds_ours_leads():
+    words = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    leads = pd.read_csv(EXPECTED / "leads.csv")
+    told = f"leads in the mean on {words[(leads['change_high'] < 0).sum()]} of {words[len(leads)]} grounds"
+    assert told in (EXPERIMENTS / "arena" / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_strongest_rival_knows_no_more_and_shares_no_more():
     names = ("FIFO, HiveD", "History, HiveD", "SRTF, HiveD", "Lucid")
     jct_s = pd.DataFrame([dict(zip(names, (4.0, 3.0, 2.0, 1.0), strict=True))] * 2)

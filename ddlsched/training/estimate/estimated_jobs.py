@@ -97,17 +97,19 @@ def step_dag(
     with as many bytes as make each server's card move what it does in the estimate.
     """
     parts = buckets if parallelism.overlap else 1
-    share = parallelism.overlapped_passes / parallelism.micro_batches if parallelism.overlap else 1.0
-    last_s = float(found.backward_s * share)
+    hiding_s = float(found.backward_s * (parallelism.overlapped_passes / parallelism.micro_batches))
+    last_s = hiding_s if parallelism.overlap else float(found.backward_s)
     bytes_between = _bytes_between_servers(found, parallelism, machine)
     inside_s = 0.0 if bytes_between else float(found.data_s)
+    # What hides takes a share of its time from backward: data_s is that alone, or more where backward cannot hide it.
+    slowed_s = last_s + min(float(found.data_s) - inside_s, float(machine.gpu.efficiency.taken) * hiding_s)
     before_s = float(found.forward_s + found.backward_s + found.pipeline_s + found.bubble_s + found.offload_s) - last_s
     tasks: list[Task] = [ComputeTask(name="forward", duration_ns=ns_from_s(before_s))]
     named = partial(CollectiveTask, kind="all-reduce", algorithm=algorithm)
     all_reduce: Callable[..., Task] = AllReduceTask if algorithm == "ring" else named
     ready, reduced = "forward", []
     for number in range(1, parts + 1):
-        backward = ComputeTask(name=f"backward-{number}", duration_ns=ns_from_s(last_s / parts), after=(ready,))
+        backward = ComputeTask(name=f"backward-{number}", duration_ns=ns_from_s(slowed_s / parts), after=(ready,))
         tasks.append(backward)
         ready = backward.name
         if bytes_between:

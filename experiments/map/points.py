@@ -41,7 +41,7 @@ GBPS = (100.0, 400.0, 1600.0, 6400.0)
 OVERSUBSCRIPTION = (1.0, 2.0, 4.0, 8.0)
 LOADS = ("0.5", "0.8", BURST)
 SLOW_GBPS = 400.0
-"""Up to here at load 0.5, too: above, nothing waits for cards there."""
+"""Load 0.5 is played up to here."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from distributed import LocalCluster
 from experiment_scripts import EXPERIMENTS, scripts_of
+from tiers import tried
 
 import ddlsched
 from ddlsched import Disturbances
@@ -114,7 +115,7 @@ def test_rivals_that_share_gpus_or_allocate_do_not_play_with_jobs_of_several_rin
         grounds.jobs_of(seed=1, ground="monkeytree", jobs=20, fixed_size=True)
 
 
-@pytest.mark.parametrize("name", ["64-GPU mix", "Fine-tuning"])
+@pytest.mark.parametrize("name", tried(["64-GPU mix", "Fine-tuning"], lambda place: place == 0))
 def test_monkeytree_gets_the_better_of_a_gpu_and_a_server(name):
     (rival,), ground = (rival for rival in rivals.RIVALS if rival.name == "MonkeyTree"), grounds.GROUNDS[name]
     workload = grounds.jobs_of(seed=1001, ground=ground.jobs, jobs=60)

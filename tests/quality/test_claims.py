@@ -53,7 +53,7 @@ def sections(text: str) -> list[tuple[str, str, list[str]]]:
 def statements(text: str, number: re.Pattern[str]) -> list[str]:
     """Return where a text shows a number: the sentence, or the section with its heading if it is in a table."""
     found = []
-    for section, tables, sentences in sections(text) if number.search(text) else ():
+    for section, tables, sentences in sections(text):
         if number.search(tables):
             found.append(section)
         found += [sentence for sentence in sentences if number.search(sentence)]
@@ -89,9 +89,14 @@ def looked_for(claim: dict[str, str]) -> re.Pattern[str]:
     return re.compile(f"{number}|(?<![\\d.,+-]){re.escape(turned(shown))}")
 
 
+@functools.cache
+def table(path: str) -> pd.DataFrame:
+    return pd.read_csv(ROOT / path)
+
+
 def of_table(claim: dict[str, str]) -> str:
     """Return the number of a claim's table, with its interval, written as the document does."""
-    (row,) = pd.read_csv(ROOT / claim["table"]).query(claim["row"]).to_dict("records")
+    (row,) = table(claim["table"]).query(claim["row"]).to_dict("records")
     column, *ends = claim["column"].split(":")
     scale, decimals = float(claim["scale"]), len(claim["shown"].partition(".")[2])
     if claim["interval"] == "exact":
@@ -115,7 +120,10 @@ def test_a_claim_is_shown_with_its_interval_and_both_are_those_of_its_table(clai
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim['shown']} needs {claim['needs']}")
 def test_neither_its_document_nor_a_page_shows_a_claim_without_its_condition(claim):
     texts = {path: path.read_text(encoding="utf-8") for path in {*PAGES, ROOT / claim["document"]}}
-    bare = {str(path): without_condition(text, looked_for(claim), claim["needs"]) for path, text in texts.items()}
+    number, digits = looked_for(claim), claim["shown"].lstrip("+-")
+    bare = {
+        str(path): without_condition(text, number, claim["needs"]) for path, text in texts.items() if digits in text
+    }
     assert not any(bare.values()), bare
 
 

@@ -73,11 +73,11 @@ def test_windows_for_tuning_and_for_judging_have_no_job_in_common(tmp_path):
 
 
 @pytest.mark.parametrize("kind", language_models.FINE_TUNING + language_models.LLM_CLUSTER)
-def test_every_language_model_fits_and_only_what_spans_servers_is_reduced_there(kind):
+def test_every_language_model_fits_and_sends_wherever_it_spans_servers(kind):
     step_s, message_bytes, memory_mb = language_models.estimated(kind)
     assert 0.1 < step_s < 60
     assert memory_mb < 80_000
-    assert (message_bytes > 0) == (kind.gpus > 8)
+    assert (message_bytes > 0) == (kind.gpus > 1)
 
 
 def test_one_price_list_holds_for_all_who_stop_and_every_run_is_sampled():

@@ -109,32 +109,36 @@ def tuned_on_all(
     return pd.DataFrame(rows)
 
 
+def as_written(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table as its file is read again, so that what is made of it is made alike of the file."""
+    return pd.read_csv(io.StringIO(table.to_csv(index=False, float_format="%.5g")))
+
+
 def beside_others(table: pd.DataFrame, path: Path, *, whole: bool = False) -> pd.DataFrame:
     """Return the rows of a file, if it is there, that are of other grounds and rivals or of more seeds, and a table's.
 
     A whole ground takes the place of what the file has of it. Rows that stay say nothing of :data:`OURS` where that has
-    a new one. Grounds come in the file's order, new ones last, and on each the rivals in theirs.
+    a new one; without one, rows of the same 99th percentile as before say what they said. Grounds come in the file's
+    order, new ones last, and on each the rivals in theirs.
     """
-    table = table.rename(columns=str)
+    table = as_written(table.rename(columns=str))
     there = pd.read_csv(path) if path.exists() else table[:0]
     there = there[there["policy"].isin([rival.name for rival in RIVALS])]
     if whole:
         there = there[~there["ground"].isin(table["ground"])]
     places = [list(dict.fromkeys([*there["ground"], *table["ground"]])), [rival.name for rival in RIVALS]]
     both = pd.concat([there, table], ignore_index=True)
+    ours = both.columns[both.columns.str.startswith("ours_")]
+    if "p99_jct_s" in both:
+        both[ours] = both.groupby(["ground", "policy", "p99_jct_s"])[ours].ffill()
     seeds = both["seeds"] if "seeds" in both else both.notna().sum(axis=1)
     both = both.loc[seeds.sort_values(kind="stable").index].drop_duplicates(["ground", "policy"], keep="last")
     new = both.index >= len(there)
     anew = both["ground"].isin(both.loc[new & (both["policy"] == OURS), "ground"])
-    both.loc[anew & ~new, both.columns.str.startswith("ours_")] = np.nan
+    both.loc[anew & ~new, ours] = np.nan
     return both.sort_values(
         ["ground", "policy"], key=lambda names: names.map(places[names.name == "policy"].index), ignore_index=True
     )
-
-
-def as_written(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table as its file is read again, so that what is made of it is made alike of the file."""
-    return pd.read_csv(io.StringIO(table.to_csv(index=False, float_format="%.5g")))
 
 
 def main() -> int:
@@ -198,8 +202,8 @@ def main() -> int:
             facts = facts_of(done, bounds_of(grounds, playing(given), given.seeds, jobs, workloads))
             whole = not given.only  # else rows stand beside those of the same jobs that were there
             both = {"jobs": same_jobs(given)}
-            both["seeds"] = as_written(beside_others(by_seeds(done.summaries()), folder / "seeds.csv", whole=whole))
-            facts = as_written(beside_others(facts, folder / "league.csv", whole=whole))
+            both["seeds"] = beside_others(by_seeds(done.summaries()), folder / "seeds.csv", whole=whole)
+            facts = beside_others(facts, folder / "league.csv", whole=whole)
         both["league"] = as_written(league(both["seeds"], facts))
         print(both["league"].to_string(index=False, float_format="{:.4g}".format))
         both["leads"] = who_leads(both["seeds"], both["league"])

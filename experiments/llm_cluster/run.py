@@ -29,11 +29,12 @@ HOSTS, GPUS, BLOCK = 64, 8, 8
 RAILS = f"hosts_per_unit={BLOCK},spines=2,rail_gbps=148,nvlink_gbps=2768"
 """Of 400 and 3,600 Gbit/s a GPU, what published steps on H100 reach (``ddlsched.training.estimate.presets``)."""
 HALF = "oversubscription=2"
+"""Half the bandwidth to the spines."""
 FABRICS = {
-    "Clos, full": f"rail-optimised:{RAILS}",
-    "Clos": f"rail-optimised:{RAILS},{HALF}",
-    "dual-plane": f"rail-optimised:{RAILS},planes=2,{HALF}",
-    "rail-only": f"rail-optimised:{RAILS},rails_apart=true,{HALF}",
+    "Clos, all spines": f"rail-optimised:{RAILS}",
+    "Clos, half": f"rail-optimised:{RAILS},{HALF}",
+    "dual-plane, half": f"rail-optimised:{RAILS},planes=2,{HALF}",
+    "rail-only, half": f"rail-optimised:{RAILS},rails_apart=true,{HALF}",
 }
 NVL72 = "nvl72"
 DENSE = {"sequence_parallel": True, "micro_batch": 1, "zero": 1, "overlap": True}
@@ -132,7 +133,7 @@ def alone_s(name: str, fabric: str) -> float:
 
 
 def longer(mix: str, fabric: str, placement: str, order: str, seed: int) -> float:
-    """Return by how many percent jobs run longer than alone, on average, waiting apart."""
+    """Return by how many percent jobs run longer under ECMP than alone by destination, on average, waiting apart."""
     chosen: Any = {"hosts at random": AnyHosts(seed=seed), "blocks preferred": "levels"}.get(placement, placement)
     if order != "as placed":
         chosen = Ranked(placement=chosen, ranks=order)

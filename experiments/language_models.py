@@ -1,4 +1,4 @@
-"""Jobs of today's language models, whose steps ``ddlsched estimate`` says, 5 to 10 % off on published rows."""
+"""Jobs of today's language models, by ``ddlsched estimate``: no published step of their models on H100s is known."""
 
 from __future__ import annotations
 
@@ -64,14 +64,18 @@ MIXES = {"llm": LLM_CLUSTER, "fine-tuning": FINE_TUNING}
 def estimated(kind: Trained) -> tuple[float, float, float]:
     """Return the compute of a step (s), what its ring all-reduces (bytes), and the memory a GPU (MB).
 
-    Traffic inside a server, of tensor, pipeline and expert parallelism counts as compute, at the estimate's time.
+    Traffic of tensor, pipeline and expert parallelism counts as compute, at the estimate's time. So does what a job of
+    one server reduces there, wherever it runs; between servers it sends its gradients, too.
     """
     given: dict[str, Any] = {"micro_batch": 1} | dict(kind.plan)
     data = kind.gpus // (given.get("tensor", 1) * given.get("pipeline", 1))
     batch = kind.gpus * kind.samples_per_gpu
     plan = Parallelism(data=data, global_batch=batch, zero=1, recompute="full", **given)
-    job = job_of(MODELS[kind.model], plan, parse_cluster("h100").machine(kind.gpus), job_id="one", iterations=1)
-    return job.compute_ns / 1e9, job.dag.message_bytes, job.gpu_memory_mb
+    whole, spread = (
+        job_of(MODELS[kind.model], plan, parse_cluster(cluster).machine(kind.gpus), job_id="one", iterations=1)
+        for cluster in ("h100", "h100:gpus_per_node=1" if kind.gpus <= 8 else "h100")
+    )
+    return whole.compute_ns / 1e9, spread.dag.message_bytes, whole.gpu_memory_mb
 
 
 def language_model_jobs(mix: str, jobs: int, rng: np.random.Generator) -> list[Job]:

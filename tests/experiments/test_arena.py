@@ -10,11 +10,13 @@ import pandas as pd
 import pytest
 from distributed import LocalCluster
 from experiment_scripts import EXPERIMENTS, scripts_of
+from jobs_by_hand import data_parallel_job
 
 import ddlsched
 from ddlsched import Disturbances
 from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.errors import InputError
+from ddlsched.workload.elastic_job import ConstantRescaleCost
 from ddlsched.workload.workload_files import write_workload
 from experiments import arrivals, language_models
 
@@ -72,18 +74,21 @@ def test_windows_for_tuning_and_for_judging_have_no_job_in_common(tmp_path):
 
 
 @pytest.mark.parametrize("kind", language_models.FINE_TUNING + language_models.LLM_CLUSTER)
-def test_every_language_model_fits_and_only_what_spans_servers_is_reduced_there(kind):
+def test_every_language_model_fits_and_sends_wherever_it_spans_servers(kind):
     step_s, message_bytes, memory_mb = language_models.estimated(kind)
     assert 0.1 < step_s < 60
     assert memory_mb < 80_000
-    assert (message_bytes > 0) == (kind.gpus > 8)
+    assert (message_bytes > 0) == (kind.gpus > 1)
 
 
 def test_one_price_list_holds_for_all_who_stop_and_every_run_is_sampled():
     stopping, allocating = (rival for rival in rivals.RIVALS if rival.name in ("Tiresias, HiveD", "Gavel"))
     options = stopping.options(MIX)
     assert options["disturbances"] == Disturbances(restart_s=30.0, state_mb=3500.0)
-    assert allocating.options(MIX)["rescale_cost"] == "restart_s=41.2"  # and 4 x 3,500 MB over 10 Gbit/s
+    assert "rescale_cost" not in allocating.options(MIX)
+    small, large = (grounds.fixed_size_job(data_parallel_job(gpus=gpus, forward_s=1.0), MIX).rescale_cost for gpus in (1, 8))
+    assert small == ConstantRescaleCost.restart(32.8)  # 3,500 MB over 10 Gbit/s
+    assert large == ConstantRescaleCost.restart(41.2)  # the cards of its servers of 4 in step
     assert options["order"].startswith("stopping-tiresias:threshold_gpu_s=100.0,interval_s=360.0")
     assert "threshold_gpu_s=7," in stopping.options(MIX, {"threshold_gpu_s": 7})["order"]
     assert all(rival.options(MIX)["sample"] for rival in rivals.RIVALS)

@@ -52,7 +52,7 @@ class FromTable(Directive):
         chosen = [row for row in rows if not name or row[name.strip()] == value.strip()]
         shares = {name.strip() for name in self.options.get("percent", "").split(",")}
         shown = [
-            [_percent(row[name]) if name in shares else _short(name, row) for name in columns]
+            [_percent(name, row) if name in shares else _short(name, row) for name in columns]
             for row in chosen[: self.options.get("rows")]
         ]
         if not shown:
@@ -91,7 +91,12 @@ _HEADS = {
     "average_change": "change (%)",
     "average_change_low": "from",
     "average_change_high": "to",
-    "over_bound": "times the bound",
+    "field": "entrants (with all seeds), seeds",
+    "nothing": "lowest average JCT with one job a GPU, knowing nothing of jobs",
+    "kinds": "knowing kinds (bytes, throughputs, history)",
+    "kinds_change": "its average JCT against knowing nothing",
+    "lengths": "knowing lengths",
+    "lengths_change": "its average JCT against knowing nothing",
 }
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
@@ -105,9 +110,12 @@ def _plain(text: str) -> str:
     return " ".join(text.replace("**", "").replace("`", "").split())
 
 
-def _percent(cell: str) -> str:
-    """Return a change as it is read: -0.0732 is -7.3 %."""
-    return f"{100 * float(cell):+.1f} %" if cell else ""
+def _percent(name: str, row: dict[str, str]) -> str:
+    """Return a change as it is read, with its interval if the row has one: -0.0732 is -7.3 %."""
+    if not row[name]:
+        return ""
+    value, *ends = (f"{100 * float(row[key]):+.1f}" for key in (name, f"{name}_low", f"{name}_high") if row.get(key))
+    return f"{value} [{', '.join(ends)}] %" if len(ends) == 2 else f"{value} %"
 
 
 def _short(name: str, row: dict[str, str]) -> str:

@@ -33,7 +33,7 @@ def nasty_comparison(folder: Path) -> Path:
         {"scheduler": "srsf-1", "communication": PREEMPTIVE},
     )
     policies = [{"name": name} | chosen for name, chosen in zip(POLICIES, options, strict=True)]
-    comparison = ddlsched.compare(SMALL, policies, seeds=7, timeline=(0.0, 20.0), folder=folder, processes=1)
+    comparison = ddlsched.compare(SMALL, policies, seeds=7, timeline=(0.0, 4.0), folder=folder, processes=1)
     assert comparison.failures["seed"].tolist() == [2]
     assert len(comparison.runs) == 3 * 7 - 1
     return folder

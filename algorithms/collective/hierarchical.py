@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from algorithms.collective import Flow, between, by_server, gates_of, round_inside
+from algorithms.collective.direct import Direct
 from algorithms.collective.ring import Ring
 from ddlsched.network.collectives import KINDS, ROUNDS, Message, Phase, Rank
 
@@ -36,6 +37,10 @@ class Hierarchical:
         outside = list(between(gates_of(servers, a_rank=True), sent_bytes, closed=True))
         most = max(map(len, servers.values()))
         return [Phase(inside, rounds * (most - 1)), Phase(outside, rounds * (len(servers) - 1))]
+
+    def round_on(self, kind: str, size: Any) -> tuple[Any, Any]:
+        """Return what a ring does on one tier, of an all-to-all what goes straight."""
+        return (Direct() if kind == "all-to-all" else Ring()).round_on(kind, size)
 
 
 def _by_rail(ranks: Sequence[Rank], message_bytes: float) -> Sequence[Phase]:

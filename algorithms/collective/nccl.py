@@ -29,8 +29,9 @@ class Nccl:
     outside_s, outside_gbps
         Of a step between servers, seconds, as NCCL's tables have it for large messages, and of a card.
     switch_s, switch_gbps
-        Of a step through switches that add up, and of a port towards them: NCCL's tables, and 476 GB/s of bus bandwidth
-        on 8 H100 with NVLS (nccl-tests, issue 290).
+        Of a step through switches that add up, as NCCL's tables have it, and of a port by its data sheet.
+    port_share
+        What they reach of it, in a run as well: that of `in-network`.
     switches
         Where switches add up: "none", "inside" servers (NVLS), or "all" of them (NVLS and SHARP).
 
@@ -44,7 +45,8 @@ class Nccl:
     outside_s: float = ranged(14e-6, 0.0)
     outside_gbps: float = ranged(400.0, 0.0, above=True)
     switch_s: float = ranged(25e-6, 0.0)
-    switch_gbps: float = ranged(2176.0, 0.0, above=True)
+    switch_gbps: float = ranged(3600.0, 0.0, above=True)
+    port_share: float = ranged(0.686, 0.0, 1.0, above=True)
     switches: Literal["none", "inside", "all"] = "none"
     by_order: ClassVar[bool] = True
     kinds: ClassVar[tuple[str, ...]] = KINDS
@@ -58,25 +60,23 @@ class Nccl:
             return Ring().phases(kind, ranks, message)
         known: list[Collective] = [Ring(), DoubleBinaryTree()]
         if self.switches == "all" or (self.switches == "inside" and len({rank.server for rank in ranks}) == 1):
-            known.append(InNetwork())
+            known.append(InNetwork(port_share=self.port_share))
         return min((each.phases(kind, ranks, message) for each in known), key=self._seconds)
 
     def _seconds(self, phases: Sequence[Phase]) -> float:
         """Return how long phases take that overlap: all their steps, and the most bytes through a port or a card."""
-        steps_s, moved = 0.0, defaultdict[tuple[str, int, int], float](float)
+        steps_s, moved = 0.0, defaultdict[tuple[str, str, int, int], float](float)
         for phase in phases:
-            outside = any(source.server != target.server for source, target, _ in phase.flows)
-            own = defaultdict[tuple[str, int, int], float](float)
+            own = defaultdict[tuple[str, str, int, int], float](float)
             for source, target, sent_bytes in phase.flows:
                 crosses = source.server != target.server
-                out = ("card out", source.server, source.card) if crosses else ("port out", source.server, source.place)
-                into = ("card in", target.server, target.card) if crosses else ("port in", target.server, target.place)
-                for end in (out, into):
+                for way, rank in (("out", source), ("in", target)):
+                    end = ("card", way, rank.server, rank.card) if crosses else ("port", way, rank.server, rank.place)
                     own[end] = max(own[end], sent_bytes) if phase.merged else own[end] + sent_bytes
             for end, end_bytes in own.items():
                 moved[end] += end_bytes
-            inside_s = self.switch_s if phase.merged else self.inside_s
-            steps_s += phase.steps * (self.outside_s if outside else inside_s)
+            outside = any(end[0] == "card" for end in own)
+            steps_s += phase.steps * (self.outside_s if outside else self.switch_s if phase.merged else self.inside_s)
         inside_gbps = self.switch_gbps if any(phase.merged for phase in phases) else self.inside_gbps
         through = {"card": bytes_per_s_from_gbps(self.outside_gbps), "port": bytes_per_s_from_gbps(inside_gbps)}
-        return steps_s + max(end_bytes / through[end[0][:4]] for end, end_bytes in moved.items())
+        return steps_s + max(end_bytes / through[end[0]] for end, end_bytes in moved.items())

@@ -205,7 +205,7 @@ def interval_of(
 def interval_text(interval: Interval, *, decimals: int = 1, sign: bool = False) -> str:
     """Return ``mean [low, high]``, or the mean if that is all there is; with ``sign``, also of positive numbers."""
     form = f"{'+' if sign else ''}.{decimals}f"
-    if np.isnan(interval.low):
+    if np.isnan(interval.low) or interval.seeds == 1:
         return f"{interval.mean:{form}}"
     return f"{interval.mean:{form}} [{interval.low:{form}}, {interval.high:{form}}]"
 

@@ -80,7 +80,8 @@ class EstimateOptions:
     gpu
         Kernels of --cluster's GPU that 'calibrate-gpu' measured, in place of a program's.
     algorithm
-        Of collectives: ring, halving-doubling, direct, or one of yours.
+        Of collectives, on each tier; also of the job's: ring, hierarchical (the same), halving-doubling, direct, or one
+        of yours.
     """
 
     precision: str = "half"
@@ -103,7 +104,8 @@ class ResultOptions:
     iterations
         Of the job.
     groups
-        Of the job: traffic of each kind of parallelism as collectives over groups of its workers.
+        Of the job: traffic of each kind of parallelism as collectives over groups of its workers, for a topology that
+        states the inside of servers; without, for one that does not.
     as_json
         Print the estimate as one JSON object.
     """

@@ -37,7 +37,8 @@ def league(jct_s: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
     ``average_jct_s`` is a mean over seeds; ``jct_change`` is the geometric mean of the average JCT over the baseline's
     - 1, with its 95 % interval, paired by seed; ``p_holm`` and ``verdict`` of it are adjusted for all rivals of the
     ground. ``over_bound`` is the mean average JCT over ``bound_s``. ``strongest`` is the best of the others that know
-    no more (:func:`strongest`), and ``over_strongest`` the change against that.
+    no more (:func:`strongest`), and ``over_strongest`` the change against that. All of these come of ``jct_s``, for
+    rows that stay beside new ones, too.
 
     Parameters
     ----------
@@ -89,35 +90,50 @@ def _against_the_strongest(jct_s: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
+KNOWLEDGE = ("nothing", "kinds", "lengths")
+
+
 def knowledge(rival: Rival) -> str:
-    """Return what a rival knows, as tables show it."""
-    return ", ".join(sorted(rival.knows)) or "nothing"
+    """Return what a rival knows of jobs: ``nothing``, ``kinds`` (whatever belongs to a kind of job), or ``lengths``."""
+    return "lengths" if "lengths" in rival.knows else "kinds" if rival.knows else "nothing"
+
+
+def is_ours(name: str) -> bool:
+    """Return whether a rival is :data:`OURS` or a part of it, which are no rivals of each other."""
+    return name.endswith(", near enough")
+
+
+def lowest(jct_s: pd.DataFrame, names: Sequence[str]) -> str:
+    """Return who has the lowest geometric mean over seeds: the one that no paired change shows to be behind."""
+    return str(np.log(jct_s[list(names)]).mean().idxmin())
 
 
 def strongest(rival: Rival, jct_s: pd.DataFrame) -> str | None:
-    """Return the other one of the least average JCT, a mean over a rival's seeds, that knows no more than it.
+    """Return the :func:`lowest` of the others on a rival's seeds that know no more than it.
 
-    It shares GPUs only if the rival does. ``jct_s`` has a row a seed and a column a policy. None without any.
+    It shares GPUs only if the rival does, and is no part of it. ``jct_s`` has a row a seed and a column a policy.
     """
     if rival.name not in jct_s:
         return None
-    means = on_seeds_of(jct_s, rival.name).mean()
+    there, may = on_seeds_of(jct_s, rival.name), KNOWLEDGE[: KNOWLEDGE.index(knowledge(rival)) + 1]
     others = [
         other.name
         for other in RIVALS
-        if other.name in means and other != rival and other.knows <= rival.knows and other.shares <= rival.shares
+        if other.name in there and knowledge(other) in may and other.shares <= rival.shares
+        if other != rival and not (is_ours(rival.name) and is_ours(other.name))
     ]
-    return str(means[others].idxmin()) if others else None
+    return lowest(there, others) if others else None
 
 
 def who_leads(seeds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return a row a ground, one job a GPU: :data:`OURS` against the best without lengths, and what is left to win.
 
-    Parts of ours, which are near enough too, are no rivals of it. ``change`` is what it changes of the average JCT,
-    ``p99_change`` of the lowest 99th percentile over all jobs of any without lengths, that of ``p99_lowest``; ``left``
-    is what the best that knows lengths changes of ours, and ``bound`` what no schedule passes. Rivals that lack a seed
-    of ours are left out; ``field`` says how many play, in brackets how many of them have all seeds, and how many these
-    are.
+    ``change`` is what it changes of the average JCT of ``blind``, its :func:`strongest`, ``p99_change`` of the lowest
+    99th percentile over all jobs of any without lengths, that of ``p99_lowest``; ``left`` is what the best that knows
+    lengths changes of ours, and ``bound`` what no schedule passes. ``nothing``, ``kinds`` and ``lengths`` are the best
+    of those that know these, ours among them; ``kinds_change`` and ``lengths_change`` are against the first. Rivals
+    that lack a seed of ours are left out; ``field`` says how many play, in brackets how many of them have all seeds,
+    and how many these are.
 
     Grounds without both have none.
 
@@ -130,19 +146,28 @@ def who_leads(seeds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     for ground in seeds["ground"].unique():
         jct_s, facts = of_ground(seeds, ground), table[table["ground"] == ground].set_index("policy")
         jct_s = on_seeds_of(jct_s, OURS) if OURS in jct_s else jct_s[[]]
-        told = {rival.name: rival.knows for rival in RIVALS if rival.name in jct_s and not rival.shares}
-        if not any("lengths" in knows for knows in told.values()):
+        told = {rival.name: knowledge(rival) for rival in RIVALS if rival.name in jct_s and not rival.shares}
+        if "lengths" not in told.values():
             continue
-        means = jct_s[list(told)].mean()
-        others = [name for name, knows in told.items() if "lengths" not in knows and not name.endswith(", near enough")]
-        blind = str(means[others].idxmin())
-        lengths = str(means[[name for name, knows in told.items() if "lengths" in knows]].idxmin())
-        change, left = paired_change(jct_s[OURS], jct_s[blind]), paired_change(jct_s[lengths], jct_s[OURS])
-        row = {"ground": ground, "seeds": change.seeds, "blind": blind, "change": change.mean, "change_low": change.low}
-        tail = facts.loc[facts.loc[others, "ours_p99_change"].idxmax()]
-        row |= {"change_high": change.high, "p99_lowest": tail.name}
-        row |= {f"p99_change{end}": tail[f"ours_p99_change{end}"] for end in _ENDS}
-        row |= {"lengths": lengths, "left": left.mean, "left_low": left.low, "left_high": left.high}
+        best = {one: lowest(jct_s, [name for name, knows in told.items() if knows == one]) for one in KNOWLEDGE}
+        best["blind"] = facts.loc[OURS, "strongest"]
+        others = [name for name, knows in told.items() if knows != "lengths" and not is_ours(name)]
+        changes = {
+            name: paired_change(jct_s[one], jct_s[other])
+            for name, one, other in (
+                ("change", OURS, best["blind"]),
+                ("left", best["lengths"], OURS),
+                ("kinds_change", best["kinds"], best["nothing"]),
+                ("lengths_change", best["lengths"], best["nothing"]),
+            )
+        }
+        row = {"ground": ground, "seeds": len(jct_s), **best}
+        for name, change in changes.items():
+            row |= {name: change.mean, f"{name}_low": change.low, f"{name}_high": change.high}
+        p99_s = facts["p99_jct_s"][facts["seeds"] == len(jct_s)]
+        tail = facts.loc[p99_s[p99_s.index.isin(others)].idxmin()]
+        row |= {"p99_lowest": tail.name} | {f"p99_change{end}": tail[f"ours_p99_change{end}"] for end in _ENDS}
+        row["p99_change"] = p99_s[OURS] / tail["p99_jct_s"] - 1  # a row that stayed has no interval of it
         row["field"] = f"{len(facts)} ({len(jct_s.columns)}), {len(jct_s)}"
         rows.append(row | {"bound": 1 / facts["over_bound"][OURS] - 1})
     return pd.DataFrame(rows)

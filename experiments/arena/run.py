@@ -4,7 +4,7 @@
     python experiments/arena/run.py --tune                 tunes on seeds from 1001 on, prints and writes tuned.csv
     python experiments/arena/run.py --seeds 6 --ground "64-GPU mix"      one ground of what is in expected/
     python experiments/arena/run.py --seeds 3 --ground Philly --only "FIFO|HiveD"   some rivals
-    python experiments/arena/run.py --leads                who leads by the tables of expected/, without a run
+    python experiments/arena/run.py --leads                league and leads of expected/ by its seeds, without a run
     python experiments/arena/run.py --parts --seeds 10 --ground Fine-tuning   what each part of make-room earns
 
 Prints the league table and writes it to OUT/tables, beside the rows of other grounds and rivals that are there, and of
@@ -15,6 +15,7 @@ was stopped.
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import sys
 from collections.abc import Sequence
@@ -108,24 +109,33 @@ def tuned_on_all(
     return pd.DataFrame(rows)
 
 
+def as_written(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table as its file is read again, so that what is made of it is made alike of the file."""
+    return pd.read_csv(io.StringIO(table.to_csv(index=False, float_format="%.5g")))
+
+
 def beside_others(table: pd.DataFrame, path: Path, *, whole: bool = False) -> pd.DataFrame:
     """Return the rows of a file, if it is there, that are of other grounds and rivals or of more seeds, and a table's.
 
     A whole ground takes the place of what the file has of it. Rows that stay say nothing of :data:`OURS` where that has
-    a new one. Grounds come in the file's order, new ones last, and on each the rivals in theirs.
+    a new one; without one, rows of the same 99th percentile as before say what they said. Grounds come in the file's
+    order, new ones last, and on each the rivals in theirs.
     """
-    table = table.rename(columns=str)
+    table = as_written(table.rename(columns=str))
     there = pd.read_csv(path) if path.exists() else table[:0]
     there = there[there["policy"].isin([rival.name for rival in RIVALS])]
     if whole:
         there = there[~there["ground"].isin(table["ground"])]
     places = [list(dict.fromkeys([*there["ground"], *table["ground"]])), [rival.name for rival in RIVALS]]
     both = pd.concat([there, table], ignore_index=True)
+    ours = both.columns[both.columns.str.startswith("ours_")]
+    if "p99_jct_s" in both:
+        both[ours] = both.groupby(["ground", "policy", "p99_jct_s"])[ours].ffill()
     seeds = both["seeds"] if "seeds" in both else both.notna().sum(axis=1)
     both = both.loc[seeds.sort_values(kind="stable").index].drop_duplicates(["ground", "policy"], keep="last")
     new = both.index >= len(there)
     anew = both["ground"].isin(both.loc[new & (both["policy"] == OURS), "ground"])
-    both.loc[anew & ~new, both.columns.str.startswith("ours_")] = np.nan
+    both.loc[anew & ~new, ours] = np.nan
     return both.sort_values(
         ["ground", "policy"], key=lambda names: names.map(places[names.name == "policy"].index), ignore_index=True
     )
@@ -140,7 +150,7 @@ def main() -> int:
     parser.add_argument("--ground", action="append", choices=GROUNDS, help="these grounds")
     parser.add_argument("--only", default="", metavar="REGEX", help="rivals whose names it matches, and the baseline")
     parser.add_argument("--tune", action="store_true", help="tune in place of playing")
-    parser.add_argument("--leads", action="store_true", help="who leads by the committed tables, without a run")
+    parser.add_argument("--leads", action="store_true", help="league and leads of the committed tables")
     parser.add_argument("--parts", action="store_true", help="make-room without each of its parts, in place of rivals")
     parser.add_argument("--data", type=Path, default=PUBLIC_DATA, metavar="DIR", help="default: %(default)s")
 
@@ -185,15 +195,17 @@ def main() -> int:
             return
         folder = EXPECTED if given.leads else given.out / "tables"
         if given.leads:
-            both = {name: pd.read_csv(folder / f"{name}.csv") for name in ("seeds", "league")}
+            both = {"seeds": pd.read_csv(folder / "seeds.csv")}
+            facts = pd.read_csv(folder / "league.csv")
         else:
             grounds, jobs, workloads = made(given)
             facts = facts_of(done, bounds_of(grounds, playing(given), given.seeds, jobs, workloads))
             whole = not given.only  # else rows stand beside those of the same jobs that were there
             both = {"jobs": same_jobs(given)}
             both["seeds"] = beside_others(by_seeds(done.summaries()), folder / "seeds.csv", whole=whole)
-            both["league"] = league(both["seeds"], beside_others(facts, folder / "league.csv", whole=whole))
-            print(both["league"].to_string(index=False, float_format="{:.4g}".format))
+            facts = beside_others(facts, folder / "league.csv", whole=whole)
+        both["league"] = as_written(league(both["seeds"], facts))
+        print(both["league"].to_string(index=False, float_format="{:.4g}".format))
         both["leads"] = who_leads(both["seeds"], both["league"])
         write_tables(given.out / "tables", both, float_format="%.5g")
         print(both["leads"].to_string(index=False, float_format="{:.4g}".format))

@@ -2,15 +2,14 @@
 
     python experiments/collectives/bus_bandwidth.py [--data DIR] [--out DIR]
 
-``DIR`` holds ``a100_8gpu_nvlink.csv`` and ``v100_8gpu_nvlink.csv``, the output of nccl-tests on 8 GPUs of a host, which
-are not part of the project; without it their two rows are compared with the constants that were read from them.
+``measured.csv`` has hosts by their data sheets, and what NCCL was measured to reach; where it names another CSV file,
+that is output of nccl-tests which is not part of the project. ``DIR`` holds ``a100_8gpu_nvlink.csv``.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,77 +18,10 @@ import pandas as pd
 import ddlsched
 from ddlsched import CollectiveTask, IterationDag
 
-NCCL_TESTS = "github.com/NVIDIA/nccl-tests/issues"
 GB = 1e9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Host:
-    """Hosts of one kind, by their data sheets, and what NCCL was measured to reach: bus bandwidth of large messages."""
-
-    name: str
-    hosts: int
-    nvlink_gbps: float
-    rails: int
-    rail_gbps: float
-    measured_gb_per_s: float
-    source: str
-
-    @property
-    def topology(self) -> str:
-        """The network."""
-        rails = f"rails={self.rails},rail_gbps={self.rail_gbps},hosts_per_unit=32"
-        return f"rail-optimised:nvlink_gbps={self.nvlink_gbps},{rails}"
-
-
-HOSTS = (
-    Host(
-        name="8 V100, NVLink",
-        hosts=1,
-        nvlink_gbps=1200.0,
-        rails=8,
-        rail_gbps=100.0,
-        measured_gb_per_s=134.4,
-        source="v100_8gpu_nvlink.csv, 1 GiB",
-    ),
-    Host(
-        name="8 A100, NVSwitch",
-        hosts=1,
-        nvlink_gbps=2400.0,
-        rails=8,
-        rail_gbps=200.0,
-        measured_gb_per_s=229.3,
-        source="a100_8gpu_nvlink.csv, 1 GiB",
-    ),
-    Host(
-        name="8 H100, NVSwitch",
-        hosts=1,
-        nvlink_gbps=3600.0,
-        rails=8,
-        rail_gbps=400.0,
-        measured_gb_per_s=476.0,
-        source=f"{NCCL_TESTS}/290, with NVLink SHARP",
-    ),
-    Host(
-        name="3 x 8 A100, 4 x HDR",
-        hosts=3,
-        nvlink_gbps=2400.0,
-        rails=4,
-        rail_gbps=200.0,
-        measured_gb_per_s=96.0,
-        source=f"{NCCL_TESTS}/119, peak",
-    ),
-    Host(
-        name="2 x 8 H100, 8 x NDR",
-        hosts=2,
-        nvlink_gbps=3600.0,
-        rails=8,
-        rail_gbps=400.0,
-        measured_gb_per_s=376.0,
-        source=f"{NCCL_TESTS}/290: 46 to 48 GB/s a card, 8 cards",
-    ),
-)
-
+NVLS_GB_PER_S = {5: 258.0, 6: 265.0, 7: 270.0, 8: 273.0}
+"""Message over time of large all-reduces with NVLS, by the number of H100 (github.com/NVIDIA/nccl/issues/1455)."""
+H100_PORT_GB_PER_S = 450.0
 
 CONDITIONS = {
     "bus_bandwidth": "All-reduces of 1 GB alone, max-min sharing, links as the data sheets say, no latency; bus "
@@ -98,18 +30,23 @@ CONDITIONS = {
 }
 
 
-def all_reduce_s(message_bytes: float, hosts: int, topology: str, algorithm: str = "ring") -> float:
-    """Return the time of an all-reduce over all GPUs of some hosts of eight, in a run of its own."""
+def port_shares() -> dict[int, float]:
+    """Return the share of a port's bandwidth that NVLS reaches: each port moves (n + 1) / n of the message."""
+    return {n: (n + 1) / n * reached / H100_PORT_GB_PER_S for n, reached in NVLS_GB_PER_S.items()}
+
+
+def all_reduce_s(message_bytes: float, hosts: int, topology: str, algorithm: str = "ring", gpus: int = 8) -> float:
+    """Return the time of an all-reduce over all GPUs of some hosts, in a run of its own."""
     task = CollectiveTask(name="all-reduce", kind="all-reduce", message_bytes=message_bytes, algorithm=algorithm)
     job = ddlsched.Job(
         job_id="all-reduce",
         arrival_s=0.0,
-        num_gpus=8 * hosts,
+        num_gpus=gpus * hosts,
         iterations=1,
         iteration=IterationDag((task,)),
         gpu_memory_mb=1.0,
     )
-    cluster = ddlsched.Cluster(num_servers=hosts, gpus_per_server=8, topology=topology)
+    cluster = ddlsched.Cluster(num_servers=hosts, gpus_per_server=gpus, topology=topology)
     result = ddlsched.simulate(ddlsched.Workload.of([job]), cluster, contention="max-min", placement="first-fit")
     return float(result.jobs["jct_s"].item())
 
@@ -121,20 +58,17 @@ def bus_gb_per_s(message_bytes: float, seconds: float, gpus: int) -> float:
 
 def table() -> pd.DataFrame:
     """Return simulated and measured bus bandwidths, a row a kind of host."""
-    rows = []
-    for host in HOSTS:
-        seconds = all_reduce_s(GB, host.hosts, host.topology)
-        simulated = bus_gb_per_s(GB, seconds, 8 * host.hosts)
-        rows.append(
-            {
-                "hosts": host.name,
-                "simulated_gb_per_s": round(simulated, 1),
-                "measured_gb_per_s": host.measured_gb_per_s,
-                "difference_percent": round(100 * (simulated / host.measured_gb_per_s - 1), 1),
-                "source": host.source,
-            }
-        )
-    return pd.DataFrame(rows)
+    hosts = pd.read_csv(Path(__file__).parent / "measured.csv")
+    simulated = []
+    for host in hosts.itertuples():
+        inside, rails = f"nvlink_gbps={host.nvlink_gbps}", f"rails={host.rails},rail_gbps={host.rail_gbps}"
+        topology = f"rail-optimised:{inside},{rails},hosts_per_unit=32"
+        seconds = all_reduce_s(GB, host.servers, topology, host.algorithm, host.gpus)
+        simulated.append(bus_gb_per_s(GB, seconds, host.gpus * host.servers))
+    found = hosts[["hosts", "measured_gb_per_s", "source"]]
+    found.insert(1, "simulated_gb_per_s", np.round(simulated, 1))
+    found.insert(3, "difference_percent", np.round(100 * (simulated / hosts["measured_gb_per_s"] - 1), 1))
+    return found
 
 
 def by_size(data: Path) -> pd.DataFrame:
@@ -169,6 +103,9 @@ def main() -> int:
         if given.out:
             given.out.mkdir(parents=True, exist_ok=True)
             frame.to_csv(given.out / f"{name}.csv", index=False, lineterminator="\n")
+    shares = port_shares()
+    each = ", ".join(f"{share:.3f} on {count}" for count, share in shares.items())
+    print(f"port_share of NVLS, fitted: {np.mean([*shares.values()]):.3f} ({each} H100)")
     return 0
 
 

@@ -82,6 +82,15 @@ def earning(rows: pd.DataFrame) -> pd.Series:
     return rows["high"] < -WORTH
 
 
+def worst_placements(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return of each point where no placement earns, and some is worse than first-fit by its interval, the worst."""
+    keys = ["mix", "load", "gbps", "oversubscription"]
+    placed = rows[rows["part"] == "placement"]
+    best = placed[earning(placed)].set_index(keys).index
+    worse = placed[(placed["low"] > 0) & ~placed.set_index(keys).index.isin(best)]
+    return worse.loc[worse.groupby(keys, sort=False)["change"].idxmax()]
+
+
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
     """Return of each mix and load how many points there are, and at how many each part earns."""
     keys = ["mix", "load"]

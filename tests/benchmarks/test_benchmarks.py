@@ -182,7 +182,7 @@ def test_the_table_of_rsc_1_gives_its_published_time_to_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("interval_min", "restart_s"), tried([(30, 300), (30, 900), (60, 300), (60, 900)], lambda place: place in (0, 3))
+    ("interval_min", "restart_s"), tried([(30, 300), (30, 900), (60, 300), (60, 900)], lambda place: place == 3)
 )
 def test_the_effective_training_time_of_512_nodes_is_that_of_rsc_1s_formula(interval_min: int, restart_s: int) -> None:
     case = EttrCase(512, 0.0065, interval_min, restart_s)

@@ -35,7 +35,7 @@ def test_the_table_is_what_the_command_writes(tmp_path: Path) -> None:
 
 
 def test_runs_have_the_starts_of_the_exact_one_whenever_their_jobs_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = sampling_error.Cluster(8, "microsoft-160:scale=0.1", groups=True)
+    few = sampling_error.Cluster(8, "microsoft-160:scale=0.05", groups=True)
     monkeypatch.setitem(sampling_error.CLUSTERS, "few", few)
     exact, sampled, other = sampling_error.runs_of("SRSF(1)", "srsf", "first-fit", "few", 1)
     assert sampled.leapt_iterations > 0 == other.leapt_iterations

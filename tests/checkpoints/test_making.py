@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
+from tiers import tried
 
 from ddlsched.checkpoints.arrays import numpy_dtype, part_of
 from ddlsched.checkpoints.checkpoint import Checkpoint
@@ -23,15 +25,17 @@ from ddlsched.errors import InputError
 GPT = StoredTransformer(num_layers=2, hidden=16, heads=4, vocabulary=50, positions=8)
 
 
-@pytest.mark.parametrize("sharding", ["none", "zero1", "fsdp"])
+TARGETS = [
+    StoredParallelism(tp=4),
+    StoredParallelism(pp=2),
+    StoredParallelism(tp=2, dp=3),
+    StoredParallelism(tp=2, pp=2, dp=2),
+]
+
+
 @pytest.mark.parametrize(
-    "to",
-    [
-        StoredParallelism(tp=4),
-        StoredParallelism(pp=2),
-        StoredParallelism(tp=2, dp=3),
-        StoredParallelism(tp=2, pp=2, dp=2),
-    ],
+    ("sharding", "to"),
+    tried(itertools.product(["none", "zero1", "fsdp"], TARGETS), lambda place: place in (0, 3, 5, 10)),  # each of both
 )
 def test_resharding_gives_the_files_that_would_have_been_made(
     sharding: str, to: StoredParallelism, tmp_path: Path

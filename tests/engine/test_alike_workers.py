@@ -224,7 +224,7 @@ def steps(draw: st.DrawFn) -> tuple[list[Job], dict[str, list[int]]]:
 
 
 @given(steps(), st.sampled_from(SENDING), st.sampled_from(["max-min", "equal-share", "linear"]), st.booleans())
-@hypothesis_settings(max_examples=examples(20, by_default=10))
+@hypothesis_settings(max_examples=examples(20, by_default=6))
 def test_steps_under_every_policy(placed: Any, sending: str, contention: str, on_rails: bool) -> None:
     topology = RAILS if on_rails else Star(nic_gbps=8.0, nvlink_gbps=32.0)
     both(*placed, communication=sending, contention=contention, topology=topology)
@@ -305,7 +305,7 @@ def test_a_gpu_that_becomes_slow_tells_its_worker_apart() -> None:
 
 
 @given(settings(grouped=True), st.sampled_from(SENDING), st.sampled_from([1, 20]))
-@hypothesis_settings(max_examples=examples(20, by_default=10))
+@hypothesis_settings(max_examples=examples(20, by_default=6))
 def test_every_table_is_as_with_every_worker(setting: Setting, sending: str, times: int) -> None:
     jobs = [dataclasses.replace(each, iterations=each.iterations * times) for each in setting.workload]
     setting = dataclasses.replace(setting, workload=Workload(tuple(jobs)), order="fifo", communication=sending)

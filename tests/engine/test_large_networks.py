@@ -48,7 +48,7 @@ def jobs(seed: int) -> ddlsched.Workload:
     )
 
 
-@pytest.mark.parametrize("seed", tried(range(16), lambda seed: sum(divmod(seed, 4)) % 2 == 0))
+@pytest.mark.parametrize("seed", tried(range(16), lambda seed: seed % 5 == 0))
 def test_the_engine_agrees_with_the_reference(seed: int) -> None:
     topology = Clos(servers_per_rack=4, racks_per_pod=2, rack_oversubscription=2.0, nic_gbps=10.0)
     cluster = ddlsched.Cluster(num_servers=NUM_SERVERS, gpus_per_server=2, topology=topology, exclusive=seed % 2 == 0)
@@ -75,7 +75,7 @@ class LargeOnesAlone:
         return network.most_on_links_of(transfer) < (1 if transfer.message_bytes > self.most_bytes else 3)
 
 
-@pytest.mark.parametrize("seed", tried(range(8), lambda seed: seed % 3 == 0))
+@pytest.mark.parametrize("seed", tried(range(8), lambda seed: seed % 7 == 0))
 @pytest.mark.parametrize("communication", ["bounded-overlap:limit=1", "bounded-overlap:limit=2", LargeOnesAlone()])
 def test_refused_transfers_start_when_they_do_in_the_reference(seed: int, communication: Any) -> None:
     cluster = ddlsched.Cluster(num_servers=16, gpus_per_server=3, exclusive=seed % 4 < 2)

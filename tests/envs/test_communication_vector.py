@@ -18,6 +18,7 @@ from ddlsched.envs import CommunicationEnv, CommunicationVectorEnv, scheduling_e
 from ddlsched.errors import InputError
 
 JOBS = "microsoft-160:scale=0.002"
+FEW = "stream:num_jobs=40,load=1.5,scale=0.01"
 SPARSE = "stream:num_jobs=20,load=1.5,scale=0.01"
 """Of which most runs have no decision: no two transfers meet."""
 NUM_ENVS = 3
@@ -35,7 +36,7 @@ def vector() -> Iterator[CommunicationVectorEnv]:
     tried(
         [
             (JOBS, {"order": "srsf"}),
-            (JOBS, {"contention": "max-min", "order": "fifo", "disturbances": Disturbances(prediction_error=0.5)}),
+            (FEW, {"contention": "max-min", "order": "fifo", "disturbances": Disturbances(prediction_error=0.5)}),
             (SPARSE, {}),
         ],
         lambda place: place == 1,

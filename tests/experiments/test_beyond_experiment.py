@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from experiment_scripts import EXPERIMENTS, scripts_of
+from tiers import tried
 
 import ddlsched
 
@@ -65,7 +66,7 @@ def test_the_averages_by_seed_are_those_of_the_table_of_policies():
     np.testing.assert_allclose(per_seed().mean()[means.index], means, rtol=1e-8)
 
 
-@pytest.mark.parametrize(("policy", "seed"), [("Block-SRTF", 7), ("Block-SRTF", 100)])
+@pytest.mark.parametrize(("policy", "seed"), tried([("Block-SRTF", 7), ("Block-SRTF", 100)], lambda place: place == 0))
 def test_a_committed_value_can_be_repeated(policy, seed):
     result = ddlsched.simulate(ddlsched.microsoft_160(seed=seed), seed=seed, **run.POLICIES.policies[policy])
     assert result.summary()["average_jct_s"] == pytest.approx(per_seed().loc[seed, policy], rel=1e-9)

@@ -6,6 +6,9 @@ import pandas as pd
 import pytest
 from experiment_scripts import EXPERIMENTS, scripts_of
 
+from algorithms.collective.in_network import InNetwork
+from algorithms.collective.nccl import Nccl
+
 FOLDER = EXPERIMENTS / "collectives"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
 bus_bandwidth, llm_step = scripts_of("collectives", "bus_bandwidth", "llm_step")
@@ -19,6 +22,14 @@ def test_the_committed_table_is_that_of_the_run() -> None:
         assert start in README
 
 
+def test_the_share_of_a_port_is_the_fitted_one() -> None:
+    fitted = round(sum(bus_bandwidth.port_shares().values()) / 4, 3)
+    assert InNetwork().port_share == Nccl().port_share == fitted
+    for gpus, measured in bus_bandwidth.NVLS_GB_PER_S.items():
+        seconds = bus_bandwidth.all_reduce_s(1e9, 1, "star:nvlink_gbps=3600", "in-network", gpus)
+        assert 1 / seconds == pytest.approx(measured, rel=0.006)
+
+
 def test_the_command_prints_the_table_with_its_condition(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -27,6 +38,7 @@ def test_the_command_prints_the_table_with_its_condition(
     printed = capsys.readouterr().out
     assert printed.startswith("All-reduces of 1 GB alone, max-min sharing, links as the data sheets say, no latency;")
     assert "8 A100, NVSwitch               300.0              229.3" in printed
+    assert "port_share of NVLS, fitted: 0.686 (0.688 on 5," in printed
     assert "2 (n - 1) / n of the message over the time" in README
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pandas as pd
@@ -72,12 +73,27 @@ def test_where_first_fit_is_best_placement_earns_nothing_and_others_are_held_aga
     assert shares[["points", "placement", "order", "paths"]].iloc[0].tolist() == [1, 0, 1, 0]
 
 
+def test_the_worst_placement_is_named_where_none_earns_and_it_is_worse_for_certain():
+    worse = answers.worst_placements(rows_at({"HiveD": 1.02, "LWF-1": 1.0, "whole racks": 1.3}))
+    assert worse["policy"].tolist() == ["whole racks"]
+    assert answers.worst_placements(rows_at({"HiveD": 1.2, "LWF-1": 0.9, "whole racks": 1.3})).empty
+    assert answers.worst_placements(rows_at({"HiveD": 0.98})).empty
+
+
+def test_a_cell_says_by_how_much_which_placement_earns_or_is_worse(tmp_path):
+    rows = rows_at({"HiveD": 0.5, "whole racks": 0.6, **dict.fromkeys(answers.TRIALS, 0.4)})
+    worse = rows_at({"whole racks": 1.3}).assign(gbps=6400.0)
+    texts = re.findall(r"<!-- (.*?) -->", picture.picture(pd.concat([rows, worse]), tmp_path)[1].read_text("utf-8"))
+    assert {"\N{MINUS SIGN}50", "HiveD", "+30", "whole racks"} <= set(texts)
+    assert "SRTF on top: \N{MINUS SIGN}20 to \N{MINUS SIGN}20 % at 1 of 2" in texts
+
+
 def test_every_committed_point_has_every_policy_and_as_many_seeds():
     table = pd.read_csv(TABLE, dtype={"load": str})
     counted = table.groupby(list(points.Point.__dataclass_fields__)).size()
     assert counted.unique().tolist() == [len(answers.PLACEMENTS) - 1 + len(answers.TRIALS)]
     assert len(counted) == len(points.POINTS)
-    assert table["seeds"].nunique() == 1
+    assert (table.groupby("mix")["seeds"].nunique() == 1).all()
     pd.testing.assert_frame_equal(answers.shares(table), pd.read_csv(FOLDER / "expected" / "shares.csv"))
 
 
@@ -86,20 +102,29 @@ def test_the_document_counts_as_the_table_does():
     table = pd.read_csv(TABLE, dtype={"load": str})
     counted = answers.counting(table)
     won = counted[answers.earning(counted)]
-    placed = won[won["part"] == "placement"].groupby("gbps").size()
+    placed = won[won["part"] == "placement"]
+    by_speed, of = placed.groupby("gbps").size(), len(points.POINTS) // len(points.GBPS)
     said = (
-        f"earns at {placed.sum()} of {len(points.POINTS)} points: at {placed[100.0]} of 24 with 100 Gbit/s a server, "
+        f"earns at {len(placed)} of {len(points.POINTS)} points: at {by_speed[100.0]} of {of} with 100 Gbit/s a server"
     )
-    said += f"{placed[400.0]} with 400, {placed[1600.0]} with 1,600 and {placed[6400.0]} with 6,400"
+    said += f", {by_speed[400.0]} with 400, {by_speed[1600.0]} with 1,600 and {by_speed[6400.0]} with 6,400"
     assert said in document
     order = -100 * counted[(counted["part"] == "order") & (counted["load"] == points.BURST)]["change"]
     assert f"takes {order.min():.0f} to {order.max():.0f} % off FIFO's average JCT in every burst" in document
     assert set(won["part"]) == {"placement", "order"}
     assert set(won.loc[won["part"] == "order", "load"]) == {points.BURST}
-    hived, stops = table[table["policy"] == "HiveD"], table[table["part"] == "stops"]
-    worse = hived.loc[hived["low"] > 0, "change"] * 100
-    assert f"whole interval, at {len(worse)} points, by {worse.min():.0f} to {worse.max():.0f} %" in document
+    worse, stops = answers.worst_placements(table), table[table["part"] == "stops"]
+    least, most = 100 * worse["change"].min(), 100 * worse["change"].max()
+    assert f"by {least:.0f} to {most:.0f} %, whole interval, at {len(worse)} points" in document
     assert f"than FIFO by more than 5 %, whole interval, at {(stops['low'] > 0.05).sum()} points" in document
+
+
+def test_the_advice_holds_at_every_point_that_it_covers():
+    table = pd.read_csv(TABLE, dtype={"load": str})
+    covered = "gbps == 100 and oversubscription >= 2 or gbps == 400 and oversubscription >= 4"
+    racks = table.query(covered).query("policy == 'whole racks'")
+    assert len(racks) == 5 * len(points.MIXES) * len(points.LOADS)
+    assert answers.earning(racks).all()
 
 
 @pytest.mark.slow

@@ -62,9 +62,15 @@ def took_ms(algorithm: str, servers: int, gpus: int, topology: str, kind: str = 
         ("in-network", 2, 1, STAR, 8.0),
         ("in-network", 5, 1, STAR, 8.0),
         ("in-network", 5, 4, STAR, 8.0),
-        # In one server the same on ports; on four rails a quarter on each card.
-        ("in-network", 1, 4, STAR, 2.0),
-        ("in-network", 2, 4, RAILS, 2.0),
+        # In one server each port moves it once, and the rank's own quarter as well: 8 + 2 MB; more if it reaches less.
+        ("in-network:port_share=1", 1, 4, STAR, 2.5),
+        ("in-network:port_share=0.5", 1, 4, STAR, 5.0),
+        ("in-network", 1, 4, STAR, 2.5 / 0.686),
+        # The same where the quickest is chosen: 2 steps of 0 s, so the switches.
+        ("nccl:switches=inside,switch_s=0,port_share=0.5", 1, 4, STAR, 5.0),
+        # Over two servers half on each of two cards, 8 + 4 MB on ports; a quarter on four cards, 8 + 2 MB on ports.
+        ("in-network:port_share=1", 2, 2, RAILS, 4.0),
+        ("in-network:port_share=0.5", 2, 4, RAILS, 5.0),
         # 4 ranks: halves and quarters, 4 + 2 MB, and back. Of 5, the fifth's partner gets 8 MB more and gives 8 back.
         ("halving-doubling", 4, 1, STAR, 12.0),
         ("halving-doubling", 5, 1, STAR, 20.0),
@@ -90,11 +96,13 @@ def test_all_reduces_by_hand(algorithm: str, servers: int, gpus: int, topology: 
         ({"outside_s": 0.0, "inside_s": 0.0}, 8, 1.0, Ring),
         ({"switches": "inside"}, 8, 1.0, DoubleBinaryTree),
         ({"switches": "all"}, 8, 1.0, InNetwork),
-        # 1 server of 4: a ring has 6 steps, and moves 1.5 of the message; a switch 2 of 25 us, and moves it once, at
-        # 2,176 Gbit/s: equal at 3.97 MB.
-        ({"switches": "inside"}, 1, 3.9, Ring),
-        ({"switches": "inside"}, 1, 4.1, InNetwork),
-        ({}, 1, 4.1, Ring),
+        # 1 server of 4: a ring has 6 steps, and moves 1.5 of the message; a switch 2 of 25 us, and moves 1.25 of it, at
+        # 0.686 of 3,600 Gbit/s: equal at 4.56 MB.
+        ({"switches": "inside"}, 1, 4.5, Ring),
+        ({"switches": "inside"}, 1, 4.6, InNetwork),
+        # At 0.5 the switch is at 180 GB/s of the message: equal at 11.4 MB.
+        ({"switches": "inside", "port_share": 0.5}, 1, 11.3, Ring),
+        ({}, 1, 4.6, Ring),
     ],
 )
 def test_by_size_the_quickest_is_chosen(given: Any, servers: int, message_mb: float, expected: Any) -> None:
@@ -120,6 +128,17 @@ def test_by_size_the_quickest_is_chosen(given: Any, servers: int, message_mb: fl
 )
 def test_other_kinds_by_hand(algorithm: str, kind: str, servers: int, expected_ms: float) -> None:
     assert took_ms(algorithm, servers, 1, STAR, kind) == pytest.approx(expected_ms, rel=1e-6)
+
+
+def test_a_broadcast_through_the_switch_of_a_server_sends_the_message_once() -> None:
+    assert took_ms("in-network:port_share=0.5", 1, 4, STAR, "broadcast") == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.01, "half"])
+def test_a_share_of_a_port_is_one(share: Any) -> None:
+    for algorithm in (InNetwork, Nccl):
+        with pytest.raises(InputError, match=f"port_share is {share!r}; expected a number > 0 to 1"):
+            algorithm(port_share=share)
 
 
 def test_switches_send_what_they_have_added_up_once() -> None:

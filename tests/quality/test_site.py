@@ -113,8 +113,32 @@ def test_a_table_of_a_page_is_that_of_the_file(from_tables) -> None:
     options = {"columns": "policy, change", "where": "metric=average_jct_s", "percent": "change", "rows": 2}
     (table,) = directive(from_tables, "FromTable", name, **options)
     cells = [entry.astext() for entry in table.findall(lambda node: node.tagname == "entry")]
-    expected = [value for row in rows[:2] for value in (row["policy"], f"{100 * float(row['change']):+.1f} %")]
-    assert cells == ["policy", "change", *expected]
+    shown = [[f"{100 * float(row[f'change{end}']):+.1f}" for end in ("", "_low", "_high")] for row in rows[:2]]
+    changes = [f"{value} [{low}, {high}] %" for value, low, high in shown]
+    assert cells == ["policy", "change", "SRSF(1)", changes[0], "SRSF(2)", changes[1]]
+
+
+def test_the_results_have_the_best_by_what_is_known_on_all_grounds(from_tables) -> None:
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    path, lines = re.search(r"\{from-table\} (\S+leads\.csv)\n((?::.*\n)+?):::", text).groups()  # type: ignore[union-attr]
+    options = dict(re.findall(r"^:(\w+): (.*)$", lines, re.MULTILINE))
+    (table,) = directive(from_tables, "FromTable", path, **options)
+    rows = [
+        [entry.astext() for entry in row.findall(lambda node: node.tagname == "entry")]
+        for row in table.findall(lambda node: node.tagname == "row")
+    ]
+    assert [name for name in ("nothing", "kinds", "lengths") if any(name in cell for cell in rows[0])] == [
+        "nothing",
+        "kinds",
+        "lengths",
+    ]
+    with (ROOT / "experiments/arena/expected/league.csv").open(encoding="utf-8", newline="") as file:
+        league = {(row["ground"], row["policy"]): row for row in csv.DictReader(file)}
+    assert {row[0] for row in rows[1:]} == {ground for ground, _ in league}
+    for ground, _, nothing, kinds, change, lengths, _ in rows[1:]:
+        assert [league[ground, name]["knows"] for name in (nothing, kinds, lengths)] == ["nothing", "kinds", "lengths"]
+        assert {league[ground, name]["shares"] for name in (nothing, kinds, lengths)} == {"False"}
+        assert re.fullmatch(r"[+-][\d.]+ \[[+-][\d.]+, [+-][\d.]+\] %", change)
 
 
 def test_a_table_names_units_and_the_baseline(from_tables) -> None:

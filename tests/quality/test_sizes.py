@@ -23,12 +23,23 @@ def code_lines(path: Path) -> int:
     lines = source.split("\n")
     code = {n for n, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")}
     alone: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    for node in statements(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             alone.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-        elif isinstance(node, ast.Constant | ast.JoinedStr) and '"""' in lines[node.lineno - 1]:
-            code.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    if any('"""' in line for n, line in enumerate(lines, 1) if n not in alone):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant | ast.JoinedStr) and '"""' in lines[node.lineno - 1]:
+                code.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(code - alone)
+
+
+def statements(block: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements of a block and of all within it, which are a tenth of its nodes."""
+    for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for node in getattr(block, name, ()):
+            yield node
+            yield from statements(node)
 
 
 def own(place: str, suffix: str) -> Iterator[Path]:

@@ -245,6 +245,19 @@ def test_readable_says_what_is_easily_overlooked():
     assert "Some jobs did not finish" in text
 
 
+def test_readable_of_one_run():
+    runs = many_runs()
+    text = readable(compare_runs(runs[runs["seed"] == 0], baseline="base", metrics=["average_jct_s"]), baseline="base")
+    assert text.splitlines() == [
+        "| metric          | policy | mean [95 %] | against base | verdict |",
+        "| --------------- | ------ | ----------- | ------------ | ------- |",
+        "| Average JCT (s) | base   | 12.0        |              |         |",
+        "|                 | fast   | 6.00        | -50.0 %      | one run |",
+        "",
+        "One run: no interval and no verdict.",
+    ]
+
+
 def test_readable_of_nothing_but_zeros():
     text = readable(compare_runs(many_runs(), baseline="base", metrics=["average_slowdown"]), baseline="base")
     assert "| Average slowdown | base   | 0 [0, 0]    |" in text

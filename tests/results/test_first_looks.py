@@ -130,10 +130,10 @@ def test_the_phases_of_a_chart_add_up_to_the_time_of_the_jobs(result: ddlsched.R
     assert len(widths) <= len(PHASES) * result.jobs["gpus"].nunique()
 
 
-@pytest.mark.parametrize("name", ["average_jct", "changes", "jct", "jct_by_size", "network", "utilisation"])
-def test_a_comparison_has_charts(comparison: ddlsched.Comparison, name: str) -> None:
-    assert isinstance(getattr(comparison.plot, name)(), Figure)
-    assert name in repr(comparison.plot)
+def test_a_comparison_has_charts(comparison: ddlsched.Comparison) -> None:
+    for name in ("average_jct", "changes", "jct", "jct_by_size", "network", "utilisation"):
+        assert name in repr(comparison.plot)
+    assert isinstance(comparison.plot.average_jct(), Figure)  # test_figures_for_papers.py draws them all
 
 
 def test_a_chart_of_what_is_not_there_is_refused(comparison: ddlsched.Comparison) -> None:

@@ -104,6 +104,31 @@ def test_a_job_with_groups_for_the_simulator() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (("--groups",), {"all-reduce": "hierarchical", "send": "ring"}),
+        (("--groups", "--algorithm", "ring"), {"all-reduce": "hierarchical", "send": "ring"}),
+        (("--groups", "--algorithm", "halving-doubling"), {"all-reduce": "halving-doubling", "send": "ring"}),
+        ((), {"all-reduce": None}),
+        (("--algorithm", "hierarchical"), {"all-reduce": "hierarchical"}),
+        (("--algorithm", "direct"), {"all-reduce": "direct"}),
+    ],
+)
+def test_the_jobs_collectives_are_sent_by_the_algorithm(given: tuple[str, ...], expected: dict[str, str]) -> None:
+    plan = ("--cluster", "h100", "--tensor", 2, "--data", 8, "--pipeline", 2, "--global-batch", 16)
+    assert run("estimate", "gpt3-350m", *plan, *given, "--job-out", "job.json").exit_code == 0
+    tasks = json.loads(Path("job.json").read_text())["jobs"][0]["tasks"]
+    assert {task["kind"]: task.get("algorithm") for task in tasks if task["kind"] != "compute"} == expected
+    network = ("--topology", "rail-optimised:nvlink_gbps=3600", "--contention", "max-min")
+    assert (
+        run(
+            "simulate", "job.json", "--servers", 4, "--gpus-per-server", 8, "--gpu-memory-mb", 80_000, *network
+        ).exit_code
+        == 0
+    )
+
+
+@pytest.mark.parametrize(
     ("args", "message"),
     [
         ("estimate", "expected one of MODEL"),
@@ -123,6 +148,7 @@ def test_a_job_with_groups_for_the_simulator() -> None:
         ("estimate gpt3-175b --recompute all", "recompute is 'all'"),
         ("estimate gpt3-175b --efficiency best", "no efficiency is named 'best'"),
         ("estimate gpt3-175b --algorithm tree", "no collective is named 'tree'"),
+        ("estimate gpt3-350m --algorithm nccl", "collective nccl: an estimate needs its round_on: bytes and steps"),
         ("estimate gpt3-175b --precision fp8", "multiplies no matrices in fp8"),
         ("estimate gpt3-175b --topology stra", "no topology is named 'stra'"),
         ("estimate gpt3-175b --job-out job.json", "does not fit by"),

@@ -49,6 +49,9 @@ class Plan:
         Network between servers, by name, in place of one switch; its own ``nic_gbps`` counts then.
     efficiency
         Name of how far the GPUs and networks stay below their data sheets.
+    taken
+        In place of that efficiency's: share of its own time that communication of gradients takes from the computation
+        that hides it.
     """
 
     gpu: Gpu
@@ -60,6 +63,7 @@ class Plan:
     expansion_shared_by: int = 1
     topology: str | None = None
     efficiency: str = "megatron"
+    taken: float | None = None
 
     def machine(self, num_gpus: int) -> Machine:
         """Return the cluster, with the servers that ``num_gpus`` need if ``nodes`` is 0.
@@ -73,7 +77,9 @@ class Plan:
         nodes = self.nodes or math.ceil(num_gpus / per_node)
         if self.nodes == 0 and num_gpus % per_node:
             raise InputError(f"{num_gpus} GPUs do not fill nodes of {per_node}; expected a multiple, or nodes=N given")
-        gpu = dataclasses.replace(self.gpu, efficiency=self._reached()[0])
+        reached = self._reached()[0]
+        taken = reached.taken if self.taken is None else self.taken
+        gpu = dataclasses.replace(self.gpu, efficiency=dataclasses.replace(reached, taken=taken))
         expansion = None
         if self.expansion_gb > 0:
             expansion = MemoryExpansion(
@@ -124,7 +130,7 @@ def _clock(gpu: Gpu, measured: Gpu) -> float:
 
 
 _WHOLE = ("nodes", "gpus_per_node", "expansion_shared_by")
-_OF_PLAN = (*_WHOLE, "nic_gbps", "expansion_gb", "expansion_gb_per_s")
+_OF_PLAN = (*_WHOLE, "nic_gbps", "expansion_gb", "expansion_gb_per_s", "taken")
 _OF_GPU = {
     "memory_gb": ("memory_bytes", 1e9),
     "memory_gb_per_s": ("memory_bytes_per_s", 1e9),
@@ -171,8 +177,8 @@ def _field(text: str, part: str) -> tuple[str, float]:
     try:
         number = int(value) if field in _WHOLE else float(value)
     except ValueError:
-        number = 0
-    if not 0 < number < math.inf:
-        kind = "whole number from 1" if field in _WHOLE else "finite number > 0"
+        number = -1
+    if not (0 < number < math.inf or (field == "taken" and number == 0)):
+        kind = "whole number from 1" if field in _WHOLE else f"finite number {'>=' if field == 'taken' else '>'} 0"
         raise InputError(f"cluster {text}: {field} is {value!r}; expected a {kind}")
     return field, number

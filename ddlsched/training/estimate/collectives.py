@@ -125,12 +125,14 @@ def closed_form(algorithm: str) -> Any:
     Raises
     ------
     InputError
-        There is none of that name, or it has no ``round_on``.
+        There is none of that name, or it has no ``round_on``, or not all of the kinds of a step.
     """
     found = resolve("collective", algorithm)
-    if not hasattr(found, "round_on"):
+    lacks = ", ".join(kind for kind in ROUNDS if kind not in found.kinds)
+    if lacks or not hasattr(found, "round_on"):
+        lacks = lacks or "round_on: bytes and steps that are the same for any size of message"
         known = ", ".join(name for name in names("collective") if hasattr(resolve("collective", name), "round_on"))
-        raise InputError(f"collective {algorithm}: has no round_on, which an estimate needs; expected one of {known}")
+        raise InputError(f"collective {algorithm}: an estimate needs its {lacks}; expected one of {known}")
     return found
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,7 @@ from ddlsched.training.estimate.models import Model
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.step_estimate import Estimate, estimate_checked
 from ddlsched.units import ns_from_s
-from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag, Task
+from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag, Task
 from ddlsched.workload.elastic_job import BatchCurve, ElasticJob
 from ddlsched.workload.job import Job
 
@@ -55,7 +56,7 @@ def job_of(
     label
         The job's ``model``, for tables.
     precision, algorithm
-        As for :func:`~.estimate.estimate_checked`.
+        As for :func:`~.estimate.estimate_checked`. The job's collectives are sent so, too.
     groups
         Whether tensor, context, expert, pipeline and data traffic are collectives over groups of workers
         (:mod:`.grouped_steps`), for a topology that states the inside of servers; by default all but the gradients
@@ -73,7 +74,7 @@ def job_of(
         costs = Costs(parallelism=parallelism, machine=machine, precision=precision, algorithm=algorithm)
         iteration = grouped_step(found, model.layers(parallelism), costs)
     else:
-        iteration = step_dag(found, parallelism, machine, buckets=buckets)
+        iteration = step_dag(found, parallelism, machine, buckets=buckets, algorithm=algorithm)
     return Job(
         job_id=job_id,
         arrival_s=arrival_s,
@@ -86,7 +87,9 @@ def job_of(
     )
 
 
-def step_dag(found: Estimate, parallelism: Parallelism, machine: Machine, *, buckets: int = 8) -> IterationDag:
+def step_dag(
+    found: Estimate, parallelism: Parallelism, machine: Machine, *, buckets: int = 8, algorithm: str = "ring"
+) -> IterationDag:
     """Return the tasks of a step: forward, backward in buckets, an all-reduce after each, the optimiser.
 
     What stays inside the job at a fixed time is computation to the simulator: collectives of tensor and expert
@@ -94,20 +97,24 @@ def step_dag(found: Estimate, parallelism: Parallelism, machine: Machine, *, buc
     with as many bytes as make each server's card move what it does in the estimate.
     """
     parts = buckets if parallelism.overlap else 1
-    share = parallelism.overlapped_passes / parallelism.micro_batches if parallelism.overlap else 1.0
-    last_s = float(found.backward_s * share)
+    hiding_s = float(found.backward_s * (parallelism.overlapped_passes / parallelism.micro_batches))
+    last_s = hiding_s if parallelism.overlap else float(found.backward_s)
     bytes_between = _bytes_between_servers(found, parallelism, machine)
     inside_s = 0.0 if bytes_between else float(found.data_s)
+    # What hides takes a share of its time from backward: data_s is that alone, or more where backward cannot hide it.
+    slowed_s = last_s + min(float(found.data_s) - inside_s, float(machine.gpu.efficiency.taken) * hiding_s)
     before_s = float(found.forward_s + found.backward_s + found.pipeline_s + found.bubble_s + found.offload_s) - last_s
     tasks: list[Task] = [ComputeTask(name="forward", duration_ns=ns_from_s(before_s))]
+    named = partial(CollectiveTask, kind="all-reduce", algorithm=algorithm)
+    all_reduce: Callable[..., Task] = AllReduceTask if algorithm == "ring" else named
     ready, reduced = "forward", []
     for number in range(1, parts + 1):
-        backward = ComputeTask(name=f"backward-{number}", duration_ns=ns_from_s(last_s / parts), after=(ready,))
+        backward = ComputeTask(name=f"backward-{number}", duration_ns=ns_from_s(slowed_s / parts), after=(ready,))
         tasks.append(backward)
         ready = backward.name
         if bytes_between:
             name = f"all-reduce-{number}"
-            tasks.append(AllReduceTask(name=name, message_bytes=bytes_between / parts, after=(ready,)))
+            tasks.append(all_reduce(name=name, message_bytes=bytes_between / parts, after=(ready,)))
             reduced.append(name)
     end_s = float(found.optimiser_s) + inside_s
     tasks.append(ComputeTask(name="optimiser", duration_ns=ns_from_s(end_s), after=tuple(reduced or [ready])))
@@ -155,17 +162,8 @@ def scaling_curve(
     """
     import pandas as pd
 
-    columns = [
-        "gpus",
-        "global_batch",
-        "samples_per_s",
-        "step_s",
-        "tensor",
-        "pipeline",
-        "data",
-        "micro_batch",
-        "recompute",
-    ]
+    columns = ["gpus", "global_batch", "samples_per_s", "step_s"]
+    columns += ["tensor", "pipeline", "data", "micro_batch", "recompute"]
     rows = []
     for count in gpus:
         for batch in global_batches:

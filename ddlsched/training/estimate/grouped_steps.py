@@ -131,6 +131,8 @@ class _Step:
         self.stages, self.chunks = int(self.plan.pipeline), int(self.plan.interleave)
         self.passes = int(self.plan.micro_batches)
         self.groups = worker_groups(self.plan)
+        # The estimate's ring is one on each tier.
+        self.algorithm = "hierarchical" if self.costs.algorithm == "ring" else self.costs.algorithm
         kept = self.layers.block[0].activation_bytes * self.plan.norm_shards / self.plan.tensor
         self.activation_bytes = float(kept)
         self.pass_of = cache(self._pass_of)
@@ -220,7 +222,7 @@ class _Step:
             kind=sent.kind,
             message_bytes=sent.message_bytes,
             group=f"{sent.group} {stage}",
-            algorithm="ring" if sent.kind == "send" else "hierarchical",
+            algorithm={"send": "ring", "all-to-all": "hierarchical"}.get(sent.kind, self.algorithm),
             after=after,
         )
         self.tasks.append(task)
@@ -275,7 +277,7 @@ class _Step:
     def _wire_s(self, kind: Kind, message_bytes: float, group: GroupName) -> float:
         """Return the time of bytes alone, without steps and in ever so many parts, as the simulator has it."""
         spans = [span._replace(latency_s=0.0) for span in self.costs.groups[group]]
-        algorithm = "direct" if kind == "all-to-all" else "ring"
+        algorithm = "direct" if kind == "all-to-all" else self.costs.algorithm
         return float(collective_s(kind, message_bytes, spans, algorithm=algorithm, chunks=_MANY))
 
 

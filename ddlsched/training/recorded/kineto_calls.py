@@ -64,11 +64,15 @@ def calls_of(events: KinetoEvents) -> list[Call]:
         by_thread[part.thread].append((part.begin_ns, part.end_ns))
     recorded = [event for event in events.calls if event.name == "record_param_comms"]
     if recorded:
-        return _nccl_calls(events, recorded, by_thread)
-    if events.collective_kernels:
+        calls = _nccl_calls(events, recorded, by_thread)
+    elif events.collective_kernels:
         kernel = events.collective_kernels[0]
         _refuse(events, kernel, "no record_param_comms tells of it; expected a trace of PyTorch 2.0 or later")
-    return _gloo_calls(events, by_thread)
+    else:
+        calls = _gloo_calls(events, by_thread)
+    if events.works and not calls:
+        _refuse(events, events.works[0], "neither a call nor a kernel tells of it; expected the whole trace of a rank")
+    return calls
 
 
 def _is_within(by_thread: Mapping[object, Sequence[tuple[int, int]]], event: TraceEvent) -> bool:
@@ -178,7 +182,7 @@ def _nccl_calls(
             _refuse(events, event, f"Collective name is {name!r}; expected PyTorch 2.2 or later, and one of {known}")
         calls.append(_nccl_call(events, event, own, _is_within(by_thread, event), waits[event.thread]))
     for left in kernels.values():
-        _refuse(events, left[0], "no record_param_comms has its External id; expected a whole trace")
+        _refuse(events, left[0], "no record_param_comms has its External id; expected PyTorch 2.2 or later, whole")
     return calls
 
 

@@ -53,7 +53,7 @@ class KinetoEvents:
     calls
         Calls of collectives on the host: ``c10d::`` operators and ``record_param_comms``.
     works
-        What gloo did of them.
+        What gloo did of them, and where NCCL was asked for them.
     kernels
         Computation and copies on the GPU.
     collective_kernels
@@ -195,7 +195,7 @@ def _take_annotation(events: KinetoEvents, event: TraceEvent, whole: TraceEvent)
     name = event.name
     if name.startswith("ProfilerStep#"):
         events.steps.append(event)
-    elif name.startswith("gloo:"):
+    elif name.startswith(("gloo:", "nccl:")):
         events.works.append(whole)
     elif name.startswith("Optimizer.step#"):
         events.optimizer.append(event)

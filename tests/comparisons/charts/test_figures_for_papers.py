@@ -71,7 +71,7 @@ def test_item_23_charts_of_a_run_have_a_size():
 def test_item_23_figures_are_written_as_pdf_with_text_that_can_be_searched_and_as_svg(
     comparison: Comparison, tmp_path: Path
 ):
-    figure = comparison.plot.jct()
+    figure = comparison.plot.average_jct()
     for name in ("f.pdf", "f.svg"):
         figure.savefig(tmp_path / name)
     written = (tmp_path / "f.pdf").read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from xml.etree import ElementTree
 
@@ -190,6 +191,7 @@ def test_labels_are_wrapped_after_marks():
 # ---- Charts
 
 
+@functools.cache
 @in_style()
 def drawn_texts(chart):
     """A figure, and every text that is drawn, with its box in pixels."""

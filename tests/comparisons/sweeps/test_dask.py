@@ -10,7 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import distributed
@@ -21,6 +24,7 @@ from tiers import tried
 import ddlsched
 from ddlsched.comparisons.comparison import Comparison
 from ddlsched.comparisons.sweeps import workers
+from ddlsched.comparisons.sweeps.run import Run
 from ddlsched.errors import DdlschedError, InputError
 
 SMALL = "microsoft-160:scale=0.002"
@@ -116,10 +120,10 @@ def test_the_same_comes_out_as_on_this_machine(cluster, tmp_path):
     policies = ["srsf-1", {"name": "mine", "communication": "mine.py:SmallerFirst"}]
     folders = {"here": None, "there": cluster.address}
     here, there = (
-        ddlsched.compare(workloads, policies, seeds=3, timeline=(1, 2), folder=folder, processes=1, dask=address)
+        ddlsched.compare(workloads, policies, seeds=2, timeline=(1, 2), folder=folder, processes=1, dask=address)
         for folder, address in folders.items()
     )
-    assert len(here.runs) == 2 + 2 * 3
+    assert len(here.runs) == 2 + 2 * 2
     pd.testing.assert_frame_equal(here.runs.drop(columns="engine_s"), there.runs.drop(columns="engine_s"))
     files = {path.relative_to("here") for path in Path("here").rglob("*.*") if path.is_file()}
     assert files == {path.relative_to("there") for path in Path("there").rglob("*.*") if path.is_file()}
@@ -192,6 +196,27 @@ def test_a_cluster_without_workers_and_a_scheduler_that_goes_away(tmp_path, monk
         worker.wait()
         scheduler.kill()
         scheduler.wait()
+
+
+def test_a_cluster_that_loses_its_workers_is_given_up(monkeypatch):
+    """No run ends within a minute, as it takes long, nor within the next one, in which the last worker goes."""
+    threads, minutes = {"tcp://127.0.0.1:1": 2}, []
+    pool = SimpleNamespace(submit=lambda *_: Future())
+    client = SimpleNamespace(submit=lambda *_: None, get_executor=lambda pure: pool, nthreads=threads.copy)
+
+    def wait_a_minute(running, **_):
+        minutes.append(len(running))
+        if len(minutes) == 2:
+            threads.clear()
+        assert len(minutes) <= 2, "waits on, and nobody is there"
+        return set(), running
+
+    monkeypatch.setattr(workers, "_connected", lambda address: nullcontext(client))
+    monkeypatch.setattr(workers, "wait", wait_a_minute)
+    run = Run(labels={}, workload=SMALL, seed=1)
+    with pytest.raises(DdlschedError, match=r"dask tcp://127.0.0.1:9: has no workers; finished runs are kept"):
+        list(workers.on_dask([workers.Task("key", run, ("run",))], "tcp://127.0.0.1:9", "sources"))
+    assert minutes == [1, 1]
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "127.0.0.1", "ftp://127.0.0.1:9", "tcp://"])

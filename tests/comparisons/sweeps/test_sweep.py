@@ -22,6 +22,7 @@ from joblib.externals.loky import BrokenProcessPool
 
 import ddlsched
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.comparisons.sweeps import run as sweep_run
 from ddlsched.comparisons.sweeps import workers
 from ddlsched.comparisons.sweeps.run import _PRESENTATION, fingerprint, sources_digest
 from ddlsched.comparisons.sweeps.stored_runs import remove_leftovers, store
@@ -356,6 +357,35 @@ def test_fingerprint_tells_inputs_apart(one, other):
     assert fingerprint(one, "s") == fingerprint(dict(one), "s")
     assert fingerprint(one, "s") != fingerprint(other, "s")
     assert fingerprint(one, "s") != fingerprint(one, "t")
+
+
+def test_fingerprints_do_not_depend_on_the_order_of_files(mine, monkeypatch):
+    """Sets of texts and of paths have another order in every process, and folders one of their own."""
+
+    class Digest(str):
+        __slots__ = ("place",)
+
+        def __hash__(self) -> int:
+            return self.place
+
+    def digest(path: Path) -> Digest:
+        made = Digest(path.name)
+        made.place = places.index(path.name)
+        return made
+
+    places = ["mine.py", "other.csv"]
+    (mine.parent / "other.csv").touch()
+    monkeypatch.setattr(sweep_run, "digest_of", digest)
+    inputs = {"one": str(mine), "two": str(mine.parent / "other.csv")}
+    prints = {fingerprint(inputs, "s")}
+    places.reverse()
+    assert prints == {fingerprint(inputs, "s")}
+
+    sources = sources_digest()
+    packages, rglob = sorted(sweep_run.installed_packages()), Path.rglob
+    monkeypatch.setattr(sweep_run, "installed_packages", lambda: packages[::-1])
+    monkeypatch.setattr(Path, "rglob", lambda path, pattern: sorted(rglob(path, pattern), reverse=True))
+    assert sources_digest() == sources
 
 
 @pytest.mark.parametrize("named", ["{mine}:Mine:alpha=1", "{mine}:logged", "{mine}"])

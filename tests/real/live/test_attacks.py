@@ -8,6 +8,7 @@ import signal
 import socket
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +29,16 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("line", MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_report_does_not_end_the_manager(tmp_path, line) -> None:
+def test_malformed_reports_do_not_end_the_manager(tmp_path) -> None:
     live, _ = manager(tmp_path, 1)
     live.store.submit("a", program="count", steps=10, max_nodes=1)
-    with socket.socket(socket.AF_UNIX) as attacker:
-        attacker.connect(live._socket.path)
-        attacker.sendall(line + b"\n")
+    with ExitStack() as attackers:
+        for line in MALFORMED.values():
+            attacker = attackers.enter_context(socket.socket(socket.AF_UNIX))
+            attacker.connect(live._socket.path)
+            attacker.sendall(line + b"\n")
         live.run(60)
-    assert live._socket.refused == 1
+    assert live._socket.refused == len(MALFORMED)
 
 
 def test_reports_arrive_while_as_many_connections_are_held_as_there_may_be() -> None:
@@ -96,7 +98,7 @@ def turn_until(live: LiveManager, events: list[LiveEvent], what: str, hang_s: fl
 def test_a_stopped_process_is_noticed_ended_and_started_again_from_its_last_commit(tmp_path) -> None:
     events: list[LiveEvent] = []
     live, _ = manager(tmp_path, 1, events)
-    live.store.submit("a", program="count", steps=60, max_nodes=1)
+    live.store.submit("a", program="count", steps=20, max_nodes=1)
     train_until(live, tmp_path, 5)
     os.kill(live.running["a"].processes[0].pid, signal.SIGSTOP)
     stopped_s, committed = live.now_s, len(committed_steps(tmp_path / "a"))
@@ -105,7 +107,7 @@ def test_a_stopped_process_is_noticed_ended_and_started_again_from_its_last_comm
     live.run(60)
     again = next(event for event in events if event.what == "started" and event.time_s > hang.time_s)
     assert again.step in (committed, committed + 1)  # it may have been stopped between a commit and the next look
-    assert len(committed_steps(tmp_path / "a")) == 60
+    assert len(committed_steps(tmp_path / "a")) == 20
 
 
 def test_a_process_that_hangs_as_it_starts_is_ended(tmp_path) -> None:

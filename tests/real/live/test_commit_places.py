@@ -176,7 +176,7 @@ def test_a_manager_runs_jobs_that_commit_elsewhere_and_finds_them_again(tmp_path
     state, url = tmp_path / "state", f"local://{tmp_path}/far"
     state.mkdir()
     live, _ = manager(state, 2, commits=url)
-    live.store.submit("a", program="count", steps=40, max_nodes=2)
+    live.store.submit("a", program="count", steps=20, max_nodes=2)
     while len(commits_at(f"{url}/a").losses()) < 5:
         live.turn()
     live.close()
@@ -185,7 +185,7 @@ def test_a_manager_runs_jobs_that_commit_elsewhere_and_finds_them_again(tmp_path
     live, _ = manager(state, 2, commits=url)
     live.run(60)
     assert [job.state for job in JobStore(state / "jobs.sqlite").jobs()] == ["finished"]
-    assert commits_at(f"{url}/a").losses() == [1.0 / (1 + step) for step in range(40)]
+    assert commits_at(f"{url}/a").losses() == [1.0 / (1 + step) for step in range(20)]
     assert not (state / "a" / "history.json").exists()
 
 

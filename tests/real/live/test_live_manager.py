@@ -55,11 +55,11 @@ def manager(
 def test_jobs_are_trained_to_their_end_and_profiled_largest_first(tmp_path) -> None:
     events: list[LiveEvent] = []
     live, _ = manager(tmp_path, 3, events)
-    live.store.submit("a", program="count", steps=150, max_nodes=2)
+    live.store.submit("a", program="count", steps=100, max_nodes=2)
     live.store.submit("b", program="count", steps=20, max_nodes=1)
     live.run(60)
     assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["finished", "finished"]
-    assert [len(committed_steps(tmp_path / name)) for name in "ab"] == [150, 20]
+    assert [len(committed_steps(tmp_path / name)) for name in "ab"] == [100, 20]
     sizes = [event.nodes for event in events if event.job == "a" and event.what in ("started", "regrouped")]
     assert sizes[:2] == [2, 1]
 
@@ -101,12 +101,12 @@ def test_a_job_stopped_after_its_last_step_is_done_and_not_started_again(tmp_pat
 def test_a_killed_process_is_started_again_from_what_is_committed(tmp_path) -> None:
     events: list[LiveEvent] = []
     live, _ = manager(tmp_path, 1, events)
-    live.store.submit("a", program="count", steps=60, max_nodes=1)
+    live.store.submit("a", program="count", steps=20, max_nodes=1)
     while len(committed_steps(tmp_path / "a")) < 5:
         live.turn()
     live.running["a"].processes[0].kill()
     live.run(60)
-    assert len(committed_steps(tmp_path / "a")) == 60
+    assert len(committed_steps(tmp_path / "a")) == 20
     assert "a process died" in [event.what for event in events]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from test_live_manager import AllToTheFirst, Nodes, manager
+from tiers import tried
 
 from ddlsched.errors import InputError
 from ddlsched.real.live.commits import Commits, commits_at
@@ -81,7 +82,10 @@ def states(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "{}", "\xff", '{"losses": 5}', '{"losses": "55"}', '{"losses": [null]}', "[" * 100_000],
+    tried(
+        ["", "{", "[]", "{}", "\xff", '{"losses": 5}', '{"losses": "55"}', '{"losses": [null]}', "[" * 100_000],
+        lambda place: place in (1, 4, 6, 8),
+    ),
     ids=["empty", "cut off", "list", "no losses", "not UTF-8", "number", "text", "null", "nested"],
 )
 def test_a_job_whose_history_is_damaged_fails_alone_and_at_once(tmp_path: Path, text: str) -> None:

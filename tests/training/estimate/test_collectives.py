@@ -35,9 +35,22 @@ def test_algorithms_differ_in_steps_and_for_all_to_all_in_bytes() -> None:
 def test_unknown_algorithm() -> None:
     with pytest.raises(InputError, match="no collective is named 'tree'"):
         collective_s("all-reduce", 1.0, (Span(2, 1.0),), algorithm="tree")
-    expected = "has no round_on, which an estimate needs; expected one of direct, halving-doubling, ring"
-    with pytest.raises(InputError, match=expected):
-        collective_s("all-reduce", 1.0, (Span(2, 1.0),), algorithm="in-network")
+    known = "expected one of direct, halving-doubling, hierarchical, ring"
+    for algorithm, lacks in (
+        ("in-network", "all-gather, reduce-scatter"),
+        ("double-binary-tree", "all-gather, reduce-scatter"),
+        ("nccl:switches=inside", "round_on: bytes and steps that are the same for any size of message"),
+    ):
+        with pytest.raises(InputError, match=f"collective {algorithm}: an estimate needs its {lacks}; {known}"):
+            collective_s("all-reduce", 1.0, (Span(2, 1.0),), algorithm=algorithm)
+
+
+def test_hierarchical_is_a_ring_on_each_tier_and_straight_where_each_has_its_own() -> None:
+    group = (Span(4, 4e9, 1e-6), Span(3, 1e9, 5e-6))
+    for kind, same in (("all-reduce", "ring"), ("all-gather", "ring"), ("all-to-all", "direct")):
+        assert collective_s(kind, 8e6, group, algorithm="hierarchical") == collective_s(
+            kind, 8e6, group, algorithm=same
+        )
 
 
 def one_by_one(stage_s: list[float], chunks: int) -> float:

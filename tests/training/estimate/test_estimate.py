@@ -287,6 +287,17 @@ def test_better_hardware_is_never_slower(plan, field) -> None:
     assert float(estimate(GPT, plan, fast).step_s) <= float(estimate(GPT, plan, slow).step_s) * (1 + 1e-12)
 
 
+def test_what_hides_takes_the_given_share_of_its_time() -> None:
+    """Of 0 it costs nothing, of 1 as if nothing hid it, between in proportion; without, the program's share counts."""
+    plan = Parallelism(tensor=4, data=16, micro_batch=1, global_batch=16, overlap=True)
+    lines = ("h100:taken=0", "h100:taken=0.25", "h100:taken=1", "h100")
+    machines = [parse_cluster(line, efficiency="fsdp").machine(64) for line in lines]
+    none_s, quarter_s, all_s, usual_s = (float(estimate(GPT, plan, machine).data_s) for machine in machines)
+    open_s = float(estimate(GPT, dataclasses.replace(plan, overlap=False), machines[0]).data_s)
+    assert none_s == 0 < open_s
+    assert (all_s, quarter_s, usual_s) == pytest.approx((open_s, 0.25 * open_s, 0.589 * open_s))
+
+
 # ---- Models without blocks
 
 

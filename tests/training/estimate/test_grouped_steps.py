@@ -32,10 +32,18 @@ def machine_for(plan: Parallelism) -> Machine:
     ).machine(int(plan.num_gpus))
 
 
-def step(model: Model, plan: Parallelism) -> ddlsched.IterationDag:
+def step(model: Model, plan: Parallelism, algorithm: str = "ring") -> ddlsched.IterationDag:
     machine = machine_for(plan)
-    found = estimate_checked(model, plan, machine)
-    return grouped_step(found, model.layers(plan), Costs(parallelism=plan, machine=machine))
+    found = estimate_checked(model, plan, machine, algorithm=algorithm)
+    return grouped_step(found, model.layers(plan), Costs(parallelism=plan, machine=machine, algorithm=algorithm))
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "direct"])
+def test_collectives_are_sent_by_the_algorithm_and_all_to_alls_by_rail(algorithm: str) -> None:
+    tasks = step(MIXTURE, Parallelism(tensor=2, data=4, pipeline=2, expert=2, global_batch=4), algorithm).tasks
+    own = "hierarchical" if algorithm == "ring" else algorithm
+    expected = {"all-reduce": own, "all-to-all": "hierarchical", "send": "ring"}
+    assert {task.kind: task.algorithm for task in tasks if isinstance(task, CollectiveTask)} == expected
 
 
 def test_groups_by_hand() -> None:

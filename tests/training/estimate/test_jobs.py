@@ -66,6 +66,20 @@ def test_buckets_when_overlapping() -> None:
     assert s_from_ns(dag.compute_ns) == pytest.approx(whole_s, rel=1e-6)
 
 
+@pytest.mark.parametrize("nic_gbps", [10, 1000])
+def test_what_hides_lengthens_backward_in_the_job(nic_gbps: float) -> None:
+    """At 1000 Gbit/s all hides: data_s is the share of it. At 10 it does not, and backward is as often as long."""
+    plan = dataclasses.replace(PLAN, overlap=True, zero=3)
+    text = f"v100:nodes=4,gpus_per_node=4,nic_gbps={nic_gbps}"
+    none, some = (parse_cluster(f"{text},taken={share}", efficiency="ideal").machine(16) for share in (0, 0.3))
+    found = estimate_checked(GPT, plan, some)
+    before, after = (step_dag(estimate_checked(GPT, plan, machine), plan, machine) for machine in (none, some))
+    taken_s = 0.3 * float(found.backward_s) if nic_gbps == 10 else float(found.data_s)
+    assert s_from_ns(after.compute_ns - before.compute_ns) == pytest.approx(taken_s, rel=1e-4)
+    assert taken_s > 0.01 * float(found.step_s)
+    assert reduces(after) == reduces(before)
+
+
 def test_groups_inside_a_server_leave_the_network_alone() -> None:
     plan = Parallelism(data=4, pipeline=4, global_batch=16)
     found = estimate_checked(GPT, plan, MACHINE)

@@ -75,6 +75,8 @@ def test_precision_that_the_gpu_has_not() -> None:
         ("h100:expansion_gb=100", "no expansion_gb_per_s"),
         ("h100:expansion_gb_per_s=100", "but no expansion_gb;"),
         ("h100:nodes", "nodes has no value; expected nodes=NUMBER"),
+        ("h100:taken=-0.1", "taken is '-0.1'; expected a finite number >= 0"),
+        ("h100:taken=half", "taken is 'half'; expected a finite number >= 0"),
     ],
 )
 def test_clusters_refused(line, message) -> None:

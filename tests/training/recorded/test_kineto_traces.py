@@ -254,11 +254,15 @@ BAD: dict[str, tuple[list[dict[str, Any]], tuple[str, ...]]] = {
     ),
     "kernel without call": (
         [STEP, *nccl(1, "allreduce", 5, (2, 3)), event("kernel", "ncclDevKernel_X", 5, 1, 40, **{"External id": 99})],
-        ("event 'ncclDevKernel_X'", "no record_param_comms has its External id"),
+        ("event 'ncclDevKernel_X'", "no record_param_comms has its External id", "PyTorch 2.2 or later"),
     ),
     "kernels only": (
         [STEP, event("kernel", "ncclKernel_AllReduce", 5, 1, 40)],
         ("event 'ncclKernel_AllReduce'", "no record_param_comms"),
+    ),
+    "NCCL on the host alone": (
+        [STEP, operator("aten::mm", 1, 2), event("user_annotation", "nccl:all_to_all", 5, 1, 1)],
+        ("event 'nccl:all_to_all' at 5.000 us", "neither a call nor a kernel tells of it"),
     ),
     "no collective": ([STEP, operator("aten::mm", 1, 2)], ("holds no collective",)),
     "ranks that are none": (

@@ -87,7 +87,8 @@ def test_one_price_list_holds_for_all_who_stop_and_every_run_is_sampled():
     options = stopping.options(MIX)
     assert options["disturbances"] == Disturbances(restart_s=30.0, state_mb=3500.0)
     assert "rescale_cost" not in allocating.options(MIX)
-    small, large = (grounds.fixed_size_job(data_parallel_job(gpus=gpus, forward_s=1.0), MIX).rescale_cost for gpus in (1, 8))
+    jobs = (data_parallel_job(gpus=gpus, forward_s=1.0) for gpus in (1, 8))
+    small, large = (grounds.fixed_size_job(job, MIX).rescale_cost for job in jobs)
     assert small == ConstantRescaleCost.restart(32.8)  # 3,500 MB over 10 Gbit/s
     assert large == ConstantRescaleCost.restart(41.2)  # the cards of its servers of 4 in step
     assert options["order"].startswith("stopping-tiresias:threshold_gpu_s=100.0,interval_s=360.0")

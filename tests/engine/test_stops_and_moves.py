@@ -153,6 +153,13 @@ def test_tiresias_takes_gpus_from_a_job_that_has_gone_down_a_queue_by_the_next_i
     assert column(result, "finish_s") == {"old": 11.5, "new": 4.5}
 
 
+def test_tiresias_looks_again_at_the_next_multiple_of_its_interval():
+    assert StoppingTiresias().wake_s(60.0) == 120.0
+    assert StoppingTiresias(interval_s=0.1).wake_s(0.3) == pytest.approx(0.4)  # 0.3 / 0.1 is a little less than 3
+    with pytest.raises(InputError, match=r"interval_s is 0\.0"):
+        StoppingTiresias(interval_s=0.0)
+
+
 class Waking:
     """First come, first served; it counts how often it is asked when to look again, and goes by that."""
 

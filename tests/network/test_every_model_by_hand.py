@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from jobs_by_hand import Fixed, data_parallel_job
+from tiers import tried
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.errors import InputError
+from ddlsched.network.collectives import KINDS
 from ddlsched.network.contention import ContentionModel, Linear
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import names, resolve
@@ -150,6 +154,88 @@ def test_two_jobs_whose_ports_are_their_own_and_whose_card_is_shared(model: str)
         assert found == pytest.approx([max(2 * b, 2 * b + eta) * 0.5e8] * 2, rel=1e-6)
     else:
         assert found == pytest.approx([0.08] * 2, rel=1e-6)
+
+
+# ---- thin cables between servers that have an inside: 2 servers of 2 GPUs, each below a leaf of its own
+
+WITHIN_AND_BETWEEN = "rail-optimised:rails=1,hosts_per_unit=1,spines=1,rail_gbps=10,oversubscription=4,nvlink_gbps="
+"""Leaves under a spine: cards of 1.25 GB/s, a cable of 0.3125 GB/s each way; ports of 5 or of 0.0625 GB/s."""
+REDUCED_IN_SWITCHES = 1 / 0.686
+"""By how much more bytes count where switches add up: a port reaches this part of its bandwidth."""
+
+
+def through(algorithm: str, kind: str, round_4: float) -> tuple[float, float] | None:
+    """Return messages that go over the cable each way, and through a port; ``round_4`` are those of a ring of 4."""
+    if algorithm == "nccl":  # Trees have fewer steps than rings, and fewer bytes.
+        algorithm = "double-binary-tree" if kind == "all-reduce" else "ring"
+    half = kind in ("all-gather", "reduce-scatter")
+    by_hand = {
+        ("ring", "all-reduce"): (round_4, round_4),
+        ("ring", "half"): (round_4 / 2, round_4 / 2),
+        ("ring", "broadcast"): (1, 1),
+        # Two ranks send a quarter to each of two others over the cable, and one to the rank beside them.
+        ("ring", "all-to-all"): (1, 1 / 4),
+        ("ring", "send"): (1, 0),
+        # In rings of 2 an all-reduce moves the message once: inside, and between servers half of it in each of 2 rings.
+        ("hierarchical", "all-reduce"): (1, 1),
+        ("hierarchical", "half"): (1 / 2, 1 / 2),
+        ("hierarchical", "broadcast"): (1, 1),
+        ("hierarchical", "all-to-all"): (1, 1 / 4),
+        # Half of it up and down each of two trees of 2 servers; all of it along the chain of 2 ranks, there and back.
+        ("double-binary-tree", "all-reduce"): (1, 1),
+        # Halves go to the other server from both ranks, quarters to the rank beside; in an all-reduce back as well.
+        ("halving-doubling", "all-reduce"): (2, 1 / 2),
+        ("halving-doubling", "half"): (1, 1 / 4),
+        # Two of four blocks to the next rank, every other time in the other server; then two to the next but one.
+        ("halving-doubling", "all-to-all"): (1 / 2 + 1, 1 / 2),
+        ("direct", "all-reduce"): (2, 1 / 2),
+        ("direct", "half"): (1, 1 / 4),
+        ("direct", "broadcast"): (2, 1),
+        ("direct", "all-to-all"): (1, 1 / 4),
+        ("direct", "send"): (1, 0),
+        # Once up and once down; in an all-reduce a port has the rank's own half as well.
+        ("in-network", "all-reduce"): (1, 3 / 2 * REDUCED_IN_SWITCHES),
+        ("in-network", "broadcast"): (1, REDUCED_IN_SWITCHES),
+    }
+    return by_hand.get((algorithm, "half" if half else kind))
+
+
+EVERY_COLLECTIVE = [(algorithm, kind) for algorithm in names("collective") for kind in KINDS]
+THIN_AND_INSIDE = list(product(names("contention"), [(40.0, 1e-6), (0.5, 1e-4)]))
+
+
+def thin_and_inside_by_default(place: int) -> bool:
+    """Return whether a case is no slow one: of each model one of two speeds, and of linear ones ``linear`` alone."""
+    return place % 4 in (0, 3) and "gbe" not in THIN_AND_INSIDE[place][0]
+
+
+@pytest.mark.parametrize(("model", "port"), tried(THIN_AND_INSIDE, thin_and_inside_by_default))
+def test_item_1_thin_cables_and_insides_with_every_collective(model: str, port: tuple[float, float]) -> None:
+    """A weight x share counts on a link in whole 2^-20: of a share of 1/20 and a weight of 1/4 that is 1 / 13,000."""
+    nvlink_gbps, close = port
+    topology = f"{WITHIN_AND_BETWEEN}{nvlink_gbps}"
+    constants = linear_constants(model)
+    card_s = MESSAGE * constants[0] if constants else MESSAGE / 1.25e9
+    for algorithm, kind in EVERY_COLLECTIVE:
+        counted = through(algorithm, kind, 1 if constants else 2 * 3 / 4)
+        if counted is None:
+            continue
+        if model == "packet-rings":
+            with pytest.raises(
+                InputError, match="contention PacketRings: the topology states the inside of its server"
+            ):
+                seconds(topology, 2, model, collective(kind, algorithm), PAIR)
+        else:
+            expected_s = card_s * max(4 * counted[0], 10 / nvlink_gbps * counted[1])
+            found = seconds(topology, 2, model, collective(kind, algorithm), PAIR)
+            assert found == pytest.approx([expected_s], rel=close), (algorithm, kind)
+
+
+def test_item_1_a_kind_that_a_collective_has_not_is_refused_by_name() -> None:
+    for algorithm, kind in EVERY_COLLECTIVE:
+        if through(algorithm, kind, 1) is None:
+            with pytest.raises(InputError, match=f"collective {algorithm}: has no {kind}; expected a task of one of"):
+                seconds(f"{WITHIN_AND_BETWEEN}40", 2, "max-min", collective(kind, algorithm), PAIR)
 
 
 # ---- what packet-rings refuses before a run

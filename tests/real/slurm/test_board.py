@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload, simulate
 from ddlsched.cluster.cluster import Server
-from ddlsched.real.slurm.board import Board, BoardJob, PolicyNames
+from ddlsched.real.slurm.board import Board, BoardJob, Demand, Demanding, PolicyNames
 from ddlsched.real.slurm.commands import SlurmNode
+from ddlsched.testing import cluster_view, job_view
 
 GPUS = (8, 8, 4)
 NODES = [
@@ -61,3 +63,36 @@ def test_costs_and_loads_are_those_of_a_simulation(topology: str) -> None:
     assert real.seen == simulated.seen[: len(real.seen)]
     assert [job.view.communication_ns for job in queued] == [view.communication_ns for view in views[:3]]
     assert any(job.view.communication_ns for job in queued)
+
+
+class Last:
+    """Chooses the last GPUs, however few there are."""
+
+    def place(self, job: Any, cluster: Any) -> list[int]:
+        return list(cluster.eligible_gpus(job)[-job.num_gpus :])
+
+    def wake_s(self, now_s: float) -> float:
+        return now_s + 1.5
+
+
+class Never:
+    def place(self, job: Any, cluster: Any) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("placement", "gpus", "demand", "answer"),
+    [
+        (Last(), 4, Demand(), [12, 13, 14, 15]),
+        (Last(), 4, Demand(kind="a"), [0, 1, 2, 3]),
+        (Last(), 4, Demand(gpus_per_node=2), [8, 9, 12, 13]),
+        (Last(), 6, Demand(kind="a"), None),
+        (Last(), 10, Demand(gpus_per_node=5), None),
+        (Never(), 4, Demand(gpus_per_node=2), None),
+    ],
+)
+def test_what_a_job_asks_for_it_gets_on_the_nodes_that_the_policy_chooses(placement, gpus, demand, answer) -> None:
+    demanding = Demanding(placement=placement, demands={0: demand}, kinds=["a", "b", "b", "b"])
+    begun = demanding.begin(Cluster(num_servers=4, gpus_per_server=4), np.random.default_rng(0))
+    assert begun.place(job_view(num_gpus=gpus), cluster_view()) == answer
+    assert begun.wake_s(2.0) == (3.5 if isinstance(placement, Last) else None)

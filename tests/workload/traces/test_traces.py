@@ -663,6 +663,21 @@ def test_who_watches_is_told_the_rows_read(monkeypatch: pytest.MonkeyPatch) -> N
     assert told == [*range(1, rows + 1)]
 
 
+def test_item_19_what_the_page_says_of_the_table_is_in_it() -> None:
+    docs = Path(ddlsched.__file__).parents[1] / "docs"
+    shown = pd.read_csv(docs / "import_table.csv", keep_default_na=False)
+    traces, kineto = shown[shown["format"] != "kineto"], shown[shown["format"] == "kineto"]
+    held = kineto[kineto["collective_events_pandas"].astype(float) > 0]["refused"]
+    page = (docs / "traces.md").read_text(encoding="utf-8")
+    assert f"beside each of {len(traces)} files of twelve formats" in page
+    assert (
+        f"Of {len(kineto)} traces of `torch.profiler` from HolisticTraceAnalysis {len(held)} hold collectives" in page
+    )
+    assert (traces["format"].nunique(), (shown["differs"] != "").sum(), (traces["refused"] != "").sum()) == (12, 0, 1)
+    why = [(held == "").sum(), *(held.str.contains(part).sum() for part in ("how many ranks", "PyTorch 2.2"))]
+    assert [*why, held.str.contains("neither a call|Input Dims").sum()] == [1, 1, 6, 7]
+
+
 @pytest.mark.slow
 @real_traces
 def test_item_19_public_traces_have_what_pandas_reads(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,10 @@ def picture(table: pd.DataFrame, folder: Path) -> list[Path]:
 
 def _cells(axes: Any, rows: pd.DataFrame) -> None:
     """Draw a cell a network, and above them what else earns, from the least to the most that it takes off."""
+    for network in rows.drop_duplicates(["gbps", "oversubscription"]).itertuples():
+        _box(axes, network, "white", edgecolor=MUTED, linewidth=0.5)
+    if absent := [place for place, gbps in enumerate(GBPS) if gbps not in set(rows["gbps"])]:
+        axes.text(sum(absent) / len(absent), 1.5, "not played", ha="center", va="center", color=MUTED)
     counted = counting(rows)
     sure = counted[earning(counted)]
     for best in sure[sure["part"] == "placement"].itertuples():
@@ -56,12 +60,18 @@ def _cells(axes: Any, rows: pd.DataFrame) -> None:
 
 def _cell(axes: Any, row: Any, face: Any, ink: str) -> None:
     """Draw a network's cell: the change by a placement, and its name."""
+    x, y = _box(axes, row, face)
+    axes.text(x, y + 0.14, _percent(row.change), ha="center", va="center", color=ink)
+    axes.text(x, y - 0.24, row.policy, size="x-small", ha="center", va="center", color=ink)
+
+
+def _box(axes: Any, row: Any, face: Any, **edge: Any) -> tuple[int, int]:
+    """Draw a network's empty cell and return where it is."""
     from matplotlib.patches import Rectangle
 
     x, y = GBPS.index(row.gbps), OVERSUBSCRIPTION.index(row.oversubscription)
-    axes.add_patch(Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, facecolor=face))
-    axes.text(x, y + 0.14, _percent(row.change), ha="center", va="center", color=ink)
-    axes.text(x, y - 0.24, row.policy, size="x-small", ha="center", va="center", color=ink)
+    axes.add_patch(Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, facecolor=face, **edge))
+    return x, y
 
 
 def _percent(change: float) -> str:

@@ -1,7 +1,7 @@
 """Which part of a scheduler pays on which cluster? The map, from full-size jobs to the picture.
 
     python experiments/map/run.py                       quick: 4 points, 2 seeds
-    python experiments/map/run.py --full --seeds 20     what is in expected/
+    python experiments/map/run.py --full --seeds 20     what is in expected/, where fine-tuning has 10
     python experiments/map/run.py --full --only load=0.8 --only mix=CNNs
     python experiments/map/run.py --draw TABLE.csv      tables and picture of a table, without a run
 

@@ -103,12 +103,11 @@ def test_the_document_counts_as_the_table_does():
     counted = answers.counting(table)
     won = counted[answers.earning(counted)]
     placed = won[won["part"] == "placement"]
-    by_speed, of = placed.groupby("gbps").size(), len(points.POINTS) // len(points.GBPS)
-    said = (
-        f"earns at {len(placed)} of {len(points.POINTS)} points: at {by_speed[100.0]} of {of} with 100 Gbit/s a server"
-    )
-    said += f", {by_speed[400.0]} with 400, {by_speed[1600.0]} with 1,600 and {by_speed[6400.0]} with 6,400"
-    assert said in document
+    by_speed = pd.DataFrame([point.axes for point in points.POINTS]).groupby("gbps").size().to_frame("points")
+    by_speed["won"] = placed.groupby("gbps").size()
+    slow, *others, fast = (f"{row.won} of {row.points} with {row.Index:,g}" for row in by_speed.itertuples())
+    said = f"at {slow} Gbit/s a server, {', '.join(others)} and {fast}"
+    assert f"earns at {len(placed)} of {len(points.POINTS)} points: {said}" in document
     order = -100 * counted[(counted["part"] == "order") & (counted["load"] == points.BURST)]["change"]
     assert f"takes {order.min():.0f} to {order.max():.0f} % off FIFO's average JCT in every burst" in document
     assert set(won["part"]) == {"placement", "order"}
@@ -125,6 +124,8 @@ def test_the_advice_holds_at_every_point_that_it_covers():
     racks = table.query(covered).query("policy == 'whole racks'")
     assert len(racks) == 5 * len(points.MIXES) * len(points.LOADS)
     assert answers.earning(racks).all()
+    half = table.query("load == '0.5' and oversubscription >= 2 and policy == 'whole racks'")
+    assert answers.earning(half).all()
 
 
 @pytest.mark.slow

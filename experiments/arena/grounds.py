@@ -11,7 +11,7 @@ import numpy as np
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.errors import InputError
 from ddlsched.units import NS_PER_S
-from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
+from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, LinearCurve
 from ddlsched.workload.generators.microsoft import microsoft_160
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES
@@ -55,11 +55,6 @@ class Ground:
     def gpus(self) -> int:
         """GPUs in all."""
         return self.servers * self.gpus_per_server
-
-    @property
-    def stop_s(self) -> float:
-        """What a stop costs a job that goes on elsewhere, its state over a free card: for those who allocate."""
-        return PRICES.restart_s + self.gpus_per_server * PRICES.state_mb * 8e-3 / self.gbps
 
     def cluster(self, *, exclusive: bool = True) -> Cluster:
         """Return the cluster."""
@@ -180,7 +175,7 @@ def jobs_of(*, seed: int, ground: str, jobs: int, file: str = "", fixed_size: bo
     else:
         drawn = _drawn(of, seed, jobs, rng)
         made = poisson(drawn, load=of.load, gpus=of.gpus, gpus_per_server=of.gpus_per_server, gbps=of.gbps, rng=rng)
-    return Workload.of([fixed_size_job(job) for job in made]) if fixed_size else made
+    return Workload.of([fixed_size_job(job, of) for job in made]) if fixed_size else made
 
 
 def _drawn(ground: Ground, seed: int, jobs: int, rng: np.random.Generator) -> Sequence[Job]:
@@ -235,8 +230,8 @@ def _clos(jobs: int, rng: np.random.Generator) -> list[Job]:
     ]
 
 
-def fixed_size_job(job: Job) -> ElasticJob:
-    """Return a job as one that an allocation policy gives all of its GPUs or none.
+def fixed_size_job(job: Job, ground: Ground) -> ElasticJob:
+    """Return a job as one that an allocation policy gives all of its GPUs or none, which pays what stopped jobs pay.
 
     Raises
     ------
@@ -245,6 +240,7 @@ def fixed_size_job(job: Job) -> ElasticJob:
     """
     if job.dag.groups:
         raise InputError(f"job {job.job_id!r}: has rings of its own; expected one all-reduce over all GPUs")
+    going_on_s = PRICES.restart_s + min(job.num_gpus, ground.gpus_per_server) * PRICES.state_mb * 8e-3 / ground.gbps
     return ElasticJob(
         job_id=job.job_id,
         arrival_s=job.arrival_s,
@@ -256,4 +252,5 @@ def fixed_size_job(job: Job) -> ElasticJob:
         message_bytes=job.dag.message_bytes,
         gpu_memory_mb=job.gpu_memory_mb,
         model=job.model,
+        rescale_cost=ConstantRescaleCost.restart(going_on_s),
     )

@@ -44,9 +44,8 @@ class Rival:
         values |= {"rack_gpus": ground.per_rack * ground.gpus_per_server, "block_gpus": ground.block_gpus}
         values |= DEFAULTS | (tuned or {})
         differs = {door: text.format(**values) for door, text in self.differs.items()}
-        stops = {"rescale_cost": f"restart_s={ground.stop_s:g}"} if self.allocates else {}
-        disturbances = {} if self.allocates else {"disturbances": PRICES}
-        return COMMON | differs | stops | disturbances | {"cluster": ground.cluster(exclusive=not self.shares)}
+        disturbances = {} if self.allocates else {"disturbances": PRICES}  # else each job has them
+        return COMMON | differs | disturbances | {"cluster": ground.cluster(exclusive=not self.shares)}
 
 
 ROUND_S = 360.0
@@ -99,8 +98,8 @@ RIVALS = (
         for order, (text, knows, tunes) in ORDERS.items()
     ),
     *(
-        Rival(name=f"{order}, whole racks, perfect routing", differs={"order": ORDERS[order][0]} | _TIERS, knows=knows)
-        for order, knows in (("FIFO", _RINGS), ("History", _RINGS | _KINDS), ("SRTF", _RINGS | _LENGTHS))
+        Rival(name=f"{order}, whole racks, perfect routing", differs={"order": text} | _TIERS, knows=knows | _RINGS)
+        for order, (text, knows, _) in ORDERS.items()
     ),
     *(
         Rival(name=f"{part}, near enough", differs=_NEAR | {"order": order}, knows=_TRAFFIC | knows, tunes=tunes)
@@ -133,6 +132,7 @@ RIVALS = (
             ("Perfect routing", {"path": "perfect"}, ("rings",)),
         )
     ),
+    Rival(name="SGLB, whole racks", differs=PLACEMENTS["whole racks"] | {"path": "sglb"}),
     Rival(name="MLTCP", differs={"contention": "mltcp"}, knows=frozenset({"bytes"})),
     Rival(
         name="CASSINI",

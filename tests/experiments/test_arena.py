@@ -10,12 +10,14 @@ import pandas as pd
 import pytest
 from distributed import LocalCluster
 from experiment_scripts import EXPERIMENTS, scripts_of
+from jobs_by_hand import data_parallel_job
 from tiers import tried
 
 import ddlsched
 from ddlsched import Disturbances
 from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.errors import InputError
+from ddlsched.workload.elastic_job import ConstantRescaleCost
 from ddlsched.workload.workload_files import write_workload
 from experiments import arrivals, language_models
 
@@ -84,7 +86,11 @@ def test_one_price_list_holds_for_all_who_stop_and_every_run_is_sampled():
     stopping, allocating = (rival for rival in rivals.RIVALS if rival.name in ("Tiresias, HiveD", "Gavel"))
     options = stopping.options(MIX)
     assert options["disturbances"] == Disturbances(restart_s=30.0, state_mb=3500.0)
-    assert allocating.options(MIX)["rescale_cost"] == "restart_s=41.2"  # and 4 x 3,500 MB over 10 Gbit/s
+    assert "rescale_cost" not in allocating.options(MIX)
+    jobs = (data_parallel_job(gpus=gpus, forward_s=1.0) for gpus in (1, 8))
+    small, large = (grounds.fixed_size_job(job, MIX).rescale_cost for job in jobs)
+    assert small == ConstantRescaleCost.restart(32.8)  # 3,500 MB over 10 Gbit/s
+    assert large == ConstantRescaleCost.restart(41.2)  # the cards of its servers of 4 in step
     assert options["order"].startswith("stopping-tiresias:threshold_gpu_s=100.0,interval_s=360.0")
     assert "threshold_gpu_s=7," in stopping.options(MIX, {"threshold_gpu_s": 7})["order"]
     assert all(rival.options(MIX)["sample"] for rival in rivals.RIVALS)

@@ -736,11 +736,16 @@ class Simulation:
         return paths[self.path.path(flow, Loads(self, [link for path in before for link in path.links]))]
 
     def rank_on(self, gpu: int) -> Rank:
-        """Where a worker is: its server, its place there, and the card that is its."""
-        server = self.server(gpu)
+        """Where a worker is: its server, its place there, and the card that is its; servers of a domain are as one."""
+        server, inside = self.server(gpu), self.network.inside
         mates = [other for other in range(self.cluster.num_gpus) if self.server(other) == server]
         place = mates.index(gpu)
-        return Rank(server, place, place * self.network.cards // len(mates))
+        if inside is None:
+            return Rank(server, place, 0)
+        card = place * inside.cards // len(mates) * inside.planes
+        before = [other for other in range(server) if other // inside.servers == server // inside.servers]
+        gpus_before = sum(self.server(other) in before for other in range(self.cluster.num_gpus))
+        return Rank(server // inside.servers, gpus_before + place, len(before) * self.network.cards + card)
 
     # Step 4
 

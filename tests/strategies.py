@@ -283,9 +283,16 @@ def topologies() -> st.SearchStrategy[Topology]:
     )
 
 
+def _rails_of_planes(*, planes: int, **given: Any) -> RailOptimised:
+    return RailOptimised(planes=planes, rail_gbps=10.0 * planes, **given)
+
+
 @cache
-def topologies_with_inside() -> st.SearchStrategy[Topology]:
-    """Return a star, rails or sides whose servers have an inside, with and without latency."""
+def topologies_with_inside(equal_servers: bool) -> st.SearchStrategy[Topology]:
+    """Return a star, rails or sides whose servers have an inside, with and without latency.
+
+    Rails may be apart, in planes, of domains of two servers, and in pods; apart only where servers are equal.
+    """
     latency = st.sampled_from((0.0, 1e-5))
     nvlink_gbps = st.sampled_from((5.0, 80.0))
     return st.one_of(
@@ -299,6 +306,20 @@ def topologies_with_inside() -> st.SearchStrategy[Topology]:
             oversubscription=st.sampled_from((1.0, 4.0)),
             latency_s=latency,
             nvlink_gbps=nvlink_gbps,
+        ),
+        st.builds(
+            _rails_of_planes,
+            hosts_per_unit=st.just(2),
+            rails=st.integers(1, 3),
+            spines=st.integers(1, 2),
+            oversubscription=st.sampled_from((1.0, 4.0)),
+            latency_s=latency,
+            nvlink_gbps=nvlink_gbps,
+            hosts_per_domain=st.integers(1, 2),
+            planes=st.integers(1, 2),
+            rails_apart=st.booleans() if equal_servers else st.just(False),
+            units_per_pod=st.sampled_from((None, 1, 2)),
+            cores=st.integers(1, 2),
         ),
         st.builds(
             DoubleSided,
@@ -448,10 +469,11 @@ def settings(
     With ``grouped`` some jobs have collectives over groups, by any algorithm, and most servers an inside.
     """
     cluster = draw(clusters() if disturbed else equal_servers())
+    networks = (topologies(), topologies_with_inside(not cluster.servers)) if grouped else (topologies(),)
     return Setting(
         workload=draw(workloads(cluster.num_gpus, grouped=grouped)),
         cluster=cluster,
-        topology=draw(st.one_of(topologies(), topologies_with_inside()) if grouped else topologies()),
+        topology=draw(st.one_of(*networks)),
         contention=draw(st.one_of(*CONTENTION.values()) if contention is None else contention),
         placement=draw(st.sampled_from(PLACEMENTS)),
         order=draw(st.sampled_from(ORDERS + USERS_ORDERS)),

@@ -464,8 +464,8 @@ class Simulation:
             return not down
         present = np.ones(cluster.num_servers, bool)
         present[list(down)] = False
-        large = cluster.gpu_memory_bytes >= jobs.memory_bytes[left].max()
-        return bool(np.count_nonzero(large & present[cluster.server_of_gpu]) >= jobs.num_gpus[left].max())
+        large = cluster.gpu_memory_bytes >= jobs.memory_bytes[left].max(initial=0)  # of none if the last ends now
+        return bool(np.count_nonzero(large & present[cluster.server_of_gpu]) >= jobs.num_gpus[left].max(initial=0))
 
     def _why_stuck(self) -> str:
         state, run = self._state, self._state.run

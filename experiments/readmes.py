@@ -108,8 +108,10 @@ def draw(folder: Path, given: str, lines: str, target: Path) -> None:
     *labels, number = (Column.of(line) for line in lines.strip().splitlines())
     coloured = [label for label in labels if label.how]
     plain = [label for label in labels if not label.how]
-    names = frame.apply(lambda row: wrapped(", ".join(label.text(row) for label in plain), 40), axis=1)
-    kinds = frame.apply(lambda row: ", ".join(label.text(row) for label in coloured), axis=1)
+    names = [wrapped(", ".join(label.text(row) for label in plain), 40) for _, row in frame.iterrows()]
+    kinds = [", ".join(label.text(row) for label in coloured) for _, row in frame.iterrows()]
+    if not coloured and len({*names}) < len(names):
+        raise ValueError(f"{given}: rows have the same labels; expected a label in colours")
     colours = dict(zip(dict.fromkeys(kinds), PALETTE.values() if coloured else [PALETTE["sky"]], strict=False))
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     figure, axes = new_figure(0.8 + sum(0.1 + 0.15 * (1 + name.count("\n")) for name in places), width_inches=5.6)

@@ -14,7 +14,7 @@ from ddlsched.engine.build import build_state
 from ddlsched.engine.checkpointing import Checkpointing
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
 from ddlsched.engine.decisions.costs import CommunicationCosts
-from ddlsched.engine.field_values import NEVER, Contention, Door, JobState, Question
+from ddlsched.engine.field_values import NEVER, Contention, Door, Question
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.compilation import JUMPING, ensure_compiled, start_compiling
@@ -48,8 +48,8 @@ from ddlsched.workload.job import Workload
 
 _SLICES = 1 << 16
 _MOST_IDLE = 1_000_000
-_MOST_ENOUGH, _MOST_ENOUGH_A_SERVER = 1_000, 200
-"""So often enough GPUs may be there, nothing run, nobody ask to be woken, and still no job start."""
+_MOST_WHOLE = 1_000
+"""So often all servers may be there, nothing run, nobody ask to be woken, and still no job start."""
 ROUNDS_BEFORE_JUMPS = 1 << 17
 """So many instants, some 20 ms of the loop, pass before periods are looked for, as what does it must be compiled."""
 _FEW_ITERATIONS = 3
@@ -172,7 +172,7 @@ class Simulation:
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
         self._recorded_job = _number_of(workload, settings.window)
         self._kept = KeptSlices(short=self._recorded_job is not None)
-        self._idle, self._enough = 0, 0
+        self._idle, self._whole = 0, 0
 
     def _configure(self, window: Window | None) -> None:
         run = self._state.run
@@ -407,7 +407,7 @@ class Simulation:
         self._set_wake("wake_communication_ns", "communication")
 
     def _change_capacity(self) -> None:
-        self._count_enough()
+        self._count_whole()
         stopped, gone = self._servers.change()
         self._resizing.jobs.lose(stopped, gone)
         self._count_idle("servers left or joined")
@@ -440,32 +440,18 @@ class Simulation:
         if self._idle > _MOST_IDLE:
             raise SimulationError(self._why_stuck() + f" ({what} {_MOST_IDLE} times while the cluster was idle)")
 
-    def _count_enough(self) -> None:
-        """Give up when more GPUs will never help than were there often, before servers leave or join.
-
-        The more servers, the longer until those that a placement waits for were there together.
-        """
+    def _count_whole(self) -> None:
+        """Give up when more of the cluster will never be there than often was, before a server leaves."""
         now, run = self._state.now, self._state.run
         idle = now.heap_size.item(0) == 0 and now.next_arrival.item(0) == len(self._state.workload)
         ends = self._settings.span.until_ns < MAX_NS
         if not idle or ends or run.wake_placement_ns >= 0 or run.wake_communication_ns >= 0:
-            self._enough = 0
-        elif self._are_enough():
-            self._enough += 1
-            if self._enough > max(_MOST_ENOUGH, _MOST_ENOUGH_A_SERVER * self._state.cluster.num_servers):
-                why = f" (GPUs enough for each of them were there {self._enough - 1} times while the cluster was idle)"
+            self._whole = 0
+        elif not self._servers.down:
+            self._whole += 1
+            if self._whole > _MOST_WHOLE:
+                why = f" (all servers were there {_MOST_WHOLE} times while the cluster was idle)"
                 raise SimulationError(self._why_stuck() + why)
-
-    def _are_enough(self) -> bool:
-        """Return whether as many GPUs are there, free or not, as any job that is left needs; of elastic ones, all."""
-        jobs, cluster, down = self._state.jobs, self._state.cluster, self._servers.down
-        left = jobs.state < JobState.FINISHED
-        if not down or jobs.elastic[left].any():
-            return not down
-        present = np.ones(cluster.num_servers, bool)
-        present[list(down)] = False
-        large = cluster.gpu_memory_bytes >= jobs.memory_bytes[left].max(initial=0)  # of none if the last ends now
-        return bool(np.count_nonzero(large & present[cluster.server_of_gpu]) >= jobs.num_gpus[left].max(initial=0))
 
     def _why_stuck(self) -> str:
         state, run = self._state, self._state.run

@@ -302,12 +302,10 @@ def failing_servers(servers):
     return {"cluster": Cluster(num_servers=servers, gpus_per_server=4), "disturbances": disturbances}
 
 
-@pytest.mark.parametrize(("servers", "times"), [(1, 1000), (12, 2400)])
-def test_a_wait_that_no_server_can_end_is_told_soon(servers, times, monkeypatch):
-    """Nobody places the job, for which there are GPUs; all 12 servers are there once in 30 times."""
-    monkeypatch.setattr(ddlsched.engine.driver, "_MOST_IDLE", 30_000)
-    with pytest.raises(SimulationError, match=f"enough for each of them were there {times} times while the cluster"):
-        simulate(job(), placement=placement_answering(None), **failing_servers(servers))
+def test_a_wait_that_no_server_can_end_is_told_soon():
+    """The server is away for a quarter of the time: it is there otherwise, and nobody places the job."""
+    with pytest.raises(SimulationError, match="all servers were there 1000 times while the cluster was idle"):
+        simulate(job(), placement=placement_answering(None), **failing_servers(1))
 
 
 def test_a_wait_in_a_run_that_is_cut_off_is_no_error():
@@ -319,21 +317,6 @@ def test_waiting_for_servers_that_are_never_there_together_is_an_error(monkeypat
     monkeypatch.setattr(ddlsched.engine.driver, "_MOST_IDLE", 200)
     with pytest.raises(SimulationError, match="servers left or joined 200 times while the cluster was idle"):
         simulate(job(gpus=256), until_s=1e4, **failing_servers(64))
-
-
-@pytest.mark.parametrize(("gpus", "needed"), [(4, 48), (72, 72)])
-def test_a_wait_that_ends_is_waited_for(gpus, needed, monkeypatch):
-    """Until the first 12 servers are there, or all 18, for which it takes more than the limit of 360 changes."""
-    monkeypatch.setattr(ddlsched.engine.driver, "_MOST_ENOUGH", 18 * 20)
-    monkeypatch.setattr(ddlsched.engine.driver, "_MOST_ENOUGH_A_SERVER", 20)
-
-    class Whole:
-        def place(self, job, cluster):
-            there = list(cluster.eligible_gpus(job))
-            return there[:gpus] if there[:needed] == [*range(needed)] else None
-
-    result = simulate(job(gpus=gpus, iterations=1, arrival_s=1000.0), placement=Whole(), seed=8, **failing_servers(18))
-    assert result.summary()["unfinished_jobs"] == 0
 
 
 def test_a_clock_that_would_overflow_is_an_error():

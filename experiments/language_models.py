@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ from ddlsched.training.estimate.estimated_jobs import job_of
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 
+SERVER_GPUS = 8
+"""Of an H100 server."""
 SHORTEST_S, LONGEST_S = 120.0, 14_400.0
 """A job's time alone is drawn between these, uniformly in its logarithm."""
 
@@ -71,10 +73,10 @@ def estimated(kind: Trained) -> tuple[float, float, float]:
     data = kind.gpus // (given.get("tensor", 1) * given.get("pipeline", 1))
     batch = kind.gpus * kind.samples_per_gpu
     plan = Parallelism(data=data, global_batch=batch, zero=1, recompute="full", **given)
-    whole, spread = (
-        job_of(MODELS[kind.model], plan, parse_cluster(cluster).machine(kind.gpus), job_id="one", iterations=1)
-        for cluster in ("h100", "h100:gpus_per_node=1" if kind.gpus <= 8 else "h100")
-    )
+    made = partial(job_of, MODELS[kind.model], plan, job_id="one", iterations=1)
+    whole = spread = made(parse_cluster("h100").machine(kind.gpus))
+    if kind.gpus <= SERVER_GPUS:
+        spread = made(parse_cluster("h100:gpus_per_node=1").machine(kind.gpus))
     return whole.compute_ns / 1e9, spread.dag.message_bytes, whole.gpu_memory_mb
 
 

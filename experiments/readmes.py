@@ -119,9 +119,9 @@ def draw(folder: Path, given: str, lines: str, target: Path) -> None:
         value, *ends = number.numbers(row)
         axes.plot(ends, [places[name]] * len(ends), color=INK, linewidth=1.0)
         axes.plot([value], [places[name]], "o", color=colours[kind], markersize=5, label=kind)
-        told = number._replace(how=tuple(word for word in number.how if not word.startswith("interval"))).text(row)
-        at = max([value, *ends]), places[name]
         if not coloured:
+            told = number._replace(how=tuple(word for word in number.how if not word.startswith("interval"))).text(row)
+            at = max([value, *ends]), places[name]
             axes.annotate(told, at, (5, 0), textcoords="offset points", va="center", bbox=_BLANK)
     if coloured:
         handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))

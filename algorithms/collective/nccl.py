@@ -46,7 +46,7 @@ class Nccl:
     outside_gbps: float = ranged(400.0, 0.0, above=True)
     switch_s: float = ranged(25e-6, 0.0)
     switch_gbps: float = ranged(3600.0, 0.0, above=True)
-    port_share: float = ranged(0.686, 0.0, 1.0, above=True)
+    port_share: float = ranged(InNetwork.port_share, 0.0, 1.0, above=True)
     switches: Literal["none", "inside", "all"] = "none"
     by_order: ClassVar[bool] = True
     kinds: ClassVar[tuple[str, ...]] = KINDS

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
+from ddlsched.engine.stop_prices import going_on_elsewhere_s
 from ddlsched.errors import InputError
+from ddlsched.network.topology import Network
+from ddlsched.plugins.names import resolve
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, LinearCurve
 from ddlsched.workload.generators.microsoft import microsoft_160
@@ -55,6 +59,11 @@ class Ground:
     def gpus(self) -> int:
         """GPUs in all."""
         return self.servers * self.gpus_per_server
+
+    @cached_property
+    def network(self) -> Network:
+        """Return its links."""
+        return self.cluster().network(resolve("topology", self.topology))
 
     def cluster(self, *, exclusive: bool = True) -> Cluster:
         """Return the cluster."""
@@ -240,7 +249,7 @@ def fixed_size_job(job: Job, ground: Ground) -> ElasticJob:
     """
     if job.dag.groups:
         raise InputError(f"job {job.job_id!r}: has rings of its own; expected one all-reduce over all GPUs")
-    going_on_s = PRICES.restart_s + min(job.num_gpus, ground.gpus_per_server) * PRICES.state_mb * 8e-3 / ground.gbps
+    going_on_s = going_on_elsewhere_s(PRICES, job, ground.network, ground.gpus_per_server)
     return ElasticJob(
         job_id=job.job_id,
         arrival_s=job.arrival_s,

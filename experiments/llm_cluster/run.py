@@ -31,7 +31,7 @@ RAILS = f"hosts_per_unit={BLOCK},spines=2,rail_gbps=148,nvlink_gbps=2768"
 HALF = "oversubscription=2"
 """Half the bandwidth to the spines."""
 FABRICS = {
-    "Clos, all spines": f"rail-optimised:{RAILS}",
+    "Clos, full": f"rail-optimised:{RAILS}",
     "Clos, half": f"rail-optimised:{RAILS},{HALF}",
     "dual-plane, half": f"rail-optimised:{RAILS},planes=2,{HALF}",
     "rail-only, half": f"rail-optimised:{RAILS},rails_apart=true,{HALF}",
@@ -114,15 +114,15 @@ def workload(mix: str, placement: str, seed: int) -> ddlsched.Workload:
     return ddlsched.Workload.of(jobs)
 
 
-def simulate(jobs: ddlsched.Workload, fabric: str, placement: Any, **path: Any) -> ddlsched.Result:
-    """Return a run of exclusive GPUs under max-min sharing, first come first served; routes are by destination."""
+def simulate(jobs: ddlsched.Workload, fabric: str, placement: Any, path: str | None = None) -> ddlsched.Result:
+    """Return a run of exclusive GPUs under max-min sharing, first come first served; by default by destination."""
     hosts, gpus = (36, 4) if fabric == NVL72 else (HOSTS, GPUS)
     topology = FABRICS.get(fabric, fabric)
     cluster = ddlsched.Cluster(
         num_servers=hosts, gpus_per_server=gpus, gpu_memory_mb=192_000, topology=topology, exclusive=True
     )
     rest = {"order": "fifo", "communication": "bounded-overlap:limit=1000000", "contention": "max-min"}
-    return ddlsched.simulate(jobs, cluster, placement=placement, **rest, **path)
+    return ddlsched.simulate(jobs, cluster, placement=placement, path=path, **rest)
 
 
 @cache

@@ -14,7 +14,7 @@ EXPECTED = Path(run.__file__).parent / "expected"
 
 def test_jobs_on_hosts_at_random_run_longer_where_spines_are_few_only() -> None:
     on_few = run.longer("ZeRO 3", "Clos, half", "hosts at random", "as placed", 0)
-    on_many = run.longer("ZeRO 3", "Clos, all spines", "hosts at random", "as placed", 0)
+    on_many = run.longer("ZeRO 3", "Clos, full", "hosts at random", "as placed", 0)
     assert on_few > 10 > on_many >= -1e-6
 
 

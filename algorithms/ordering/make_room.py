@@ -15,7 +15,7 @@ from algorithms.placement.near_enough import NearEnough, PlacesNear
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.cluster_view import looked_up_once
 from ddlsched.policies.views import ClusterView, JobQueue, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S, ns_from_s, s_from_ns
 
 _CANDIDATES = 4
@@ -25,7 +25,7 @@ _NEVER = 2**40
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakeRoom:
+class MakeRoom(Checked, who="make-room"):
     """The queue of ``history``; jobs that run make room for one that ``near-enough`` has wait. Knows no lengths.
 
     For the first job in the queue for which it can be done, jobs stop whose GPUs make up what ``whole-racks`` would
@@ -63,9 +63,6 @@ class MakeRoom:
     most_delay: float = ranged(0.1, 0.0, 1e6)
     patience: float = ranged(2.0, 0.0, 1e6)
     slower: float = ranged(0.1, 0.0, 100.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "make-room")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Room:
         """Return the order of a run.

@@ -129,5 +129,4 @@ class RunState:
     def free_gpus(self) -> list[int]:
         """Return the GPUs of present servers without a job, ascending."""
         free = (self.gpus.num_residents == 0) & (self.gpus.free_bytes >= 0)
-        gpus: list[int] = np.flatnonzero(free).tolist()
-        return gpus
+        return np.flatnonzero(free).tolist()

@@ -6,8 +6,8 @@ from, with the command that prints it. A column may name those of the interval's
 
 A headline, what a policy changes of the average JCT, has a row in ``docs/headlines.csv``, too: the policy, the
 baseline, what each knows of jobs, whether it shares GPUs, ground and seeds. Its baseline must be the strongest on that
-ground of all others that know and share no more, or its sentence has that one's number ``beside``. ``own`` lists the parts of
-a policy of ours, joined by ``;``, that are no baselines of it.
+ground of all others that know and share no more, or its sentence has that one's number ``beside``. ``own`` lists the
+parts of a policy of ours, joined by ``;``, that are no baselines of it.
 """
 
 from __future__ import annotations

@@ -115,8 +115,7 @@ class TransferDecisions:
         if method in ("weight", "level"):
             weight, level = policies.share(transfer, now_s)
             return counted_weight(weight) if method == "weight" else level
-        answer: Any = getattr(policies, method)(transfer, self.network())
-        return answer
+        return getattr(policies, method)(transfer, self.network())
 
     def _hop(self, number: int) -> tuple[FlowView, LinkLoads]:
         """Return what a path policy sees of a hop as the loop has it."""

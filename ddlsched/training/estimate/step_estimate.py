@@ -301,9 +301,10 @@ def _gradient_bytes(layers: Layers, parallelism: Parallelism) -> tuple[Amount, A
 def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
     """Return the communication of data parallelism that backward, given for one micro-batch, does not hide.
 
-    What is hidden takes a share of its time from the computation that it hides behind.
+    What is hidden takes a share of its time from the computation that it hides behind, which lasts longer and so hides
+    more.
     """
-    plan = costs.parallelism
+    plan, efficiency = costs.parallelism, costs.machine.gpu.efficiency
     copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
     reductions = (
         LayerCollective("all-reduce", copied_bytes, "shards"),
@@ -311,8 +312,8 @@ def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
     )
     between = LayerCollective("all-reduce", copied_bytes / plan.spread_over, "mirrors")
     total_s = reduction_rounds(plan) * costs.collectives_s(reductions) + costs.collectives_s((between,))
-    hidden_s = np.minimum(total_s, plan.overlapped_passes * backward_s)
-    return total_s - (1 - costs.machine.gpu.efficiency.taken) * hidden_s
+    hidden_s = np.minimum(total_s, efficiency.slowed_s(plan.overlapped_passes * backward_s))
+    return total_s - (1 - efficiency.taken) * hidden_s
 
 
 def reduction_rounds(parallelism: Parallelism) -> Amount:

@@ -6,6 +6,7 @@ import ast
 import builtins
 import inspect
 import types
+from pathlib import Path
 from typing import Any
 
 from ddlsched.policies.compiling.source import CannotCompileError, is_set_when_running
@@ -128,7 +129,8 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.For(self.target(node.target), self.visit(node.iter), body, []), node)
 
     def tick(self, node: ast.AST) -> ast.stmt:
-        return parse_statement(f"{TICKS} = hear_signals__({TICKS})", node)
+        place = f"{Path(self.file).name}, line {getattr(node, 'lineno', '?')}, {self._node.name}"
+        return parse_statement(f"{TICKS} = hear_signals__({TICKS}, {place!r})", node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         targets = [self.target(target) for target in node.targets]

@@ -9,11 +9,11 @@ from typing import Any
 import networkx as nx
 
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clos:
+class Clos(Checked, who="clos"):
     """Pods of racks; every rack is on every aggregation switch of its pod.
 
     Aggregation switch a of every pod is on the core switches a.0, a.1, ... A transfer to server d takes
@@ -48,9 +48,6 @@ class Clos:
     rack_oversubscription: float = ranged(1.0, 0.0, above=True)
     pod_oversubscription: float = ranged(1.0, 0.0, above=True)
     latency_s: float = ranged(0.0, 0.0, 1e6)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "clos")
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph, with as many pods as the servers need, the last perhaps with fewer racks."""

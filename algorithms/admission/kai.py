@@ -14,11 +14,11 @@ from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kai:
+class Kai(Checked, who="kai"):
     """KAI's fair shares in a hierarchy of queues, its reclaiming and its preemption by priority.
 
     A queue's ``gpus`` are its quota, with ``borrowing_limit`` its limit, and ``weight`` that over the quota. So are a
@@ -41,9 +41,6 @@ class Kai:
     preemptible_below: int = 100
     usage_weight: float = ranged(0.0, 0.0, 1000.0)
     usage_half_life_s: float = ranged(86400.0, 0.0, above=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "kai")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _KaiRun:
         """Return what is asked during a run."""

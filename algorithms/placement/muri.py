@@ -17,14 +17,14 @@ from ddlsched.units import NS_PER_S
 
 if TYPE_CHECKING:
     import networkx as nx
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 Times = tuple[float, ...]
 """Seconds of an iteration on each resource."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Muri:
+class Muri(Checked, who="muri"):
     """Jobs of equally many GPUs that wait are grouped so that their stages interleave best, and share a group's GPUs.
 
     Stages are compute on the GPU and the all-reduce; ddlsched's GPU runs one task at a time, so that the jobs of a
@@ -49,9 +49,6 @@ class Muri:
 
     most: int = ranged(4, 1, 4)
     rounds: int = ranged(4, 0, 100)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "muri")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Muri:
         """Return the policy.

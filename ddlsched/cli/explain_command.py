@@ -156,8 +156,7 @@ def _row(run: Path, jobs: pd.DataFrame, job: str) -> pd.Series:
     ids = jobs["job_id"].astype(str)
     if not (ids == job).any():
         raise UnknownNameError(f"{run}: no job is named {job!r}.{did_you_mean(job, ids)}")
-    row: pd.Series = jobs[ids == job].iloc[0]
-    return row
+    return jobs[ids == job].iloc[0]
 
 
 def _window(row: pd.Series, job: str) -> Window:

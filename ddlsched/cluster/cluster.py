@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.network.topology import Network, Topology, bytes_per_s_from_gbps
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, check_fields, ranged
 from ddlsched.units import MAX_NS, bytes_from_mb
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ MAX_SPEED = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class Server(Checked, who="server"):
     """One server; all its GPUs are alike.
 
     Parameters
@@ -126,9 +126,6 @@ class Server:
     nic_gbps: float | None = ranged(None, 0.0, above=True)
     gpu_kind: str | None = None
     levels: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        check_fields(self, "server")
 
 
 # Its docstring is also the help of the command line (ddlsched/cli/dataclass_options.py).

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Literal, Protocol, runtime_checkable
 
 from ddlsched.plugins.names import made_of_text
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class CheckpointPolicy(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointStore:
+class CheckpointStore(Checked, who="checkpoint store"):
     """Where jobs write their state, and from where they read it when they start again.
 
     Parameters
@@ -72,9 +72,6 @@ class CheckpointStore:
     gb_per_s: float = ranged(2.0, 0.0, above=True)
     servers: int = ranged(1, 1)
     background_share: float = ranged(0.0, 0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "checkpoint store")
 
     @property
     def sends(self) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_ch
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, guarded
 from ddlsched.network.collectives import Card, Rank
-from ddlsched.ranges import REQUIRED, check_fields, ranged
+from ddlsched.ranges import REQUIRED, Checked, ranged
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Inside:
+class Inside(Checked, who="inside of a server"):
     """What a topology's attribute ``inside`` states; without it the inside of a server costs nothing.
 
     Parameters
@@ -51,9 +51,6 @@ class Inside:
     servers: int = ranged(1, 1, 1024)
     planes: int = ranged(1, 1, 1024)
     by_rail: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self, "inside of a server")
 
     def card_of(self, place: int, num_gpus: int) -> int:
         """Return the card of the GPU at a place of a server with so many."""

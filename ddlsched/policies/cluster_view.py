@@ -126,8 +126,7 @@ class ClusterView(View):
 
     def eligible(self, job: JobView) -> np.ndarray:
         """Return what :meth:`eligible_gpus` does, as an array."""
-        eligible: np.ndarray = self._eligible(job.memory_bytes)
-        return eligible
+        return self._eligible(job.memory_bytes)
 
     def room_for(self, memory_bytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return for each of some amounts of memory how many GPUs have it free, and how many on the best server."""

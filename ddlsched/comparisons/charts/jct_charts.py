@@ -284,8 +284,7 @@ def _stacked(height_inches: float, panels: int) -> tuple[Figure, list[Axes]]:
 
 def share_up_to(values: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Return the share of values up to each of ``x``."""
-    share: np.ndarray = np.searchsorted(np.sort(values), x, side="right") / len(values)
-    return share
+    return np.searchsorted(np.sort(values), x, side="right") / len(values)
 
 
 def _largest_gap(samples: Sequence[Numbers]) -> float:

@@ -17,7 +17,7 @@ from typing import IO, Protocol, runtime_checkable
 from ddlsched.cluster.idle_trace import IdleTrace, expand_hosts
 from ddlsched.errors import DdlschedError, InputError
 from ddlsched.io.tables import abbreviated, located
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.real.slurm.commands import Run, runner
 
 
@@ -31,7 +31,7 @@ class Scavenger(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceScavenger:
+class TraceScavenger(Checked, who="scavenger"):
     """Plays a trace back.
 
     Parameters
@@ -44,9 +44,6 @@ class TraceScavenger:
 
     trace: IdleTrace
     speed: float = ranged(1.0, 0.0, above=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "scavenger")
 
     def idle(self, now_s: float) -> frozenset[str]:
         """Return the nodes that are idle in the trace at that time."""

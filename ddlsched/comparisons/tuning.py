@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ddlsched.comparisons.sweeps.run import Run
 from ddlsched.comparisons.sweeps.sweep import sweep
-from ddlsched.errors import InputError, SimulationError, UnknownNameError, did_you_mean
+from ddlsched.errors import InputError, SimulationError, UnknownNameError, did_you_mean, need
+from ddlsched.io.files import made_folder
 from ddlsched.plugins.names import Kind, maker
 from ddlsched.results.paired_comparison import ALL_METRICS, compare_runs
 from ddlsched.results.statistics import LEAST_SEEDS
@@ -294,15 +295,11 @@ def _refuse(metric: str, trials: int, seeds: Sequence[int], held_out: Sequence[i
 
 def _study(folder: Path, asked: Mapping[str, Any], metric: str) -> optuna.Study:
     """Return the study of a folder, new or gone on with."""
-    try:
-        import optuna
-    except ImportError:
-        raise InputError("tuning needs Optuna; expected pip install 'ddlsched[tune]'") from None
+    need("tuning", "optuna", extra="tune")
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror}); expected a folder for the search") from None
+    made_folder(folder, "the search")
     study = optuna.create_study(
         storage=f"sqlite:///{(folder / 'study.db').resolve()}",
         study_name="ddlsched",

@@ -112,10 +112,11 @@ def live(
     Timeline: DIR/timeline.csv.
     """
     from ddlsched.cluster.idle_trace import read_fragments
+    from ddlsched.io.files import made_folder
     from ddlsched.real.live.manager import LiveManager
     from ddlsched.real.live.nodes import LocalLauncher, SeldomAsked, SlurmLauncher, SlurmScavenger, TraceScavenger
     from ddlsched.real.live.store import read_jobs
-    from ddlsched.real.state_folder import made_folder, open_in
+    from ddlsched.real.state_folder import open_in
 
     asked = given.made()
     _refuse_options(asked)
@@ -133,7 +134,7 @@ def live(
     if asked.nodes is not None:
         scavenger = failing = _failing(asked, wanted)
     sharer = _sharer(asked.allocation, asked.hold_s, wanted)
-    folder = made_folder(folder, "jobs' state")
+    folder = made_folder(folder, "jobs' state").resolve()
     with open_in(folder, "timeline.csv", "ab", buffering=0) as timeline:
 
         def note(row: str) -> None:

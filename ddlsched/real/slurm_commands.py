@@ -74,12 +74,13 @@ def slurm_agent(
     import contextlib
     import getpass
 
+    from ddlsched.io.files import made_folder
     from ddlsched.real.slurm.agent import AgentSettings, SlurmAgent
     from ddlsched.real.slurm.board import PolicyNames
     from ddlsched.real.slurm.commands import runner
     from ddlsched.real.slurm.journal import AgentJournal
     from ddlsched.real.slurm.settings import read_facts
-    from ddlsched.real.state_folder import Ownership, made_folder
+    from ddlsched.real.state_folder import Ownership
 
     asked = agent.made()
     if (asked.state is None) != asked.dry_run:
@@ -96,7 +97,7 @@ def slurm_agent(
     )
     with contextlib.ExitStack() as held:
         if asked.state is not None:
-            held.callback(Ownership(made_folder(asked.state, "the journal")).close)
+            held.callback(Ownership(made_folder(asked.state, "the journal").resolve()).close)
         journal = AgentJournal(":memory:" if asked.state is None else asked.state / "agent.sqlite")
         held.callback(journal.close)
         started = SlurmAgent(settings, journal, runner(), lambda event: emit(_line(event, asked.as_json)))

@@ -13,7 +13,7 @@ from ddlsched.cli.dataclass_options import Given, Panel, like, option, with_opti
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.run_options import RunOptions
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, need
 
 if TYPE_CHECKING:
     from ddlsched.real.testbed.fidelity import Mix
@@ -332,10 +332,10 @@ def agent(
 ) -> None:
     """Be a server of `ddlsched testbed run --hosts` of another host, until Ctrl-C. Needs PyTorch."""
     from ddlsched.real.channel import parse_address, read_token
-    from ddlsched.real.testbed.crews import WorkerAgent, refuse_missing_torch
+    from ddlsched.real.testbed.crews import WorkerAgent
 
     token = read_token(token_file)
-    refuse_missing_torch()
+    need("the testbed", "torch", extra="real")
     listening = WorkerAgent(parse_address(address, any_port=True), token, tell=notice)
     notice(f"listening on {listening.address}")
     listening.serve()

@@ -133,10 +133,7 @@ def write_timeline_table(run: RunRecords, path: Path) -> None:
     links = pa.array(table.pop("links"), pa.list_(pa.int64()), from_pandas=True)
     whole = pa.Table.from_pandas(table, preserve_index=False).append_column("links", links)
     with replacing(path, "timeline") as beside:
-        try:
-            pq.write_table(whole, beside)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+        pq.write_table(whole, beside)
 
 
 class Slices(NamedTuple):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +12,7 @@ import typer
 from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.reporting import emit, notice, status
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.io.files import made_folder, refuse_unwritable, replacing
 from ddlsched.training.estimate_command import MachineOptions
 
 if TYPE_CHECKING:
@@ -104,8 +102,7 @@ def design(
     if out is not None:
         refuse_unwritable(out, "--out")
     if charts is not None:
-        with _writable(charts):
-            charts.mkdir(parents=True, exist_ok=True)
+        made_folder(charts, "charts")
     sweep = _sweep(tried.values.get("sweep") or [], tried.values["recompute"])
     table = _all(model, host.values, _sizes(size.values.get("gpus")), tried.values["global_batch"], sweep)
     table = table.sort_values(["fits", _BY[by]], ascending=[False, True], ignore_index=True, kind="stable")
@@ -116,9 +113,7 @@ def design(
             table.to_csv(file, index=False, lineterminator="\n", float_format="%.9g")
         notice(f"wrote {len(table)} configurations to {out}")
     if charts is not None:
-        with _writable(charts):
-            paths = _draw(table, charts)
-        for path in paths:
+        for path in _draw(table, charts):
             notice(f"wrote {path}")
     best = table.head(top)
     emit(best.to_json(orient="records", indent=2) + "\n" if wanted.as_json else _text(model, table, best))
@@ -145,16 +140,6 @@ def _all(model: str, host: dict[str, Any], sizes: list[int], batch: int, sweep: 
                 found.insert(1, "gpus", count)
                 tables.append(found)
     return pd.concat(tables, ignore_index=True)
-
-
-@contextmanager
-def _writable(folder: Path) -> Iterator[None]:
-    """Make a folder of charts that cannot be written one line."""
-    try:
-        yield
-    except OSError as error:
-        problem = f"cannot be written ({error.strerror or error})"
-        raise InputError(f"--charts {folder}: {problem}; expected a folder to write to") from None
 
 
 def _sizes(text: str | None) -> list[int]:

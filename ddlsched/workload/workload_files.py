@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, nearest_names
-from ddlsched.io.files import from_parquet
+from ddlsched.io.files import from_parquet, writable
 from ddlsched.io.tables import (
     abbreviated,
     cell_number,
@@ -297,7 +297,7 @@ def write_workload(workload: Workload, path: str | Path) -> None:
     path = Path(path)
     refuse_suffix(path)
     suffix = path.suffix.lower()
-    try:
+    with writable(path):
         if suffix == ".json":
             document = {"jobs": [_json_of_job(job) for job in workload]}
             path.write_text(json.dumps(document, indent=1, default=float) + "\n", encoding="utf-8")
@@ -305,8 +305,6 @@ def write_workload(workload: Workload, path: str | Path) -> None:
             workload_table(workload).to_csv(path, index=False, lineterminator="\n")
         else:
             workload_table(workload).to_parquet(path, index=False)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error}); expected a writable file") from None
 
 
 def workload_table(workload: Workload) -> pd.DataFrame:

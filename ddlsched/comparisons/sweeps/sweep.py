@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddlsched.comparisons.sweeps.run import Run, fingerprint, sources_digest
 from ddlsched.comparisons.sweeps.stored_runs import is_damaged, read_jobs, read_metadata, remove_leftovers, store
-from ddlsched.errors import InputError
+from ddlsched.io.files import made_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,10 +134,7 @@ def sweep(
 
 
 def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror}); expected a folder for finished runs") from None
+    made_folder(folder, "finished runs")
     remove_leftovers(folder)
     return folder
 

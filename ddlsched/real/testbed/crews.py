@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError, MeasurementError, TestbedError
+from ddlsched.errors import InputError, MeasurementError, TestbedError, need
 from ddlsched.io.tables import read_text, readable
 from ddlsched.real.channel import Address, Channel, connect, parse_address, read_token
 from ddlsched.real.gate.live_jobs import LiveRank
@@ -34,14 +34,6 @@ from ddlsched.real.testbed.namespaces import Registry, refuse_unable
 
 _START_S = 120.0
 _FOLDER = "ddlsched-testbed-"
-
-
-def refuse_missing_torch() -> None:
-    """Raise InputError where PyTorch is not installed, without loading it."""
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise InputError("the testbed needs PyTorch; expected: pip install 'ddlsched[real]'")
 
 
 class WorkerCrew(ABC):
@@ -113,7 +105,7 @@ class NamespaceCrew(WorkerCrew):
 
     def __init__(self, *, realtime: bool = True) -> None:
         super().__init__()
-        refuse_missing_torch()
+        need("the testbed", "torch", extra="real")
         self._realtime = realtime
         for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):  # by runs that were killed: one runs at a time
             shutil.rmtree(left, ignore_errors=True)
@@ -258,7 +250,7 @@ def namespace_crew(*, realtime: bool) -> Iterator[Callable[[Cluster], AbstractCo
         No root, no tools, no PyTorch, or a testbed in use.
     """
     refuse_unable()
-    refuse_missing_torch()
+    need("the testbed", "torch", extra="real")
     with sigterm_as_ctrl_c(), Registry() as registry, NamespaceCrew(realtime=realtime) as crew:
 
         @contextlib.contextmanager

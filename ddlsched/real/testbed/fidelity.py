@@ -15,7 +15,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, label
-from ddlsched.io.files import replacing
+from ddlsched.io.files import made_folder, replacing
 from ddlsched.io.tables import read_text, readable
 from ddlsched.real.testbed.crews import WorkerCrew
 from ddlsched.real.testbed.fidelity_tables import (
@@ -153,10 +153,7 @@ def note_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     """
     path = folder / "comparison.json"
     text = json.dumps(settings, indent=2, sort_keys=True, default=str) + "\n"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be used ({error.strerror}); expected a folder for runs") from None
+    made_folder(folder, "runs")
     if os.path.lexists(path) and readable(path, "a comparison's settings", read_text) != text:
         raise InputError(f"{folder}: holds another comparison ({path.name} differs); expected another folder")
     with replacing(path, "comparison") as file:

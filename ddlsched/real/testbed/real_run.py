@@ -11,7 +11,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.build_tasks import free_memory_bytes
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.errors import InputError
-from ddlsched.io.files import replacing
+from ddlsched.io.files import made_folder, replacing
 from ddlsched.plugins import DEFAULT_BUNDLE
 from ddlsched.real.gate.gate import Gate, GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import LiveRank, SentRow
@@ -121,10 +121,7 @@ class RealRun:
 
     def write(self, folder: Path) -> None:
         """Write ``jobs.parquet`` and ``transfers.parquet``."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be used ({error.strerror}); expected a folder for tables") from None
+        made_folder(folder, "tables")
         for name, table in (("jobs", self.jobs), ("transfers", self.transfers)):
             with replacing(folder / f"{name}.parquet", "--out") as file:
                 table.to_parquet(file, index=False)

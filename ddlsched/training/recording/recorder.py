@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ddlsched.errors import InputError
-from ddlsched.io.files import replacing
+from ddlsched.io.files import made_folder, replacing
 from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, WallTime
 from ddlsched.training.recorded.recordings import SUFFIX, recording_text
 from ddlsched.training.recording.collective_calls import (
@@ -114,11 +114,7 @@ def record(folder: str | Path, *, skip: int = 11, most_steps: int = 1000) -> Rec
     for name, value, least in (("skip", skip, 1), ("most_steps", most_steps, 1)):
         if not is_whole(value, least):
             raise InputError(f"record: {name} is {value!r}; expected a whole number from {least}")
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"record: folder {folder} cannot be made ({error.strerror}); expected a folder") from None
-    recorder = Recorder(Path(folder), skip, most_steps)
+    recorder = Recorder(made_folder(Path(folder), "recordings"), skip, most_steps)
     recorder.begin()
     atexit.register(recorder.end_at_exit)
     return recorder

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
+from ddlsched.cli.dataclass_options import Given, Panel
 from ddlsched.cli.reporting import emit
 from ddlsched.cli.run_arguments import run_arguments
 from ddlsched.cluster.disturbances import Disturbances
@@ -56,13 +56,12 @@ class _Beside:
         return self.cluster or Cluster()
 
 
-@with_options
 def validate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=f"What to check: {_KINDS}.", readable=False)],
     *,
     cluster: Annotated[Given[RunOptions], Panel(only=_CLUSTER, only_given=True)],
     restarts: Annotated[Given[Disturbances], Panel(only=("restart_s", "state_mb", "state_share"), only_given=True)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what is in the file as one JSON object.")] = False,
+    as_json: bool = False,
 ) -> None:
     """Check an input file and say what is in it, or what is wrong and where.
 
@@ -70,6 +69,11 @@ def validate(
 
     With --topology also the links and the paths between servers, with --throughputs also the speeds on kinds of GPUs,
     with --restart-s or --state-mb also what going on elsewhere takes.
+
+    Parameters
+    ----------
+    as_json
+        Print what is in the file as one JSON object.
     """
     told = run_arguments(cluster.values, {}).get("cluster")
     beside = _Beside(told, "topology" in cluster.values, restarts.made() if restarts.values else None)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole
 from ddlsched.cli.reporting import emit, notice, status, without_nan
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.options import Option
 
 if TYPE_CHECKING:
     from ddlsched.real.calibration.fit import Constant, ModelFit
@@ -53,7 +54,7 @@ class FitOptions:
     shares: Path | None = option(None, metavar="FILE.csv")
     workload: Path | None = option(None, metavar="JOBS")
     chart: Path | None = option(None, metavar="FILE.png")
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +85,8 @@ class MeasureOptions:
     out: Path | None = option(None, metavar="FILE.csv")
 
 
-@with_options
 def calibrate(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FILE.csv",
-            help="Measurements: concurrent_jobs, message_bytes, transfer_s, and perhaps servers.",
-            readable=False,
-        ),
-    ] = None,
+    file: Annotated[Path | None, Option(metavar="FILE.csv")] = None,
     *,
     fit: Annotated[Given[FitOptions], Panel()],
     measuring: Annotated[Given[MeasureOptions], Panel("Measuring", several=("measure",))],
@@ -102,6 +95,11 @@ def calibrate(
 
     Prints each model's constants with 95 % intervals, its error on rows that were not fitted, and the text for
     simulate --contention. The file's columns, and how to measure: docs/calibration.md.
+
+    Parameters
+    ----------
+    file
+        Measurements: concurrent_jobs, message_bytes, transfer_s, and perhaps servers.
     """
     asked, measured = fit.made(), measuring.made()
     if (chart := asked.chart) is not None:
@@ -146,13 +144,19 @@ def calibrate(
 
 
 def calibrate_agent(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS:PORT", help="Where to listen; nowhere else.")],
-    token_file: Annotated[Path, typer.Option(help="File with a token of at least 16 characters.", metavar="FILE")],
-    memory_mb: Annotated[
-        float, typer.Option(help="Most that one measurement may take, MB (1e6 B).", metavar="MB", parser=real)
-    ] = 2048.0,
+    address: Annotated[str, Option(metavar="ADDRESS:PORT")], *, token_file: Path, memory_mb: float = 2048.0
 ) -> None:
-    """Wait for `ddlsched calibrate --measure` of another host and take part in its all-reduces, until Ctrl-C."""
+    """Wait for `ddlsched calibrate --measure` of another host and take part in its all-reduces, until Ctrl-C.
+
+    Parameters
+    ----------
+    address
+        Where to listen; nowhere else.
+    token_file
+        File with a token of at least 16 characters.
+    memory_mb
+        Most that one measurement may take, MB (1e6 B).
+    """
     from ddlsched.real.calibration.agent import RingAgent
     from ddlsched.real.channel import parse_address, read_token
 

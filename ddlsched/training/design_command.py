@@ -7,31 +7,17 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice, status
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.io.files import made_folder, refuse_unwritable, replacing
+from ddlsched.options import Option
 from ddlsched.training.estimate_command import MachineOptions
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _BY = {"time": "step_s", "cost": "cost", "energy": "energy_j"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizeOptions:
-    """How large the clusters are.
-
-    Parameters
-    ----------
-    gpus
-        Sizes of cluster to try, e.g. 64,128,256.
-    """
-
-    gpus: str | None = option(None, metavar="N,...", shown="the cluster's nodes, else 64")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,21 +63,27 @@ class ShownOptions:
     top: int = 10
     out: Path | None = option(None, metavar="FILE.csv")
     charts: Path | None = option(None, metavar="DIR")
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
-@with_options
 def design(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, e.g. gpt3-175b or llama-3-70b.")],
+    model: str,
     *,
     host: Annotated[Given[MachineOptions], Panel("Clusters", several=("cluster",))],
-    size: Annotated[Given[SizeOptions], Panel("Clusters")],
+    gpus: Annotated[str | None, Option(panel="Clusters", metavar="N,...", shown="the cluster's nodes, else 64")] = None,
     tried: Annotated[Given[TriedOptions], Panel("What to try", several=("sweep",))],
     shown: Annotated[Given[ShownOptions], Panel("Results")],
 ) -> None:
     """Estimate every valid parallelism on every cluster variant; print the best first.
 
     A step's time, cost and energy; what does not fit in memory comes last. Prices do not follow swept bandwidths.
+
+    Parameters
+    ----------
+    model
+        Name of a model, e.g. gpt3-175b or llama-3-70b.
+    gpus
+        Sizes of cluster to try, e.g. 64,128,256.
     """
     wanted = shown.made()
     by, top, out, charts = wanted.by, wanted.top, wanted.out, wanted.charts
@@ -104,7 +96,7 @@ def design(
     if charts is not None:
         made_folder(charts, "charts")
     sweep = _sweep(tried.values.get("sweep") or [], tried.values["recompute"])
-    table = _all(model, host.values, _sizes(size.values.get("gpus")), tried.values["global_batch"], sweep)
+    table = _all(model, host.values, _sizes(gpus), tried.values["global_batch"], sweep)
     table = table.sort_values(["fits", _BY[by]], ascending=[False, True], ignore_index=True, kind="stable")
     if table.empty:
         raise InputError("no combination keeps all rules; expected divisors of the GPUs, layers, heads and batch")

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddlsched.cli.reporting import emit, run_status, without_nan
+from ddlsched.deferred import pd
 from ddlsched.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.engine.outcome import Window
 
 _MOST = 6

@@ -18,6 +18,7 @@ from ddlsched.cli.reporting import emit, notice, run_status, without_nan
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_remark
+from ddlsched.deferred import np
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.io.files import MOST_BYTES, refuse_unwritable, replacing
@@ -214,8 +215,6 @@ def _kept(workload: Path) -> Path | None:
 
 
 def _write_jobs(result: Result, path: Path) -> None:
-    import numpy as np
-
     records = result.finished.state.jobs
     jct_ns = np.where(records.finish_ns >= 0, records.finish_ns - records.arrival_ns, -1)
     times_ns = (records.start_ns, records.finish_ns, jct_ns)

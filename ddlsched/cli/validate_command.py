@@ -18,6 +18,7 @@ from ddlsched.cli.dataclass_options import Given, Panel
 from ddlsched.cli.reporting import emit
 from ddlsched.cli.run_arguments import run_arguments
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.deferred import np
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 from ddlsched.io.files import opened
@@ -112,8 +113,6 @@ def _kind(path: Path) -> str:
 
 
 def _workload(path: Path, beside: _Beside) -> dict[str, Any]:
-    import numpy as np
-
     from ddlsched.workload.workload_files import read_workload
 
     workload, cluster = read_workload(path), beside.usual
@@ -139,8 +138,6 @@ def _workload(path: Path, beside: _Beside) -> dict[str, Any]:
 
 def _misfits(workload: Workload, cluster: Cluster) -> int:
     """Return how many jobs can never be placed on the cluster."""
-    import numpy as np
-
     from ddlsched.engine.build import num_large_enough
 
     ascending_bytes = np.sort(cluster.gpu_memory_bytes)
@@ -148,8 +145,6 @@ def _misfits(workload: Workload, cluster: Cluster) -> int:
 
 
 def _quantiles(values: Any) -> list[float]:
-    import numpy as np
-
     return [float(value) for value in np.quantile(values, [0.0, 0.5, 1.0])]
 
 
@@ -372,8 +367,6 @@ def going_on(workload: Workload, cluster: Cluster, disturbances: Disturbances) -
 
     On others all its workers' state crosses the cards of as few servers as hold the job, alone.
     """
-    import numpy as np
-
     from ddlsched.engine.stop_prices import going_on_elsewhere_s
     from ddlsched.workload.elastic_job import ElasticJob
 

@@ -11,12 +11,11 @@ from ddlsched.cli.dataclass_options import Given, Panel
 from ddlsched.cli.reporting import emit, run_status, without_nan
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.deferred import pd
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.options import Option
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.comparisons.what_if import WhatIf
 
 _RUN = "The run as it was"

@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.io.files import from_parquet
 from ddlsched.io.tables import (
@@ -28,9 +29,6 @@ from ddlsched.io.tables import (
     read_text,
     readable,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Seconds: TypeAlias = "npt.NDArray[np.float64]"
 COLUMNS = ("node", "idle_from_s", "idle_to_s")
@@ -124,8 +122,6 @@ class IdleTrace:
 
     def frame(self) -> pd.DataFrame:
         """Return a table with a row a fragment."""
-        import pandas as pd
-
         return pd.DataFrame(dict(zip(COLUMNS, (self.node, self.idle_from_s, self.idle_to_s), strict=True)))
 
 
@@ -159,8 +155,6 @@ def _from_csv(path: Path) -> IdleTrace:
 
 
 def _from_parquet(path: Path) -> IdleTrace:
-    import pandas as pd
-
     frame = from_parquet(path, lambda table: table.to_pandas())
     check_columns(path, [str(name) for name in frame.columns], COLUMNS, ())
     for column in COLUMNS:

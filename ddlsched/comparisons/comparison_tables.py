@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from ddlsched.cluster.disturbances import jitter_remark
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.results.metrics import ON_NETWORK, SIZE_CLASSES, counted, network_remark, run_metrics
 from ddlsched.results.paired_comparison import ALL_METRICS, compare_runs, with_holm
 from ddlsched.results.result import COUNTS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def conditions(asked: Mapping[str, Any], runs: pd.DataFrame) -> list[str]:
@@ -147,8 +145,6 @@ def compare_everywhere(
     DataFrame
         workload, cluster, the columns of ``compare``, and seeds_left_out, those on which only others finished.
     """
-    import pandas as pd
-
     parts = []
     for (workload, cluster), group in runs.groupby(SETTING, sort=False):
         rows = measured[(measured["workload"] == workload) & (measured["cluster"] == cluster)]
@@ -164,8 +160,6 @@ def compare_everywhere(
 
 def _against_baseline(rows: pd.DataFrame, runs: pd.DataFrame, baseline: str, compare: Compare) -> pd.DataFrame:
     """Compare together the policies that have the same seeds; with itself one that shares none with the baseline."""
-    import pandas as pd
-
     seeds = {str(policy): frozenset(own["seed"]) for policy, own in runs.groupby("policy", sort=False)}
     together: dict[tuple[str, frozenset[int]], list[str]] = {}
     for policy, own in seeds.items():
@@ -218,8 +212,6 @@ def class_metrics(jobs: pd.DataFrame) -> pd.DataFrame:
     Columns: size_class; average_jct_s, median_jct_s, p95_jct_s of those that finished (NaN if none did); and
     all of :func:`ddlsched.results.metrics.run_metrics`.
     """
-    import pandas as pd
-
     rows = []
     for name in SIZE_CLASSES.values():
         own = jobs[jobs["size_class"] == name]
@@ -256,8 +248,6 @@ def compare_classes(
     InputError
         A policy lacks a seed, or there is no such baseline or metric.
     """
-    import pandas as pd
-
     parts = []
     for name in SIZE_CLASSES.values():
         own = classes[classes["size_class"] == name]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ddlsched.comparisons.sweeps.run import Run
 from ddlsched.comparisons.sweeps.sweep import sweep
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError, SimulationError, UnknownNameError, did_you_mean, need
 from ddlsched.io.files import made_folder
 from ddlsched.plugins.names import Kind, maker
@@ -24,7 +25,6 @@ from ddlsched.workload.workload_files import workload_of
 
 if TYPE_CHECKING:
     import optuna
-    import pandas as pd
 
 _AROUND = 4.0
 """A number whose range nobody gave is varied from its default divided by this to its default times this."""

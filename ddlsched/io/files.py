@@ -18,13 +18,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from ddlsched.deferred import pa, pq
 from ddlsched.errors import InputError, need
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
 
 def refuse_unwritable(path: Path, what: str, suffixes: Sequence[str] = ()) -> None:
@@ -165,8 +162,6 @@ def opened_parquet(path: Path) -> pq.ParquetFile:
     OSError, pyarrow.ArrowException
         It cannot be read, or is no Parquet file.
     """
-    import pyarrow.parquet as pq
-
     refuse_irregular(path, MOST_PARQUET_BYTES)
     file = pq.ParquetFile(path, page_checksum_verification=True)
     rows = file.metadata.num_rows
@@ -178,8 +173,6 @@ def opened_parquet(path: Path) -> pq.ParquetFile:
 
 def from_parquet(path: Path, convert: Callable[[pa.Table], Made]) -> Made:
     """Return what ``convert`` makes of a user's Parquet file; as :func:`opened_parquet`, and InputError for none."""
-    import pyarrow as pa
-
     try:
         with opened_parquet(path) as file:
             return convert(file.read())

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import floor, inf, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.results.statistics import (
     CONFIDENCE,
@@ -23,9 +24,6 @@ from ddlsched.results.statistics import (
     paired_difference,
     verdict,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 METRICS = {
     "average_jct_s": "Average JCT (s)",
@@ -114,8 +112,6 @@ def compare_tables(tables: dict[str, pd.DataFrame], *, baseline: str, by: str = 
     Seeds in which any policy has no value are left out of all, so that all rows are over the same seeds; what
     is then left is no fair sample, so the verdict is "undecided".
     """
-    import pandas as pd
-
     rows = []
     for metric, table in tables.items():
         _known(baseline, table, by)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice, status
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.io.files import made_folder, refuse_unwritable, replacing
 from ddlsched.options import Option
 from ddlsched.training.estimate_command import MachineOptions
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _BY = {"time": "step_s", "cost": "cost", "energy": "energy_j"}
 
@@ -113,8 +111,6 @@ def design(
 
 def _all(model: str, host: dict[str, Any], sizes: list[int], batch: int, sweep: Any) -> pd.DataFrame:
     """Return every valid configuration on each cluster of each size."""
-    import pandas as pd
-
     from ddlsched.training.estimate.clusters import parse_cluster
     from ddlsched.training.estimate.design_sweep import design as search
     from ddlsched.training.estimate.presets import MODELS, preset

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice, one_line
 from ddlsched.cluster.cluster import Server
@@ -20,8 +18,6 @@ from ddlsched.options import Option
 if TYPE_CHECKING:
     from ddlsched.training.recorded.alone import Card
     from ddlsched.training.recorded.merging import RecordedIteration
-
-Out = Annotated[Path, typer.Option(help="Workload file of the job to write.", metavar="FILE.json")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,15 +13,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ddlsched.deferred import nx
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.units import ns_from_s
 from ddlsched.workload.groups import Groups, checked_groups, refuse_strangers, workers_of
 from ddlsched.workload.tasks import AllReduceTask, CollectiveTask, ComputeTask, Task, task_from_dict, task_to_dict
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 __all__ = ["AllReduceTask", "CollectiveTask", "ComputeTask", "DataParallelIteration", "IterationDag", "Task"]
 
@@ -174,8 +172,6 @@ class IterationDag:
 
         Its attribute ``groups`` holds the groups.
         """
-        import networkx as nx
-
         graph: nx.DiGraph[str] = nx.DiGraph(groups=self.groups)
         for task in self.tasks:
             graph.add_node(task.name, **{k: v for k, v in task_to_dict(task).items() if k not in ("name", "after")})

@@ -15,8 +15,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, nearest_names
 from ddlsched.io.files import from_parquet, writable
 from ddlsched.io.tables import (
@@ -37,9 +38,6 @@ from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import BatchCurve, ElasticJob, LinearCurve, ScalingCurve, ThroughputCurve
 from ddlsched.workload.groups import checked_groups
 from ddlsched.workload.job import MAX_PRIORITY, TEXTS, Job, Workload
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ELASTIC_REQUIRED = ("job_id", "arrival_s", "samples", "curve", "gpu_batch", "max_gpus")
 _COUNTS = ("min_gpus", "min_batch", "max_batch")
@@ -315,8 +313,6 @@ def workload_table(workload: Workload) -> pd.DataFrame:
     InputError
         A job is elastic, or its iteration is a general DAG, which a table cannot hold.
     """
-    import pandas as pd
-
     for job in workload:
         if isinstance(job, ElasticJob):
             raise InputError(f"job {job.job_id!r} is elastic, which a table cannot hold; write it as .json")

@@ -96,7 +96,6 @@ BAD = {
     "run nothing.csv": "nothing.csv: no such file",
     "compare JOBS --out OUT": "nothing to compare; expected --scheduler BUNDLE or --communication NAME",
     "compare JOBS --out OUT --scheduler srsf-1 --repeats 0": "repeats is 0; expected at least 1",
-    "gate 127.0.0.1:0": "Missing option '--token-file'",
     "agent nowhere --token-file TOKEN": "'nowhere' is no address; expected HOST:PORT",
 }
 

@@ -28,9 +28,9 @@ from ddlsched.comparisons.charts.style import (
     unbroken,
     wrapped,
 )
+from ddlsched.deferred import pd
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 

@@ -19,9 +19,9 @@ from ddlsched.comparisons.charts.style import (
     new_figure,
     wrapped,
 )
+from ddlsched.deferred import nx, pd
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -54,8 +54,6 @@ def placement_boxes(placements: pd.DataFrame, *, shared: bool = True) -> pd.Data
         ``bottom``, ``height`` in rows (GPU g is from g to g + 1); ``colour``, an index into ``JOB_COLOURS``,
         different from those of all jobs whose rectangles touch the job's wherever there are enough colours.
     """
-    import pandas as pd
-
     stays = placements[placements["to_s"] > placements["from_s"]].sort_values(["gpu", "from_s", "to_s", "job_id"])
     rows = [list(group.itertuples(index=False)) for _, group in stays.groupby("gpu", sort=True)]
     boxes = _merged(box for row in rows for box in _row_boxes(row, shared))
@@ -104,8 +102,6 @@ def _merged(boxes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _job_colours(boxes: list[dict[str, Any]]) -> dict[Any, int]:
     """Return the number of a colour for each job."""
-    import networkx as nx
-
     number = {job: place for place, job in enumerate(dict.fromkeys(box["job_id"] for box in boxes))}
     graph: nx.Graph[int] = nx.Graph()  # of numbers: the order of a set of names differs from process to process
     graph.add_nodes_from(number.values())

@@ -22,6 +22,7 @@ from ddlsched.comparisons.charts.style import (
     resized,
     short_labels,
 )
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.results.reliability import GPU_TIME_PARTS, gpu_time_of
 from ddlsched.results.result import PHASES
@@ -29,7 +30,6 @@ from ddlsched.results.statistics import CONFIDENCE
 from ddlsched.results.tenants import free_gpus_over_time, gpus_over_time, tenant_table
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddlsched.comparisons.sweeps.run import Run, fingerprint, sources_digest
 from ddlsched.comparisons.sweeps.stored_runs import is_damaged, read_jobs, read_metadata, remove_leftovers, store
+from ddlsched.deferred import pd
 from ddlsched.io.files import made_folder
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.comparisons.sweeps.run import RunOutcome
     from ddlsched.comparisons.sweeps.workers import Done, Task
 
@@ -63,15 +62,11 @@ class Sweep:
 
     def summaries(self) -> pd.DataFrame:
         """Return a row a run: its labels, its seed, and the metrics of :meth:`Result.summary` and of measures."""
-        import pandas as pd
-
         rows = [{**run.labels, "seed": run.seed, **read_metadata(path)["summary"]} for run, path in self.finished]
         return pd.DataFrame(rows)
 
     def jobs(self, **labels: str) -> pd.DataFrame:
         """Return the jobs of all runs with the given labels: a row a job, with the run's labels and seed."""
-        import pandas as pd
-
         chosen = [(run, path) for run, path in self.finished if labels.items() <= dict(run.labels).items()]
         frames = [read_jobs(path).assign(**run.labels, seed=run.seed) for run, path in chosen]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

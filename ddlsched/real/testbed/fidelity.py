@@ -9,11 +9,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError, label
 from ddlsched.io.files import made_folder, replacing
 from ddlsched.io.tables import read_text, readable
@@ -30,9 +31,6 @@ from ddlsched.real.testbed.fidelity_tables import (
 )
 from ddlsched.real.testbed.real_run import RealRun, gate_settings, run_for_real
 from ddlsched.workload.job import Workload
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +99,6 @@ class Runs:
 
         The last ones say whether the machine kept up: late_share, cpu_busy_share, machine_limited.
         """
-        import pandas as pd
-
         tables = [self.read(run) for run in planned if self._path(run).exists()]
         if not tables:
             raise InputError(f"{self.folder}: holds none of the runs; expected some that were measured")
@@ -110,8 +106,6 @@ class Runs:
 
     def read(self, run: Planned) -> pd.DataFrame:
         """Return the rows of one run that is there."""
-        import pandas as pd
-
         table = pd.read_parquet(self._path(run))
         return table.assign(mix=run.mix.name, policy=run.policy, repeat=run.repeat)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.deferred import pd
 from ddlsched.engine.build_tasks import free_memory_bytes
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.errors import InputError
@@ -25,9 +26,6 @@ from ddlsched.workload.dag import AllReduceTask, ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import Task
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _MOST_READY = 8
 _LEAST_CHUNK_BYTES = 1_000
@@ -167,8 +165,6 @@ def run_for_real(workload: Workload, settings: GateSettings, crew: WorkerCrew, *
 
 
 def _jobs_table(gate: Gate) -> pd.DataFrame:
-    import pandas as pd
-
     rows = []
     for job in gate.jobs:
         start_s, began_s, finish_s = (ns / NS_PER_S for ns in (job.placed_ns, job.began_ns, job.finished_ns))
@@ -190,8 +186,6 @@ def _jobs_table(gate: Gate) -> pd.DataFrame:
 
 
 def _transfers_table(rows: list[SentRow]) -> pd.DataFrame:
-    import pandas as pd
-
     columns = [field.name for field in dataclasses.fields(SentRow)]
     table = pd.DataFrame([dataclasses.astuple(row) for row in rows], columns=columns)
     for name in ("ready", "granted", "ended"):

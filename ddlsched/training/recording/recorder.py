@@ -22,14 +22,7 @@ from ddlsched.errors import InputError
 from ddlsched.io.files import made_folder, replacing
 from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, WallTime
 from ddlsched.training.recorded.recordings import SUFFIX, recording_text
-from ddlsched.training.recording.collective_calls import (
-    NO_TASK,
-    CallWatcher,
-    CollectiveCall,
-    ProfiledStep,
-    refuse_unseen,
-    watched,
-)
+from ddlsched.training.recording import collective_calls
 from ddlsched.units import is_whole
 
 
@@ -145,7 +138,7 @@ class _Step:
     """When backward last returned: all buckets had ended, though the thread that tells may not have had its turn."""
 
 
-class Recorder(CallWatcher):
+class Recorder(collective_calls.CallWatcher):
     """The recording of a process; made by :func:`record`."""
 
     def __init__(self, folder: Path, skip: int, most_steps: int) -> None:
@@ -163,7 +156,7 @@ class Recorder(CallWatcher):
         self._seat: tuple[int, int] | None = None
         """Rank, and how many there are."""
         self._groups: dict[str, tuple[int, ...]] = {}
-        self._profiled: ProfiledStep | None = None
+        self._profiled: collective_calls.ProfiledStep | None = None
         self.when_full: Callable[[], None] | None = None
         """Called once the last step to be kept has ended."""
         self._call_ns = 0
@@ -175,7 +168,7 @@ class Recorder(CallWatcher):
     def begin(self) -> None:
         """Watch collectives, backward passes and optimisers."""
         undo = self._undo
-        undo.enter_context(watched(self))
+        undo.enter_context(collective_calls.watched(self))
         undo.callback(register_optimizer_step_pre_hook(self._before_optimizer).remove)
         undo.callback(register_optimizer_step_post_hook(self._after_optimizer).remove)
         self._replace(torch.autograd, "backward", self._backward)
@@ -288,24 +281,24 @@ class Recorder(CallWatcher):
         if self._profiled is not None and ended is not None:
             called, self._profiled = self._profiled.collectives(), None
             seen = (call.what.kind for call in ended.calls)
-            refuse_unseen(called, seen, flags=len(self._with_flags), formed=len(self._forming))
+            collective_calls.refuse_unseen(called, seen, flags=len(self._with_flags), formed=len(self._forming))
         if self._count == self._skip - 1:
-            self._profiled = ProfiledStep()
+            self._profiled = collective_calls.ProfiledStep()
             self._undo.callback(self._profiled.collectives)  # A process that ends while it profiles crashes.
 
     # What the collectives do.
 
-    def calls(self, called: CollectiveCall) -> Any:
+    def calls(self, called: collective_calls.CollectiveCall) -> Any:
         """Keep a call."""
         assert self._now is not None
-        if called.kind in NO_TASK:
+        if called.kind in collective_calls.NO_TASK:
             what = f"torch.distributed.{called.kind} within a step"
             raise InputError(f"{what}: has no task in a job; expected an all-reduce or a broadcast")
         call = _Call(self._communication(called), self._moment(), self._in_bucket)
         self._now.calls.append(call)
         return call
 
-    def _communication(self, called: CollectiveCall) -> RankCommunication:
+    def _communication(self, called: collective_calls.CollectiveCall) -> RankCommunication:
         """Return what a call is in a job; its group is known by its name from now on."""
         rank, _ = self._seat = self._seat or (distributed.get_rank(), distributed.get_world_size())
         if called.kind in ("send", "receive"):

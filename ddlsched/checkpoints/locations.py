@@ -20,42 +20,33 @@ class Location(Protocol):
 
     def name_of(self, file: str) -> str:
         """Return how messages call a file."""
-        ...
 
     def holds(self, file: str) -> bool:
         """Return whether a name stays within the folder, links followed."""
-        ...
 
     def num_bytes(self, file: str) -> int:
         """Return a file's size."""
-        ...
 
     def read(self, file: str, low: int, high: int) -> memoryview:
         """Return the bytes from one number to another, fewer only where the file ends."""
-        ...
 
     def read_all(self, file: str) -> bytes:
         """Return a whole file."""
-        ...
 
     def descriptor(self, file: str) -> int | None:
         """Return an open file's descriptor, if it is local."""
-        ...
 
     def version(self, file: str) -> str:
         """Return a text that changes when the file does, as far as can be told without reading it."""
-        ...
 
     def refuse_changes(self) -> None:
         """Raise InputError if a file that was used is no more what it was at its first use."""
-        ...
 
     def touched(self) -> set[str]:
         """Return the used files of which only the time of the last change of any kind is another.
 
         That time cannot be put back as the one of the contents can; a new mode or link changes it, too.
         """
-        ...
 
 
 def location_of(directory: Path | str) -> Location:

@@ -112,7 +112,6 @@ class Compare(Protocol):
 
     def __call__(self, runs: pd.DataFrame, /, *, baseline: str) -> pd.DataFrame:
         """Return a row a policy and metric, or several."""
-        ...
 
 
 def compare_metrics(runs: pd.DataFrame, *, baseline: str) -> pd.DataFrame:

@@ -102,11 +102,9 @@ class Topology(Protocol):
         InputError
             The topology cannot hold this many servers.
         """
-        ...
 
     def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
         """Return the nodes from one server to another, both ends included."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,7 +42,6 @@ class SweepWatcher(Protocol):
 
     def __call__(self, done: int, total: int, failure: Failure | None) -> None:
         """Take note of ``done`` of ``total`` different runs, and of the one that just failed, if it did."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,9 @@ class StartsJobs(Protocol):
 
     def next_fitting(self, queue: JobQueue, place: int) -> int:
         """Return the first place in a queue, from ``place`` on, of a job that enough GPUs have room for, or -1."""
-        ...
 
     def put(self, number: int, gpus: list[int]) -> None:
         """Start a job on GPUs, in placement order; it counts at once in what policies see."""
-        ...
 
 
 class StopsJobs(Protocol):
@@ -26,7 +24,6 @@ class StopsJobs(Protocol):
 
     def leave(self, number: int) -> None:
         """Take a job off its GPUs."""
-        ...
 
 
 class SendsTransfers(Protocol):
@@ -34,15 +31,12 @@ class SendsTransfers(Protocol):
 
     def network(self) -> NetworkView:
         """Return what a communication policy sees of the network now."""
-        ...
 
     def start(self, transfer: TransferView) -> None:
         """Let a transfer send; it counts at once in what policies see."""
-        ...
 
     def pause(self, transfer: TransferView) -> None:
         """Let a transfer that sends wait; it keeps its bytes."""
-        ...
 
 
 def start_queued(policies: CheckedPolicies, queue: JobQueue, cluster: ClusterView, acts: StartsJobs) -> list[int]:

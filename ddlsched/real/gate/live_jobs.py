@@ -31,16 +31,13 @@ class LiveRank(Protocol):
     @property
     def server(self) -> int:
         """Where it is."""
-        ...
 
     @property
     def address(self) -> str:
         """Where the other ranks of its job reach it."""
-        ...
 
     def send(self, message: dict[str, Any]) -> None:
         """Tell it something."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,6 @@ class Sharer(Protocol):
 
     def counts(self, jobs: list[Candidate], num_nodes: int, now_s: float) -> list[int]:
         """Return how many nodes each job is to have now."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -108,11 +108,9 @@ class Clock(Protocol):
 
     def window(self, step: TraceEvent) -> tuple[int, int]:
         """Return when a step begins and ends there."""
-        ...
 
     def reached_ns(self, at_ns: int) -> int:
         """Return when that which the host has asked for until ``at_ns`` is done."""
-        ...
 
     def wait(self, call: Call, step: TraceEvent, buckets_end_ns: int) -> tuple[int, int] | None:
         """Return from when until when computation stands still for a collective; None if nothing waits for it.
@@ -120,7 +118,6 @@ class Clock(Protocol):
         Both are the same if it has ended by the time that it is needed. What backward calls is waited for together,
         until ``buckets_end_ns``.
         """
-        ...
 
 
 def read_kineto(path: Path) -> RankTrace:

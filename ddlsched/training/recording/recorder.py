@@ -31,11 +31,9 @@ class RecordingClock(Protocol):
 
     def moment(self) -> Any:
         """Return the moment that computation has reached."""
-        ...
 
     def ns(self, moment: Any) -> int:
         """Return a moment, nanoseconds of a clock that the ranks on one host share."""
-        ...
 
 
 class HostClock:

@@ -18,17 +18,6 @@ from ddlsched.plugins.names import resolve
 from ddlsched.ranges import LAST_S, check_fields, ranged
 from ddlsched.units import MAX_NS, bytes_from_mb, is_whole, ns_from_s
 
-__all__ = [
-    "CapacityChange",
-    "Disturbances",
-    "Outage",
-    "end_ns",
-    "jitter_factors",
-    "jitter_remark",
-    "overlap",
-    "read_outages",
-]
-
 JITTER_VALUES = 4096
 MAX_SLOWDOWN = 1e6
 

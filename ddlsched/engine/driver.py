@@ -16,9 +16,18 @@ from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_s
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.field_values import NEVER, Contention, Door, Question
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.loop import from_python
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.compilation import JUMPING, ensure_compiled, start_compiling
+from ddlsched.engine.loop.from_python import (
+    add_busy_ns,
+    close_books,
+    gather_rivals,
+    most_slices,
+    rank_rivals,
+    sort_queue,
+    take_sample,
+    take_samples,
+)
 from ddlsched.engine.native.jit import spent_compiling_s
 from ddlsched.engine.outcome import Finished, KeptSlices, Window, touching
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
@@ -298,8 +307,8 @@ class Simulation:
         """Return whether the loop paused only for the end of the warm-up."""
         if question != Question.PAUSED or self._state.now_ns >= self._settings.span.until_ns:
             return False
-        from_python.take_samples(self._state.arrays, self._state.now_ns)  # before skipped iterations are booked
-        from_python.add_busy_ns(self._state.arrays, self._warmup_busy_ns)
+        take_samples(self._state.arrays, self._state.now_ns)  # before skipped iterations are booked
+        add_busy_ns(self._state.arrays, self._warmup_busy_ns)
         self._state.run.pause_ns = self._pause_at_end()
         return True
 
@@ -307,10 +316,10 @@ class Simulation:
         self._forms.check_unchanged()
         self._policies.say_what_they_keep()
         state, now_ns = self._state, self._state.now_ns
-        from_python.take_samples(state.arrays, now_ns)
+        take_samples(state.arrays, now_ns)
         if now_ns > state.run.sampled_ns:
-            from_python.take_sample(state.arrays, now_ns)
-        from_python.close_books(state.arrays)
+            take_sample(state.arrays, now_ns)
+        close_books(state.arrays)
         if now_ns < self._settings.span.warmup_ns:  # it ended within the warm-up
             self._warmup_busy_ns[:] = state.gpus.busy_ns
         self._flush()
@@ -348,9 +357,9 @@ class Simulation:
         """Rank the jobs that this instant must choose between."""
         state, now_s = self._state, self._state.now_s
         if state.now.order_address.item(0):
-            from_python.rank_rivals(state.arrays)
+            rank_rivals(state.arrays)
             return
-        count = from_python.gather_rivals(state.arrays)
+        count = gather_rivals(state.arrays)
         rivals = (state.views[number] for number in state.arrays.items[:count].tolist())
         for rank, number in enumerate(self._policies.in_order(rivals, now_s)):
             state.jobs.rank[number] = rank
@@ -385,7 +394,7 @@ class Simulation:
         if moving.stop():
             if self._state.now.order_ranked.item(0):
                 self._rank()
-            from_python.sort_queue(self._state.arrays)
+            sort_queue(self._state.arrays)
 
     def _allocate(self) -> None:
         self._resizing.allocate()
@@ -410,7 +419,7 @@ class Simulation:
             slices = touching(slices, self._recorded_job, state.stays, state.jobs.first_worker)
         self._kept.append(slices)
         run.num_slices = 0
-        most = 1024 + int(from_python.most_slices(state.arrays))
+        most = 1024 + int(most_slices(state.arrays))
         if run.record and len(state.arrays.slices) < 2 * most:
             state.arrays = state.arrays._replace(slices=make_records("slice", 4 * most))
 

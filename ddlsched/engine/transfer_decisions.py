@@ -6,10 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.engine.decisions.checked_policies import CheckedPolicies
-from ddlsched.engine.decisions.rounds import choose_transfers
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, choose_transfers
 from ddlsched.engine.field_values import Contention
-from ddlsched.engine.loop import from_python
+from ddlsched.engine.loop.from_python import (
+    change_share,
+    flows_on,
+    gather_transfers,
+    jobs_on,
+    list_component,
+    pause_transfer,
+    rerate_max_min,
+    start_transfer,
+)
 from ddlsched.engine.loop.rates import apply_rates
 from ddlsched.engine.native.jit import runs_in_python
 from ddlsched.engine.run_state import RunState
@@ -34,16 +42,16 @@ class TransferDecisions:
     def choose(self) -> None:
         """Ask which of the ready transfers run."""
         arrays = self._state.arrays
-        count = from_python.gather_transfers(arrays)
+        count = gather_transfers(arrays)
         choose_transfers(self._policies, self._views(arrays.items[:count]), self)
 
     def start(self, transfer: TransferView) -> None:
         """Let a transfer send."""
-        from_python.start_transfer(self._state.arrays, transfer.number)
+        start_transfer(self._state.arrays, transfer.number)
 
     def pause(self, transfer: TransferView) -> None:
         """Let a transfer wait."""
-        from_python.pause_transfer(self._state.arrays, transfer.number)
+        pause_transfer(self._state.arrays, transfer.number)
 
     def rate(self) -> None:
         """Ask how fast transfers go."""
@@ -84,11 +92,11 @@ class TransferDecisions:
     def _share(self) -> None:
         """Ask the weights and levels of the transfers that a change can reach, and let the loop share."""
         state = self._state
-        count = from_python.list_component(state.arrays)
+        count = list_component(state.arrays)
         for transfer in self._views(np.sort(state.arrays.items[:count])):
             weight, level = self._policies.share(transfer, state.now_s)
-            from_python.change_share(state.arrays, transfer.number, counted_weight(weight), level)
-        from_python.rerate_max_min(state.arrays)
+            change_share(state.arrays, transfer.number, counted_weight(weight), level)
+        rerate_max_min(state.arrays)
         apply_rates(state.arrays, np.zeros(0, np.int64), np.zeros(0))
 
     def ask(self, method: str, number: int, place: int) -> Any:
@@ -113,7 +121,7 @@ class TransferDecisions:
         offered = arrays.paths[hop.first_path : hop.first_path + hop.num_paths]
         paths = [tuple(arrays.path_links[path.first_link :][: path.num_links].tolist()) for path in offered]
         flow = FlowView(hop.place, state.views[hop.job], hop.source, hop.target, paths, hop.route)
-        on = (lambda link: from_python.jobs_on(arrays, link)), (lambda link: from_python.flows_on(arrays, link))
+        on = (lambda link: jobs_on(arrays, link)), (lambda link: flows_on(arrays, link))
         return flow, LinkLoads(state.network.links, *on, state.now_ns)
 
     def _view_now(self, number: int) -> TransferView:

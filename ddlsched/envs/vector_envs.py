@@ -11,7 +11,15 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.batched_runs import ResizedRun, StartedRun, no_tables, with_run
 from ddlsched.engine.driver import Simulation
 from ddlsched.engine.field_values import Question
-from ddlsched.engine.loop.batch import order
+from ddlsched.engine.loop.batch.order import (
+    BY_LOAD,
+    BY_SERVER,
+    BY_SERVER_LOAD,
+    MOST_KEYS,
+    NO_ORDER,
+    ORDER_STEPS,
+    OrderArrays,
+)
 from ddlsched.engine.loop.batch.places import PLACE_STEPS, PlaceArrays
 from ddlsched.engine.loop.batch.sizes import SIZE_STEPS, SizeArrays
 from ddlsched.engine.loop.batch.transfers import TRANSFER_STEPS, TransferArrays
@@ -26,7 +34,7 @@ from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
 from ddlsched.workload.elastic_job import ElasticJob
 
-_KEYS: dict[GpuKey, int] = {"load": order.BY_LOAD, "server": order.BY_SERVER, "server_load": order.BY_SERVER_LOAD}
+_KEYS: dict[GpuKey, int] = {"load": BY_LOAD, "server": BY_SERVER, "server_load": BY_SERVER_LOAD}
 _OF_JOBS = ("least", "most", "there", "held", "hold_until_ns", "given")
 
 
@@ -72,13 +80,13 @@ class OrderVectorEnv(_StartVectorEnv):
     ``OrderEnv``.
     """
 
-    single, steps = OrderEnv, order.ORDER_STEPS
+    single, steps = OrderEnv, ORDER_STEPS
 
-    def _new_arrays(self, env: OrderEnv) -> order.OrderArrays:
+    def _new_arrays(self, env: OrderEnv) -> OrderArrays:
         num_gpus, first_gpus = env.cluster.num_gpus, env.cluster.first_gpus.astype(np.int64)
         self._placement: Any = resolve("placement", env.placement)
         slots = self.num_envs, env.slots
-        return order.OrderArrays(
+        return OrderArrays(
             **self._observed_arrays(),
             mask=self._mask,
             seen=np.zeros(slots, np.int64),
@@ -88,7 +96,7 @@ class OrderVectorEnv(_StartVectorEnv):
             orders=_orders(self._placement, num_gpus),
             first_gpus=first_gpus,
             multiples=env.cluster.common_multiple // np.diff(first_gpus),
-            columns=np.zeros((num_gpus, order.MOST_KEYS), np.int64),
+            columns=np.zeros((num_gpus, MOST_KEYS), np.int64),
             starts=no_tables(self.num_envs, env.cluster.num_servers),
         )
 
@@ -131,9 +139,9 @@ class _PlacedByAnother:
 
 def _orders(placement: Any, num_gpus: int) -> np.ndarray:
     """Return by what a placement policy orders the GPUs of a job of as many as the row, as compiled code has it."""
-    orders = np.zeros((num_gpus + 1, order.MOST_KEYS), np.int64)
+    orders = np.zeros((num_gpus + 1, MOST_KEYS), np.int64)
     if not is_gpu_order(placement):
-        orders[:, 0] = order.NO_ORDER
+        orders[:, 0] = NO_ORDER
         return orders
     for wanted in range(1, num_gpus + 1):
         keys = [_KEYS[key] for key in placement.gpu_order(wanted)]

@@ -15,7 +15,7 @@ from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
-    from ddlsched.real.slurm.agent import AgentEvent
+    from ddlsched.real.slurm.settings import AgentEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +77,11 @@ def slurm_agent(
     import getpass
 
     from ddlsched.io.files import made_folder
-    from ddlsched.real.slurm.agent import AgentSettings, SlurmAgent
+    from ddlsched.real.slurm.agent import SlurmAgent
     from ddlsched.real.slurm.board import PolicyNames
     from ddlsched.real.slurm.commands import runner
     from ddlsched.real.slurm.journal import AgentJournal
-    from ddlsched.real.slurm.settings import read_facts
+    from ddlsched.real.slurm.settings import AgentSettings, read_facts
     from ddlsched.real.state_folder import Ownership
 
     asked = agent.made()

@@ -141,8 +141,8 @@ def _sizes(text: str | None) -> list[int]:
 
 
 def _sweep(given: list[str], recompute: str) -> Any:
+    from ddlsched.training.estimate import RECOMPUTE
     from ddlsched.training.estimate.design_sweep import DesignSweep
-    from ddlsched.training.estimate.parallel_layout import RECOMPUTE
 
     kinds = list(dict.fromkeys(recompute.split(",")))
     for kind in kinds:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ddlsched.comparisons.sweeps.run import RunOutcome
     from ddlsched.comparisons.sweeps.workers import Done, Task
 
-__all__ = ["Failure", "Run", "Sweep", "SweepWatcher", "sweep"]
-
 
 @dataclass(frozen=True)
 class Failure:

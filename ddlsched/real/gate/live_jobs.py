@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, start_queued, stop_running
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer, collectives_of
-from ddlsched.engine.decisions.rounds import start_queued, stop_running
 from ddlsched.engine.records import Columns, make_records
 from ddlsched.network.topology import RingLinks
 from ddlsched.policies.job_view import JobQueue

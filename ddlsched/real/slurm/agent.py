@@ -13,8 +13,6 @@ from ddlsched.real.slurm.journal import AgentJournal, KnownJob, Seats
 from ddlsched.real.slurm.settings import PREFIX, AgentEvent, AgentSettings, JobFacts, facts_of_comment
 from ddlsched.workload.job import Job
 
-__all__ = ["AgentEvent", "AgentSettings", "SlurmAgent"]
-
 _MOST_WAIT_S = 60.0
 _FAILED_STARTS = 3
 _AGAIN_S = 2

@@ -13,11 +13,11 @@ import numpy as np
 
 from ddlsched.deferred import pd
 from ddlsched.errors import InputError
-from ddlsched.training.estimate import Amount
+from ddlsched.training.estimate import Amount, Recompute
 from ddlsched.training.estimate.clusters import Plan
 from ddlsched.training.estimate.hardware import Machine, MemoryExpansion, Precision
 from ddlsched.training.estimate.models import Model
-from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Recompute, stage_blocks
+from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, stage_blocks
 from ddlsched.training.estimate.step_estimate import estimate
 
 PLAN_AXES = ("tensor", "pipeline", "micro_batch", "interleave", "expert", "zero", "sequence_parallel", "overlap")

@@ -26,17 +26,6 @@ from ddlsched.workload.traces.traced import Reader, Refusal, Selection, TracedJo
 if TYPE_CHECKING:
     from ddlsched.network.contention import ContentionModel
 
-__all__ = [
-    "COLUMNS",
-    "ImportedTrace",
-    "Selection",
-    "failure_rows",
-    "import_trace",
-    "refuse_table_suffix",
-    "write_jobs",
-    "write_refused",
-]
-
 
 _WATCH_EVERY = 50_000
 _SUFFIXES = (".csv", ".parquet")

@@ -14,6 +14,7 @@ from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole
 from ddlsched.cli.reporting import emit, notice, status, without_nan
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.io.tables import located
 from ddlsched.options import Option
 
 if TYPE_CHECKING:
@@ -121,12 +122,9 @@ def calibrate(
     to_come = [] if asked.workload is None else messages_and_workers(read_workload(asked.workload))
     rows = _measured(measured) if file is None else read_measurements(file)
     source = str(file) if file is not None else "measured"
-    try:
-        with status("fitting"):
-            fits = fitted(rows)
-            of_shares = None if share_rows is None else fit_size_shares(share_rows, rows)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None
+    with status("fitting"):
+        fits = located(source, lambda: fitted(rows))
+        of_shares = None if share_rows is None else located(source, lambda: fit_size_shares(share_rows, rows))
     if chart is not None:
         from ddlsched.comparisons.charts.style import save
         from ddlsched.real.calibration.fit import fit_chart
@@ -187,10 +185,7 @@ def _measured(asked: MeasureOptions) -> Measurements:
         message_bytes=tuple(round(size * 1e6) for size in _list(asked.sizes_mb, "--sizes-mb", real)),
         repeats=asked.repeats,
     )
-    try:
-        refuse_untold(plan.planned)
-    except InputError as error:
-        raise InputError(f"--jobs {asked.jobs} --sizes-mb {asked.sizes_mb}: {error}") from None
+    located(f"--jobs {asked.jobs} --sizes-mb {asked.sizes_mb}", lambda: refuse_untold(plan.planned))
     token = read_token(asked.token_file)
     found = list(track(measure(plan, token), "measuring", len(plan.runs), console=Console(stderr=True)))
     table = [row for rows in found for row in rows]

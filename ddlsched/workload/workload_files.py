@@ -216,10 +216,7 @@ def _priority(where: str, value: Any) -> int:
 
 def _read_json(path: Path) -> list[Job]:
     text = tables.read_text(path)
-    try:
-        document = json.loads(text, object_pairs_hook=_unique_fields)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is no JSON ({error}); expected {{'jobs': [...]}}") from None
+    document = tables.parsed_json(text, str(path), "{'jobs': [...]}", object_pairs_hook=_unique_fields)
     rows = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{path}: holds no jobs; expected {{'jobs': [...]}} with at least one job")

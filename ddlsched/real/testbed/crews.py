@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError, need
-from ddlsched.io.tables import read_text, readable
+from ddlsched.io.tables import located, read_text, readable
 from ddlsched.real.channel import Address, Channel, connect, parse_address, read_token
 from ddlsched.real.gate.live_jobs import LiveRank
 from ddlsched.real.gate.loop import ChannelRank
@@ -272,10 +272,7 @@ def read_hosts(path: Path, num_servers: int) -> list[Address]:
         entry = line.partition("#")[0].strip()
         if not entry:
             continue
-        try:
-            address = parse_address(entry)
-        except InputError as error:
-            raise InputError(f"{path}, line {number}: {error}") from None
+        address = located(f"{path}, line {number}", lambda: parse_address(entry))  # noqa: B023
         if address in addresses:
             raise InputError(f"{path}, line {number}: {address} stands there twice; expected each host once")
         addresses.append(address)

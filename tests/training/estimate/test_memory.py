@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from ddlsched.training.estimate import Widths
 from ddlsched.training.estimate.memory import memory_per_gpu, stage_parameters
 from ddlsched.training.estimate.models import Transformer, parameters
-from ddlsched.training.estimate import Widths
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -107,20 +107,13 @@ _WITHOUT_MEANING = ["seed", "engine_s"]
 """Numbers that differ between runs that are the same."""
 
 
-class Compare(Protocol):
-    """Compares policies on one workload and cluster."""
-
-    def __call__(self, runs: pd.DataFrame, /, *, baseline: str) -> pd.DataFrame:
-        """Return a row a policy and metric, or several."""
-
-
 def compare_metrics(runs: pd.DataFrame, *, baseline: str) -> pd.DataFrame:
     """Compare runs by all metrics that they have and that are compared."""
     return compare_runs(runs, baseline=baseline, metrics=[metric for metric in ALL_METRICS if metric in runs])
 
 
 def compare_everywhere(
-    runs: pd.DataFrame, measured: pd.DataFrame, baseline: str, compare: Compare = compare_metrics
+    runs: pd.DataFrame, measured: pd.DataFrame, baseline: str, compare: Callable[..., pd.DataFrame] = compare_metrics
 ) -> pd.DataFrame:
     """Return the comparisons on all workloads and clusters, one below the other.
 
@@ -157,7 +150,9 @@ def compare_everywhere(
     return with_holm(table[[*SETTING, *table.columns.drop(SETTING)]])
 
 
-def _against_baseline(rows: pd.DataFrame, runs: pd.DataFrame, baseline: str, compare: Compare) -> pd.DataFrame:
+def _against_baseline(
+    rows: pd.DataFrame, runs: pd.DataFrame, baseline: str, compare: Callable[..., pd.DataFrame]
+) -> pd.DataFrame:
     """Compare together the policies that have the same seeds; with itself one that shares none with the baseline."""
     seeds = {str(policy): frozenset(own["seed"]) for policy, own in runs.groupby("policy", sort=False)}
     together: dict[tuple[str, frozenset[int]], list[str]] = {}

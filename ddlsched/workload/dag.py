@@ -60,20 +60,20 @@ class IterationDag:
             if len(set(task.after)) < len(task.after):
                 raise InputError(f"task {task.name!r} names a predecessor twice")
         refuse_strangers(self.tasks, self.groups)
-        self._refuse_cycles(numbers)
+        if len(order := self.in_order()) < len(self.tasks):
+            stuck = next(task.name for number, task in enumerate(self.tasks) if number not in set(order))
+            raise InputError(f"the tasks of the iteration form a cycle through or before {stuck!r}")
 
-    def _refuse_cycles(self, numbers: Mapping[str, int]) -> None:
-        waiting = [len(task.after) for task in self.tasks]
-        successors = self.successors()
-        ready = [number for number, count in enumerate(waiting) if count == 0]
-        for number in ready:
+    def in_order(self) -> list[int]:
+        """Return the numbers of the tasks, each behind those that it waits for."""
+        waiting, successors = [len(task.after) for task in self.tasks], self.successors()
+        order = [number for number, count in enumerate(waiting) if count == 0]
+        for number in order:
             for successor in successors[number]:
                 waiting[successor] -= 1
                 if waiting[successor] == 0:
-                    ready.append(successor)
-        if len(ready) < len(self.tasks):
-            stuck = next(task.name for number, task in enumerate(self.tasks) if number not in set(ready))
-            raise InputError(f"the tasks of the iteration form a cycle through or before {stuck!r}")
+                    order.append(successor)
+        return order
 
     def successors(self) -> list[list[int]]:
         """Return, for each task number, the numbers of the tasks that wait for it."""

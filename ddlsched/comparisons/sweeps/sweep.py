@@ -9,10 +9,10 @@ means, goes on where it was, and what has changed since is run anew.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from ddlsched.comparisons.sweeps.run import Run, fingerprint, sources_digest
 from ddlsched.comparisons.sweeps.stored_runs import is_damaged, read_jobs, read_metadata, remove_leftovers, store
@@ -35,11 +35,8 @@ class Failure:
         return f"{self.run.name}: {self.message}"
 
 
-class SweepWatcher(Protocol):
-    """Is told how a sweep gets on."""
-
-    def __call__(self, done: int, total: int, failure: Failure | None) -> None:
-        """Take note of ``done`` of ``total`` different runs, and of the one that just failed, if it did."""
+SweepWatcher: TypeAlias = Callable[[int, int, "Failure | None"], None]
+"""Is told how many different runs are done, of how many, and which has just failed, if one did."""
 
 
 @dataclass(frozen=True)

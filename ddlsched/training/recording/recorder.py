@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import distributed
@@ -26,18 +26,8 @@ from ddlsched.training.recording import collective_calls
 from ddlsched.units import is_whole
 
 
-class RecordingClock(Protocol):
-    """Takes moments, which are told in nanoseconds once the step is over."""
-
-    def moment(self) -> Any:
-        """Return the moment that computation has reached."""
-
-    def ns(self, moment: Any) -> int:
-        """Return a moment, nanoseconds of a clock that the ranks on one host share."""
-
-
 class HostClock:
-    """The monotonic clock of the host."""
+    """Takes moments that computation has reached by the monotonic clock of the host, which its ranks share."""
 
     def moment(self) -> int:
         """Return now."""
@@ -69,7 +59,7 @@ class CudaClock:
         return self._begin_ns + round(float(self._begin.elapsed_time(moment)) * 1e6)
 
 
-def clock_of_this_process() -> RecordingClock:
+def clock_of_this_process() -> HostClock | CudaClock:
     """Return the clock of the device on which this process trains."""
     return CudaClock() if torch.cuda.is_available() and torch.cuda.is_initialized() else HostClock()
 
@@ -142,7 +132,7 @@ class Recorder(collective_calls.CallWatcher):
     def __init__(self, folder: Path, skip: int, most_steps: int) -> None:
         self._folder, self._skip, self._most_steps = folder, skip, most_steps
         self._undo = ExitStack()
-        self._clock: RecordingClock | None = None
+        self._clock: HostClock | CudaClock | None = None
         self._now: _Step | None = None
         self._steps: list[tuple[_Step, Any]] = []
         self._count = 0

@@ -106,11 +106,12 @@ class PlacesNear:
                 if now_ns + other.communication_ns > most * now_ns:
                     return False
         share = min(1.0 / (1 + len(others)) for others in here.values())
+        running = dict[int, JobView]()
         for tier in self._tiers:
             if rings := rings_leaving(job, gpus, tier.gpus):
                 share = min(share, tier.share)
-                running = _sending(cluster, range(cluster.num_gpus)).values()
-                held = sum((rings_leaving(other, other.gpus, tier.gpus) for other in running), rings)
+                running = running or _sending(cluster, range(cluster.num_gpus))
+                held = sum((rings_leaving(other, other.gpus, tier.gpus) for other in running.values()), rings)
                 if any(held[place] > tier.cables for place in rings):
                     return False
         compute_s = job.compute_ns / NS_PER_S

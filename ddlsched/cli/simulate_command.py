@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.io.files import MOST_BYTES, refuse_unwritable, replacing
 from ddlsched.options import filled
-from ddlsched.plugins import DEFAULT_BUNDLE
+from ddlsched.plugins import DEFAULT_ADMISSION, DEFAULT_BUNDLE
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result
@@ -166,6 +167,8 @@ def _drawn(workload: Workload, seed: int, given: Mapping[str, Any], draws: int, 
 
     if draws == 1:
         return {}
+    if math.isnan(first.summary()["average_jct_s"]):
+        raise InputError(f"--draws {draws}: no job that counts has finished; expected one (--warmup-s, --until-s)")
     results = [first]
     for draw in range(1, draws):
         with run_status(f"simulating draw {draw + 1} of {draws}") as watch:
@@ -237,7 +240,9 @@ def _setting(result: Result, given: Mapping[str, Any]) -> str:
     from ddlsched.plugins.names import resolve_bundle
 
     all_given = filled(RunOptions, given)
-    doors = resolve_bundle(all_given["scheduler"] or DEFAULT_BUNDLE)
+    doors = dict(resolve_bundle(all_given["scheduler"] or DEFAULT_BUNDLE))
+    doors |= {"placement": f"replay of {given['replay']}"} if all_given["replay"] is not None else {}
+    doors |= {"admission": DEFAULT_ADMISSION} if all_given["queues"] is not None else {}
     further = {name: all_given[name] for name in _POLICIES if all_given[name] is not None}
     policies = " + ".join((doors | further).values())
     return f"Policies: {policies}. Network: {result.cluster.topology}, {all_given['contention']} contention."

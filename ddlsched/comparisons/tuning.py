@@ -273,8 +273,11 @@ def tune(
     asked |= {"knobs": [repr(knob) for knob in found], "options": {k: repr(v) for k, v in (options or {}).items()}}
     search = _Search(workload, policies, found, metric, dict(options or {}), Path(folder), processes)
     study = _study(Path(folder), asked, metric)
+    untuned = {knob.name: knob.default for knob in found}
+    if failure := search.simulated({"untuned": untuned}, seeds)[1]:  # kept: the first trial finds its runs done
+        raise SimulationError(f"there is nothing to compare with: {failure}")
     if not study.trials:
-        study.enqueue_trial({knob.name: knob.default for knob in found}, skip_if_exists=True)
+        study.enqueue_trial(untuned, skip_if_exists=True)
     while (done := _finished(study)) < trials:
         watch(done, trials)
         study.optimize(lambda trial: search.value(trial, seeds), n_trials=1)
@@ -290,7 +293,7 @@ def _refuse(metric: str, trials: int, seeds: Sequence[int], held_out: Sequence[i
     if not seeds or not held_out:
         raise InputError("there are no seeds to tune on, or none held out; expected one of each at least")
     if both := set(seeds) & set(held_out):
-        raise InputError(f"seeds {sorted(both)} are tuned on and held out; expected seeds that do not overlap")
+        raise InputError(f"seeds {sorted(both)} are tuned on and held out; expected others, such as 101-112")
 
 
 def _study(folder: Path, asked: Mapping[str, Any], metric: str) -> optuna.Study:

@@ -217,7 +217,7 @@ class JobPlacement:
         new = np.flatnonzero((jobs.start_ns >= 0) & (jobs.stay >= len(state.stays)))
         for number in new[np.argsort(jobs.stay[new])].tolist():
             first = jobs.first_worker.item(number)
-            gpus = state.arrays.workers.gpu[first : first + jobs.num_gpus.item(number)].tolist()
+            gpus = state.workers.gpu[first : first + jobs.num_gpus.item(number)].tolist()
             planned = self.costs.planned(state.workload[number].dag, gpus)
             self._note_start(number, gpus, self.costs.servers_of(gpus), planned, jobs.start_ns.item(number), 0)
 
@@ -310,8 +310,8 @@ class JobPlacement:
 
     def _residents(self, gpu: int) -> list[JobView]:
         state = self._state
-        workers = state.arrays.residents[gpu, : state.gpus.num_residents.item(gpu)]
-        numbers = np.sort(state.arrays.workers.job[workers]).tolist()
+        workers = state.arrays.residents[gpu, : state.gpus.num_residents.item(gpu)].tolist()
+        numbers = sorted(map(state.workers.job.item, workers))
         for number in numbers:
             if state.jobs.dormant.item(number):
                 wake(state.arrays, number)

@@ -42,8 +42,10 @@ class TransferDecisions:
     def choose(self) -> None:
         """Ask which of the ready transfers run."""
         arrays = self._state.arrays
-        count = gather_transfers(arrays)
-        choose_transfers(self._policies, self._views(arrays.items[:count]), self)
+        numbers = arrays.items[: gather_transfers(arrays)]
+        if self._policies.communication_form == "transfer_key":  # in which the order has no say
+            numbers = np.sort(numbers)
+        choose_transfers(self._policies, self._views(numbers), self)
 
     def start(self, transfer: TransferView) -> None:
         """Let a transfer send."""

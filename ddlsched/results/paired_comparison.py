@@ -295,8 +295,6 @@ def _notes(comparison: pd.DataFrame, over: str, paired: bool) -> list[str]:
     if (comparison["verdict"] != comparison["verdict_holm"]).any():
         count = int(comparison["p_value"].notna().sum())
         notes.append(f"?: so by itself, but not among the {count} comparisons of this table together (Holm, 5 %).")
-    if seeds.min() < statistics.LEAST_SEEDS:
-        notes.append(f"With fewer than {statistics.LEAST_SEEDS} {over} there is no verdict.")
     if left_out.any():
         notes.append(
             f"{over.capitalize()} left out for all policies, one having nothing to measure: up to {left_out.max()}."

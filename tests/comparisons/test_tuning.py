@@ -166,3 +166,14 @@ def test_a_search_without_a_result_says_what_failed() -> None:
 
     with pytest.raises(ddlsched.SimulationError, match="no trial finished: no room"):
         tuning._checked(None, Study(), [1], [101])  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("in_a_new_folder")
+def test_untuned_policies_that_fail_end_the_search_before_its_first_trial() -> None:
+    pytest.importorskip("optuna")
+    kind = "@dataclass(frozen=True, kw_only=True)\nclass Mine:\n    limit: int = 1\n"
+    Path("mine.py").write_text(f"from dataclasses import dataclass\n\n\n{kind}")
+    done = run("tune", SMALL, "--placement", "mine.py:Mine", "--seeds", "1,2", "--held-out", "11,12", "--processes", 1)
+    assert done.exit_code == 1
+    assert "nothing to compare with: untuned, seed 1: placement Mine: has no place" in done.stderr
+    assert "1/40" not in done.stderr

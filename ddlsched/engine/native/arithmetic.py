@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 from numba.np import arrayobj
 
 from ddlsched.engine.native import comparisons, number_functions, operators
+from ddlsched.engine.native.jit import INTERRUPTED
 from ddlsched.engine.native.machine_code import register_jitable
 from ddlsched.engine.native.operators import MOST_EXACT, compiled_only, kind_of, refusal, typed
 
@@ -105,27 +106,35 @@ CAREFUL: dict[str, Any] = {
 """What stands in place of names of the ordinary namespace in such code."""
 
 
-@intrinsic
-def hear_signals(typing_context: Any, ticks: Any) -> Any:  # noqa: ARG001
-    """Count a turn of a loop; once in 4096 turns, raise if Ctrl-C was pressed."""
+@intrinsic(prefer_literal=True)
+def hear_signals(typing_context: Any, ticks: Any, place: Any) -> Any:  # noqa: ARG001
+    """Count a turn of the loop at a place; once in 4096 turns, raise if Ctrl-C was pressed, and keep the place."""
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
-        i32, i64 = ir.IntType(32), ir.IntType(64)
-        (count,) = arguments
+        i32, i64, pointer = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
+
+        def call(name: str, answer: Any, *given: Any) -> Any:
+            kind = ir.FunctionType(answer, [pointer] * len(given))
+            return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), given)
+
+        def string(text: str) -> Any:
+            return context.insert_const_string(builder.module, text)
+
+        count, _ = arguments
         following = builder.add(count, ir.Constant(i64, 1))
         low = builder.and_(following, ir.Constant(i64, (1 << 12) - 1))
         with builder.if_then(builder.icmp_unsigned("==", low, ir.Constant(i64, 0)), likely=False):
-            nothing = ir.FunctionType(ir.VoidType(), [])
-            check = cgutils.get_or_insert_function(builder.module, ir.FunctionType(i32, []), "PyErr_CheckSignals")
-            heard = builder.call(check, [])
+            heard = call("PyErr_CheckSignals", i32)
             with builder.if_then(builder.icmp_signed("!=", heard, ir.Constant(i32, 0)), likely=False):
                 # Python hears it again as soon as it runs: nothing here may leave an exception set.
-                for name in ("PyErr_Clear", "PyErr_SetInterrupt"):
-                    builder.call(cgutils.get_or_insert_function(builder.module, nothing, name), [])
+                call("PyErr_Clear", ir.VoidType())
+                text = call("PyUnicode_FromString", pointer, string(place.literal_value))
+                call("PySys_SetObject", i32, string(INTERRUPTED), text)
+                call("PyErr_SetInterrupt", ir.VoidType())
                 context.call_conv.return_user_exc(builder, RuntimeError, ("interrupted",))
         return following
 
-    return signature(types.int64, types.int64), generate
+    return signature(types.int64, types.int64, place), generate
 
 
 def _array(element: Any) -> Any:

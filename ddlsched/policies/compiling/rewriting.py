@@ -6,6 +6,7 @@ import ast
 import builtins
 import inspect
 import types
+from pathlib import Path
 from typing import Any
 
 from ddlsched.policies.compiling import syntax
@@ -115,7 +116,8 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.For(self.target(node.target), self.visit(node.iter), body, []), node)
 
     def tick(self, node: ast.AST) -> ast.stmt:
-        return syntax.parse_statement(f"{syntax.TICKS} = hear_signals__({syntax.TICKS})", node)
+        place = f"{Path(self.file).name}, line {getattr(node, 'lineno', '?')}, {self._node.name}"
+        return syntax.parse_statement(f"{syntax.TICKS} = hear_signals__({syntax.TICKS}, {place!r})", node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         targets = [self.target(target) for target in node.targets]

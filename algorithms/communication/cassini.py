@@ -12,6 +12,7 @@ import numpy as np
 
 from algorithms.contention.crux import start_share
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.deferred import nx
 from ddlsched.policies.views import JobView, NetworkView, TransferView
 from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
@@ -123,8 +124,6 @@ def merged_links(jobs_on: Mapping[int, frozenset[int]]) -> dict[int, frozenset[i
 
 def is_a_forest(jobs_on: Mapping[int, frozenset[int]]) -> bool:
     """Return whether the graph of jobs and the links that they share has no circle."""
-    import networkx as nx
-
     graph: nx.Graph[tuple[str, int]] = nx.Graph()
     graph.add_edges_from((("link", link), ("job", job)) for link, jobs in jobs_on.items() for job in jobs)
     return not graph or nx.is_forest(graph)

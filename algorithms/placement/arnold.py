@@ -62,9 +62,8 @@ class _Planner:
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs of a job, in the order of its workers."""
         free: dict[int, list[GpuId]] = {}
-        for gpu in cluster.eligible_gpus(job):
-            if not cluster.num_residents(gpu):
-                free.setdefault(cluster.server_of(gpu), []).append(gpu)
+        for gpu in cluster.free(job).tolist():
+            free.setdefault(cluster.server_of(gpu), []).append(gpu)
         enough = [gpus for gpus in free.values() if len(gpus) >= job.num_gpus]
         if enough:
             return min(enough, key=lambda gpus: (len(gpus), gpus))[: job.num_gpus]

@@ -42,7 +42,7 @@ class DelayScheduling(Checked, who="delay"):
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs of the best tier that is free, if the job no longer waits for a better one."""
-        free = [gpu for gpu in cluster.eligible_gpus(job) if cluster.num_residents(gpu) == 0]
+        free = cluster.free(job).tolist()
         for servers, until_s in self._tiers(job, cluster):
             chosen = self._fewest(job, cluster, free, servers)
             if chosen:

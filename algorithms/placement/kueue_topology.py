@@ -41,9 +41,7 @@ class KueueTopology:
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs, in the order of the domains, or None to wait."""
-        gpus = cluster.eligible(job)
-        if not cluster.exclusive:
-            gpus = np.array([gpu for gpu in gpus.tolist() if not cluster.num_residents(gpu)], np.int64)
+        gpus = cluster.free(job)
         if len(gpus) < job.num_gpus:
             return None
         servers = cluster.servers_of(gpus)

@@ -41,9 +41,7 @@ class Levels(Checked, who="levels"):
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs, in the order of the job's workers, or None to wait."""
-        gpus = cluster.eligible(job)
-        if not cluster.exclusive:
-            gpus = np.array([gpu for gpu in gpus.tolist() if not cluster.num_residents(gpu)], np.int64)
+        gpus = cluster.free(job)
         if len(gpus) < job.num_gpus:
             return None
         required = demands_of(job.required_levels)

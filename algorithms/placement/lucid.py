@@ -172,7 +172,7 @@ class _Packing:
 
 def _alone(job: JobView, cluster: ClusterView) -> list[GpuId] | None:
     """Return free GPUs: of the server with the fewest that suffice, or else of the servers with the most."""
-    free = [gpu for gpu in cluster.eligible_gpus(job) if not cluster.num_residents(gpu)]
+    free = cluster.free(job).tolist()
     room: dict[int, list[GpuId]] = {}
     for gpu in free:
         room.setdefault(cluster.server_of(gpu), []).append(gpu)

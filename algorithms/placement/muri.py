@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from algorithms.placement.lucid import refuse_exclusive
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.deferred import nx
 from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
-from ddlsched.units import NS_PER_S
-
-if TYPE_CHECKING:
-    import networkx as nx
 from ddlsched.ranges import Checked, ranged
+from ddlsched.units import NS_PER_S
 
 Times = tuple[float, ...]
 """Seconds of an iteration on each resource."""
@@ -136,8 +134,6 @@ def _matched(
     groups: Sequence[tuple[int, ...]], times: Sequence[Times], sizes: Sequence[int], most: int
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return pairs of groups to merge, the most efficient first."""
-    import networkx as nx
-
     graph: nx.Graph[Any] = nx.Graph()
     for one, other in combinations(groups, 2):
         if sizes[one[0]] == sizes[other[0]] and len(one) + len(other) <= most:

@@ -32,7 +32,7 @@ class BestSharingBenefitFirst(Checked, who="sjf-bsbf"):
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return free GPUs first, then those with the largest benefit."""
         fitting = cluster.eligible_gpus(job)
-        free = [gpu for gpu in fitting if cluster.num_residents(gpu) == 0]
+        free = cluster.free(job).tolist()
         free_on = [0] * cluster.num_servers
         for gpu in free:
             free_on[cluster.server_of(gpu)] += 1

@@ -19,6 +19,7 @@ from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
 from ddlsched.io.files import decoded, replacing
+from ddlsched.io.tables import located
 
 DESCRIPTION = "checkpoint.json"
 
@@ -157,10 +158,7 @@ def described_in(place: Location, file: str) -> Checkpoint:
     """
     where = place.name_of(file)
     described = decoded(_File, place.read_all(file), where, "a description of a checkpoint")
-    try:
-        collection = TensorCollection(**_values(described, _OF_COLLECTION))
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+    collection = located(where, lambda: TensorCollection(**_values(described, _OF_COLLECTION)))
     checkpoint = Checkpoint(collection=collection, **_values(described, _SHARED))
     _refuse_bad_names(checkpoint, place)
     return checkpoint

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ddlsched.checkpoints.tensors import Layout, Place, Tensor, dense_layout, flat_layout
 from ddlsched.errors import InputError, did_you_mean
+from ddlsched.io.tables import located
 from ddlsched.units import is_whole
 
 _DEGREES = ("tp", "pp", "dp", "ep")
@@ -292,10 +293,8 @@ class TensorCollection:
     def _dense(self, tensor: Tensor, index: int, expert: int, data: int) -> Layout:
         parallelism = self.parallelism
         groups = {"tensor": (index, parallelism.tp), "expert": (expert, parallelism.ep), "data": (data, parallelism.dp)}
-        try:
-            return dense_layout(tensor.shape, tensor.cuts, tuple(groups[cut.axis] for cut in tensor.cuts))
-        except InputError as error:
-            raise InputError(f"tensor {tensor.name}: {error}") from None
+        of_cuts = tuple(groups[cut.axis] for cut in tensor.cuts)
+        return located(f"tensor {tensor.name}", lambda: dense_layout(tensor.shape, tensor.cuts, of_cuts))
 
     def _flat_places(self, stage: int, index: int, expert: int, over_experts: bool) -> Mapping[str, tuple[int, int]]:
         """Return, by tensor, where it begins in its flat buffer and how many elements a rank holds of that buffer."""

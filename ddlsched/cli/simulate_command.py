@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice, run_status, without_nan
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_remark
+from ddlsched.deferred import np
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.io.files import MOST_BYTES, refuse_unwritable, replacing
@@ -61,20 +62,12 @@ class OutputOptions:
     draws: int = option(1, metavar="N")
     timeline: Path | None = option(None, metavar="FILE.json")
     timeline_window: str | None = option(None, metavar="FROM:TO", shown="all")
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
-@with_options
 def simulate(
     context: typer.Context,
-    jobs: Annotated[
-        str,
-        typer.Argument(
-            metavar="JOBS",
-            help="Workload file: .csv, .parquet or .json; or a generator, whose jobs --seed makes, e.g. "
-            "microsoft-160:scale=0.01 or gen.py:function:parameter=1.",
-        ),
-    ],
+    jobs: str,
     options: Annotated[Given[RunOptions], Panel(only_given=True)],
     disturbances: Annotated[
         Given[Disturbances],
@@ -91,6 +84,12 @@ def simulate(
     The defaults are those of the 64-GPU experiment.
 
     NAME is one of 'ddlsched list', such as lwf:kappa=1, or your own class: path/to/file.py:ClassName:parameter=value.
+
+    Parameters
+    ----------
+    jobs
+        Workload file: .csv, .parquet or .json; or a generator, whose jobs --seed makes, e.g.
+        microsoft-160:scale=0.01 or gen.py:function:parameter=1.
     """
     out = output.made()
     window = _window(out.timeline, out.timeline_window)
@@ -219,8 +218,6 @@ def _kept(workload: Path) -> Path | None:
 
 
 def _write_jobs(result: Result, path: Path) -> None:
-    import numpy as np
-
     records = result.finished.state.jobs
     jct_ns = np.where(records.finish_ns >= 0, records.finish_ns - records.arrival_ns, -1)
     times_ns = (records.start_ns, records.finish_ns, jct_ns)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
+from ddlsched.cli.dataclass_options import Given, Panel
 from ddlsched.cli.reporting import emit
 from ddlsched.cli.run_arguments import run_arguments
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.deferred import np
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 from ddlsched.io.files import opened
@@ -56,13 +57,12 @@ class _Beside:
         return self.cluster or Cluster()
 
 
-@with_options
 def validate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=f"What to check: {_KINDS}.", readable=False)],
     *,
     cluster: Annotated[Given[RunOptions], Panel(only=_CLUSTER, only_given=True)],
     restarts: Annotated[Given[Disturbances], Panel(only=("restart_s", "state_mb", "state_share"), only_given=True)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what is in the file as one JSON object.")] = False,
+    as_json: bool = False,
 ) -> None:
     """Check an input file and say what is in it, or what is wrong and where.
 
@@ -70,6 +70,11 @@ def validate(
 
     With --topology also the links and the paths between servers, with --throughputs also the speeds on kinds of GPUs,
     with --restart-s or --state-mb also what going on elsewhere takes.
+
+    Parameters
+    ----------
+    as_json
+        Print what is in the file as one JSON object.
     """
     told = run_arguments(cluster.values, {}).get("cluster")
     beside = _Beside(told, "topology" in cluster.values, restarts.made() if restarts.values else None)
@@ -108,8 +113,6 @@ def _kind(path: Path) -> str:
 
 
 def _workload(path: Path, beside: _Beside) -> dict[str, Any]:
-    import numpy as np
-
     from ddlsched.workload.workload_files import read_workload
 
     workload, cluster = read_workload(path), beside.usual
@@ -135,8 +138,6 @@ def _workload(path: Path, beside: _Beside) -> dict[str, Any]:
 
 def _misfits(workload: Workload, cluster: Cluster) -> int:
     """Return how many jobs can never be placed on the cluster."""
-    import numpy as np
-
     from ddlsched.engine.build import num_large_enough
 
     ascending_bytes = np.sort(cluster.gpu_memory_bytes)
@@ -144,8 +145,6 @@ def _misfits(workload: Workload, cluster: Cluster) -> int:
 
 
 def _quantiles(values: Any) -> list[float]:
-    import numpy as np
-
     return [float(value) for value in np.quantile(values, [0.0, 0.5, 1.0])]
 
 
@@ -368,8 +367,6 @@ def going_on(workload: Workload, cluster: Cluster, disturbances: Disturbances) -
 
     On others all its workers' state crosses the cards of as few servers as hold the job, alone.
     """
-    import numpy as np
-
     from ddlsched.engine.stop_prices import going_on_elsewhere_s
     from ddlsched.workload.elastic_job import ElasticJob
 

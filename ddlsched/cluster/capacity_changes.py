@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ddlsched.deferred import np
 from ddlsched.errors import InputError
 from ddlsched.units import MAX_NS, ns_from_s
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ddlsched.cluster.failure_causes import FailureCause
 
 

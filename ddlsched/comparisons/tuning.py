@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ddlsched.comparisons.sweeps.run import Run
 from ddlsched.comparisons.sweeps.sweep import sweep
-from ddlsched.errors import InputError, SimulationError, UnknownNameError, did_you_mean
+from ddlsched.deferred import pd
+from ddlsched.errors import InputError, SimulationError, UnknownNameError, did_you_mean, need
+from ddlsched.io.files import made_folder
 from ddlsched.plugins.names import Kind, maker
 from ddlsched.results.paired_comparison import ALL_METRICS, compare_runs
 from ddlsched.results.statistics import LEAST_SEEDS
@@ -23,7 +25,6 @@ from ddlsched.workload.workload_files import workload_of
 
 if TYPE_CHECKING:
     import optuna
-    import pandas as pd
 
 _AROUND = 4.0
 """A number whose range nobody gave is varied from its default divided by this to its default times this."""
@@ -297,15 +298,11 @@ def _refuse(metric: str, trials: int, seeds: Sequence[int], held_out: Sequence[i
 
 def _study(folder: Path, asked: Mapping[str, Any], metric: str) -> optuna.Study:
     """Return the study of a folder, new or gone on with."""
-    try:
-        import optuna
-    except ImportError:
-        raise InputError("tuning needs Optuna; expected pip install 'ddlsched[tune]'") from None
+    need("tuning", "optuna", extra="tune")
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror}); expected a folder for the search") from None
+    made_folder(folder, "the search")
     study = optuna.create_study(
         storage=f"sqlite:///{(folder / 'study.db').resolve()}",
         study_name="ddlsched",

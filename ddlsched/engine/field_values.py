@@ -10,27 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.policies.network_views import TransferState
-
-__all__ = [
-    "FAILED",
-    "KEY_WORDS",
-    "NEVER",
-    "OFFLINE_BYTES",
-    "ONE",
-    "ROUNDS_BETWEEN_SIGNALS",
-    "ZERO",
-    "Communication",
-    "Contention",
-    "Door",
-    "Due",
-    "JobState",
-    "Question",
-    "SliceKind",
-    "Stage",
-    "Stretch",
-    "TransferState",
-]
+from ddlsched.policies.network_views import TransferState as TransferState
 
 
 class Question(IntEnum):

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, start_queued
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
-from ddlsched.engine.decisions.rounds import start_queued
 from ddlsched.engine.field_values import JobState
 from ddlsched.engine.grouped_jobs import GroupedJobs
 from ddlsched.engine.loop.from_python import wake

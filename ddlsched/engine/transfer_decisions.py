@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.engine.decisions.checked_policies import CheckedPolicies
-from ddlsched.engine.decisions.rounds import choose_transfers
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, choose_transfers
 from ddlsched.engine.field_values import Contention
 from ddlsched.engine.loop.from_python import (
     change_share,

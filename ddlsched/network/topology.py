@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
 
+from ddlsched.deferred import np, nx
 from ddlsched.errors import InputError, PluginError, UnknownNameError, guarded
 from ddlsched.network.collectives import Card, Rank
 from ddlsched.ranges import REQUIRED, Checked, ranged
 
 if TYPE_CHECKING:
-    import networkx as nx
-    import numpy as np
-
     from ddlsched.network.cables import Wires
 
 
@@ -104,11 +102,9 @@ class Topology(Protocol):
         InputError
             The topology cannot hold this many servers.
         """
-        ...
 
     def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
         """Return the nodes from one server to another, both ends included."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,8 +204,6 @@ class Network:
         server has a GPU a card. ``levels`` are in place of the topology's; ``name`` is that of messages, by default the
         class's.
         """
-        import numpy as np
-
         self._topology = topology
         self._name = name or type(topology).__name__
         self.inside: Inside | None = getattr(topology, "inside", None)
@@ -355,8 +349,6 @@ class Network:
 
     def ranks(self, servers: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Return the :meth:`rank` of each worker, a row each."""
-        import numpy as np
-
         inside = self.inside
         if inside is None:
             return np.stack([servers, places, np.zeros_like(places)], axis=1)

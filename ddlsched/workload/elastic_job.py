@@ -132,7 +132,6 @@ class ScalingCurve(Protocol):
 
         Without the all-reduce, unless the job says that its curve has it (``message_bytes=0``).
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

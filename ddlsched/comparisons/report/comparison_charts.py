@@ -49,16 +49,8 @@ def draw_charts(comparison: Reported | Path | str) -> list[Path]:
     files = []
     for setting in reported.settings:
         for name, draw in figures(reported, setting):
-            files += _saved(draw(), reported.charts(setting) / name)
+            files += save(draw(), reported.charts(setting) / name)
     return files
-
-
-def _saved(figure: Figure, stem: Path) -> list[Path]:
-    try:
-        return save(figure, stem)
-    except OSError as error:
-        problem = f"cannot be written ({error.strerror or error})"
-        raise InputError(f"{stem}.png: {problem}; expected a folder to write charts to") from None
 
 
 def figures(

@@ -6,7 +6,6 @@ Python. A name here is what :mod:`ddlsched.policies.compiling.program` writes in
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,53 +17,20 @@ from numba.core.typing import signature
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from ddlsched.engine.native.comparisons import (
-    contains,
-    equal,
-    equal_wholes,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    not_equal,
-    same_object,
-    whole_index,
-)
+from ddlsched.engine.native import comparisons, number_functions, operators
 from ddlsched.engine.native.jit import INTERRUPTED
 from ddlsched.engine.native.machine_code import register_jitable
-from ddlsched.engine.native.number_functions import (
-    absolute,
-    any_number,
-    ceiling,
-    does_not_overflow,
-    floor,
-    greater_than_0,
-    mathematics,
-    max_of_two,
-    min_of_two,
-    negative,
-    not_negative,
-    of_one,
-    positive,
-    round_to_whole,
-    same,
-    to_float,
-    truncate,
-    truth,
-)
-from ddlsched.engine.native.operators import (
-    MOST_EXACT,
-    add,
-    compiled_only,
-    divide,
-    floor_divide,
-    kind_of,
-    multiply,
-    refusal,
-    remainder,
-    subtract,
-    typed,
-)
+from ddlsched.engine.native.operators import MOST_EXACT, compiled_only, kind_of, refusal, typed
+
+_OWN_NAMES = {
+    comparisons: "contains equal equal_wholes greater greater_equal less less_equal not_equal same_object whole_index",
+    number_functions: (
+        "absolute math_ceil math_exp math_fabs math_floor math_isinf math_isnan math_log math_sqrt "
+        "max_of_two min_of_two negative positive round_to_whole to_float truncate truth"
+    ),
+    operators: "add divide floor_divide multiply remainder subtract",
+}
+"""The functions that a program calls by their own names, by their modules."""
 
 
 def _step_of_sum(plus: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,7 +45,7 @@ def _step_of_sum(plus: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-sum_step = _step_of_sum(add)
+sum_step = _step_of_sum(operators.add)
 
 
 @compiled_only
@@ -126,24 +92,16 @@ def _carefully(operation: Any, *, rounds: bool, of_wholes: bool = False) -> Call
     return careful
 
 
-_careful_add = _carefully(add, rounds=True)
-_careful_sum_step = _step_of_sum(_careful_add)
+_careful_add = _carefully(operators.add, rounds=True)
 
-
+_COMPARED = ("equal", "greater", "greater_equal", "less", "less_equal", "not_equal")
 CAREFUL: dict[str, Any] = {
+    **{name: _carefully(getattr(comparisons, name), rounds=False) for name in _COMPARED},
+    **{name: _carefully(getattr(operators, name), rounds=False) for name in ("floor_divide", "remainder")},
+    **{name: _carefully(getattr(operators, name), rounds=True) for name in ("multiply", "subtract")},
     "add": _careful_add,
-    "divide": _carefully(divide, rounds=False, of_wholes=True),
-    "equal": _carefully(equal, rounds=False),
-    "floor_divide": _carefully(floor_divide, rounds=False),
-    "greater": _carefully(greater, rounds=False),
-    "greater_equal": _carefully(greater_equal, rounds=False),
-    "less": _carefully(less, rounds=False),
-    "less_equal": _carefully(less_equal, rounds=False),
-    "multiply": _carefully(multiply, rounds=True),
-    "not_equal": _carefully(not_equal, rounds=False),
-    "remainder": _carefully(remainder, rounds=False),
-    "subtract": _carefully(subtract, rounds=True),
-    "sum_step": _careful_sum_step,
+    "divide": _carefully(operators.divide, rounds=False, of_wholes=True),
+    "sum_step": _step_of_sum(_careful_add),
 }
 """What stands in place of names of the ordinary namespace in such code."""
 
@@ -203,42 +161,10 @@ def _array(element: Any) -> Any:
 
 
 NAMESPACE: dict[str, Any] = {
-    "absolute": absolute,
-    "add": add,
-    "contains": contains,
-    "divide": divide,
-    "equal": equal,
-    "equal_wholes": equal_wholes,
+    **{name: getattr(module, name) for module, names in _OWN_NAMES.items() for name in names.split()},
     "float64_array": _array(types.float64),
-    "floor_divide": floor_divide,
-    "greater": greater,
-    "greater_equal": greater_equal,
     "hear_signals": hear_signals,
     "int64_array": _array(types.int64),
-    "less": less,
-    "less_equal": less_equal,
-    "math_ceil": of_one("math.ceil", same, ceiling),
-    "math_exp": mathematics("math.exp", math.exp, does_not_overflow),
-    "math_fabs": mathematics("math.fabs", math.fabs, any_number),
-    "math_floor": of_one("math.floor", same, floor),
-    "math_isinf": mathematics("math.isinf", math.isinf, any_number),
-    "math_isnan": mathematics("math.isnan", math.isnan, any_number),
-    "math_log": mathematics("math.log", math.log, greater_than_0),
-    "math_sqrt": mathematics("math.sqrt", math.sqrt, not_negative),
-    "max_of_two": max_of_two,
-    "min_of_two": min_of_two,
-    "multiply": multiply,
-    "negative": negative,
-    "not_equal": not_equal,
-    "positive": positive,
-    "remainder": remainder,
-    "round_to_whole": round_to_whole,
-    "same_object": same_object,
-    "subtract": subtract,
     "sum_step": sum_step,
-    "to_float": to_float,
-    "truncate": truncate,
-    "truth": truth,
-    "whole_index": whole_index,
 }
 """What the code of a program may call."""

@@ -85,31 +85,24 @@ greater_equal = _compared(">=")
 _equal_numbers = _compared("==")
 
 
-_unequal_numbers = _compared("!=")
+def _equality(of_numbers: Any, *, equal: bool) -> Any:
+    """Return ``==``, or ``!=``, of numbers, and of what compiled code compares by itself, such as views."""
+
+    @compiled_only
+    def operation(a: Any, b: Any) -> Any:
+        if kind_of(a) is not None and kind_of(b) is not None:
+            return lambda a, b: of_numbers(a, b)
+        if has_text(a, b):
+            return lambda a, b: (code_of(a) == code_of(b)) == equal
+        if isinstance(a, types.Tuple | types.UniTuple) or isinstance(b, types.Tuple | types.UniTuple):
+            return None
+        return lambda a, b: operator.eq(a, b) == equal
+
+    return operation
 
 
-@compiled_only
-def equal(a: Any, b: Any) -> Any:
-    """``==`` of numbers, and of what compiled code compares by itself, such as views."""
-    if kind_of(a) is not None and kind_of(b) is not None:
-        return lambda a, b: _equal_numbers(a, b)
-    if has_text(a, b):
-        return lambda a, b: code_of(a) == code_of(b)
-    if isinstance(a, types.Tuple | types.UniTuple) or isinstance(b, types.Tuple | types.UniTuple):
-        return None
-    return lambda a, b: operator.eq(a, b)
-
-
-@compiled_only
-def not_equal(a: Any, b: Any) -> Any:
-    """``!=``."""
-    if kind_of(a) is not None and kind_of(b) is not None:
-        return lambda a, b: _unequal_numbers(a, b)
-    if has_text(a, b):
-        return lambda a, b: code_of(a) != code_of(b)
-    if isinstance(a, types.Tuple | types.UniTuple) or isinstance(b, types.Tuple | types.UniTuple):
-        return None
-    return lambda a, b: not operator.eq(a, b)
+equal = _equality(_equal_numbers, equal=True)
+not_equal = _equality(_compared("!="), equal=False)
 
 
 @compiled_only

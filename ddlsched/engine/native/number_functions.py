@@ -14,8 +14,14 @@ from ddlsched.engine.native.machine_code import register_jitable
 from ddlsched.engine.native.operators import compiled_only, kind_of, refusal, subtract
 
 
-def of_one(name: str, of_whole: Callable[..., Any], of_float: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of one number."""
+@register_jitable
+def _same(x: Any) -> Any:
+    return x
+
+
+def _of_one(name: str, of_whole: Callable[..., Any] = _same, of_float: Callable[..., Any] = _same) -> Any:
+    """Return a function of one number, by what it does to a whole one and to a float."""
+    whole, real = (part if part is _same else register_jitable(part) for part in (of_whole, of_float))
 
     @compiled_only
     def operation(x: Any) -> Any:
@@ -23,36 +29,10 @@ def of_one(name: str, of_whole: Callable[..., Any], of_float: Callable[..., Any]
         if kind is None:
             raise refusal(name, x)
         if kind is types.int64:
-            return lambda x: of_whole(np.int64(x))
-        return lambda x: of_float(np.float64(x))
+            return lambda x: whole(np.int64(x))
+        return lambda x: real(np.float64(x))
 
     return operation
-
-
-@register_jitable
-def same(x: Any) -> Any:
-    """Return what is given."""
-    return x
-
-
-@register_jitable
-def _negative_whole(x: int) -> int:
-    return subtract(0, x)
-
-
-@register_jitable
-def _negative_float(x: float) -> float:
-    return -x
-
-
-@register_jitable
-def _absolute_whole(x: int) -> int:
-    return subtract(0, x) if x < 0 else x
-
-
-@register_jitable
-def _absolute_float(x: float) -> float:
-    return abs(x)
 
 
 @register_jitable
@@ -63,50 +43,15 @@ def _in_range(x: float) -> float:
     return x
 
 
-@register_jitable
-def _whole(x: float) -> np.int64:
-    return np.int64(_in_range(x))
-
-
-@register_jitable
-def _nearest(x: float) -> np.int64:
-    return np.int64(np.rint(_in_range(x)))
-
-
-@register_jitable
-def _float_of_whole(x: int) -> float:
-    return np.float64(x)
-
-
-@register_jitable
-def _whole_is_true(x: int) -> bool:
-    return x != 0
-
-
-@register_jitable
-def _float_is_true(x: float) -> bool:
-    return x != 0.0
-
-
-negative = of_one("-", _negative_whole, _negative_float)
-
-
-positive = of_one("+", same, same)
-
-
-absolute = of_one("abs", _absolute_whole, _absolute_float)
-
-
-truncate = of_one("int", same, _whole)
-
-
-to_float = of_one("float", _float_of_whole, same)
-
-
-round_to_whole = of_one("round", same, _nearest)
-
-
-truth = of_one("bool", _whole_is_true, _float_is_true)
+negative = _of_one("-", lambda x: subtract(0, x), lambda x: -x)
+positive = _of_one("+")
+absolute = _of_one("abs", lambda x: subtract(0, x) if x < 0 else x, lambda x: abs(x))
+truncate = _of_one("int", of_float=lambda x: np.int64(_in_range(x)))
+to_float = _of_one("float", of_whole=lambda x: np.float64(x))
+round_to_whole = _of_one("round", of_float=lambda x: np.int64(np.rint(_in_range(x))))
+truth = _of_one("bool", lambda x: x != 0, lambda x: x != 0.0)
+math_ceil = _of_one("math.ceil", of_float=lambda x: np.int64(math.ceil(_in_range(x))))
+math_floor = _of_one("math.floor", of_float=lambda x: np.int64(math.floor(_in_range(x))))
 
 
 def _of_two(name: str, better: Any) -> Callable[..., Any]:
@@ -126,13 +71,12 @@ def _of_two(name: str, better: Any) -> Callable[..., Any]:
 
 
 min_of_two = _of_two("min", less)
-
-
 max_of_two = _of_two("max", greater)
 
 
-def mathematics(name: str, function: Callable[..., Any], allowed: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of :mod:`math` that raises where Python's does."""
+def _mathematics(function: Callable[..., Any], allowed: Callable[..., Any] = lambda x: True) -> Any:  # noqa: ARG005
+    """Return a function of :mod:`math` that raises where Python's does: where a float is not ``allowed``."""
+    name, is_allowed = f"math.{function.__name__}", register_jitable(allowed)
 
     @compiled_only
     def operation(x: Any) -> Any:
@@ -141,7 +85,7 @@ def mathematics(name: str, function: Callable[..., Any], allowed: Callable[..., 
 
         def of_number(x):  # type: ignore[no-untyped-def]
             number = np.float64(x)
-            if not allowed(number):
+            if not is_allowed(number):
                 raise ValueError("math domain error")
             return function(number)
 
@@ -150,37 +94,9 @@ def mathematics(name: str, function: Callable[..., Any], allowed: Callable[..., 
     return operation
 
 
-@register_jitable
-def any_number(x: float) -> bool:  # noqa: ARG001
-    """Return that every number will do."""
-    return True
-
-
-@register_jitable
-def not_negative(x: float) -> bool:
-    """Return whether a number is not below 0; NaN is not."""
-    return not x < 0.0
-
-
-@register_jitable
-def greater_than_0(x: float) -> bool:
-    """Return whether a number is above 0; NaN will do."""
-    return not x <= 0.0
-
-
-@register_jitable
-def does_not_overflow(x: float) -> bool:
-    """Return whether ``exp`` of a number is finite."""
-    return not x > 709.0
-
-
-@register_jitable
-def floor(x: float) -> np.int64:
-    """Return the whole number at or below."""
-    return np.int64(math.floor(_in_range(x)))
-
-
-@register_jitable
-def ceiling(x: float) -> np.int64:
-    """Return the whole number at or above."""
-    return np.int64(math.ceil(_in_range(x)))
+math_exp = _mathematics(math.exp, lambda x: not x > 709.0)
+math_fabs = _mathematics(math.fabs)
+math_isinf = _mathematics(math.isinf)
+math_isnan = _mathematics(math.isnan)
+math_log = _mathematics(math.log, lambda x: not x <= 0.0)
+math_sqrt = _mathematics(math.sqrt, lambda x: not x < 0.0)

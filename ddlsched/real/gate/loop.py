@@ -151,7 +151,6 @@ class Members(Protocol):
 
     def ranks(self) -> list[ChannelRank]:
         """Return all ranks; the same as last time, and new ones behind them."""
-        ...
 
 
 def run_gate(gate: Gate, members: Members, watch_message: Callable[[LiveRank, dict[str, Any]], None]) -> None:

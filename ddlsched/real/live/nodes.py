@@ -27,7 +27,6 @@ class Scavenger(Protocol):
 
     def idle(self, now_s: float) -> frozenset[str]:
         """Return the names of the nodes that may be used, ``now_s`` seconds after the start."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,23 +179,18 @@ class Launcher(Protocol):
     @property
     def parent(self) -> int:
         """Return the process that is the parent of those on nodes, or 0 if none of this machine is."""
-        ...
 
     def start(self, node: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
         """Start a process on a node."""
-        ...
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         """End a process at once, and return when it has ended."""
-        ...
 
     def was_taken(self, exit_code: int) -> bool:
         """Return whether a process ended because its node was taken away, or not given."""
-        ...
 
     def was_killed(self, exit_code: int) -> bool:
         """Return whether a process was ended from outside, for which its program is not to blame."""
-        ...
 
 
 class LocalLauncher:

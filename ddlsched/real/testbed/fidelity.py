@@ -9,30 +9,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError, label
-from ddlsched.io.files import replacing
+from ddlsched.io.files import made_folder, replacing
 from ddlsched.io.tables import read_text, readable
+from ddlsched.real.testbed import fidelity_tables
 from ddlsched.real.testbed.crews import WorkerCrew
-from ddlsched.real.testbed.fidelity_tables import (
-    error_table,
-    gain_summary,
-    gain_table,
-    job_errors,
-    judged,
-    makespan_table,
-    rank_table,
-    spread_table,
-)
 from ddlsched.real.testbed.real_run import RealRun, gate_settings, run_for_real
 from ddlsched.workload.job import Workload
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +90,6 @@ class Runs:
 
         The last ones say whether the machine kept up: late_share, cpu_busy_share, machine_limited.
         """
-        import pandas as pd
-
         tables = [self.read(run) for run in planned if self._path(run).exists()]
         if not tables:
             raise InputError(f"{self.folder}: holds none of the runs; expected some that were measured")
@@ -110,8 +97,6 @@ class Runs:
 
     def read(self, run: Planned) -> pd.DataFrame:
         """Return the rows of one run that is there."""
-        import pandas as pd
-
         table = pd.read_parquet(self._path(run))
         return table.assign(mix=run.mix.name, policy=run.policy, repeat=run.repeat)
 
@@ -153,10 +138,7 @@ def note_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     """
     path = folder / "comparison.json"
     text = json.dumps(settings, indent=2, sort_keys=True, default=str) + "\n"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be used ({error.strerror}); expected a folder for runs") from None
+    made_folder(folder, "runs")
     if os.path.lexists(path) and readable(path, "a comparison's settings", read_text) != text:
         raise InputError(f"{folder}: holds another comparison ({path.name} differs); expected another folder")
     with replacing(path, "comparison") as file:
@@ -204,7 +186,7 @@ class FidelityReport:
         if len(self.gains):
             parts += ["agreement on the order of policies:", self.ranks.to_string(index=False, float_format="%.3f"), ""]
             whole = self.gains.mix.nunique() > 1
-            shown = gain_summary(self.gains) if whole else self.gains
+            shown = fidelity_tables.gain_summary(self.gains) if whole else self.gains
             title = "gain in mean JCT over the first policy (%; differences in points):"
             parts += [title, _percent(shown, ("mix", "policy", "model", "mixes"), _GAIN_ENDS), ""]
         parts += self._of_the_machine()
@@ -228,7 +210,7 @@ class FidelityReport:
         from ddlsched.comparisons.charts.style import save
 
         tables = {name: getattr(self, name) for name in ("jobs", "errors", "makespans", "ranks", "gains", "spreads")}
-        for name, table in (tables | {"gains_over_mixes": gain_summary(self.gains)}).items():
+        for name, table in (tables | {"gains_over_mixes": fidelity_tables.gain_summary(self.gains)}).items():
             with replacing(folder / f"{name}.csv", name) as file:
                 table.to_csv(file, index=False, float_format="%.6g")
         drawn = self.jobs[~self.jobs.model.str.startswith((WITHOUT, WITH))]
@@ -254,16 +236,16 @@ def report_of(
 ) -> FidelityReport:
     """Return what measured and simulated runs say of each other."""
     runs = measured.groupby(["mix", "policy", "repeat"]).machine_limited.max()
-    measured = judged(measured)
-    jobs = job_errors(measured, simulated)
+    measured = fidelity_tables.judged(measured)
+    jobs = fidelity_tables.job_errors(measured, simulated)
     return FidelityReport(
         models=models,
         jobs=jobs,
-        errors=error_table(jobs),
-        makespans=makespan_table(measured, simulated),
-        ranks=rank_table(measured, simulated),
-        gains=gain_table(measured, simulated, baseline),
-        spreads=spread_table(measured),
+        errors=fidelity_tables.error_table(jobs),
+        makespans=fidelity_tables.makespan_table(measured, simulated),
+        ranks=fidelity_tables.rank_table(measured, simulated),
+        gains=fidelity_tables.gain_table(measured, simulated, baseline),
+        spreads=fidelity_tables.spread_table(measured),
         limited_runs=int(runs.sum()),
         runs=len(runs),
     )

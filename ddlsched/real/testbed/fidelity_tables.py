@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.results.statistics import Interval, mean_interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Measured: a row a (mix, policy, repeat, job_id) with jct_s, iteration_s, finish_s.
 # Simulated: a row a (mix, model, policy, job_id) with the same.
@@ -79,8 +77,6 @@ def error_table(errors: pd.DataFrame) -> pd.DataFrame:
     (mean_low, mean_high, p95_low, p95_high): percentiles over resampled mixes, whose jobs depend on each other; NaN
     for fewer than five mixes.
     """
-    import pandas as pd
-
     every = errors.assign(policy="all")
     rows = []
     for (model, policy), part in pd.concat([errors, every]).groupby(["model", "policy"], sort=False):
@@ -135,8 +131,6 @@ def gain_table(measured: pd.DataFrame, simulated: pd.DataFrame, baseline: str) -
     Columns: mix, policy, model, measured_gain, low, high, simulated_gain; 0.1 is a JCT a tenth shorter. Repeats are
     paired by number; with fewer than three of them there is no interval (NaN), with none no row.
     """
-    import pandas as pd
-
     runs = _means(measured).unstack("policy")  # NaN where a repeat was not run
     means = simulated.groupby(["mix", "model", "policy"], sort=False).jct_s.mean()
     rows = []
@@ -159,8 +153,6 @@ def gain_summary(gains: pd.DataFrame) -> pd.DataFrame:
     Columns: policy, model, mixes, measured_gain, low, high, simulated_gain, difference (simulated - measured),
     difference_low, difference_high, mean_abs_difference (of a mix); intervals of 95 %, NaN for fewer than three mixes.
     """
-    import pandas as pd
-
     rows = []
     for (policy, model), part in gains.groupby(["policy", "model"], sort=False):
         off = (part.simulated_gain - part.measured_gain).to_numpy()
@@ -188,8 +180,6 @@ def rank_table(measured: pd.DataFrame, simulated: pd.DataFrame) -> pd.DataFrame:
     same order), right_share with low and high (95 %, over resampled mixes; NaN for fewer than five), mean_regret (how
     much longer the measured mean JCT is under the policy that the simulation would choose).
     """
-    import pandas as pd
-
     runs = _means(measured)
     several = [mix for mix, own in runs.groupby("mix") if own.index.get_level_values("policy").nunique() > 1]
     simulated_means = (

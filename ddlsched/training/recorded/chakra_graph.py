@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ddlsched.deferred import np
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.chakra_records import Node, read_nodes
 from ddlsched.training.recorded.collective_names import groups_of_text
@@ -17,7 +18,6 @@ from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication
 from ddlsched.units import MAX_NS
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 NS_PER_US: Final = 1000
@@ -103,8 +103,6 @@ class _Dependencies:
         self, place: npt.NDArray[np.int64], ascending: npt.NDArray[np.uint64]
     ) -> tuple[npt.NDArray[np.int64], int]:
         """Return a number for each pair (node, node that waits for it), and how many name no node of the file."""
-        import numpy as np
-
         wanted = np.frombuffer(self._ids, dtype=np.uint64)
         node = np.repeat(place, np.frombuffer(self._counts, dtype=np.int64))
         before = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
@@ -116,8 +114,6 @@ def _edges(
     pairs: npt.NDArray[np.int64], count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Return successors by node (where each one's begin, and which) and numbers of predecessors."""
-    import numpy as np
-
     pairs = np.unique(pairs)  # one that is there by control and by data counts once
     before, successors = pairs >> 32, (pairs & 0xFFFFFFFF).astype(np.int32)
     first = np.searchsorted(before, np.arange(count + 1))
@@ -186,8 +182,6 @@ class ChakraFile:
         InputError
             An id occurs twice.
         """
-        import numpy as np
-
         ids = np.frombuffer(self.node_ids, dtype=np.uint64)
         order = np.argsort(ids, kind="stable")
         ascending = ids[order]

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.kineto_calls import Call, calls_of
@@ -103,24 +103,12 @@ class HostTraceClock:
         return self._busy_until[thread][place - 1] if place else at_ns
 
 
-class Clock(Protocol):
-    """When what the host asked for takes place, on the device that computes."""
+Clock: TypeAlias = GpuTraceClock | HostTraceClock
+"""When what the host asked for takes place, on the device that computes.
 
-    def window(self, step: TraceEvent) -> tuple[int, int]:
-        """Return when a step begins and ends there."""
-        ...
-
-    def reached_ns(self, at_ns: int) -> int:
-        """Return when that which the host has asked for until ``at_ns`` is done."""
-        ...
-
-    def wait(self, call: Call, step: TraceEvent, buckets_end_ns: int) -> tuple[int, int] | None:
-        """Return from when until when computation stands still for a collective; None if nothing waits for it.
-
-        Both are the same if it has ended by the time that it is needed. What backward calls is waited for together,
-        until ``buckets_end_ns``.
-        """
-        ...
+``wait`` returns from when until when computation stands still for a collective, None if nothing waits for it; both are
+the same if it has ended by the time that it is needed. What backward calls is waited for together.
+"""
 
 
 def read_kineto(path: Path) -> RankTrace:

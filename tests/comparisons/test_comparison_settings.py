@@ -12,8 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from algorithms.placement.first_fit import FirstFit
 from ddlsched.comparisons import fields
-from ddlsched.comparisons.compare import planned
-from ddlsched.comparisons.run_plan import ComparisonPlan
+from ddlsched.comparisons.compare import ComparisonPlan, planned
 from ddlsched.comparisons.settings import Settings, checked_settings, read_yaml
 from ddlsched.errors import FaultyInputError, InputError, PluginError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ddlsched.errors import InputError
 from ddlsched.io.tables import cell_number, cell_text, csv_rows, readable
@@ -17,6 +17,7 @@ from ddlsched.io.tables import cell_number, cell_text, csv_rows, readable
 MAX_PENALTY_SHARE = 1000.0
 
 
+@runtime_checkable
 class InterferenceModel(Protocol):
     """What a model of interference offers; see :class:`UniformInterference` for the shortest one.
 

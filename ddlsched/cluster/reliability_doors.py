@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from ddlsched.plugins.names import made_of_text
 from ddlsched.ranges import Checked, ranged
@@ -41,6 +41,7 @@ class CheckpointedJob:
     now_s: float
 
 
+@runtime_checkable
 class CheckpointPolicy(Protocol):
     """When a job saves its state."""
 
@@ -133,6 +134,7 @@ class StoppedJob:
     can_shrink: bool = False
 
 
+@runtime_checkable
 class RecoveryPolicy(Protocol):
     """How a job goes on that has lost servers.
 
@@ -154,6 +156,7 @@ class RecoveryPolicy(Protocol):
         """
 
 
+@runtime_checkable
 class HealthPolicy(Protocol):
     """Which servers are taken for lemons, and how often jobs are checked for what nobody notices."""
 

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
 
 from ddlsched.deferred import np, nx
 from ddlsched.errors import InputError, PluginError, UnknownNameError, guarded
@@ -74,6 +74,7 @@ def gbps_from_bytes_per_s(bytes_per_s: float) -> float:
     return bytes_per_s * 8 / 1e9
 
 
+@runtime_checkable
 class Topology(Protocol):
     """What a class in ``topologies/`` offers; its fields are its parameters.
 

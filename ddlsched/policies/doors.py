@@ -97,7 +97,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -118,6 +118,7 @@ Start: TypeAlias = tuple[JobView, Sequence[GpuId]]
 """A job that starts, and its GPUs in placement order."""
 
 
+@runtime_checkable
 class OrderingPolicy(Protocol):
     """Who goes first: in the queue, among ready transfers, and among the ready tasks of a GPU."""
 
@@ -128,6 +129,7 @@ class OrderingPolicy(Protocol):
         """
 
 
+@runtime_checkable
 class PlacementPolicy(Protocol):
     """On which GPUs a queued job runs, until it ends."""
 
@@ -140,6 +142,7 @@ class PlacementPolicy(Protocol):
         """
 
 
+@runtime_checkable
 class NonPreemptivePolicy(Protocol):
     """Which ready transfers start; a started one runs to its end."""
 
@@ -151,6 +154,7 @@ class NonPreemptivePolicy(Protocol):
         """
 
 
+@runtime_checkable
 class TransferKeyPolicy(Protocol):
     """Which transfers run now, by a key; the others pause and keep their bytes (assumes chunked all-reduces)."""
 
@@ -162,6 +166,7 @@ class TransferKeyPolicy(Protocol):
         """
 
 
+@runtime_checkable
 class PreemptivePolicy(Protocol):
     """Which transfers run now, chosen in any way; called in Python."""
 
@@ -172,6 +177,7 @@ class PreemptivePolicy(Protocol):
         """
 
 
+@runtime_checkable
 class PathPolicy(Protocol):
     """Which of the topology's paths the flows of a job take."""
 
@@ -185,6 +191,7 @@ class PathPolicy(Protocol):
         """
 
 
+@runtime_checkable
 class RankOrder(Protocol):
     """Which worker of a job gets which of its GPUs; asked by the placement ``ranked``."""
 
@@ -224,6 +231,7 @@ DROP: Literal[Drop.DROP] = Drop.DROP
 """In place of an :class:`Allocation`: the job is turned away for good."""
 
 
+@runtime_checkable
 class AllocationPolicy(Protocol):
     """How many GPUs, and which batch, each elastic job has now."""
 
@@ -239,6 +247,7 @@ class AllocationPolicy(Protocol):
         """
 
 
+@runtime_checkable
 class Begins(Protocol):
     """A policy with memory or randomness within a run."""
 
@@ -246,6 +255,7 @@ class Begins(Protocol):
         """Return the object that is asked during this run."""
 
 
+@runtime_checkable
 class RoundPolicy(Protocol):
     """A placement policy that decides about all jobs that wait at once."""
 
@@ -253,6 +263,7 @@ class RoundPolicy(Protocol):
         """Yield the jobs that start, with their GPUs; each has started when the next is asked for."""
 
 
+@runtime_checkable
 class Wakes(Protocol):
     """A policy that needs time to pass."""
 

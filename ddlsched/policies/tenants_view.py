@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -52,6 +52,7 @@ class NotAdmitted(NamedTuple):
     reason: str
 
 
+@runtime_checkable
 class AdmissionPolicy(Protocol):
     """Who of the jobs that wait may start, and who gives way."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from math import ceil, inf
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from ddlsched.errors import InputError, guarded
 from ddlsched.ranges import REQUIRED, Checked, check_fields, ranged
@@ -123,6 +123,7 @@ class ConstantRescaleCost(Checked, who="rescale cost"):
         return max(up_s, down_s) if change.added_gpus or change.removed_gpus else self.batch_s
 
 
+@runtime_checkable
 class ScalingCurve(Protocol):
     """The time of an iteration's compute; a curve may be any object with this method."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -117,6 +117,7 @@ class Trainer:
         return np.asarray(runs & (sizes >= self.least) & (sizes <= most))
 
 
+@runtime_checkable
 class NodeAllocator(Protocol):
     """Shares interchangeable nodes out among trainers; without a clock, so that it serves live managers too."""
 

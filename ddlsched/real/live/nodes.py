@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, runtime_checkable
 
 from ddlsched.cluster.idle_trace import IdleTrace, expand_hosts
 from ddlsched.errors import DdlschedError, InputError
@@ -21,6 +21,7 @@ from ddlsched.ranges import Checked, ranged
 from ddlsched.real.slurm.commands import Run, runner
 
 
+@runtime_checkable
 class Scavenger(Protocol):
     """Finds idle nodes. What it no longer returns is lost at once, without warning."""
 

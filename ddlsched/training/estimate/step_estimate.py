@@ -177,7 +177,20 @@ OPTIMISER_TRAFFIC_BYTES = 2 * 12 + 2 * GRADIENT_BYTES + WEIGHT_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class _Schedule:
+    """What a schedule of the passes takes, seconds."""
+
+    compute_s: Amount
+    tensor_s: Amount
+    pipeline_s: Amount
+    bubble_s: Amount
+    data_s: Amount
+    forward_s: Amount
+    backward_s: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate(_Schedule):
     """A training step.
 
     The parts of ``step_s`` in seconds: ``compute_s`` on the slowest pipeline stage, recomputation included;
@@ -192,15 +205,8 @@ class Estimate:
     ``forward_s`` and ``backward_s`` are one GPU's passes over all its micro-batches, without bubble and gradients.
     """
 
-    compute_s: Amount
-    tensor_s: Amount
-    pipeline_s: Amount
-    bubble_s: Amount
-    data_s: Amount
     optimiser_s: Amount
     offload_s: Amount
-    forward_s: Amount
-    backward_s: Amount
     memory: Memory
     missing_bytes: Amount
     reduced_bytes: Amount
@@ -236,19 +242,6 @@ class Estimate:
     def cost(self) -> Amount:
         """Cost of the step in US dollars, the GPUs rented by the hour."""
         return self.price_per_hour * self.num_gpus * self.step_s / 3600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Schedule:
-    """What a schedule of the passes takes, seconds."""
-
-    compute_s: Amount
-    tensor_s: Amount
-    pipeline_s: Amount
-    bubble_s: Amount
-    data_s: Amount
-    forward_s: Amount
-    backward_s: Amount
 
 
 def estimate_checked(model: Model, parallelism: Parallelism, machine: Machine, **options: Any) -> Estimate:

@@ -197,9 +197,7 @@ def _read(result: Any, has: Sequence[Sequence[Any]], num_nodes: int) -> NodeMap:
     from ortools.math_opt.python import mathopt
 
     if not result.has_primal_feasible_solution():
-        raise SimulationError(
-            f"malleable-milp: no map found ({result.termination.reason.name.lower().replace('_', ' ')})"
-        )
+        raise SimulationError(f"malleable-milp: no map ({result.termination.reason.name.lower().replace('_', ' ')})")
     values: Mapping[Any, float] = result.variable_values()
     owner = [next((j for j, row in enumerate(has) if values[row[i]] > 0.5), None) for i in range(num_nodes)]
     return NodeMap(

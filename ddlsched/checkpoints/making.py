@@ -133,9 +133,7 @@ def _refuse_directory(directory: Path, num_bytes: int) -> None:
     except OSError as error:
         raise InputError(f"{directory}: cannot be made ({error.strerror}); expected a folder that can") from None
     if num_bytes > free:
-        raise InputError(
-            f"{directory}: the checkpoint takes {num_bytes:,} bytes, {free:,} are free; expected space for it"
-        )
+        raise InputError(f"{directory}: takes {num_bytes:,} bytes, {free:,} are free; expected space for it")
 
 
 @contextlib.contextmanager

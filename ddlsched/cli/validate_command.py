@@ -372,9 +372,7 @@ def going_on(workload: Workload, cluster: Cluster, disturbances: Disturbances) -
 
     rigid = [job for job in workload if not isinstance(job, ElasticJob)]
     if not rigid:
-        raise InputError(
-            "--restart-s, --state-mb: all jobs are elastic; expected --rescale-cost of 'simulate' for them"
-        )
+        raise InputError("--restart-s, --state-mb: all jobs are elastic; expected --rescale-cost of 'simulate'")
     per_gpu_mb = np.array([disturbances.state_bytes(job.gpu_memory_bytes) for job in rigid]) / 1e6
     network = network_of(cluster)
     times_s = [going_on_elsewhere_s(disturbances, job, network, cluster.gpus_per_server) for job in rigid]

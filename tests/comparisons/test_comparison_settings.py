@@ -131,7 +131,7 @@ def test_an_instance_is_called_by_its_own_form():
         ([{"name": "x", "order": ["fifo", "las"]}], ["('policies', 0)", "2 policies have one name, 'x'"]),
         ([{"name": " "}], ["('policies', 0, 'name')", "is ' '; expected a name of printable characters"]),
         ([{"name": "a\nb"}], ["expected a name of printable characters"]),
-        ([{"name": "a:b"}, {"name": "a=b", "order": "fifo"}], ["would share a file name, 'a-b'"]),
+        ([{"name": "a:b"}, {"name": "a=b", "order": "fifo"}], ["would share the file name 'a-b'"]),
         ([], ["('policies',)", "at least 1"]),
         ([3], ["('policies', 0)"]),
         (["ada-srsf", None], ["('policies', 1)"]),

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from algorithms.allocation.sharing import Sharing, SharingPolicy
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, SimulationError
-from ddlsched.workload.trainers import Trainer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 from ddlsched.ranges import ranged
+from ddlsched.workload.trainers import Trainer
 
 SOLVERS = {"highs": "HIGHS", "scip": "GSCIP", "cp-sat": "CP_SAT"}
 """Solvers by name, as OR-Tools' MathOpt calls them."""

@@ -10,26 +10,24 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel
 from ddlsched.cli.reporting import emit
 from ddlsched.cli.run_arguments import run_arguments
+from ddlsched.cluster.cluster import Cluster, Throughputs
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.deferred import np
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 from ddlsched.io.files import opened
 from ddlsched.io.tables import cell_whole, csv_rows
+from ddlsched.network.topology import Network
 from ddlsched.workload.groups import parts_of
+from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import CollectiveTask
-
-if TYPE_CHECKING:
-    from ddlsched.cluster.cluster import Cluster, Throughputs
-    from ddlsched.network.topology import Network
-    from ddlsched.workload.job import Workload
 
 _KINDS = (
     "a workload (.csv, .parquet, .json), a table of servers, of outages or of when servers are there (.csv), a matrix "

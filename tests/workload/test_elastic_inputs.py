@@ -254,3 +254,9 @@ def test_a_job_from_the_training_time_model():
     assert made.message_bytes == pytest.approx(float(found.reduced_bytes))
     with pytest.raises(InputError, match=r"does not fit one GPU with any batch of \[512\]"):
         elastic_job_of(model, plan, job_id="a", samples=1000, max_gpus=16, gpu_batches=[512])
+
+
+@pytest.mark.parametrize("name", ["priority", "queue", "required_levels", "time_limit_s", "num_gpus"])
+def test_what_only_jobs_of_a_fixed_size_have_is_no_argument(name):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        elastic_job(**{name: 1})

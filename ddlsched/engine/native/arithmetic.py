@@ -2,10 +2,13 @@
 
 Whole numbers have 64 bits. What would not fit raises, as does what Python raises for; the plug-in is then asked in
 Python. A name here is what :mod:`ddlsched.policies.compiling.program` writes in place of an operator.
+
+Functions of numbers in compiled code: conversions, least and largest, and those of :mod:`math`.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,20 +20,111 @@ from numba.core.typing import signature
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from ddlsched.engine.native import comparisons, number_functions, operators
+from ddlsched.engine.native import comparisons, operators
+from ddlsched.engine.native.comparisons import greater, less
 from ddlsched.engine.native.jit import INTERRUPTED
 from ddlsched.engine.native.machine_code import register_jitable
-from ddlsched.engine.native.operators import MOST_EXACT, compiled_only, kind_of, refusal, typed
+from ddlsched.engine.native.operators import MOST_EXACT, compiled_only, kind_of, refusal, subtract, typed
 
-_OWN_NAMES = {
+
+@register_jitable
+def _same(x: Any) -> Any:
+    return x
+
+
+def _of_one(name: str, of_whole: Callable[..., Any] = _same, of_float: Callable[..., Any] = _same) -> Any:
+    """Return a function of one number, by what it does to a whole one and to a float."""
+    whole, real = (part if part is _same else register_jitable(part) for part in (of_whole, of_float))
+
+    @compiled_only
+    def operation(x: Any) -> Any:
+        kind = kind_of(x)
+        if kind is None:
+            raise refusal(name, x)
+        if kind is types.int64:
+            return lambda x: whole(np.int64(x))
+        return lambda x: real(np.float64(x))
+
+    return operation
+
+
+@register_jitable
+def _in_range(x: float) -> float:
+    """Return a float that has a whole number of 64 bits."""
+    if not -9.2e18 < x < 9.2e18:
+        raise OverflowError("more than 64 bits")
+    return x
+
+
+negative = _of_one("-", lambda x: subtract(0, x), lambda x: -x)
+positive = _of_one("+")
+absolute = _of_one("abs", lambda x: subtract(0, x) if x < 0 else x, lambda x: abs(x))
+truncate = _of_one("int", of_float=lambda x: np.int64(_in_range(x)))
+to_float = _of_one("float", of_whole=lambda x: np.float64(x))
+round_to_whole = _of_one("round", of_float=lambda x: np.int64(np.rint(_in_range(x))))
+truth = _of_one("bool", lambda x: x != 0, lambda x: x != 0.0)
+math_ceil = _of_one("math.ceil", of_float=lambda x: np.int64(math.ceil(_in_range(x))))
+math_floor = _of_one("math.floor", of_float=lambda x: np.int64(math.floor(_in_range(x))))
+
+
+def _of_two(name: str, better: Any) -> Callable[..., Any]:
+    """Return ``min`` or ``max`` of two numbers of one kind: that of a whole number and a float may be either."""
+
+    @compiled_only
+    def operation(a: Any, b: Any) -> Any:
+        if (
+            kind_of(a) is None
+            or kind_of(a) is not kind_of(b)
+            or isinstance(a, types.Boolean) != isinstance(b, types.Boolean)
+        ):
+            raise refusal(name, a, b)
+        return lambda a, b: b if better(b, a) else a
+
+    return operation
+
+
+min_of_two = _of_two("min", less)
+max_of_two = _of_two("max", greater)
+
+
+def _mathematics(function: Callable[..., Any], allowed: Callable[..., Any] = lambda x: True) -> Any:  # noqa: ARG005
+    """Return a function of :mod:`math` that raises where Python's does: where a float is not ``allowed``."""
+    name, is_allowed = f"math.{function.__name__}", register_jitable(allowed)
+
+    @compiled_only
+    def operation(x: Any) -> Any:
+        if kind_of(x) is None:
+            raise refusal(name, x)
+
+        def of_number(x):  # type: ignore[no-untyped-def]
+            number = np.float64(x)
+            if not is_allowed(number):
+                raise ValueError("math domain error")
+            return function(number)
+
+        return of_number
+
+    return operation
+
+
+math_exp = _mathematics(math.exp, lambda x: not x > 709.0)
+math_fabs = _mathematics(math.fabs)
+math_isinf = _mathematics(math.isinf)
+math_isnan = _mathematics(math.isnan)
+math_log = _mathematics(math.log, lambda x: not x <= 0.0)
+math_sqrt = _mathematics(math.sqrt, lambda x: not x < 0.0)
+
+
+_BY_NAME = {
     comparisons: "contains equal equal_wholes greater greater_equal less less_equal not_equal same_object whole_index",
-    number_functions: (
-        "absolute math_ceil math_exp math_fabs math_floor math_isinf math_isnan math_log math_sqrt "
-        "max_of_two min_of_two negative positive round_to_whole to_float truncate truth"
-    ),
     operators: "add divide floor_divide multiply remainder subtract",
 }
 """The functions that a program calls by their own names, by their modules."""
+_OWN = (
+    "absolute hear_signals math_ceil math_exp math_fabs math_floor math_isinf math_isnan math_log math_sqrt "
+    "max_of_two min_of_two negative positive round_to_whole sum_step to_float truncate truth"
+)
+"""Those of this module."""
 
 
 def _step_of_sum(plus: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,10 +255,9 @@ def _array(element: Any) -> Any:
 
 
 NAMESPACE: dict[str, Any] = {
-    **{name: getattr(module, name) for module, names in _OWN_NAMES.items() for name in names.split()},
+    **{name: getattr(module, name) for module, names in _BY_NAME.items() for name in names.split()},
+    **{name: globals()[name] for name in _OWN.split()},
     "float64_array": _array(types.float64),
-    "hear_signals": hear_signals,
     "int64_array": _array(types.int64),
-    "sum_step": sum_step,
 }
 """What the code of a program may call."""

@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from ddlsched.deferred import attributes_of
 
 if TYPE_CHECKING:
     from ddlsched.cluster.cluster import Cluster as Cluster
@@ -77,7 +78,8 @@ _NAMES = {
     "simulation": ("simulate",),
     "results.timeline": ("write_timeline",),
 }
-_HOME = {name: module for module, names in _NAMES.items() for name in names}
+_HOME = {name: f"ddlsched.{module}" for module, names in _NAMES.items() for name in names}
+_public = attributes_of("ddlsched", _HOME)
 
 __all__ = sorted(_HOME)
 
@@ -88,10 +90,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("ddlsched")
-    if name not in _HOME:
-        raise AttributeError(f"module 'ddlsched' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"ddlsched.{_HOME[name]}"), name)
-    globals()[name] = value
+    value = globals()[name] = _public(name)
     return value
 
 

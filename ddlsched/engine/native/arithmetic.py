@@ -4,11 +4,14 @@ Whole numbers have 64 bits. What would not fit raises, as does what Python raise
 Python. A name here is what :mod:`ddlsched.policies.compiling.program` writes in place of an operator.
 
 Functions of numbers in compiled code: conversions, least and largest, and those of :mod:`math`.
+
+Comparisons in compiled code: a whole number and a float compare exactly.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,11 +23,137 @@ from numba.core.typing import signature
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from ddlsched.engine.native import comparisons, operators
-from ddlsched.engine.native.comparisons import greater, less
+from ddlsched.engine.native import operators
 from ddlsched.engine.native.jit import INTERRUPTED
 from ddlsched.engine.native.machine_code import register_jitable
-from ddlsched.engine.native.operators import MOST_EXACT, compiled_only, kind_of, refusal, subtract, typed
+from ddlsched.engine.native.operators import MOST_EXACT, compiled_only, kind_of, refusal, typed
+
+
+def _compared(name: str) -> Any:
+    """Return the intrinsic of a comparison; a whole number and a float compare exactly, as in Python."""
+
+    @intrinsic
+    def operation(typing_context: Any, a: Any, b: Any) -> Any:  # noqa: ARG001
+        kinds = kind_of(a), kind_of(b)
+        if None in kinds:
+            raise refusal(name, a, b)
+
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
+            if kinds[0] is kinds[1]:
+                if kinds[0] is types.int64:
+                    return builder.icmp_signed(name, *arguments)
+                compare = builder.fcmp_unordered if name == "!=" else builder.fcmp_ordered
+                return compare(name, *arguments)
+            order = _mixed_order(builder, arguments, kinds)
+            zero = ir.Constant(ir.IntType(64), 0)
+            result = builder.icmp_signed(name, order, zero)
+            number = arguments[0] if kinds[0] is types.float64 else arguments[1]
+            unordered = builder.fcmp_unordered("uno", number, number)
+            return builder.select(unordered, ir.Constant(ir.IntType(1), name == "!="), result)
+
+        return signature(types.boolean, *kinds), generate
+
+    return operation
+
+
+def _mixed_order(builder: Any, arguments: Any, kinds: Any) -> Any:
+    """Return a number less than, equal to or greater than 0, as the first is to the second.
+
+    Rounding a whole number to a float keeps its order relative to floats; only where both are the same float do the
+    digits lost in rounding decide.
+    """
+    whole_first = kinds[0] is types.int64
+    whole, number = arguments if whole_first else arguments[::-1]
+    i64 = ir.IntType(64)
+    one, minus, zero = (ir.Constant(i64, value) for value in (1, -1, 0))
+    rounded = builder.sitofp(whole, ir.DoubleType())
+    too_large = builder.fcmp_ordered(">=", number, ir.Constant(ir.DoubleType(), 2.0**63))
+    # Where the float is out of range the conversion means nothing and is not used.
+    inside = builder.and_(
+        builder.not_(too_large), builder.fcmp_ordered(">=", number, ir.Constant(ir.DoubleType(), -(2.0**63)))
+    )
+    back = builder.fptosi(builder.select(inside, number, ir.Constant(ir.DoubleType(), 0.0)), i64)
+    exact = builder.select(
+        builder.icmp_signed("<", whole, back), minus, builder.select(builder.icmp_signed(">", whole, back), one, zero)
+    )
+    equal = builder.select(too_large, minus, exact)
+    order = builder.select(
+        builder.fcmp_ordered("<", rounded, number),
+        minus,
+        builder.select(builder.fcmp_ordered(">", rounded, number), one, equal),
+    )
+    return order if whole_first else builder.neg(order)
+
+
+less = _compared("<")
+
+
+less_equal = _compared("<=")
+
+
+greater = _compared(">")
+
+
+greater_equal = _compared(">=")
+
+
+_equal_numbers = _compared("==")
+
+
+def _equality(of_numbers: Any, *, equal: bool) -> Any:
+    """Return ``==``, or ``!=``, of numbers, and of what compiled code compares by itself, such as views."""
+
+    @compiled_only
+    def operation(a: Any, b: Any) -> Any:
+        if kind_of(a) is not None and kind_of(b) is not None:
+            return lambda a, b: of_numbers(a, b)
+        if operators.has_text(a, b):
+            return lambda a, b: (operators.code_of(a) == operators.code_of(b)) == equal
+        if isinstance(a, types.Tuple | types.UniTuple) or isinstance(b, types.Tuple | types.UniTuple):
+            return None
+        return lambda a, b: operator.eq(a, b) == equal
+
+    return operation
+
+
+equal = _equality(_equal_numbers, equal=True)
+not_equal = _equality(_compared("!="), equal=False)
+
+
+@compiled_only
+def same_object(a: Any, b: Any) -> Any:
+    """``is`` of views; two equal numbers may be two objects or one."""
+    kinds = kind_of(a), kind_of(b)
+    truth_values = isinstance(a, types.Boolean | types.BooleanLiteral) and isinstance(b, types.Boolean)
+    if (kinds != (None, None) and not truth_values) or isinstance(a, types.BaseTuple | types.UnicodeType):
+        raise refusal("is", a, b)
+    return lambda a, b: operator.eq(a, b)  # numba's own ``is`` of views is always false
+
+
+@compiled_only
+def equal_wholes(a: Any, b: Any) -> Any:
+    """``==`` of whole numbers or of texts, for ``in`` of a tuple."""
+    if operators.has_text(a, b):
+        return lambda a, b: operators.code_of(a) == operators.code_of(b)
+    if (kind_of(a), kind_of(b)) != (types.int64, types.int64):
+        raise refusal("in", a, b)
+    return lambda a, b: _equal_numbers(a, b)
+
+
+@compiled_only
+def contains(row: Any, item: Any) -> Any:
+    """``in`` of the lists of views."""
+    if type(row).__module__.startswith("numba."):
+        raise refusal("in", item, row)
+    return lambda row, item: operator.contains(row, item)
+
+
+@compiled_only
+def whole_index(x: Any) -> Any:
+    """Return what ``range`` is given: a whole number."""
+    if kind_of(x) is not types.int64:
+        raise refusal("range", x)
+    return lambda x: np.int64(x)
 
 
 @register_jitable
@@ -56,9 +185,9 @@ def _in_range(x: float) -> float:
     return x
 
 
-negative = _of_one("-", lambda x: subtract(0, x), lambda x: -x)
+negative = _of_one("-", lambda x: operators.subtract(0, x), lambda x: -x)
 positive = _of_one("+")
-absolute = _of_one("abs", lambda x: subtract(0, x) if x < 0 else x, lambda x: abs(x))
+absolute = _of_one("abs", lambda x: operators.subtract(0, x) if x < 0 else x, lambda x: abs(x))
 truncate = _of_one("int", of_float=lambda x: np.int64(_in_range(x)))
 to_float = _of_one("float", of_whole=lambda x: np.float64(x))
 round_to_whole = _of_one("round", of_float=lambda x: np.int64(np.rint(_in_range(x))))
@@ -115,16 +244,14 @@ math_log = _mathematics(math.log, lambda x: not x <= 0.0)
 math_sqrt = _mathematics(math.sqrt, lambda x: not x < 0.0)
 
 
-_BY_NAME = {
-    comparisons: "contains equal equal_wholes greater greater_equal less less_equal not_equal same_object whole_index",
-    operators: "add divide floor_divide multiply remainder subtract",
-}
-"""The functions that a program calls by their own names, by their modules."""
 _OWN = (
-    "absolute hear_signals math_ceil math_exp math_fabs math_floor math_isinf math_isnan math_log math_sqrt "
-    "max_of_two min_of_two negative positive round_to_whole sum_step to_float truncate truth"
+    "absolute contains equal equal_wholes greater greater_equal hear_signals less less_equal math_ceil math_exp "
+    "math_fabs math_floor math_isinf math_isnan math_log math_sqrt max_of_two min_of_two negative not_equal positive "
+    "round_to_whole same_object sum_step to_float truncate truth whole_index"
 )
-"""Those of this module."""
+"""The functions of this module that a program calls by their own names."""
+_OPERATORS = "add divide floor_divide multiply remainder subtract"
+"""Those of the module of operators."""
 
 
 def _step_of_sum(plus: Callable[..., Any]) -> Callable[..., Any]:
@@ -190,7 +317,7 @@ _careful_add = _carefully(operators.add, rounds=True)
 
 _COMPARED = ("equal", "greater", "greater_equal", "less", "less_equal", "not_equal")
 CAREFUL: dict[str, Any] = {
-    **{name: _carefully(getattr(comparisons, name), rounds=False) for name in _COMPARED},
+    **{name: _carefully(globals()[name], rounds=False) for name in _COMPARED},
     **{name: _carefully(getattr(operators, name), rounds=False) for name in ("floor_divide", "remainder")},
     **{name: _carefully(getattr(operators, name), rounds=True) for name in ("multiply", "subtract")},
     "add": _careful_add,
@@ -255,8 +382,8 @@ def _array(element: Any) -> Any:
 
 
 NAMESPACE: dict[str, Any] = {
-    **{name: getattr(module, name) for module, names in _BY_NAME.items() for name in names.split()},
     **{name: globals()[name] for name in _OWN.split()},
+    **{name: getattr(operators, name) for name in _OPERATORS.split()},
     "float64_array": _array(types.float64),
     "int64_array": _array(types.int64),
 }

@@ -21,25 +21,11 @@ from numba.core.typing import signature
 from numba.extending import intrinsic
 
 from ddlsched.engine.field_values import FAILED, KEY_WORDS
+from ddlsched.engine.native import view_types
 from ddlsched.engine.native.compiler import compiled_function, reason_of
 from ddlsched.engine.native.machine_code import register_jitable
 from ddlsched.engine.native.operators import compiled_only, divide_wholes, typed
 from ddlsched.engine.native.state import state_at
-from ddlsched.engine.native.view_types import (
-    FLOW,
-    JOB,
-    LINK,
-    LOADS,
-    NETWORK,
-    TRANSFER,
-    ViewType,
-    flow_at,
-    job_at,
-    link_at,
-    loads_at,
-    root_view,
-    transfer_at,
-)
 from ddlsched.network.rates import LEVELS, WEIGHT_UNIT
 from ddlsched.policies.compiling.program import Program
 from ddlsched.policies.compiling.source import CannotCompileError
@@ -158,33 +144,33 @@ class _Method(NamedTuple):
     """
 
     gives: Callable[..., Any]
-    views: tuple[ViewType, ...]
+    views: tuple[view_types.ViewType, ...]
     takes: Callable[..., Any]
     answers: type[types.Type] | None
 
 
 def _give_job(s: Any, number: int, place: int, network: Any) -> Any:  # noqa: ARG001
-    return job_at(network, number), divide_wholes(s.run[0].now_ns, 1_000_000_000)
+    return view_types.job_at(network, number), divide_wholes(s.run[0].now_ns, 1_000_000_000)
 
 
 def _give_job_without_time(s: Any, number: int, place: int, network: Any) -> Any:  # noqa: ARG001
-    return job_at(network, number), 0.0
+    return view_types.job_at(network, number), 0.0
 
 
 def _give_transfer(s: Any, number: int, place: int, network: Any) -> Any:  # noqa: ARG001
-    return (transfer_at(network, number),)
+    return (view_types.transfer_at(network, number),)
 
 
 def _give_transfer_and_network(s: Any, number: int, place: int, network: Any) -> Any:  # noqa: ARG001
-    return transfer_at(network, number), network
+    return view_types.transfer_at(network, number), network
 
 
 def _give_transfer_and_link(s: Any, number: int, place: int, network: Any) -> Any:  # noqa: ARG001
-    return transfer_at(network, number), link_at(network, place)
+    return view_types.transfer_at(network, number), view_types.link_at(network, place)
 
 
 def _give_flow(s: Any, number: int, place: int, network: Any) -> Any:  # noqa: ARG001
-    return flow_at(network, number), loads_at(network, 0)
+    return view_types.flow_at(network, number), view_types.loads_at(network, 0)
 
 
 def _take_key(s: Any, number: int, place: int, key: Any) -> int:  # noqa: ARG001
@@ -221,13 +207,13 @@ def _take_path(s: Any, number: int, place: int, chosen: int) -> int:  # noqa: AR
 
 
 _METHODS = {
-    "key": _Method(_give_job, (JOB,), _take_key, None),
-    "transfer_key": _Method(_give_transfer_and_network, (TRANSFER, NETWORK), _take_key, None),
-    "admit": _Method(_give_transfer_and_network, (TRANSFER, NETWORK), _take_truth, types.Boolean),
-    "link_rate": _Method(_give_transfer_and_link, (TRANSFER, LINK), _take_rate, types.Float),
-    "weight": _Method(_give_transfer, (TRANSFER,), _take_weight, types.Float),
-    "level": _Method(_give_transfer, (TRANSFER,), _take_level, types.Integer),
-    "path": _Method(_give_flow, (FLOW, LOADS), _take_path, types.Integer),
+    "key": _Method(_give_job, (view_types.JOB,), _take_key, None),
+    "transfer_key": _Method(_give_transfer_and_network, (view_types.TRANSFER, view_types.NETWORK), _take_key, None),
+    "admit": _Method(_give_transfer_and_network, (view_types.TRANSFER, view_types.NETWORK), _take_truth, types.Boolean),
+    "link_rate": _Method(_give_transfer_and_link, (view_types.TRANSFER, view_types.LINK), _take_rate, types.Float),
+    "weight": _Method(_give_transfer, (view_types.TRANSFER,), _take_weight, types.Float),
+    "level": _Method(_give_transfer, (view_types.TRANSFER,), _take_level, types.Integer),
+    "path": _Method(_give_flow, (view_types.FLOW, view_types.LOADS), _take_path, types.Integer),
 }
 """By its name each method of a door; an order's key is given the time, too."""
 
@@ -243,7 +229,7 @@ def _entry_function(
     gives, _, takes, _ = _METHODS[method]
     if method == "key" and "now_s" not in reads:
         gives = _give_job_without_time
-    fields_at, network_of = _record_at(dtype), root_view(predicted)
+    fields_at, network_of = _record_at(dtype), view_types.root_view(predicted)
     give, take = register_jitable(gives), register_jitable(takes)
 
     def entry(state: int, number: int, place: int, fields: int) -> int:

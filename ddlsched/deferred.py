@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["np", "nx", "pa", "pd", "pq"]
@@ -19,6 +20,17 @@ class Deferred:
         found = getattr(importlib.import_module(self._module), name)
         setattr(self, name, found)
         return found
+
+
+def attributes_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a package's ``__getattr__``: each of its public names is imported from its module when it is asked for."""
+
+    def attribute(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(homes[name]), name)
+
+    return attribute
 
 
 if TYPE_CHECKING:

@@ -13,9 +13,6 @@ from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.ranges import Checked, ranged
 
-_ROUNDING_S = 1e-6
-"""A wake comes at a whole nanosecond, so a round may lack this much."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rubick(Checked, who="rubick"):

@@ -18,9 +18,7 @@ from ddlsched.ranges import check_fields, ranged
 def refuse_exclusive(policy: str, cluster: Cluster) -> None:
     """Raise InputError if a cluster lets nobody share a GPU."""
     if cluster.exclusive:
-        raise InputError(
-            f"{policy}: the cluster is exclusive, so that no jobs can share a GPU; expected one that is not"
-        )
+        raise InputError(f"{policy}: the cluster is exclusive, so no jobs can share a GPU; expected one that is not")
 
 
 _MOST_SCORE = 2

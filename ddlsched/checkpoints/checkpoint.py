@@ -188,13 +188,9 @@ def _refuse_bad_names(checkpoint: Checkpoint, place: Location) -> None:
     """Refuse files outside the checkpoint's directory, and another number of files than ranks."""
     where, num_ranks = place.name_of(DESCRIPTION), checkpoint.collection.num_ranks
     if len(checkpoint.files) != num_ranks:
-        raise InputError(
-            f"{where}, field files: names {len(checkpoint.files)} files; expected one for each of {num_ranks} ranks"
-        )
+        raise InputError(f"{where}, field files: names {len(checkpoint.files)} files; expected one a rank, {num_ranks}")
     for rank, name in enumerate(checkpoint.files):
         if name in ("", ".", "..") or any(mark in name for mark in "/\\\0:") or not place.holds(name):
-            raise InputError(
-                f"{where}, field files[{rank}]: {name!r} leaves the directory; expected the name of a file in it"
-            )
+            raise InputError(f"{where}, field files[{rank}]: {name!r} leaves the directory; expected a file in it")
     if len(set(checkpoint.files)) < num_ranks:
         raise InputError(f"{where}, field files: names a file twice; expected one for each rank")

@@ -200,16 +200,12 @@ class TensorCollection:
             twice = next(name for number, name in enumerate(names) if name in names[:number])
             raise InputError(f"tensor {twice}: is there twice; expected a name of its own")
         if len(self.stages) < self.num_layers:
-            raise InputError(
-                f"the stage map has {len(self.stages)} layers; expected all {self.num_layers} of the model"
-            )
+            raise InputError(f"the stage map has {len(self.stages)} layers; expected the model's {self.num_layers}")
         wrong = [stage for stage in self.stages if not 0 <= stage < self.parallelism.pp]
         if wrong:
             raise InputError(f"the stage map has stage {wrong[0]}; expected stages from 0 to {self.parallelism.pp - 1}")
         if len(self.allocation.devices) != self.num_ranks:
-            raise InputError(
-                f"{len(self.allocation.devices)} devices for {self.num_ranks} ranks; expected one for each"
-            )
+            raise InputError(f"{len(self.allocation.devices)} devices for {self.num_ranks} ranks; expected one each")
 
     @cached_property
     def num_layers(self) -> int:

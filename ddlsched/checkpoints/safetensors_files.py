@@ -108,9 +108,7 @@ def _refuse_gaps(entries: Mapping[str, Entry], first: int, file_bytes: int, file
     at = first
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].num_bytes)):
         if entry.begin != at:
-            raise InputError(
-                f"{file}: tensor {name}: begins at byte {entry.begin}; expected {at}, without gap or overlap"
-            )
+            raise InputError(f"{file}: tensor {name}: begins at byte {entry.begin}; expected {at}: no gap or overlap")
         at += entry.num_bytes
         if at > file_bytes:
             raise InputError(f"{file}: tensor {name}: ends at byte {at:,} of {file_bytes:,}: the file is truncated")

@@ -91,9 +91,7 @@ def tune(
 
     refuse_ineffective(context)
     if not tuned.values:
-        raise InputError(
-            "there is no policy to tune; expected --placement, --order, --communication, --allocation or --path"
-        )
+        raise InputError("no policy to tune; expected --placement, --order, --communication, --allocation or --path")
     asked = search.made()
     with progress_bar("trials") as tell:
         found = searched(

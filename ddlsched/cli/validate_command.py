@@ -10,26 +10,24 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel
 from ddlsched.cli.reporting import emit
 from ddlsched.cli.run_arguments import run_arguments
+from ddlsched.cluster.cluster import Cluster, Throughputs
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.deferred import np
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 from ddlsched.io.files import opened
 from ddlsched.io.tables import cell_whole, csv_rows
+from ddlsched.network.topology import Network
 from ddlsched.workload.groups import parts_of
+from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import CollectiveTask
-
-if TYPE_CHECKING:
-    from ddlsched.cluster.cluster import Cluster, Throughputs
-    from ddlsched.network.topology import Network
-    from ddlsched.workload.job import Workload
 
 _KINDS = (
     "a workload (.csv, .parquet, .json), a table of servers, of outages or of when servers are there (.csv), a matrix "
@@ -372,9 +370,7 @@ def going_on(workload: Workload, cluster: Cluster, disturbances: Disturbances) -
 
     rigid = [job for job in workload if not isinstance(job, ElasticJob)]
     if not rigid:
-        raise InputError(
-            "--restart-s, --state-mb: all jobs are elastic; expected --rescale-cost of 'simulate' for them"
-        )
+        raise InputError("--restart-s, --state-mb: all jobs are elastic; expected --rescale-cost of 'simulate'")
     per_gpu_mb = np.array([disturbances.state_bytes(job.gpu_memory_bytes) for job in rigid]) / 1e6
     network = network_of(cluster)
     times_s = [going_on_elsewhere_s(disturbances, job, network, cluster.gpus_per_server) for job in rigid]

@@ -97,8 +97,7 @@ def import_command(
     if out is not None:
         refuse_table_suffix(out)
         refuse_unwritable(out, "--out")
-    if rejected is not None:
-        refuse_unwritable(rejected, "--rejected", (".csv",))
+    refuse_unwritable(rejected, "--rejected", (".csv",))
     from ddlsched.workload.traces.trace_import import import_trace
 
     with status("reading") as shown:
@@ -210,8 +209,7 @@ def failures(
 
     from ddlsched.workload.traces.trace_import import COLUMNS, failure_rows
 
-    if out is not None:
-        refuse_unwritable(out, "--out")
+    refuse_unwritable(out, "--out")
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([COLUMNS, *failure_rows(format_name, files)])
     if out is None:

@@ -41,9 +41,7 @@ class Presence:
         if not is_whole(self.server, 0):
             raise InputError(f"capacity: server is {self.server!r}; expected a server's number, from 0")
         if not 0 <= self.join_s <= LAST_S or not ns_from_s(self.join_s) < end_ns(self.leave_s):
-            raise InputError(
-                f"capacity: join_s is {self.join_s}, leave_s {self.leave_s}; expected 0 <= join_s < leave_s"
-            )
+            raise InputError(f"capacity: join_s {self.join_s}, leave_s {self.leave_s}; expected 0 <= join_s < leave_s")
 
 
 @dataclass(frozen=True)

@@ -227,9 +227,7 @@ def _things(cause: FailureCause, places: FailurePlaces, luck: np.ndarray | None)
         rate = (cause.lemon_times if lemon else 1.0) / mean if single else 1.0
         taken = taken_with.get(servers[0], servers)
         if not set(taken).issuperset(servers):
-            raise InputError(
-                f"failures, cause {cause.cause!r}: takes a {cause.takes}, of which none holds a whole {cause.per}"
-            )
+            raise InputError(f"failures, cause {cause.cause!r}: takes a {cause.takes}; none holds a whole {cause.per}")
         gpus = range(first[min(servers)], first[max(servers) + 1])
         for gpu in gpus if cause.per == "gpu" else (-1,):
             yield _Thing(cause, taken, gpus if gpu < 0 else range(gpu, gpu + 1), -1, rate, servers[0], bool(lemon))

@@ -240,9 +240,7 @@ def _listed(outages: object) -> tuple[Outage, ...]:
     if isinstance(outages, str | Path):
         return read_outages(Path(outages))
     if not isinstance(outages, list | tuple) or not all(isinstance(outage, Outage) for outage in outages):
-        raise InputError(
-            f"disturbances: outages is {outages!r}; expected objects of the class Outage, or a file's name"
-        )
+        raise InputError(f"disturbances: outages is {outages!r}; expected Outage objects, or a file's name")
     return tuple(outages)
 
 
@@ -251,9 +249,7 @@ def _causes(failures: object) -> tuple[FailureCause, ...]:
     if isinstance(failures, str | Path):
         return read_causes(str(failures))
     if not isinstance(failures, list | tuple) or not all(isinstance(cause, FailureCause) for cause in failures):
-        raise InputError(
-            f"disturbances: failures is {failures!r}; expected objects of the class FailureCause, or a table's name"
-        )
+        raise InputError(f"disturbances: failures is {failures!r}; expected FailureCause objects, or a table's name")
     return tuple(failures)
 
 

@@ -133,7 +133,7 @@ class Tenants:
             self._refuse_circle(queue.name)
         if ANY_KIND in self.kinds and len(self.kinds) > 1:
             raise InputError(
-                f"queues: have quotas of the kinds {', '.join(self.kinds)}; expected {ANY_KIND!r} in all or in none"
+                f"queues: quotas of the kinds {', '.join(self.kinds)}; expected {ANY_KIND!r} in all or none"
             )
 
     def _refuse_circle(self, name: str) -> None:

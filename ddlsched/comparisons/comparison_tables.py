@@ -250,7 +250,5 @@ def compare_classes(
             compared.insert(0, "size_class", name)
             parts.append(compared)
     if not parts:
-        raise InputError(
-            "comparison of size classes: no job counts; expected at least one that arrives after the warm-up"
-        )
+        raise InputError("comparison of size classes: no job counts; expected one that arrives after the warm-up")
     return with_holm(pd.concat(parts, ignore_index=True))

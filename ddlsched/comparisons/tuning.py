@@ -94,9 +94,7 @@ def knobs(policies: Mapping[str, str], ranges: Sequence[str]) -> list[Knob]:
     found = [_knob(text, fields) for text in ranges] if ranges else [_around(n, v) for n, v in fields.items()]
     kept = [knob for knob in found if knob is not None]
     if not kept:
-        raise InputError(
-            f"{', '.join(policies.values())}: has no number or truth value to tune; expected another policy"
-        )
+        raise InputError(f"{', '.join(policies.values())}: no number or truth value to tune; expected another policy")
     if len({knob.name for knob in kept}) < len(kept):
         raise InputError("--vary: a field is given twice; expected each once")
     return kept
@@ -312,7 +310,7 @@ def _study(folder: Path, asked: Mapping[str, Any], metric: str) -> optuna.Study:
     text = json.dumps(asked, sort_keys=True)
     if study.user_attrs.setdefault("asked", text) != text:
         raise InputError(
-            f"{folder}: holds another search; expected a new folder, or the same workload, policies and ranges"
+            f"{folder}: holds another search; expected a new folder, or the same jobs, policies and ranges"
         )
     study.set_user_attr("asked", text)
     # A sampler that went on with the same seed would propose what it has proposed.

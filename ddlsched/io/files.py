@@ -24,11 +24,13 @@ from ddlsched.deferred import pa, pq
 from ddlsched.errors import InputError, need
 
 
-def refuse_unwritable(path: Path, what: str, suffixes: Sequence[str] = ()) -> None:
+def refuse_unwritable(path: Path | None, what: str, suffixes: Sequence[str] = ()) -> None:
     """Raise InputError now, before a long run, if ``path`` (the file of ``what``) cannot be written later.
 
-    A file has one of ``suffixes``, if there are any; what is in /dev may have any name.
+    A file has one of ``suffixes``, if there are any; what is in /dev may have any name. None is no file.
     """
+    if path is None:
+        return
     try:
         if path.is_dir():
             raise InputError(f"{what} {path}: is a folder; expected a file name")

@@ -26,7 +26,7 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
     free_memory_mb(gpu), relative_speed(gpu), kind_of(gpu), speed(job, gpu), network,
     all_reduce_s(message_bytes, num_servers), restricted_to(gpus),
     without(jobs)``; for large clusters the same on numpy arrays:
-    ``eligible(job), room_for(memory_bytes), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus),
+    ``eligible(job), free(job), room_for(memory_bytes), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus),
     server_ranks(servers), units(level)``
 :class:`~ddlsched.policies.views.FlowView`, in ``path``
     ``number, job, source, target, cards, paths, route, hash(seed)``

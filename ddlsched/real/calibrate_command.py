@@ -177,8 +177,7 @@ def _measured(asked: MeasureOptions) -> Measurements:
 
     if asked.token_file is None:
         raise InputError("--measure needs the agents' token; expected --token-file FILE")
-    if asked.out is not None:
-        refuse_unwritable(asked.out, "--out")
+    refuse_unwritable(asked.out, "--out")
     plan = MeasurePlan(
         hosts=tuple(parse_address(host) for host in asked.measure or ()),
         jobs=tuple(_list(asked.jobs, "--jobs", whole)),

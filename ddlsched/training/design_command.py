@@ -89,8 +89,7 @@ def design(
         raise InputError(f"--by {by}: is unknown; expected {', '.join(_BY)}")
     if top < 1:
         raise InputError(f"--top {top}: is no number of configurations; expected a whole number from 1")
-    if out is not None:
-        refuse_unwritable(out, "--out")
+    refuse_unwritable(out, "--out")
     if charts is not None:
         made_folder(charts, "charts")
     sweep = _sweep(tried.values.get("sweep") or [], tried.values["recompute"])

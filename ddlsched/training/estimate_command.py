@@ -246,8 +246,7 @@ def _refuse_others(call: typer.Context) -> None:
 
 
 def _predict_rows(rows: Path, out: Path | None) -> None:
-    if out is not None:
-        refuse_unwritable(out, "--out")
+    refuse_unwritable(out, "--out")
     from ddlsched.training.estimate.rows import predicted_rows
 
     frame = predicted_rows(rows)

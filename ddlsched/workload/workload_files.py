@@ -233,9 +233,7 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _job_of_json(where: str, row: Any) -> Job:
     if not isinstance(row, dict):
-        raise InputError(
-            f"{where}: is {tables.abbreviated(row)}; expected an object with the fields {', '.join(_JSON_FIELDS)}"
-        )
+        raise InputError(f"{where}: is {tables.abbreviated(row)}; expected an object with {', '.join(_JSON_FIELDS)}")
     kinds = {"tasks": (_JSON_FIELDS, ("tasks", "groups", *_FOR_ALL)), "samples": (ELASTIC_REQUIRED, ELASTIC_OPTIONAL)}
     needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
     for name in row:

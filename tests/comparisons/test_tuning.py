@@ -40,7 +40,7 @@ def test_ranges_and_choices_are_as_given() -> None:
         (OVERLAP, ["communication.limit=1:2.5"], "'2.5' is not a whole number"),
         (OVERLAP, ["communication.limit=3"], "has one value"),
         (OVERLAP, ["communication.limit=1:2", "communication.limit=1:4"], "given twice"),
-        ({"order": "fifo"}, [], "has no number or truth value to tune"),
+        ({"order": "fifo"}, [], "no number or truth value to tune"),
         ({"order": "fifoo"}, [], "no order is named 'fifoo'"),
     ],
 )
@@ -121,7 +121,7 @@ def test_more_of_a_metric_may_be_better() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((SMALL,), "there is no policy to tune"),
+        ((SMALL,), "no policy to tune"),
         ((SMALL, "--placement", "lwf", "--seeds", "1-6", "--held-out", "6-9"), "seeds [6] are tuned on and held out"),
         ((SMALL, "--placement", "lwf", "--metric", "speed"), "metric 'speed': is not compared"),
         ((SMALL, "--placement", "lwf", "--seeds", "x"), "--seeds: expected how many"),

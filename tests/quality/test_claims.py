@@ -432,7 +432,6 @@ def test_a_headline_without_its_seeds_or_ground_is_found():
 
 PRINTED = {
     "1.94 [1.89, 1.99]", "5.4 [4.1, 6.7]", "66.2 [64.7, 67.7]", "1.3 [0.4, 2.2]",  # contention_64gpu
-    "10.5 [8.2, 13.2]",  # llm_cluster, whose table has the points with the other sign
     "4.5 [3.5, 5.5]",  # fidelity
     "0.30 [-0.09, 0.70]", "0.33 [0.00, 0.65]", "0.35 [-0.23, 0.94]",  # slurm_live
     "1.15 [1.14, 1.16]",  # beyond_ada_srsf/optimality.py

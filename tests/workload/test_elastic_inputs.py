@@ -53,7 +53,7 @@ def test_curves_between_and_beyond_their_points():
         (lambda: Presence(server=-1), "server is -1; expected a server's number"),
         (
             lambda: Presence(server=0, join_s=5.0, leave_s=5.0),
-            "join_s is 5.0, leave_s 5.0; expected 0 <= join_s < leave_s",
+            "join_s 5.0, leave_s 5.0; expected 0 <= join_s < leave_s",
         ),
         (lambda: CapacityTrace(()), "names no server"),
         (lambda: CapacityTrace.of([(0, 0, 5), (0, 4, 9)]), "server 0 is there from 0 to 5 s and joins again at 4 s"),
@@ -151,7 +151,7 @@ def test_a_trace_is_read_from_a_table(tmp_path):
     [
         ("server,join_s\n0,1\n", "column 'leave_s' is missing"),
         ("server,join_s,leave_s\n0,x,9\n", r"row 1 \(line 2\), column join_s: 'x' is no number"),
-        ("server,join_s,leave_s\n0,9,3\n", r"row 1 \(line 2\): capacity: join_s is 9.0, leave_s 3.0"),
+        ("server,join_s,leave_s\n0,9,3\n", r"row 1 \(line 2\): capacity: join_s 9.0, leave_s 3.0"),
         ("server,join_s,leave_s,warned\n0,1,3,yes\n", "column warned: 'yes' is no number"),
         (
             "server,join_s,leave_s\n0,1,5\n0,2,3\n",

@@ -125,9 +125,6 @@ def _draw(
         )
 
 
-_SHADES = (PALETTE["sky"], PALETTE["vermillion"], PALETTE["blue"], PALETTE["orange"])
-
-
 @in_style()
 def heat_map(
     values: np.ndarray, *, rows: Sequence[str], columns: Sequence[str], row_axis: str, column_axis: str, title: str

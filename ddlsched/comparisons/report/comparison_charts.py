@@ -168,9 +168,7 @@ class ComparisonCharts:
             raise InputError(f"labels: {dict(labels)!r} calls two policies alike; expected a label for each")
         drawn = dict(figures(reported, setting, labels))
         if name not in drawn:
-            raise InputError(
-                f"{setting.workload} on {setting.cluster}: nothing finished of which a chart could be drawn"
-            )
+            raise InputError(f"{setting.workload} on {setting.cluster}: nothing finished that a chart could show")
         return resized(drawn[name](), shown.get("size"))
 
     def _refuse_unknown(self, policies: Iterable[str]) -> None:

@@ -2,10 +2,16 @@
 
 Whole numbers have 64 bits. What would not fit raises, as does what Python raises for; the plug-in is then asked in
 Python. A name here is what :mod:`ddlsched.policies.compiling.program` writes in place of an operator.
+
+Functions of numbers in compiled code: conversions, least and largest, and those of :mod:`math`.
+
+Comparisons in compiled code: a whole number and a float compare exactly.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,20 +23,235 @@ from numba.core.typing import signature
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from ddlsched.engine.native import comparisons, number_functions, operators
+from ddlsched.engine.native import operators
 from ddlsched.engine.native.jit import INTERRUPTED
 from ddlsched.engine.native.machine_code import register_jitable
 from ddlsched.engine.native.operators import MOST_EXACT, compiled_only, kind_of, refusal, typed
 
-_OWN_NAMES = {
-    comparisons: "contains equal equal_wholes greater greater_equal less less_equal not_equal same_object whole_index",
-    number_functions: (
-        "absolute math_ceil math_exp math_fabs math_floor math_isinf math_isnan math_log math_sqrt "
-        "max_of_two min_of_two negative positive round_to_whole to_float truncate truth"
-    ),
-    operators: "add divide floor_divide multiply remainder subtract",
-}
-"""The functions that a program calls by their own names, by their modules."""
+
+def _compared(name: str) -> Any:
+    """Return the intrinsic of a comparison; a whole number and a float compare exactly, as in Python."""
+
+    @intrinsic
+    def operation(typing_context: Any, a: Any, b: Any) -> Any:  # noqa: ARG001
+        kinds = kind_of(a), kind_of(b)
+        if None in kinds:
+            raise refusal(name, a, b)
+
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
+            if kinds[0] is kinds[1]:
+                if kinds[0] is types.int64:
+                    return builder.icmp_signed(name, *arguments)
+                compare = builder.fcmp_unordered if name == "!=" else builder.fcmp_ordered
+                return compare(name, *arguments)
+            order = _mixed_order(builder, arguments, kinds)
+            zero = ir.Constant(ir.IntType(64), 0)
+            result = builder.icmp_signed(name, order, zero)
+            number = arguments[0] if kinds[0] is types.float64 else arguments[1]
+            unordered = builder.fcmp_unordered("uno", number, number)
+            return builder.select(unordered, ir.Constant(ir.IntType(1), name == "!="), result)
+
+        return signature(types.boolean, *kinds), generate
+
+    return operation
+
+
+def _mixed_order(builder: Any, arguments: Any, kinds: Any) -> Any:
+    """Return a number less than, equal to or greater than 0, as the first is to the second.
+
+    Rounding a whole number to a float keeps its order relative to floats; only where both are the same float do the
+    digits lost in rounding decide.
+    """
+    whole_first = kinds[0] is types.int64
+    whole, number = arguments if whole_first else arguments[::-1]
+    i64 = ir.IntType(64)
+    one, minus, zero = (ir.Constant(i64, value) for value in (1, -1, 0))
+    rounded = builder.sitofp(whole, ir.DoubleType())
+    too_large = builder.fcmp_ordered(">=", number, ir.Constant(ir.DoubleType(), 2.0**63))
+    # Where the float is out of range the conversion means nothing and is not used.
+    inside = builder.and_(
+        builder.not_(too_large), builder.fcmp_ordered(">=", number, ir.Constant(ir.DoubleType(), -(2.0**63)))
+    )
+    back = builder.fptosi(builder.select(inside, number, ir.Constant(ir.DoubleType(), 0.0)), i64)
+    exact = builder.select(
+        builder.icmp_signed("<", whole, back), minus, builder.select(builder.icmp_signed(">", whole, back), one, zero)
+    )
+    equal = builder.select(too_large, minus, exact)
+    order = builder.select(
+        builder.fcmp_ordered("<", rounded, number),
+        minus,
+        builder.select(builder.fcmp_ordered(">", rounded, number), one, equal),
+    )
+    return order if whole_first else builder.neg(order)
+
+
+less = _compared("<")
+
+
+less_equal = _compared("<=")
+
+
+greater = _compared(">")
+
+
+greater_equal = _compared(">=")
+
+
+_equal_numbers = _compared("==")
+
+
+def _equality(of_numbers: Any, *, equal: bool) -> Any:
+    """Return ``==``, or ``!=``, of numbers, and of what compiled code compares by itself, such as views."""
+
+    @compiled_only
+    def operation(a: Any, b: Any) -> Any:
+        if kind_of(a) is not None and kind_of(b) is not None:
+            return lambda a, b: of_numbers(a, b)
+        if operators.has_text(a, b):
+            return lambda a, b: (operators.code_of(a) == operators.code_of(b)) == equal
+        if isinstance(a, types.Tuple | types.UniTuple) or isinstance(b, types.Tuple | types.UniTuple):
+            return None
+        return lambda a, b: operator.eq(a, b) == equal
+
+    return operation
+
+
+equal = _equality(_equal_numbers, equal=True)
+not_equal = _equality(_compared("!="), equal=False)
+
+
+@compiled_only
+def same_object(a: Any, b: Any) -> Any:
+    """``is`` of views; two equal numbers may be two objects or one."""
+    kinds = kind_of(a), kind_of(b)
+    truth_values = isinstance(a, types.Boolean | types.BooleanLiteral) and isinstance(b, types.Boolean)
+    if (kinds != (None, None) and not truth_values) or isinstance(a, types.BaseTuple | types.UnicodeType):
+        raise refusal("is", a, b)
+    return lambda a, b: operator.eq(a, b)  # numba's own ``is`` of views is always false
+
+
+@compiled_only
+def equal_wholes(a: Any, b: Any) -> Any:
+    """``==`` of whole numbers or of texts, for ``in`` of a tuple."""
+    if operators.has_text(a, b):
+        return lambda a, b: operators.code_of(a) == operators.code_of(b)
+    if (kind_of(a), kind_of(b)) != (types.int64, types.int64):
+        raise refusal("in", a, b)
+    return lambda a, b: _equal_numbers(a, b)
+
+
+@compiled_only
+def contains(row: Any, item: Any) -> Any:
+    """``in`` of the lists of views."""
+    if type(row).__module__.startswith("numba."):
+        raise refusal("in", item, row)
+    return lambda row, item: operator.contains(row, item)
+
+
+@compiled_only
+def whole_index(x: Any) -> Any:
+    """Return what ``range`` is given: a whole number."""
+    if kind_of(x) is not types.int64:
+        raise refusal("range", x)
+    return lambda x: np.int64(x)
+
+
+@register_jitable
+def _same(x: Any) -> Any:
+    return x
+
+
+def _of_one(name: str, of_whole: Callable[..., Any] = _same, of_float: Callable[..., Any] = _same) -> Any:
+    """Return a function of one number, by what it does to a whole one and to a float."""
+    whole, real = (part if part is _same else register_jitable(part) for part in (of_whole, of_float))
+
+    @compiled_only
+    def operation(x: Any) -> Any:
+        kind = kind_of(x)
+        if kind is None:
+            raise refusal(name, x)
+        if kind is types.int64:
+            return lambda x: whole(np.int64(x))
+        return lambda x: real(np.float64(x))
+
+    return operation
+
+
+@register_jitable
+def _in_range(x: float) -> float:
+    """Return a float that has a whole number of 64 bits."""
+    if not -9.2e18 < x < 9.2e18:
+        raise OverflowError("more than 64 bits")
+    return x
+
+
+negative = _of_one("-", lambda x: operators.subtract(0, x), lambda x: -x)
+positive = _of_one("+")
+absolute = _of_one("abs", lambda x: operators.subtract(0, x) if x < 0 else x, lambda x: abs(x))
+truncate = _of_one("int", of_float=lambda x: np.int64(_in_range(x)))
+to_float = _of_one("float", of_whole=lambda x: np.float64(x))
+round_to_whole = _of_one("round", of_float=lambda x: np.int64(np.rint(_in_range(x))))
+truth = _of_one("bool", lambda x: x != 0, lambda x: x != 0.0)
+math_ceil = _of_one("math.ceil", of_float=lambda x: np.int64(math.ceil(_in_range(x))))
+math_floor = _of_one("math.floor", of_float=lambda x: np.int64(math.floor(_in_range(x))))
+
+
+def _of_two(name: str, better: Any) -> Callable[..., Any]:
+    """Return ``min`` or ``max`` of two numbers of one kind: that of a whole number and a float may be either."""
+
+    @compiled_only
+    def operation(a: Any, b: Any) -> Any:
+        if (
+            kind_of(a) is None
+            or kind_of(a) is not kind_of(b)
+            or isinstance(a, types.Boolean) != isinstance(b, types.Boolean)
+        ):
+            raise refusal(name, a, b)
+        return lambda a, b: b if better(b, a) else a
+
+    return operation
+
+
+min_of_two = _of_two("min", less)
+max_of_two = _of_two("max", greater)
+
+
+def _mathematics(function: Callable[..., Any], allowed: Callable[..., Any] = lambda x: True) -> Any:  # noqa: ARG005
+    """Return a function of :mod:`math` that raises where Python's does: where a float is not ``allowed``."""
+    name, is_allowed = f"math.{function.__name__}", register_jitable(allowed)
+
+    @compiled_only
+    def operation(x: Any) -> Any:
+        if kind_of(x) is None:
+            raise refusal(name, x)
+
+        def of_number(x):  # type: ignore[no-untyped-def]
+            number = np.float64(x)
+            if not is_allowed(number):
+                raise ValueError("math domain error")
+            return function(number)
+
+        return of_number
+
+    return operation
+
+
+math_exp = _mathematics(math.exp, lambda x: not x > 709.0)
+math_fabs = _mathematics(math.fabs)
+math_isinf = _mathematics(math.isinf)
+math_isnan = _mathematics(math.isnan)
+math_log = _mathematics(math.log, lambda x: not x <= 0.0)
+math_sqrt = _mathematics(math.sqrt, lambda x: not x < 0.0)
+
+
+_OWN = (
+    "absolute contains equal equal_wholes greater greater_equal hear_signals less less_equal math_ceil math_exp "
+    "math_fabs math_floor math_isinf math_isnan math_log math_sqrt max_of_two min_of_two negative not_equal positive "
+    "round_to_whole same_object sum_step to_float truncate truth whole_index"
+)
+"""The functions of this module that a program calls by their own names."""
+_OPERATORS = "add divide floor_divide multiply remainder subtract"
+"""Those of the module of operators."""
 
 
 def _step_of_sum(plus: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,7 +317,7 @@ _careful_add = _carefully(operators.add, rounds=True)
 
 _COMPARED = ("equal", "greater", "greater_equal", "less", "less_equal", "not_equal")
 CAREFUL: dict[str, Any] = {
-    **{name: _carefully(getattr(comparisons, name), rounds=False) for name in _COMPARED},
+    **{name: _carefully(globals()[name], rounds=False) for name in _COMPARED},
     **{name: _carefully(getattr(operators, name), rounds=False) for name in ("floor_divide", "remainder")},
     **{name: _carefully(getattr(operators, name), rounds=True) for name in ("multiply", "subtract")},
     "add": _careful_add,
@@ -161,10 +382,9 @@ def _array(element: Any) -> Any:
 
 
 NAMESPACE: dict[str, Any] = {
-    **{name: getattr(module, name) for module, names in _OWN_NAMES.items() for name in names.split()},
+    **{name: globals()[name] for name in _OWN.split()},
+    **{name: getattr(operators, name) for name in _OPERATORS.split()},
     "float64_array": _array(types.float64),
-    "hear_signals": hear_signals,
     "int64_array": _array(types.int64),
-    "sum_step": sum_step,
 }
 """What the code of a program may call."""

@@ -235,9 +235,7 @@ def _torch(device: str) -> Any:
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        raise InputError(
-            "calibrate-gpu: PyTorch finds no GPU; expected one, or --device cpu --largest 512 to try it out"
-        )
+        raise InputError("calibrate-gpu: PyTorch finds no GPU; expected one, or --device cpu --largest 512 to try it")
     return torch
 
 

@@ -1,4 +1,4 @@
-"""What does sharing a cluster cost language-model jobs, by fabric, placement and order of ranks? 10 seeds, three mixes.
+"""What does sharing a cluster cost language-model jobs, by fabric, placement and order of ranks? 20 seeds, four mixes.
 
 python experiments/llm_cluster/run.py
 """

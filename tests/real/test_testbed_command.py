@@ -109,6 +109,13 @@ def test_bad_arguments_are_refused(
     refused(run("testbed", *(paths.get(word, word) for word in command.split())), BAD[command])
 
 
+@pytest.mark.parametrize("command", ["gate", "agent"])
+def test_nobody_listens_without_a_token(command: str) -> None:
+    done = run("testbed", command, "127.0.0.1:0")
+    assert done.exit_code == 2
+    assert "Missing option '--token-file'" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["", "run", "up", "down", "list", "compare", "gate", "agent"])
 def test_every_command_has_help(command: str) -> None:
     done = run("testbed", *command.split(), "--help")

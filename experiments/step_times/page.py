@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ddlsched.comparisons.charts.style import PALETTE, in_style, save, shown_figure
 
 _GPUS = ("a100-40", "a100-80", "h100", "h100-96", "b200", "b300", "gb200", "gb300")
-BY = {"model": "By model", "gpus": "By GPUs", "sequence": "By sequence"}
+BY = {"model": "By model", "gpus": "By GPUs", "sequence": "By sequence (tokens)"}
 
 
 def draw(held: pd.DataFrame, seen: pd.DataFrame, by: Mapping[str, pd.DataFrame], stem: Path) -> None:
@@ -58,6 +58,8 @@ def _draw_gpu(axes: Axes, kept_out: pd.DataFrame, seen: pd.DataFrame) -> None:
     axes.plot(ends_s, ends_s, color=PALETTE["grey"], linewidth=0.8, zorder=0)
     axes.fill_between(ends_s, ends_s / 1.15, ends_s * 1.15, color=PALETTE["grey"], alpha=0.2, linewidth=0, zorder=0)
     axes.set(xscale="log", yscale="log")
+    told = (1, 2, 5) if ends_s[1] < 100 * ends_s[0] else (1,)  # of each decade: two labels or more an axis
     for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=told))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())

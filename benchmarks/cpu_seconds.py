@@ -3,6 +3,7 @@
 ``queue``: placements that know the queue, on a stream of 1.5 times what 64 exclusive GPUs can do, which leaves about a
 third of its jobs waiting. ``elastic``: nodes that come and go, on which nearly every change resizes jobs. ``traced``:
 100 jobs of iterations as recorded ones have, of 601 tasks, on 1,024 GPUs; half of them share their network cards.
+``networks``: the jobs of the 64-GPU experiment where switches are links, too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, ThroughputCurve
+from ddlsched.workload.generators.microsoft import microsoft_160
 from experiments.arena.steady_stream import CLUSTER, CONTENTION, steady_stream
 
 Run = Callable[[int], ddlsched.Result]
@@ -133,11 +135,21 @@ def traced(limit: int, iterations: int) -> ddlsched.Result:
     )
 
 
+def switched(topology: str, jobs: int) -> ddlsched.Result:
+    """Return the run of so many of the 160 jobs, whose GPUs others share, too."""
+    workload = ddlsched.Workload.of([*microsoft_160(seed=1)][:jobs])
+    given = {"order": "srsf", "communication": "bounded-overlap:limit=2", "contention": CONTENTION}
+    return ddlsched.simulate(workload, ddlsched.Cluster(topology=topology), placement="lwf:kappa=1", **given)
+
+
 PLACEMENTS = ("first-fit", "in-order", "easy-backfill", "conservative-backfill")
 PARTS: dict[str, dict[str, tuple[Run, int, int]]] = {
     "queue": {f"3,000 jobs, {placement}": (partial(queue, placement), 20, 3000) for placement in PLACEMENTS},
     "elastic": {f"{INSTANTS:,} changes of capacity, 60 jobs": (elastic, 1, 60)},
     "traced": {f"1,000 iterations, at most {most:,} overlap": (partial(traced, most), 1, 1000) for most in (1, 1000)},
+    "networks": {
+        f"160 jobs, {name}": (partial(switched, name), 20, 160) for name in ("star", "fat-tree", "leaf-spine")
+    },
 }
 """Of each part the runs: what simulates, and how many jobs or iterations compile, and are measured."""
 

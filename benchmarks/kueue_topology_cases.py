@@ -10,8 +10,7 @@ import numpy as np
 from kueue_workloads import amount, resource_name
 from scheduler_tables import NotModelledError, refuse
 
-from algorithms.placement.kueue_domains import Domain, DomainTree, Request, Rooms
-from algorithms.placement.kueue_topology import assigned, fewest, spread
+from algorithms.placement.kueue_topology import Domain, DomainTree, Request, Rooms, assigned, fewest, spread
 
 _OTHER_GATES = {
     "TASRespectNodeAffinityPreferred": "affinity to nodes",

@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
 Answer = TypeVar("Answer")
@@ -76,6 +77,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if near:
         return " Did you mean " + " or ".join(repr(n) for n in near) + "?"
     return f" Known: {', '.join(names)}." if names else ""
+
+
+def need(who: str, *modules: str, extra: str) -> None:
+    """Raise InputError unless the modules of an extra of this package are installed, without loading them."""
+    if any(find_spec(module) is None for module in modules):
+        raise InputError(f"{who} needs {' and '.join(modules)}; expected: pip install 'ddlsched[{extra}]'")
 
 
 def says_unknown_arguments(called: Called) -> Called:

@@ -6,7 +6,7 @@ import ast
 from dataclasses import MISSING, Field, field, fields
 from math import inf, isfinite, nextafter
 from numbers import Real
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole
@@ -56,8 +56,7 @@ def ranged(default: T, least: float, most: float = inf, *, above: bool = False) 
 
     A default of None stands beside the range.
     """
-    made: Any = field(default=default, metadata={"range": Range(least, most, above)})
-    return made  # type: ignore[no-any-return]
+    return field(default=default, metadata={"range": Range(least, most, above)})
 
 
 def range_of(parameter: Field[Any]) -> Range | None:
@@ -82,6 +81,22 @@ def check_fields(given: Any, who: str) -> None:
             raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}{hint}")
 
 
+class Checked:
+    """A dataclass whose fields are checked as an instance is made: ``class Kai(Checked, who="kai")``.
+
+    ``who`` says in an error whose field it is; a subclass has its base's unless it gives its own.
+    """
+
+    _who: ClassVar[str] = ""
+
+    def __init_subclass__(cls, *, who: str = "") -> None:
+        super().__init_subclass__()
+        cls._who = who or cls._who
+
+    def __post_init__(self) -> None:
+        check_fields(self, self._who or type(self).__name__)
+
+
 def check_arguments(who: str, /, **given: tuple[object, float] | tuple[object, float, float]) -> None:
     """Raise InputError for the first argument outside its range; each is its value, the least and perhaps the most."""
     for name, (value, least, *most) in given.items():
@@ -95,8 +110,7 @@ def choices_of(parameter: Field[Any]) -> tuple[object, ...]:
     said = str(parameter.type)
     if said == "bool" or parameter.type is bool:
         return True, False
-    values: tuple[object, ...] = ast.literal_eval(f"({said[8:-1]},)") if said.startswith("Literal[") else ()
-    return values
+    return ast.literal_eval(f"({said[8:-1]},)") if said.startswith("Literal[") else ()
 
 
 def _is_number(value: object) -> bool:

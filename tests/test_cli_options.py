@@ -165,6 +165,8 @@ def test_each_output_is_written() -> None:
     assert json.loads(drawn.stdout)["draws"] == 3
     assert "average JCT of 2 draws" in run("simulate", "jobs.csv", "--draws", "2").stdout
     assert "--draws 0: is no number of runs" in run("simulate", "jobs.csv", "--draws", "0").stderr
+    late = run("simulate", "jobs.csv", "--draws", "2", "--warmup-s", "1e9")
+    assert "--draws 2: no job that counts has finished; expected one" in late.stderr
 
 
 def test_a_run_without_options_has_the_defaults_of_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import networkx as nx
 
 from ddlsched.errors import InputError
-from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
+from ddlsched.network.topology import bytes_per_s_from_gbps
 from ddlsched.ranges import check_fields, ranged
+from topologies.clos import Shape, ThreeTiers
 
 
 @dataclass(frozen=True, kw_only=True)
-class FatTree:
+class FatTree(ThreeTiers):
     """k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core switches, k^3/4 places for servers.
 
     Routes are destination-based, as in the paper's two-level tables: a transfer to place p of its edge
@@ -40,6 +40,7 @@ class FatTree:
     nic_gbps: float = ranged(10.0, 0.0, above=True)
     oversubscription: float = ranged(1.0, 0.0, above=True)
     latency_s: float = ranged(0.0, 0.0, 1e6)
+    tier: ClassVar[str] = "edge"
 
     def __post_init__(self) -> None:
         check_fields(self, "fat-tree")
@@ -47,70 +48,20 @@ class FatTree:
             raise InputError(f"fat-tree: k is {self.k}; expected an even number, or 0 for the smallest that fits")
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
-        """Return the graph; its attribute ``half`` is k/2.
+        """Return the graph.
 
         Raises
         ------
         InputError
             More servers than k^3/4.
         """
-        half = self._half(num_servers)
+        half = self._shape(num_servers).cores
         if num_servers > 2 * half**3:
             raise InputError(f"fat-tree: k={2 * half} holds {2 * half**3} servers, not {num_servers}; give a larger k")
         nic = bytes_per_s_from_gbps(self.nic_gbps)
-        graph: nx.Graph[Any] = nx.Graph(half=half)
-        for server in range(num_servers):
-            graph.add_edge(server, _edge(server, half), bandwidth_bytes_per_s=nic, latency_s=self.latency_s)
-        upward = {"bandwidth_bytes_per_s": nic / self.oversubscription, "latency_s": self.latency_s}
-        for first in range(0, num_servers, half):
-            graph.add_edges_from((_edge(first, half), _aggregation(first, half, i)) for i in range(half))
-        for first in range(0, num_servers, half * half):
-            for i in range(half):
-                graph.add_edges_from((_aggregation(first, half, i), f"core {i}.{c}") for c in range(half))
-        for a, b, data in graph.edges(data=True):
-            if not data:
-                graph.edges[a, b].update(upward)
-        return graph
+        return self._cabled(num_servers, nic, nic / self.oversubscription, nic / self.oversubscription)
 
-    def _half(self, num_servers: int) -> int:
-        return self.k // 2 or next(half for half in range(1, num_servers + 1) if 2 * half**3 >= num_servers)
-
-    def levels(self, num_servers: int) -> dict[str, list[int]]:
-        """Return the rack (its edge switch) and pod of each server."""
-        half = self._half(num_servers)
-        return {"rack": neighbours(num_servers, half), "pod": neighbours(num_servers, half**2)}
-
-    def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
-        """Return the route, as high up as the two servers need."""
-        half = graph.graph["half"]
-        first, last = _edge(source, half), _edge(target, half)
-        if first == last:
-            return source, first, target
-        up, down = _aggregation(source, half, target % half), _aggregation(target, half, target % half)
-        if up == down:
-            return source, first, up, last, target
-        core = f"core {target % half}.{target // half % half}"
-        return source, first, up, core, down, last, target
-
-    def paths(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Sequence[Node]]:
-        """Return the path over each aggregation switch, and between pods over each of its core switches."""
-        half = graph.graph["half"]
-        first, last = _edge(source, half), _edge(target, half)
-        if first == last:
-            return [(source, first, target)]
-        switches = [(_aggregation(source, half, n), _aggregation(target, half, n)) for n in range(half)]
-        if switches[0][0] == switches[0][1]:
-            return [(source, first, up, last, target) for up, _ in switches]
-        return [
-            (source, first, up, f"core {number}.{core}", down, last, target)
-            for number, (up, down) in enumerate(switches)
-            for core in range(half)
-        ]
-
-
-def _edge(server: int, half: int) -> str:
-    return f"edge {server // half**2}.{server // half % half}"
-
-
-def _aggregation(server: int, half: int, number: int) -> str:
-    return f"aggregation {server // half**2}.{number}"
+    def _shape(self, num_servers: int) -> Shape:
+        sizes = range(1, num_servers + 1)
+        half = self.k // 2 or next(half for half in sizes if 2 * half**3 >= num_servers)
+        return Shape(half, half, half, half)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import networkx as nx
 
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 class TwoTiers:
@@ -56,7 +56,7 @@ class TwoTiers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeafSpine(TwoTiers):
+class LeafSpine(TwoTiers, Checked, who="leaf-spine"):
     """Leaves of ``servers_per_leaf`` servers under ``spines`` spine switches.
 
     A transfer to server d takes spine d mod ``spines`` (destination-based routing).
@@ -82,9 +82,6 @@ class LeafSpine(TwoTiers):
     latency_s: float = ranged(0.0, 0.0, 1e6)
 
     tier: ClassVar[str] = "leaf"
-
-    def __post_init__(self) -> None:
-        check_fields(self, "leaf-spine")
 
     @property
     def _servers_below(self) -> int:

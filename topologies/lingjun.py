@@ -11,7 +11,7 @@ import networkx as nx
 
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 _GROUPS = {"P8": (179, 29), "P10": (362, 48), "P12": (306, 42)}
 """Hosts and racks of each PSW label."""
@@ -33,7 +33,7 @@ _MOST_HOSTS = sum(hosts for hosts, _ in _GROUPS.values())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lingjun:
+class Lingjun(Checked, who="lingjun"):
     """847 hosts in 29, 48 and 42 racks of three groups; smaller clusters take the first of them.
 
     Published are the labels of each host. They name groups, not single switches, so each is one node of the bandwidth
@@ -61,9 +61,6 @@ class Lingjun:
     rack_oversubscription: float = ranged(1.0, 0.0, above=True)
     group_oversubscription: float = ranged(1.0, 0.0, above=True)
     latency_s: float = ranged(0.0, 0.0, 1e6)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "lingjun")
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; nodes are ``"ASW P8.1"``, ``"PSW P8"`` and ``"DSW"``.

@@ -9,12 +9,12 @@ import networkx as nx
 
 from ddlsched.errors import InputError
 from ddlsched.network.topology import bytes_per_s_from_gbps
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from topologies.leaf_spine import TwoTiers
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonkeyTree(TwoTiers):
+class MonkeyTree(TwoTiers, Checked, who="monkeytree"):
     """Racks of 8 servers of 8 GPUs; every rack has one cable to every spine. Give the cluster 8 GPUs a server.
 
     A rack has a card a GPU, 64 x 400 Gbit/s, and 16 x 400 Gbit/s up: 4:1. A server has one link here, that of one
@@ -49,9 +49,6 @@ class MonkeyTree(TwoTiers):
     latency_s: float = ranged(0.0, 0.0, 1e6)
 
     tier: ClassVar[str] = "rack"
-
-    def __post_init__(self) -> None:
-        check_fields(self, "monkeytree")
 
     @property
     def _servers_below(self) -> int:

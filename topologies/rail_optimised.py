@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ddlsched.deferred import nx
 from ddlsched.errors import InputError
 from ddlsched.network.cables import Cables
 from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, neighbours, refuse_bad_port
 from ddlsched.ranges import check_fields, ranged
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +124,6 @@ class RailOptimised:
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph of the :meth:`cables`."""
-        import networkx as nx
-
         graph: nx.Graph[Any] = nx.Graph()
         graph.add_edges_from(self.cables(num_servers).edges())
         return graph

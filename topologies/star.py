@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ddlsched.deferred import nx
 from ddlsched.network.cables import Cables
 from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, refuse_bad_port
 from ddlsched.ranges import check_fields, ranged
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +64,6 @@ class Star:
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; the switch is the node ``"switch"``."""
-        import networkx as nx
-
         graph: nx.Graph[Any] = nx.Graph()
         graph.add_edges_from(self.cables(num_servers).edges())
         return graph

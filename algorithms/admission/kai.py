@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from algorithms.admission.shares import ShareRounds, UsageHistory, requested_below, used_below
-from algorithms.admission.victims import Need
+from algorithms.admission.victims import Need, below_common, from_root
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kai:
+class Kai(Checked, who="kai"):
     """KAI's fair shares in a hierarchy of queues, its reclaiming and its preemption by priority.
 
     A queue's ``gpus`` are its quota, with ``borrowing_limit`` its limit, and ``weight`` that over the quota. So are a
@@ -41,9 +41,6 @@ class Kai:
     preemptible_below: int = 100
     usage_weight: float = ranged(0.0, 0.0, 1000.0)
     usage_half_life_s: float = ranged(86400.0, 0.0, above=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "kai")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _KaiRun:
         """Return what is asked during a run."""
@@ -117,7 +114,7 @@ class _KaiRun(ShareRounds):
 
     def rank(self, leaf: QuotaNode, more: int = 0) -> tuple[tuple[float, ...], ...]:
         """Return how much the groups above have, from the root down, and the queue, with so many GPUs more."""
-        return tuple(self._standing(node, more) for node in _from_root(leaf)[1:])
+        return tuple(self._standing(node, more) for node in from_root(leaf)[1:])
 
     def _standing(self, node: QuotaNode, more: int) -> tuple[float, ...]:
         used, share, quota = used_below(node), self.shares[node.name], _quota(node)
@@ -129,7 +126,7 @@ class _KaiRun(ShareRounds):
         """Return whether those that nobody may preempt stay within the quotas, their own and those of groups."""
         if self._is_preemptible(need.job.priority):
             return True
-        nodes = [node for node in _from_root(need.node)[1:] if node.is_leaf or node.queue.quotas]
+        nodes = [node for node in from_root(need.node)[1:] if node.is_leaf or node.queue.quotas]
         fixed = (sum(self._fixed[leaf.name] for leaf in node.leaves()) for node in nodes)
         return all(used + need.gpus <= _quota(node) for used, node in zip(fixed, nodes, strict=True))
 
@@ -139,7 +136,7 @@ class _KaiRun(ShareRounds):
     def gives_way(self, holding: HeldQuota, leaf: QuotaNode, need: Need) -> bool:
         if not self._is_preemptible(holding.job.priority):
             return False
-        mine, other = _below_common(need.node, leaf)
+        mine, other = below_common(need.node, leaf)
         used, quota = used_below(other), _quota(other)
         after = used_below(mine) + need.gpus
         starves, share = after <= _quota(mine), self.shares[mine.name]
@@ -168,12 +165,3 @@ def _limit(node: QuotaNode) -> float:
 def _quota(node: QuotaNode) -> int:
     """Return a queue's quota; a group's is its own, or what its queues have if it has none."""
     return node.own(ANY_KIND).gpus if node.queue.quotas else node.quota.get(ANY_KIND, 0)
-
-
-def _from_root(node: QuotaNode) -> list[QuotaNode]:
-    return [*reversed(list(node.above())), node]
-
-
-def _below_common(node: QuotaNode, other: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
-    """Return the queues, or groups, of two paths from the root where they part."""
-    return next((a, b) for a, b in zip(_from_root(node), _from_root(other), strict=False) if a is not b)

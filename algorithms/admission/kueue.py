@@ -21,14 +21,14 @@ from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import Admission, Heads, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 _NEVER = "quota: more than the queue may ever use"
 _NO_ROOM = "no unit of its level would have room, whoever may be preempted for it"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kueue:
+class Kueue(Checked, who="kueue"):
     """Kueue's admission in cycles: the first job of each queue, those within quota first, then by priority and age.
 
     A kind of GPU that has room is taken before one where others must give way.
@@ -56,9 +56,6 @@ class Kueue:
     strategies: Literal["both", "final-share", "initial-share"] = "both"
     preempt_below_priority: bool = False
     usage_half_life_s: float = ranged(0.0, 0.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "kueue")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> KueueRun:
         """Return what remembers what was refused, and who used how much."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from algorithms.admission.victims import WITHIN, Need, order_of, without_needless
+from algorithms.admission.victims import WITHIN, Need, below_common, order_of, without_needless
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 from ddlsched.policies.views import JobView
@@ -107,7 +107,7 @@ class _Search:
 
     def _from_other(self, targets: _Targets, leaf: QuotaNode) -> bool:
         """Take the first candidate of a queue that the strategy allows; return whether the job fits then."""
-        own, other = _below_common(self.need.node, leaf)
+        own, other = below_common(self.need.node, leaf)
         share = self.tenants.quotas.share
         mine, before = share(own), share(other)
         while targets.of[leaf.name]:
@@ -132,7 +132,7 @@ class _Search:
         """Take at most one victim of each queue whose share before was larger than the job's queue's is with it."""
         targets = _Targets(self.need, self.tenants, self.again)
         while (leaf := targets.next()) is not None:
-            own, other = _below_common(self.need.node, leaf)
+            own, other = below_common(self.need.node, leaf)
             holding, share = targets.pop(leaf), self.tenants.quotas.share
             if share(own) < share(other) and self._takes(holding, _FAIR):
                 return True
@@ -208,14 +208,3 @@ class _Reversed:
 
     def __gt__(self, other: _Reversed) -> bool:
         return other.key > self.key
-
-
-def _below_common(node: QuotaNode, other: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
-    """Return what of two queues' paths to the root lies just below their lowest common group."""
-    path = [node, *node.above()]
-    below = other
-    for group in other.above():
-        if group in path:
-            return path[path.index(group) - 1], below
-        below = group
-    raise AssertionError(f"{node} and {other} are of one tree")

@@ -77,6 +77,16 @@ def without_needless(
     return needed
 
 
+def from_root(node: QuotaNode) -> list[QuotaNode]:
+    """Return a queue's groups, the root first, and the queue."""
+    return [*reversed(list(node.above())), node]
+
+
+def below_common(node: QuotaNode, other: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
+    """Return the queues, or groups, where two paths from the root part."""
+    return next((a, b) for a, b in zip(from_root(node), from_root(other), strict=False) if a is not b)
+
+
 def lacking_of(leaves: Iterable[QuotaNode], kind: str) -> list[QuotaNode]:
     """Return the first queues that use more than their quota: as many as explanations tell of, and two."""
     return list(islice((leaf for leaf in leaves if leaf.lacks(kind)), _TOLD + 2))

@@ -13,11 +13,11 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView
-from ddlsched.ranges import check_fields
+from ddlsched.ranges import Checked
 
 
 @dataclass(frozen=True, kw_only=True)
-class Volcano:
+class Volcano(Checked, who="volcano"):
     """Volcano's allocate, reclaim and preempt, with one plug-in for the queues; each job is a gang.
 
     A queue's ``gpus`` is what it deserves, with ``borrowing_limit`` its capability, and what it does not lend its
@@ -36,9 +36,6 @@ class Volcano:
     """
 
     plugin: Literal["proportion", "capacity", "drf"] = "proportion"
-
-    def __post_init__(self) -> None:
-        check_fields(self, "volcano")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> VolcanoRun:
         """Return what is asked during a run."""

@@ -13,7 +13,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import DROP, Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView, free_by_server, take_nearest
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.workload.elastic_job import ElasticJob
 
 
@@ -199,7 +199,7 @@ def _gathered(gpus: tuple[int, ...], pool: dict[int, list[int]], capacity: Capac
 
 
 @dataclass(frozen=True, kw_only=True)
-class ElasticScaling:
+class ElasticScaling(Checked, who="elastic-scaling"):
     """The GPUs and batches with the largest sum of speed-ups, decided every ``interval_s``.
 
     At each interval the jobs that wait are taken on, first come first served, each only if every job taken on can
@@ -229,9 +229,6 @@ class ElasticScaling:
     queue: bool = False
     most_gpus: int = ranged(10, 1, 100_000)
     batch: Literal["best", "min", "max", "random"] = "best"
-
-    def __post_init__(self) -> None:
-        check_fields(self, "elastic-scaling")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Autoscaler:
         """Return the autoscaler of a run."""

@@ -14,7 +14,7 @@ from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 _ROUNDING_S = 1e-6
 """A wake comes at a whole nanosecond, so a round may lack this much."""
@@ -24,7 +24,7 @@ _LEFTOVER_WEIGHT = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gavel:
+class Gavel(Checked, who="gavel"):
     """Max-min fair shares of time, by throughput on each kind; rounds give GPUs to those furthest behind their share.
 
     A job gets its fewest GPUs or none (state a fixed size as ``min_gpus = max_gpus``), all of one kind, for itself.
@@ -51,9 +51,6 @@ class Gavel:
     round_s: float = ranged(360.0, 0.001, 1e9)
     blind: bool = False
     time_limit_s: float = ranged(10.0, 0.0, above=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "gavel")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Rounds:
         """Return the rounds of a run."""

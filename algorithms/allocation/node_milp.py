@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from algorithms.allocation.sharing import Sharing, SharingPolicy
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, SimulationError
-from ddlsched.workload.trainers import Trainer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 from ddlsched.ranges import ranged
+from ddlsched.workload.trainers import Trainer
 
 SOLVERS = {"highs": "HIGHS", "scip": "GSCIP", "cp-sat": "CP_SAT"}
 """Solvers by name, as OR-Tools' MathOpt calls them."""
@@ -197,9 +194,7 @@ def _read(result: Any, has: Sequence[Sequence[Any]], num_nodes: int) -> NodeMap:
     from ortools.math_opt.python import mathopt
 
     if not result.has_primal_feasible_solution():
-        raise SimulationError(
-            f"malleable-milp: no map found ({result.termination.reason.name.lower().replace('_', ' ')})"
-        )
+        raise SimulationError(f"malleable-milp: no map ({result.termination.reason.name.lower().replace('_', ' ')})")
     values: Mapping[Any, float] = result.variable_values()
     owner = [next((j for j, row in enumerate(has) if values[row[i]] > 0.5), None) for i in range(num_nodes)]
     return NodeMap(

@@ -11,14 +11,11 @@ from algorithms.allocation.kinds import Kinds, iteration_s
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.ranges import check_fields, ranged
-
-_ROUNDING_S = 1e-6
-"""A wake comes at a whole nanosecond, so a round may lack this much."""
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rubick:
+class Rubick(Checked, who="rubick"):
     """First come, first served; a job that waits takes GPUs from those that lose less by it, spare ones go where most.
 
     A job's curve is its throughput by GPUs with the best plan of its training at each size: make it with ``ddlsched
@@ -48,9 +45,6 @@ class Rubick:
     round_s: float = ranged(60.0, 0.001, 1e9)
     spare_share: float = ranged(0.5, 0.0, 1.0)
     least_gain: float = ranged(0.01, 0.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "rubick")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Rounds:
         """Return the rounds of a run."""

@@ -10,13 +10,13 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob
 from ddlsched.workload.trainers import NodeAllocator, Numbers, Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharingPolicy:
+class SharingPolicy(Checked):
     """What every policy is given that shares nodes among the first jobs of the queue.
 
     Parameters
@@ -32,9 +32,6 @@ class SharingPolicy:
     most_jobs: int = ranged(10, 1)
     scale_up_s: float = ranged(18.0, 0.0)
     scale_down_s: float = ranged(12.0, 0.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, type(self).__name__)
 
 
 class Sharing:
@@ -92,7 +89,7 @@ def rates_of(job: ElasticJob) -> Numbers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeEqualShare:
+class NodeEqualShare(Checked, who="malleable-equal-share"):
     """As many nodes for each job, up to its most; what is left over goes to the first that have room for it.
 
     Parameters
@@ -102,9 +99,6 @@ class NodeEqualShare:
     """
 
     most_jobs: int = ranged(10, 1)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "malleable-equal-share")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Sharing:
         """Return what is asked during a run."""

@@ -12,14 +12,14 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 _ROUNDING_GPU_S = 1e-6
 """A wake comes at a whole nanosecond, so service may lack this much of its threshold."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreemptiveTiresias:
+class PreemptiveTiresias(Checked, who="preemptive-tiresias"):
     """GPUs to the jobs that have had the least GPUs x time, in few queues; others stop, and resume later.
 
     A job gets its fewest GPUs or none (state a fixed size as ``min_gpus = max_gpus``), for itself. Queues go by
@@ -41,9 +41,6 @@ class PreemptiveTiresias:
 
     threshold_gpu_s: float = ranged(100.0, 0.0, 1e9, above=True)
     queues: int = ranged(3, 1, 10)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "preemptive-tiresias")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Queues:
         """Return the queues of a run, which remember what each job has had."""

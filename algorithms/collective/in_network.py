@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from algorithms.collective import by_server, gates_of
 from ddlsched.network.collectives import Message, Phase, Rank
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class InNetwork:
+class InNetwork(Checked, who="in-network"):
     """Reduction in the network: every card sends the message once and gets it once, however many ranks.
 
     The tree is that of the routes to the first rank's server and back, so that a link between switches carries the
@@ -35,9 +35,6 @@ class InNetwork:
     port_share: float = ranged(0.686, 0.0, 1.0, above=True)
     by_order: ClassVar[bool] = True
     kinds: ClassVar[tuple[str, ...]] = ("all-reduce", "broadcast")
-
-    def __post_init__(self) -> None:
-        check_fields(self, "in-network")
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return what goes up to the first rank's server and down again, inside servers and between them."""

@@ -12,11 +12,11 @@ from algorithms.collective.in_network import InNetwork
 from algorithms.collective.ring import Ring
 from ddlsched.network.collectives import KINDS, Collective, Message, Phase, Rank
 from ddlsched.network.topology import bytes_per_s_from_gbps
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nccl:
+class Nccl(Checked, who="nccl"):
     """The quickest of `ring`, `double-binary-tree` and, where switches add up, `in-network`; ties in this order.
 
     How long each takes follows from its steps and from the most bytes through a GPU's port and through a card, by
@@ -50,9 +50,6 @@ class Nccl:
     switches: Literal["none", "inside", "all"] = "none"
     by_order: ClassVar[bool] = True
     kinds: ClassVar[tuple[str, ...]] = KINDS
-
-    def __post_init__(self) -> None:
-        check_fields(self, "nccl")
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return those of the quickest."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ddlsched.policies.views import NetworkView, TransferView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedOverlap:
+class BoundedOverlap(Checked, who="bounded-overlap"):
     """A transfer starts if each of its links carries fewer than ``limit``.
 
     On a star the links are the servers' network cards, as in the paper.
@@ -27,9 +27,6 @@ class BoundedOverlap:
 
     limit: int = ranged(1, 1, 2**31)
     refusal_lasts: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_fields(self, "bounded-overlap")
 
     def admit(self, transfer: TransferView, network: NetworkView) -> bool:
         """Return whether no link of the transfer is full."""

@@ -12,8 +12,9 @@ import numpy as np
 
 from algorithms.contention.crux import start_share
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.deferred import nx
 from ddlsched.policies.views import JobView, NetworkView, TransferView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
 ANGLES = 72
@@ -68,8 +69,7 @@ def demand(profile: Profile, perimeter_ticks: int, shift_ticks: float = 0.0) -> 
     whole, rest = np.divmod(edges, profile.period_ticks)
     length = min(profile.length_ticks, float(profile.period_ticks))
     sent = whole * length + np.minimum(rest, length)
-    result: np.ndarray = np.diff(sent) * (profile.share * ANGLES / perimeter_ticks)
-    return result
+    return np.diff(sent) * (profile.share * ANGLES / perimeter_ticks)
 
 
 def score(demands: Sequence[np.ndarray]) -> float:
@@ -124,8 +124,6 @@ def merged_links(jobs_on: Mapping[int, frozenset[int]]) -> dict[int, frozenset[i
 
 def is_a_forest(jobs_on: Mapping[int, frozenset[int]]) -> bool:
     """Return whether the graph of jobs and the links that they share has no circle."""
-    import networkx as nx
-
     graph: nx.Graph[tuple[str, int]] = nx.Graph()
     graph.add_edges_from((("link", link), ("job", job)) for link, jobs in jobs_on.items() for job in jobs)
     return not graph or nx.is_forest(graph)
@@ -171,7 +169,7 @@ _ROUNDING_NS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cassini:
+class Cassini(Checked, who="cassini"):
     """A transfer waits for its job's slot; slots repeat with the job's iteration alone, shifted to avoid the others'.
 
     For each link the circles of its jobs are turned to the best fit, and one shift a job is found that keeps the fits
@@ -202,9 +200,6 @@ class Cassini:
     tick_s: float = ranged(0.01, 1e-6, 1e6)
     drift: float = ranged(0.05, 0.0, 1.0)
     least_score: float = ranged(0.8, -1e9, 1.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "cassini")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Agent:
         """Return the agent of a run."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ddlsched.policies.views import NetworkView, TransferView
-from ddlsched.ranges import check_fields
+from ddlsched.ranges import Checked
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreemptiveShortestFirst:
+class PreemptiveShortestFirst(Checked, who="preemptive"):
     """Of all transfers, smallest key first, those run that share no link with one already taken.
 
     The others pause and keep their bytes, which assumes all-reduces that are sent in chunks (as ByteScheduler
@@ -26,9 +26,6 @@ class PreemptiveShortestFirst:
     by: Literal["service-per-gpu", "time", "service", "bytes"] = "service-per-gpu"
     key_is_linear: ClassVar[bool] = True
     key_falls_while_sending: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_fields(self, "preemptive")
 
     def transfer_key(self, transfer: TransferView, network: NetworkView) -> int | tuple[int, float]:
         """Return what transfers are sorted by."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 Kind: TypeAlias = tuple[object, ...]
 
@@ -73,7 +73,7 @@ class FinishedJobs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShortByHistory:
+class ShortByHistory(Checked, who="history"):
     """As if each job had arrived ``patience`` times its expected run time later; knows nobody's iterations before.
 
     What is expected is the mean of the finished jobs of as many GPUs, the same model and user, to which is added, as
@@ -95,9 +95,6 @@ class ShortByHistory:
     """
 
     patience: float = ranged(2.0, 0.0, 1e6)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "history")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _History:
         """Return the order with an empty history."""

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numba
 import numpy as np
 
 from algorithms.ordering.history import FinishedJobs, kinds_of
 from algorithms.placement.near_enough import NearEnough, PlacesNear
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.policies.cluster_view import looked_up_once
 from ddlsched.policies.views import ClusterView, JobQueue, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S, ns_from_s, s_from_ns
 
 _CANDIDATES = 4
 """How many places are looked at for a job, those whose jobs have the fewest GPUs first."""
+_NEVER = 2**40
+"""The cost of a GPU that nobody gives up."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakeRoom:
+class MakeRoom(Checked, who="make-room"):
     """The queue of ``history``; jobs that run make room for one that ``near-enough`` has wait. Knows no lengths.
 
     For the first job in the queue for which it can be done, jobs stop whose GPUs make up what ``whole-racks`` would
@@ -35,9 +39,9 @@ class MakeRoom:
     as in ``history``, and as one job more what it has run. A run time is compute, and all-reduces alone where the job
     was.
 
-    For ``--placement near-enough`` on exclusive GPUs. It is asked in Python: history is kept by texts, and the key
-    reads what ``stops``, which no policy has compiled, plans. Whether those that stop find other GPUs is asked as if
-    the job that they make room for sent nothing yet.
+    For ``--placement near-enough`` on exclusive GPUs. It is asked in Python: a compiled key sees one job, not who has
+    finished, and keeps nothing by texts; the search for places is compiled. Whether those that stop find other GPUs is
+    asked as if the job that they make room for sent nothing yet.
 
     Parameters
     ----------
@@ -59,9 +63,6 @@ class MakeRoom:
     most_delay: float = ranged(0.1, 0.0, 1e6)
     patience: float = ranged(2.0, 0.0, 1e6)
     slower: float = ranged(0.1, 0.0, 100.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "make-room")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Room:
         """Return the order of a run.
@@ -111,9 +112,11 @@ class _Room:
     def stops(self, running: Sequence[JobView], queue: JobQueue, cluster: ClusterView) -> list[JobView]:
         """Return the jobs that make room for one that waits."""
         self._waiting, self._wanted = len(queue), sum(job.num_gpus for job in queue)
-        first, waiting, rested = list[JobView](), set[tuple[float, ...]](), list[JobView]()
+        first, waiting, rested = list[JobView](), set[tuple[float, ...]](), self._rested((), cluster.now_ns)
+        cluster = looked_up_once(cluster)
         for job in queue:
-            like = job.num_gpus, job.memory_bytes, job.compute_ns, job.message_bytes, self._left_ns(job)
+            left_ns = self._left_ns(job)
+            like = job.num_gpus, job.memory_bytes, job.compute_ns, job.message_bytes, left_ns
             if like in waiting:
                 continue
             gpus = self._places.place(job, cluster)
@@ -121,10 +124,13 @@ class _Room:
                 first.append(job)
                 cluster = cluster.restricted_to(np.setdiff1d(cluster.eligible(job), gpus))
                 continue
+            if not waiting:
+                rested = self._rested(running, cluster.now_ns)
             waiting.add(like)
-            rested = rested or [other for other in running if self._has_rested(other)]
-            for victims in self._candidates(job, rested, cluster):
-                if self._can_stop(victims, job, cluster):
+            may_wait = rested.left_ns >= 4 * left_ns
+            waits = {rested.jobs[place].number for place in np.flatnonzero(may_wait).tolist()}
+            for victims in self._candidates(job, rested, may_wait, cluster):
+                if self._can_stop(victims, waits, job, cluster):
                     for other in victims:
                         self._by_stop_ns[other.number] = run_ns = self._run_ns(other)
                         self._first.setdefault(other.number, (cluster.now_ns, run_ns))
@@ -158,35 +164,39 @@ class _Room:
             run_ns >= self._policy.long_s * NS_PER_S and waited_ns <= self._policy.most_delay * self._waiting * run_ns
         )
 
-    def _may_wait(self, job: JobView, other: JobView, now_ns: int) -> bool:
-        """Return whether a job may be stopped for another and find no GPUs."""
-        fills = job.num_gpus <= self._wanted
-        return fills and self._is_long(job, now_ns) and self._left_ns(job) >= 4 * self._left_ns(other)
+    def _rested(self, running: Sequence[JobView], now_ns: int) -> _Rested:
+        """Return the jobs that may stop."""
+        jobs = [job for job in running if self._has_rested(job)]
+        fill = (job.num_gpus <= self._wanted and self._is_long(job, now_ns) for job in jobs)
+        left_ns = [self._left_ns(job) if fills else -np.inf for job, fills in zip(jobs, fill, strict=True)]
+        gpus = np.array([gpu for job in jobs for gpu in job.gpus], np.int64)
+        places = np.arange(len(jobs)).repeat([len(job.gpus) for job in jobs])
+        return _Rested(jobs, np.array(left_ns), np.array([job.num_gpus for job in jobs], np.int64), gpus, places)
 
-    def _candidates(self, job: JobView, rested: Sequence[JobView], cluster: ClusterView) -> Iterator[list[JobView]]:
+    def _candidates(
+        self, job: JobView, rested: _Rested, may_wait: np.ndarray, cluster: ClusterView
+    ) -> Iterator[list[JobView]]:
         """Yield sets of jobs, the largest first, on whose GPUs and free ones a job could start."""
         whole = [1, *self._places.units(cluster), cluster.num_gpus]
         place = next((place for place, unit in enumerate(whole) if unit >= job.num_gpus), 0)
         below, unit = whole[max(place - 1, 0)], whole[place]
         if cluster.num_gpus % unit or unit % below:
             return
-        for stopped in (rested, [other for other in rested if self._may_wait(other, job, cluster.now_ns)]):
-            sizes = [len(other.gpus) for other in stopped]
-            gpus, by = np.array([gpu for other in stopped for gpu in other.gpus], np.int64), np.arange(len(stopped))
-            by, cost = by.repeat(sizes), np.full(cluster.num_gpus, np.inf)
-            cost[cluster.eligible(job)] = 0.0
-            cost[gpus] = np.array([other.num_gpus for other in stopped], float)[by]
-            parts = cost.reshape(-1, unit // below, below).sum(axis=2)
-            chosen = np.argsort(parts, axis=1, kind="stable")[:, : -(-job.num_gpus // below)]
-            totals = np.take_along_axis(parts, chosen, axis=1).sum(axis=1)
-            for row in np.argsort(totals, kind="stable")[:_CANDIDATES].tolist():
-                if totals[row] < np.inf:
-                    there = np.unique(by[np.isin(gpus // below, row * (unit // below) + chosen[row])]).tolist()
-                    yield sorted((stopped[one] for one in there), key=lambda other: (-other.num_gpus, other.number))
+        free, shape = cluster.eligible(job), (cluster.num_gpus, unit, below, -(-job.num_gpus // below))
+        for may_stop in self._may_stop(may_wait):
+            there = may_stop[rested.places]
+            for found in _cheapest(free, rested.gpus[there], rested.places[there], rested.num_gpus, shape):
+                victims = (rested.jobs[one] for one in np.flatnonzero(found).tolist())
+                yield sorted(victims, key=lambda other: (-other.num_gpus, other.number))
 
-    def _can_stop(self, victims: Sequence[JobView], job: JobView, cluster: ClusterView) -> bool:
+    def _may_stop(self, may_wait: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield who of those that have rested is looked at."""
+        yield np.ones_like(may_wait)
+        if not may_wait.all():
+            yield may_wait
+
+    def _can_stop(self, victims: Sequence[JobView], may_wait: Set[int], job: JobView, cluster: ClusterView) -> bool:
         """Return whether the job could start without them, and each of them elsewhere if it need not wait."""
-        may_wait = {other.number for other in victims if self._may_wait(other, job, cluster.now_ns)}
         gpus = sum(other.num_gpus for other in victims if other.number in may_wait)
         least = min((job, *victims), key=lambda each: each.memory_bytes)
         if len(cluster.eligible(least)) + gpus < job.num_gpus:  # with whatever GPUs for the others
@@ -199,3 +209,56 @@ class _Room:
             elif each.number not in may_wait:
                 return False
         return True
+
+
+@dataclass(frozen=True)
+class _Rested:
+    """Jobs that may stop: who they are, and their GPUs.
+
+    Attributes
+    ----------
+    left_ns
+        What those have left that are long and have no more GPUs than are waited for; -infinity for others.
+    gpus, places
+        The GPUs of all, and the place of the job of each.
+    """
+
+    jobs: Sequence[JobView]
+    left_ns: np.ndarray
+    num_gpus: np.ndarray
+    gpus: np.ndarray
+    places: np.ndarray
+
+
+@numba.njit(cache=True)
+def _cheapest(free, gpus, places, num_gpus, shape):  # type: ignore[no-untyped-def]
+    """Return who stops, a row a unit, for ``wanted`` parts of it: those where jobs have the fewest GPUs, units so, too.
+
+    A job's GPUs count once for each that is there.
+    """
+    all_gpus, unit, below, wanted = shape
+    cost, parts = np.full(all_gpus, _NEVER), np.zeros(all_gpus // below, np.int64)
+    cost[free] = 0
+    for i in range(len(gpus)):
+        cost[gpus[i]] = num_gpus[places[i]]
+    for gpu in range(all_gpus):
+        parts[gpu // below] += cost[gpu]
+    each, taken, totals = unit // below, np.zeros(len(parts), np.bool_), np.zeros(all_gpus // unit, np.int64)
+    for row in range(len(totals)):
+        for _ in range(min(wanted, each)):
+            best = -1
+            for part in range(row * each, row * each + each):
+                if not taken[part] and (best < 0 or parts[part] < parts[best]):
+                    best = part
+            taken[best] = True
+            totals[row] += parts[best]
+    found = np.zeros((_CANDIDATES, len(num_gpus)), np.bool_)
+    for count in range(_CANDIDATES):
+        least = int(np.argmin(totals))
+        if totals[least] >= _NEVER:
+            return found[:count]
+        totals[least] = _NEVER
+        for i in range(len(gpus)):
+            if gpus[i] // unit == least and taken[gpus[i] // below]:
+                found[count, places[i]] = True
+    return found

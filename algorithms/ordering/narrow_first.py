@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddlsched.policies.views import JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
 
 @dataclass(frozen=True, kw_only=True)
-class NarrowFirst:
+class NarrowFirst(Checked, who="narrow-first"):
     """As if each job had arrived ``patience_s`` later for each of its GPUs; needs no durations.
 
     Where nobody knows how long jobs take, those of few GPUs are expected to do the least GPU-time, and go first, as in
@@ -25,9 +25,6 @@ class NarrowFirst:
     """
 
     patience_s: float = ranged(1.0, 0.0, 1e6)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "narrow-first")
 
     def key(self, job: JobView, now_s: float) -> float:
         """Return the time from which the job counts, nanoseconds."""

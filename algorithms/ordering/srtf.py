@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.policies.views import JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import ns_from_s
 
 
@@ -32,7 +32,7 @@ class ShortestRemainingTimeFirst:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoppingShortestRemainingTimeFirst(ShortestRemainingTimeFirst, StopsByKey):
+class StoppingShortestRemainingTimeFirst(ShortestRemainingTimeFirst, StopsByKey, Checked, who="stopping-srtf"):
     """SRTF; a job that waits takes the GPUs of running jobs that have more left.
 
     Parameters
@@ -44,9 +44,6 @@ class StoppingShortestRemainingTimeFirst(ShortestRemainingTimeFirst, StopsByKey)
     """
 
     least_gain_s: float = ranged(0.0, 0.0, 1e9)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "stopping-srtf")
 
     def stopping_key(self, job: JobView, now_s: float) -> tuple[float, ...]:
         """Return the remaining time of a job that waits and the least gain, whole nanoseconds and the rest.

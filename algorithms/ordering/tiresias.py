@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.policies.views import JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
 
@@ -32,7 +32,7 @@ class LeastAttainedService:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tiresias:
+class Tiresias(Checked, who="tiresias"):
     """Jobs in few queues by attained compute time x GPUs, first come first served within each.
 
     Needs no durations; unlike :class:`LeastAttainedService` it does not switch between
@@ -54,9 +54,6 @@ class Tiresias:
     threshold_gpu_s: float = ranged(100.0, 0.0, 1e9, above=True)
     queues: int = ranged(3, 1, 10)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "tiresias")
-
     def key(self, job: JobView, now_s: float) -> tuple[int, int]:
         """Return the queue and the arrival, nanoseconds."""
         attained_gpu_s = job.attained_service_ns / NS_PER_S
@@ -69,7 +66,7 @@ class Tiresias:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoppingTiresias(Tiresias, StopsByKey):
+class StoppingTiresias(Tiresias, StopsByKey, who="stopping-tiresias"):
     """Tiresias as published: a job that waits takes the GPUs of running jobs of lower queues, or that came later.
 
     Left out: the promotion of jobs that have waited long, and the choice of GPUs by how skewed a model's tensors are.
@@ -86,9 +83,6 @@ class StoppingTiresias(Tiresias, StopsByKey):
     """
 
     interval_s: float = ranged(60.0, 0.001, 1e9)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "stopping-tiresias")
 
     def wake_s(self, now_s: float) -> float:
         """Return the next multiple of the interval."""

@@ -12,13 +12,13 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.collectives import ROUNDS
 from ddlsched.policies.views import FlowView, JobView, LinkLoads
-from ddlsched.ranges import check_fields
+from ddlsched.ranges import Checked
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.tasks import CollectiveTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class CruxPaths:
+class CruxPaths(Checked, who="crux"):
     """Jobs by descending intensity; each flow takes the path whose busiest link has the fewest flows chosen before.
 
     Alone it is ``crux:paths-only``; with ``--contention crux`` its classes are there, too.
@@ -45,9 +45,6 @@ class CruxPaths:
 
     intensity: Literal["ratio", "sum"] = "ratio"
     anew: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self, "crux")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Chosen | _ChosenAnew:
         """Return what remembers the paths of the jobs that run."""

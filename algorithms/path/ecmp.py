@@ -9,7 +9,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import FlowView, LinkLoads
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class TopologyRoute:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ecmp:
+class Ecmp(Checked, who="ecmp"):
     """A flow takes the path that a hash of its job and its two servers names, whatever else is there.
 
     Parameters
@@ -37,9 +37,6 @@ class Ecmp:
 
     seed: int | None = ranged(None, 0, 2**32 - 1)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "ecmp")
-
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Self:
         """Return the policy with its seed."""
         return self if self.seed is not None else replace(self, seed=int(rng.integers(2**32)))
@@ -50,7 +47,7 @@ class Ecmp:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sglb(Ecmp):
+class Sglb(Ecmp, who="sglb"):
     """A flow's hash names one of the ``best`` paths of the lowest score: flows now on its links up and down, added up.
 
     Its authors map flows anew every 10 ms; here a flow gets its path when its transfer becomes ready, and keeps it for
@@ -70,9 +67,6 @@ class Sglb(Ecmp):
 
     best: int = ranged(4, 1, 1024)
     chosen: ClassVar[str] = "transfer"
-
-    def __post_init__(self) -> None:
-        check_fields(self, "sglb")
 
     def path(self, flow: FlowView, network: LinkLoads) -> int:
         """Return one of the best paths; of equal scores the first are the best."""

@@ -10,11 +10,11 @@ import numpy as np
 from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arnold:
+class Arnold(Checked, who="arnold"):
     """Where alpha x the most pods of a data-parallel group + beta x the most of a pipeline is least.
 
     The servers of the job are a matrix: a row a group that reduces gradients, a column one that passes activations on.
@@ -49,9 +49,6 @@ class Arnold:
     pipeline: str = "pipeline"
     time_limit_s: float = ranged(10.0, 0.0, above=True)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "arnold")
-
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Planner:
         """Return the planner of a run."""
         return _Planner(self)
@@ -65,9 +62,8 @@ class _Planner:
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs of a job, in the order of its workers."""
         free: dict[int, list[GpuId]] = {}
-        for gpu in cluster.eligible_gpus(job):
-            if not cluster.num_residents(gpu):
-                free.setdefault(cluster.server_of(gpu), []).append(gpu)
+        for gpu in cluster.free(job).tolist():
+            free.setdefault(cluster.server_of(gpu), []).append(gpu)
         enough = [gpus for gpus in free.values() if len(gpus) >= job.num_gpus]
         if enough:
             return min(enough, key=lambda gpus: (len(gpus), gpus))[: job.num_gpus]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, InvalidDecisionError, label
 from ddlsched.plugins.names import resolve
+from ddlsched.policies.choosing import begun_placement
 from ddlsched.policies.doors import PlacementPolicy, Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.ranges import check_fields, ranged
@@ -29,15 +30,26 @@ class PlacesOthers:
     """
 
     def __init__(self, placement: PlacementPolicy | str, cluster: Cluster, rng: np.random.Generator) -> None:
-        other: Any = resolve("placement", placement)
-        self._other = other.begin(cluster, rng) if hasattr(other, "begin") else other
-        if not hasattr(self._other, "place"):
-            raise InputError(f"placement {label(other)} decides about the whole queue; expected one that has place")
+        self._other = begun_placement(placement, cluster, rng)
 
     def wake_s(self, now_s: float) -> float | None:
         """Return when the other policy wants to be asked again."""
-        wake_s: float | None = self._other.wake_s(now_s) if hasattr(self._other, "wake_s") else None
-        return wake_s
+        return self._other.wake_s(now_s) if hasattr(self._other, "wake_s") else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfAnother:
+    """A policy that another placement, ``placement``, is given to; ``asked`` is what goes by it during a run."""
+
+    placement: PlacementPolicy | str = "first-fit"
+    asked: ClassVar[type[PlacesOthers]]
+
+    def __post_init__(self) -> None:
+        resolve("placement", self.placement)
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> PlacesOthers:
+        """Return the policy with the other one begun."""
+        return self.asked(self.placement, cluster, rng)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,8 +266,17 @@ class _Easy(Backfilling):
         return reserved_ns, gpus[free_from_ns <= reserved_ns]
 
 
+class _InOrder(PlacesOthers):
+    def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
+        for job in queue:
+            chosen = self._other.place(job, cluster)
+            if chosen is None:
+                return
+            yield job, chosen
+
+
 @dataclass(frozen=True, kw_only=True)
-class InOrder:
+class InOrder(OfAnother):
     """The GPUs of another placement, for the first job that waits only. Jobs share GPUs if the other lets them.
 
     Parameters
@@ -264,20 +285,4 @@ class InOrder:
         Chooses the GPUs.
     """
 
-    placement: PlacementPolicy | str = "first-fit"
-
-    def __post_init__(self) -> None:
-        resolve("placement", self.placement)
-
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _InOrder:
-        """Return the policy with the other one begun."""
-        return _InOrder(self.placement, cluster, rng)
-
-
-class _InOrder(PlacesOthers):
-    def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
-        for job in queue:
-            chosen = self._other.place(job, cluster)
-            if chosen is None:
-                return
-            yield job, chosen
+    asked: ClassVar[type[PlacesOthers]] = _InOrder

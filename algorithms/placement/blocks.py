@@ -10,12 +10,12 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlignedBlocks:
+class AlignedBlocks(Checked, who="blocks"):
     """The smallest aligned block of 1, 2, 4, ... servers that holds the job, where it adds the least delay.
 
     Blocks nest, so rings do too: two jobs either share all links of the smaller one's or none, and no transfer
@@ -41,9 +41,6 @@ class AlignedBlocks:
     spanning_weight: float = ranged(0.0, 0.0, 1.0)
     price: Literal["delay", "load"] = "delay"
     per_byte_s: float | None = ranged(None, 0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "blocks")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Placing:
         """Return the policy with room to remember what the servers hold at one instant."""

@@ -49,9 +49,7 @@ class CassiniPlacement:
             raise InputError(f"cassini: candidates has {len(names)} placements; expected 1 to {_MOST}")
         for name in names:
             if not hasattr(resolve("placement", name), "place"):
-                raise InputError(
-                    f"cassini: candidates has {name!r}, which decides about the whole queue; expected place"
-                )
+                raise InputError(f"cassini: candidate {name!r} decides about the whole queue; expected place")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Chooser:
         """Return the chooser of a run, with the other placements begun."""

@@ -9,11 +9,11 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class DelayScheduling:
+class DelayScheduling(Checked, who="delay"):
     """Free GPUs of one server if they come within a while, then of one rack, then anywhere.
 
     A GPU is free if nobody is on it. A job waits for a tier only if it could ever be had.
@@ -36,16 +36,13 @@ class DelayScheduling:
     rack_s: float = ranged(60.0, 0.0, 1e9)
     servers_per_rack: int = ranged(4, 1)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "delay")
-
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Delaying:
         """Return the policy with a list of the timers that run."""
         return _Delaying(self)
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs of the best tier that is free, if the job no longer waits for a better one."""
-        free = [gpu for gpu in cluster.eligible_gpus(job) if cluster.num_residents(gpu) == 0]
+        free = cluster.free(job).tolist()
         for servers, until_s in self._tiers(job, cluster):
             chosen = self._fewest(job, cluster, free, servers)
             if chosen:

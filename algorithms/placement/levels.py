@@ -10,12 +10,12 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.workload.groups import LevelDemand, demands_of, slices_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Levels:
+class Levels(Checked, who="levels"):
     """What a job requires and prefers of the topology's levels, on GPUs without a job; best fit otherwise.
 
     A job goes to the unit of the narrowest level that holds it, the one with the fewest free GPUs that suffice. Over
@@ -39,14 +39,9 @@ class Levels:
     spare_gpus: int = ranged(0, 0, 1_000_000)
     spare_level: str = "server"
 
-    def __post_init__(self) -> None:
-        check_fields(self, "levels")
-
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs, in the order of the job's workers, or None to wait."""
-        gpus = cluster.eligible(job)
-        if not cluster.exclusive:
-            gpus = np.array([gpu for gpu in gpus.tolist() if not cluster.num_residents(gpu)], np.int64)
+        gpus = cluster.free(job)
         if len(gpus) < job.num_gpus:
             return None
         required = demands_of(job.required_levels)
@@ -93,8 +88,7 @@ class _Tree:
         unit = int(np.where(room[level] >= self._num_gpus, room[level], np.iinfo(np.int64).max).argmin())
         placed = np.empty(self._num_gpus, np.int64)
         placed[self._order] = self._taken(level, unit, self._num_gpus, room)
-        chosen: list[GpuId] = placed.tolist()
-        return chosen
+        return placed.tolist()
 
     def _room(self, gpus: np.ndarray) -> list[np.ndarray]:
         """Return how many workers each unit of each level has room for, in whole slices."""

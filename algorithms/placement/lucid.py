@@ -18,9 +18,7 @@ from ddlsched.ranges import check_fields, ranged
 def refuse_exclusive(policy: str, cluster: Cluster) -> None:
     """Raise InputError if a cluster lets nobody share a GPU."""
     if cluster.exclusive:
-        raise InputError(
-            f"{policy}: the cluster is exclusive, so that no jobs can share a GPU; expected one that is not"
-        )
+        raise InputError(f"{policy}: the cluster is exclusive, so no jobs can share a GPU; expected one that is not")
 
 
 _MOST_SCORE = 2
@@ -172,7 +170,7 @@ class _Packing:
 
 def _alone(job: JobView, cluster: ClusterView) -> list[GpuId] | None:
     """Return free GPUs: of the server with the fewest that suffice, or else of the servers with the most."""
-    free = [gpu for gpu in cluster.eligible_gpus(job) if not cluster.num_residents(gpu)]
+    free = cluster.free(job).tolist()
     room: dict[int, list[GpuId]] = {}
     for gpu in free:
         room.setdefault(cluster.server_of(gpu), []).append(gpu)

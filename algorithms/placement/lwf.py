@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddlsched.policies.cluster_view import GpuKey, TakesGpusInOrder
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeastWorkloadFirst(TakesGpusInOrder):
+class LeastWorkloadFirst(TakesGpusInOrder, Checked, who="lwf"):
     """Small jobs on the least-loaded GPUs anywhere, large ones server by server, the least-loaded first.
 
     Parameters
@@ -23,9 +23,6 @@ class LeastWorkloadFirst(TakesGpusInOrder):
     """
 
     kappa: int = ranged(1, 0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "lwf")
 
     def gpu_order(self, num_gpus: int) -> tuple[GpuKey, ...]:
         """Return the load, or for a large job the server's first; ties of load go to the lower server and GPU."""

@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from algorithms.placement.lucid import refuse_exclusive
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.deferred import nx
 from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
-
-if TYPE_CHECKING:
-    import networkx as nx
-from ddlsched.ranges import check_fields, ranged
 
 Times = tuple[float, ...]
 """Seconds of an iteration on each resource."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Muri:
+class Muri(Checked, who="muri"):
     """Jobs of equally many GPUs that wait are grouped so that their stages interleave best, and share a group's GPUs.
 
     Stages are compute on the GPU and the all-reduce; ddlsched's GPU runs one task at a time, so that the jobs of a
@@ -49,9 +47,6 @@ class Muri:
 
     most: int = ranged(4, 1, 4)
     rounds: int = ranged(4, 0, 100)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "muri")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Muri:
         """Return the policy.
@@ -139,8 +134,6 @@ def _matched(
     groups: Sequence[tuple[int, ...]], times: Sequence[Times], sizes: Sequence[int], most: int
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return pairs of groups to merge, the most efficient first."""
-    import networkx as nx
-
     graph: nx.Graph[Any] = nx.Graph()
     for one, other in combinations(groups, 2):
         if sizes[one[0]] == sizes[other[0]] and len(one) + len(other) <= most:

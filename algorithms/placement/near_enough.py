@@ -11,12 +11,12 @@ from algorithms.placement.whole_servers import WholeRacks, rings_leaving
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
 
 @dataclass(frozen=True, kw_only=True)
-class NearEnough:
+class NearEnough(Checked, who="near-enough"):
     """Whole servers, racks and pods; where none are free, GPUs on which an iteration takes little longer than alone.
 
     A job goes where ``whole-racks`` puts it. If that has it wait, whole servers of as few racks as can be are looked
@@ -35,9 +35,6 @@ class NearEnough:
     """
 
     slower: float = ranged(0.1, 0.0, 100.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "near-enough")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> PlacesNear:
         """Return the policy of a run.
@@ -109,11 +106,12 @@ class PlacesNear:
                 if now_ns + other.communication_ns > most * now_ns:
                     return False
         share = min(1.0 / (1 + len(others)) for others in here.values())
+        running = dict[int, JobView]()
         for tier in self._tiers:
             if rings := rings_leaving(job, gpus, tier.gpus):
                 share = min(share, tier.share)
-                running = _sending(cluster, range(cluster.num_gpus)).values()
-                held = sum((rings_leaving(other, other.gpus, tier.gpus) for other in running), rings)
+                running = running or _sending(cluster, range(cluster.num_gpus))
+                held = sum((rings_leaving(other, other.gpus, tier.gpus) for other in running.values()), rings)
                 if any(held[place] > tier.cables for place in rings):
                     return False
         compute_s = job.compute_ns / NS_PER_S

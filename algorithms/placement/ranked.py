@@ -83,8 +83,7 @@ class Nested:
         """Return the GPUs in the order of the job's workers."""
         placed = np.empty(job.num_gpus, np.int64)
         placed[nested_order(by_kind(job), self.kinds.split("-"), job.num_gpus)] = sorted(gpus)
-        answer: list[GpuId] = placed.tolist()
-        return answer
+        return placed.tolist()
 
 
 def by_kind(job: JobView) -> dict[str, list[Sequence[Sequence[int]]]]:
@@ -109,8 +108,7 @@ def nested_order(groups: Mapping[str, Tuples], kinds: Sequence[str], num_gpus: i
         graph = coo_array((np.ones(ends.shape[1]), (ends[0], ends[1])), (num_gpus, num_gpus))
         _, part = connected_components(graph, directed=False)
         keys.append(np.unique(part, return_index=True)[1][part])
-    order: np.ndarray = np.lexsort(keys)
-    return order
+    return np.lexsort(keys)
 
 
 def tp_dp_pp() -> Nested:

@@ -14,12 +14,12 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.sweeps.stored_runs import read_stays
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import s_from_ns
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class Replay(Checked, who="replay"):
     """Each job on the GPUs that it had in another run, from the time when it had them there.
 
     A job whose GPUs have no room for it then starts when they have; unless some were stopped there, each GPU gets its
@@ -37,9 +37,6 @@ class Replay:
 
     run: str
     spare: int = ranged(1, 1, 64)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "replay")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Replaying:
         """Return the policy with the other run's stays; InputError if the file is no run's."""

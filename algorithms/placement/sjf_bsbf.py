@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestSharingBenefitFirst:
+class BestSharingBenefitFirst(Checked, who="sjf-bsbf"):
     """Free GPUs, server by server; if there are too few, GPUs of one other job where sharing beats waiting for it.
 
     With T the time left alone (compute, and all-reduces of the job that runs) and slowdown ξ, sharing ends on
@@ -29,13 +29,10 @@ class BestSharingBenefitFirst:
 
     slowdown: float = ranged(1.5, 1.0, 1000.0)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "sjf-bsbf")
-
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return free GPUs first, then those with the largest benefit."""
         fitting = cluster.eligible_gpus(job)
-        free = [gpu for gpu in fitting if cluster.num_residents(gpu) == 0]
+        free = cluster.free(job).tolist()
         free_on = [0] * cluster.num_servers
         for gpu in free:
             free_on[cluster.server_of(gpu)] += 1

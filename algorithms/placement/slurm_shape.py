@@ -4,37 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
-
-from algorithms.placement.backfilling import PlacesOthers
-from ddlsched.cluster.cluster import Cluster
-from ddlsched.plugins.names import resolve
-from ddlsched.policies.doors import PlacementPolicy
+from algorithms.placement.backfilling import OfAnother, PlacesOthers
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlurmShape:
-    """The servers that another placement chooses; how many GPUs on each is Slurm's rule.
-
-    Slurm is told nodes and a total (``--gpus``). In the order of its nodes it takes all free GPUs of each, but leaves
-    one at least for each node that follows (Slurm 22.05, ``select/cons_tres``).
-
-    Parameters
-    ----------
-    placement
-        Chooses the servers.
-    """
-
-    placement: PlacementPolicy | str = "first-fit"
-
-    def __post_init__(self) -> None:
-        resolve("placement", self.placement)
-
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _SlurmShape:
-        """Return the policy with the other one begun."""
-        return _SlurmShape(self.placement, cluster, rng)
 
 
 class _SlurmShape(PlacesOthers):
@@ -51,3 +24,19 @@ class _SlurmShape(PlacesOthers):
             free: list[GpuId] = eligible[on == server].tolist()
             taken += free[: job.num_gpus - len(taken) - following]
         return taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmShape(OfAnother):
+    """The servers that another placement chooses; how many GPUs on each is Slurm's rule.
+
+    Slurm is told nodes and a total (``--gpus``). In the order of its nodes it takes all free GPUs of each, but leaves
+    one at least for each node that follows (Slurm 22.05, ``select/cons_tres``).
+
+    Parameters
+    ----------
+    placement
+        Chooses the servers.
+    """
+
+    asked: ClassVar[type[PlacesOthers]] = _SlurmShape

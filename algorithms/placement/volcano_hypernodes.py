@@ -33,9 +33,7 @@ class VolcanoHyperNodes:
                 f"volcano-hypernodes, job {job.job_id!r}: has required levels {job.required_levels!r} and preferred "
                 f"ones {job.preferred_levels!r}; expected one level of the whole job"
             )
-        gpus = cluster.eligible(job)
-        if not cluster.exclusive:
-            gpus = np.array([gpu for gpu in gpus.tolist() if not cluster.num_residents(gpu)], np.int64)
+        gpus = cluster.free(job)
         if len(gpus) < job.num_gpus:
             return None
         tiers = [*cluster.network.levels][1:] if required or preferred else []

@@ -53,9 +53,7 @@ class WholeServers:
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs, server by server, or None to wait, also for more than there are."""
-        gpus = cluster.eligible_gpus(job)
-        if not cluster.exclusive:
-            gpus = [gpu for gpu in gpus if not cluster.num_residents(gpu)]
+        gpus = cluster.free(job).tolist()
         all_gpus = {server: cluster.gpus_of(server) for server in range(cluster.num_servers)}
         free: dict[int, list[GpuId]] = {}
         first = 0
@@ -160,9 +158,7 @@ class WholeRacks:
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs, server by server, or None to wait, also for more than there are."""
-        gpus = cluster.eligible(job)
-        if not cluster.exclusive:
-            gpus = np.array([gpu for gpu in gpus.tolist() if not cluster.num_residents(gpu)], np.int64)
+        gpus = cluster.free(job)
         size = len(cluster.gpus_of(0))
         free = np.bincount(gpus // size, minlength=cluster.num_servers)
         if job.num_gpus <= size:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatedFailures:
+class RepeatedFailures(Checked, who="repeated failures"):
     """A server is replaced that fails for the ``count``-th time within some days; jobs are checked for silent failures.
 
     Parameters
@@ -26,9 +26,6 @@ class RepeatedFailures:
     count: int = ranged(3, 1)
     within_days: float = ranged(28.0, 0.0, above=True)
     check_s: float = inf
-
-    def __post_init__(self) -> None:
-        check_fields(self, "repeated failures")
 
     def replaces(self, failed_s: Sequence[float]) -> bool:
         """Return whether so many of the failures are recent."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 from ddlsched.cluster.reliability_doors import CheckpointedJob
-from ddlsched.ranges import LAST_S, check_fields, ranged
+from ddlsched.ranges import LAST_S, Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedInterval:
+class FixedInterval(Checked, who="fixed interval"):
     """The same interval for every job.
 
     Parameters
@@ -27,9 +27,6 @@ class FixedInterval:
     """
 
     every_s: float = ranged(1800.0, 0.0, LAST_S, above=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "fixed interval")
 
     def interval_s(self, job: CheckpointedJob) -> float:
         """Return the interval."""

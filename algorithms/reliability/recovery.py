@@ -9,7 +9,7 @@ from typing import Literal
 
 from ddlsched.cluster.reliability_doors import WAIT, StoppedJob, Wait
 from ddlsched.errors import InputError
-from ddlsched.ranges import LAST_S, check_fields, ranged
+from ddlsched.ranges import LAST_S, Checked, ranged
 
 
 class _WithoutSpares:
@@ -47,7 +47,7 @@ class WaitForRepair(_WithoutSpares):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shrink(_WithoutSpares):
+class Shrink(_WithoutSpares, Checked, who="shrink"):
     """The job goes on with the data-parallel replicas that are left, until its servers are back.
 
     Each replica takes a larger part of the batch, which stays as large as it was.
@@ -66,9 +66,6 @@ class Shrink(_WithoutSpares):
     least_share: float = ranged(0.5, 0.0, 1.0)
     otherwise: Literal["wait", "queue"] = "queue"
 
-    def __post_init__(self) -> None:
-        check_fields(self, "shrink")
-
     def recover(self, stopped: StoppedJob) -> int | Wait | None:
         """Return how many GPUs are left in whole replicas; otherwise what a job with too few does."""
         left = (stopped.num_gpus - sum(stopped.lost.values())) // self.replica_gpus * self.replica_gpus
@@ -78,7 +75,7 @@ class Shrink(_WithoutSpares):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spares:
+class Spares(Checked, who="spares"):
     """Servers are held back, and take the place of those that fail.
 
     Parameters
@@ -97,9 +94,6 @@ class Spares:
     where: Literal["rack", "anywhere"] = "anywhere"
     start_s: float = ranged(0.0, 0.0, LAST_S)
     otherwise: Literal["wait", "queue"] = "queue"
-
-    def __post_init__(self) -> None:
-        check_fields(self, "spares")
 
     def spares(self, num_servers: int, racks: Sequence[Sequence[int]]) -> Sequence[int]:
         """Return the last servers of each rack, a rack after another, then those before them.

@@ -6,20 +6,12 @@ is a directory with a safetensors file a rank (:class:`~.checkpoint.Checkpoint`)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ddlsched.checkpoints.collection import StoredParallelism
+from ddlsched.checkpoints.collection import StoredParallelism as StoredParallelism
+from ddlsched.deferred import attributes_of
 
 if TYPE_CHECKING:
-    from ddlsched.checkpoints.resharding import reshard
+    from ddlsched.checkpoints.resharding import reshard as reshard
 
-__all__ = ["StoredParallelism", "reshard"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is heavy when it is first asked for."""
-    if name == "reshard":
-        from ddlsched.checkpoints.resharding import reshard
-
-        return reshard
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = attributes_of(__name__, {"reshard": "ddlsched.checkpoints.resharding"})

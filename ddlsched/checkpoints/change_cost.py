@@ -20,11 +20,11 @@ from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, Ten
 from ddlsched.checkpoints.division import divided
 from ddlsched.checkpoints.plan import NoReplicaError, ReshardPlan, plan
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
+from ddlsched.deferred import nx
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Node, Topology
 
 if TYPE_CHECKING:
-    import networkx as nx
     from numpy.typing import NDArray
 
     from ddlsched.workload.elastic_job import Rescale

@@ -19,6 +19,7 @@ from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
 from ddlsched.io.files import decoded, replacing
+from ddlsched.io.tables import located
 
 DESCRIPTION = "checkpoint.json"
 
@@ -157,10 +158,7 @@ def described_in(place: Location, file: str) -> Checkpoint:
     """
     where = place.name_of(file)
     described = decoded(_File, place.read_all(file), where, "a description of a checkpoint")
-    try:
-        collection = TensorCollection(**_values(described, _OF_COLLECTION))
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+    collection = located(where, lambda: TensorCollection(**_values(described, _OF_COLLECTION)))
     checkpoint = Checkpoint(collection=collection, **_values(described, _SHARED))
     _refuse_bad_names(checkpoint, place)
     return checkpoint
@@ -190,13 +188,9 @@ def _refuse_bad_names(checkpoint: Checkpoint, place: Location) -> None:
     """Refuse files outside the checkpoint's directory, and another number of files than ranks."""
     where, num_ranks = place.name_of(DESCRIPTION), checkpoint.collection.num_ranks
     if len(checkpoint.files) != num_ranks:
-        raise InputError(
-            f"{where}, field files: names {len(checkpoint.files)} files; expected one for each of {num_ranks} ranks"
-        )
+        raise InputError(f"{where}, field files: names {len(checkpoint.files)} files; expected one a rank, {num_ranks}")
     for rank, name in enumerate(checkpoint.files):
         if name in ("", ".", "..") or any(mark in name for mark in "/\\\0:") or not place.holds(name):
-            raise InputError(
-                f"{where}, field files[{rank}]: {name!r} leaves the directory; expected the name of a file in it"
-            )
+            raise InputError(f"{where}, field files[{rank}]: {name!r} leaves the directory; expected a file in it")
     if len(set(checkpoint.files)) < num_ranks:
         raise InputError(f"{where}, field files: names a file twice; expected one for each rank")

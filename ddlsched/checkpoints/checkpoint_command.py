@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit
+from ddlsched.options import Option
 
 if TYPE_CHECKING:
     from ddlsched.checkpoints.collection import TensorCollection
@@ -92,15 +93,17 @@ class MakeOptions:
     sharding: Sharding = Sharding.none
     iteration: int = 100
     seed: int = 0
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
-@with_options
-def make(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
-    options: Annotated[Given[MakeOptions], Panel()],
-) -> None:
-    """Write the checkpoint of a GPT in the middle of its training with Adam: random, seeded weights and moments."""
+def make(directory: Annotated[Path, Option(metavar="DIR")], options: Annotated[Given[MakeOptions], Panel()]) -> None:
+    """Write the checkpoint of a GPT in the middle of its training with Adam: random, seeded weights and moments.
+
+    Parameters
+    ----------
+    directory
+        A new folder.
+    """
     from ddlsched.checkpoints.collection import parse_parallelism
     from ddlsched.checkpoints.making import make_checkpoint
     from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
@@ -143,20 +146,19 @@ app = typer.Typer(help="Look into partitioned checkpoints, or make one to try th
 app.command("make")(make)
 
 
-@app.callback()
-def _group() -> None:
-    pass
-
-
 @app.command("inspect")
-def inspect(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL of a checkpoint.")],
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read all: contents as saved, replicas equal; takes longer.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as one JSON object.")] = False,
-) -> None:
-    """Show a checkpoint's parallelism, tensors and files, and check that each file is what it should be."""
+def inspect(directory: Annotated[str, Option(metavar="DIR")], *, verify: bool = False, as_json: bool = False) -> None:
+    """Show a checkpoint's parallelism, tensors and files, and check that each file is what it should be.
+
+    Parameters
+    ----------
+    directory
+        Folder or URL of a checkpoint.
+    verify
+        Read all: contents as saved, replicas equal; takes longer.
+    as_json
+        Print it as one JSON object.
+    """
     from ddlsched.checkpoints.content import refuse_other_content
     from ddlsched.checkpoints.reading import Reading
     from ddlsched.io.progress import bytes_bar

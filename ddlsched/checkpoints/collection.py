@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ddlsched.checkpoints.tensors import Layout, Place, Tensor, dense_layout, flat_layout
 from ddlsched.errors import InputError, did_you_mean
+from ddlsched.io.tables import located
 from ddlsched.units import is_whole
 
 _DEGREES = ("tp", "pp", "dp", "ep")
@@ -199,16 +200,12 @@ class TensorCollection:
             twice = next(name for number, name in enumerate(names) if name in names[:number])
             raise InputError(f"tensor {twice}: is there twice; expected a name of its own")
         if len(self.stages) < self.num_layers:
-            raise InputError(
-                f"the stage map has {len(self.stages)} layers; expected all {self.num_layers} of the model"
-            )
+            raise InputError(f"the stage map has {len(self.stages)} layers; expected the model's {self.num_layers}")
         wrong = [stage for stage in self.stages if not 0 <= stage < self.parallelism.pp]
         if wrong:
             raise InputError(f"the stage map has stage {wrong[0]}; expected stages from 0 to {self.parallelism.pp - 1}")
         if len(self.allocation.devices) != self.num_ranks:
-            raise InputError(
-                f"{len(self.allocation.devices)} devices for {self.num_ranks} ranks; expected one for each"
-            )
+            raise InputError(f"{len(self.allocation.devices)} devices for {self.num_ranks} ranks; expected one each")
 
     @cached_property
     def num_layers(self) -> int:
@@ -292,10 +289,8 @@ class TensorCollection:
     def _dense(self, tensor: Tensor, index: int, expert: int, data: int) -> Layout:
         parallelism = self.parallelism
         groups = {"tensor": (index, parallelism.tp), "expert": (expert, parallelism.ep), "data": (data, parallelism.dp)}
-        try:
-            return dense_layout(tensor.shape, tensor.cuts, tuple(groups[cut.axis] for cut in tensor.cuts))
-        except InputError as error:
-            raise InputError(f"tensor {tensor.name}: {error}") from None
+        of_cuts = tuple(groups[cut.axis] for cut in tensor.cuts)
+        return located(f"tensor {tensor.name}", lambda: dense_layout(tensor.shape, tensor.cuts, of_cuts))
 
     def _flat_places(self, stage: int, index: int, expert: int, over_experts: bool) -> Mapping[str, tuple[int, int]]:
         """Return, by tensor, where it begins in its flat buffer and how many elements a rank holds of that buffer."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ddlsched.checkpoints.locations import file_system
 from ddlsched.errors import InputError
+from ddlsched.io.files import file_system
 from ddlsched.units import is_whole
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def file_size(url: str) -> int:
     InputError
         It is not there, or is no file.
     """
-    system, path = file_system(url)
+    system, path = file_system(url, "checkpoints")
     try:
         size = system.size(path)
     except OSError as error:
@@ -239,5 +239,5 @@ def file_size(url: str) -> int:
 
 def opened(url: str) -> Any:
     """Return a file, open for reading bytes."""
-    system, path = file_system(url)
+    system, path = file_system(url, "checkpoints")
     return system.open(path, "rb")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddlsched.errors import InputError
+from ddlsched.io.tables import located
 from ddlsched.units import is_whole
 
 if TYPE_CHECKING:
@@ -130,10 +131,7 @@ class DatasetState:
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, Mapping) or set(value) != names:
             raise InputError(f"{where}: the dataset state is {value!r}; expected {', '.join(sorted(names))}")
-        try:
-            return cls(**value)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
+        return located(where, lambda: cls(**value))
 
 
 def _check_whole(name: str, value: object, least: int, most: int) -> None:

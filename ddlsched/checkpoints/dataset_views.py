@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddlsched.checkpoints.dataset_files import NO_FILE, ByteRanges, Samples
-from ddlsched.checkpoints.locations import file_system
 from ddlsched.errors import InputError
+from ddlsched.io.files import file_system
 
 try:
     from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
@@ -29,7 +29,7 @@ class _RangeReader:
     """Reads byte ranges of a data set's files, neighbours in one request."""
 
     def __init__(self, files: tuple[str, ...]) -> None:
-        self._places = [file_system(file) for file in files]
+        self._places = [file_system(file, "checkpoints") for file in files]
 
     def read(self, ranges: ByteRanges) -> bytes:
         """Return the ranges' bytes, one after another.

@@ -77,19 +77,15 @@ class FileForm(Protocol):
 
     def held(self, job: Checkpoint) -> Checkpoint:
         """Return a checkpoint whose collection and files say what each file holds of a job's tensors."""
-        ...
 
     def file_plan(self, held: Checkpoint, rank: int) -> FilePlan:
         """Return the file of what :meth:`held` calls a rank."""
-        ...
 
     def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
         """Write what describes the files, and return which files that made."""
-        ...
 
     def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
         """Return a reading of a folder whose files are full, described or not."""
-        ...
 
 
 class _RankFiles:

@@ -13,6 +13,7 @@ from ddlsched.checkpoints.copying import Chunk, Copy, is_contiguous, span
 from ddlsched.checkpoints.partial_folder import Target
 from ddlsched.checkpoints.reading import Source
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Piece
+from ddlsched.deferred import np
 
 See: TypeAlias = Callable[[str, int, memoryview], None]
 """Told the name of a file that is read, the first byte, and what was read."""
@@ -275,7 +276,6 @@ def _gather(data: memoryview, copy: Copy, wanted: memoryview, low: int, size: in
     if is_contiguous(copy.read) and is_contiguous(copy.write):
         wanted[begin : begin + len(data)] = data
         return
-    import numpy as np  # Most changes copy long rows, and start sooner without it.
 
     dtype = np.dtype(f"V{size}")
     strides = [tuple(stride * size for stride in piece.strides) for piece in copy[1:]]

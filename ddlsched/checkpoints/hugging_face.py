@@ -10,20 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from ddlsched.checkpoints import file_forms
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import Shard, StoredParallelism, TensorCollection
 from ddlsched.checkpoints.division import named_tensor
-from ddlsched.checkpoints.file_forms import (
-    HUGGING_FACE_FILES,
-    FileForm,
-    FilePlan,
-    files_beside,
-    has_file,
-    is_file_name,
-    refuse_bad_file_name,
-    safetensors_plan,
-    whole_file_plan,
-)
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.reading import PartsCollection, PartsReading, Reading, whole_parts
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
@@ -42,7 +32,7 @@ _FILE_BYTES = 5_000_000_000
 def is_hugging_face(directory: Path | str) -> bool:
     """Return whether a folder or URL holds a model as Hugging Face's libraries save it."""
     place = location_of(directory)
-    return has_file(place, _INDEX) or has_file(place, _ONLY)
+    return file_forms.has_file(place, _INDEX) or file_forms.has_file(place, _ONLY)
 
 
 def read_hugging_face(directory: Path | str) -> PartsReading:
@@ -58,7 +48,7 @@ def read_hugging_face(directory: Path | str) -> PartsReading:
     """
     place = location_of(directory)
     entries = dict(_entries(place))
-    beside = files_beside(place, HUGGING_FACE_FILES)
+    beside = file_forms.files_beside(place, file_forms.HUGGING_FACE_FILES)
     parts = {
         name: whole_parts(entry.dtype, entry.shape, place, file, entry.begin) for name, (file, entry) in entries.items()
     }
@@ -77,7 +67,7 @@ class _Hashes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _hashes(place: Location) -> _Hashes:
     """Return what an earlier run noted of the tensors, nothing if none did."""
-    if not has_file(place, _HASHES):
+    if not file_forms.has_file(place, _HASHES):
         return _Hashes()
     return decoded(_Hashes, place.read_all(_HASHES), place.name_of(_HASHES), "hashes by tensor, or no such file")
 
@@ -99,7 +89,7 @@ def _entries(place: Location) -> Iterator[tuple[str, tuple[str, Entry]]]:
 
 def _listed(place: Location) -> dict[str, str]:
     """Return the file of each tensor; nothing if there is no index."""
-    if not has_file(place, _INDEX):
+    if not file_forms.has_file(place, _INDEX):
         return {}
     where = place.name_of(_INDEX)
     try:
@@ -108,7 +98,7 @@ def _listed(place: Location) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{where}: has no weight_map ({error!r}); expected the file of each tensor by name") from None
     for name, file in items:
-        if not is_file_name(file) or not place.holds(file):
+        if not file_forms.is_file_name(file) or not place.holds(file):
             raise InputError(f"{where}, field weight_map, {name}: {file!r} leaves the directory; expected a file in it")
     return dict(items)
 
@@ -126,8 +116,8 @@ class _HuggingFace:
         collection = PartsCollection.of(job.collection, shards, (0,) * len(names))
         return dataclasses.replace(job, collection=collection, files=tuple(names))
 
-    def file_plan(self, held: Checkpoint, rank: int) -> FilePlan:
-        return whole_file_plan(held, rank) or safetensors_plan(held, rank, {"format": "pt"})
+    def file_plan(self, held: Checkpoint, rank: int) -> file_forms.FilePlan:
+        return file_forms.whole_file_plan(held, rank) or file_forms.safetensors_plan(held, rank, {"format": "pt"})
 
     def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
         if not job.sha256 and not job.xxh3:
@@ -154,7 +144,7 @@ class _HuggingFace:
         return read_hugging_face(folder)
 
 
-HUGGING_FACE: FileForm = _HuggingFace()
+HUGGING_FACE: file_forms.FileForm = _HuggingFace()
 """The form of Hugging Face's libraries; it holds values and files, no Python objects (:func:`weights_of`)."""
 
 
@@ -175,7 +165,7 @@ def _groups(collection: TensorCollection) -> Iterator[list[Tensor]]:
 
 def _file_name(first: Tensor, number: int, files: int) -> str:
     if first.kind == "file":
-        return refuse_bad_file_name(first, (_INDEX, _ONLY))
+        return file_forms.refuse_bad_file_name(first, (_INDEX, _ONLY))
     return _ONLY if files == 1 else f"model-{number + 1:05d}-of-{files:05d}.safetensors"
 
 
@@ -214,7 +204,7 @@ def _weight_names(known: Checkpoint) -> Mapping[str, str]:
     }
     names = {}
     for tensor in known.collection.tensors:
-        if tensor.kind == "file" and tensor.name in HUGGING_FACE_FILES:
+        if tensor.kind == "file" and tensor.name in file_forms.HUGGING_FACE_FILES:
             names[tensor.name] = tensor.name
         elif tensor.kind == "values" and _is_weight(tensor.name, of_model):
             names[tensor.name] = of_model.get(tensor.name, tensor.name)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ddlsched.errors import InputError
-from ddlsched.io.files import MOST_BYTES
+from ddlsched.io.files import MOST_BYTES, file_system
 
 
 class Location(Protocol):
@@ -20,42 +20,33 @@ class Location(Protocol):
 
     def name_of(self, file: str) -> str:
         """Return how messages call a file."""
-        ...
 
     def holds(self, file: str) -> bool:
         """Return whether a name stays within the folder, links followed."""
-        ...
 
     def num_bytes(self, file: str) -> int:
         """Return a file's size."""
-        ...
 
     def read(self, file: str, low: int, high: int) -> memoryview:
         """Return the bytes from one number to another, fewer only where the file ends."""
-        ...
 
     def read_all(self, file: str) -> bytes:
         """Return a whole file."""
-        ...
 
     def descriptor(self, file: str) -> int | None:
         """Return an open file's descriptor, if it is local."""
-        ...
 
     def version(self, file: str) -> str:
         """Return a text that changes when the file does, as far as can be told without reading it."""
-        ...
 
     def refuse_changes(self) -> None:
         """Raise InputError if a file that was used is no more what it was at its first use."""
-        ...
 
     def touched(self) -> set[str]:
         """Return the used files of which only the time of the last change of any kind is another.
 
         That time cannot be put back as the one of the contents can; a new mode or link changes it, too.
         """
-        ...
 
 
 def location_of(directory: Path | str) -> Location:
@@ -180,35 +171,6 @@ def _changed(name: str, why: str | None = None) -> str:
     return f"{text}; expected a checkpoint that nobody writes: nothing was made of it, run again when it is still"
 
 
-def file_system(url: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a path or URL, and the path within it.
-
-    An HTTP server that says nothing for :data:`_SILENCE_S` is given up; other file systems have limits of their own.
-
-    Raises
-    ------
-    InputError
-        fsspec is not installed, or knows no such file system.
-    """
-    try:
-        from fsspec.core import url_to_fs
-
-        options: dict[str, Any] = {}
-        if url.startswith(("http://", "https://")):
-            from aiohttp import ClientTimeout
-
-            patience = ClientTimeout(total=None, sock_connect=_SILENCE_S, sock_read=_SILENCE_S)
-            options = {"client_kwargs": {"timeout": patience}}
-    except ImportError:
-        raise InputError(f"{url}: needs fsspec; expected: pip install 'ddlsched[checkpoints]'") from None
-    try:
-        files, path = url_to_fs(url, **options)
-    except (ValueError, ImportError, OSError) as error:
-        raise InputError(f"{url}: cannot be opened ({error}); expected a URL that fsspec knows") from None
-    return files, str(path)
-
-
-_SILENCE_S = 60.0
 _BLOCK_BYTES = 1 << 20
 _KEPT_BLOCKS = 64
 _VERSION_KEYS = ("size", "ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
@@ -227,7 +189,7 @@ class _Remote:
         self._blocks: dict[tuple[str, int], bytes] = {}
         self._fetching: dict[tuple[str, int], threading.Lock] = {}
         self._lock = threading.Lock()
-        self.files, _ = file_system(self.url)
+        self.files, _ = file_system(self.url, "checkpoints")
 
     def name_of(self, file: str) -> str:
         return f"{self.url}/{file}"

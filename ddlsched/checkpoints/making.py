@@ -12,8 +12,9 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from io import BufferedWriter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +27,6 @@ from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
-
-if TYPE_CHECKING:
-    from io import BufferedWriter
 
 Watcher = Callable[[int, int], None]
 """Told the bytes of whole tensors done and in all."""
@@ -133,9 +131,7 @@ def _refuse_directory(directory: Path, num_bytes: int) -> None:
     except OSError as error:
         raise InputError(f"{directory}: cannot be made ({error.strerror}); expected a folder that can") from None
     if num_bytes > free:
-        raise InputError(
-            f"{directory}: the checkpoint takes {num_bytes:,} bytes, {free:,} are free; expected space for it"
-        )
+        raise InputError(f"{directory}: takes {num_bytes:,} bytes, {free:,} are free; expected space for it")
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from ddlsched.checkpoints.copying import span
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor, dense_layout
+from ddlsched.deferred import np
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ class Source(NamedTuple):
 
     def view(self, piece: Piece) -> Array:
         """Return a piece of the array."""
-        import numpy as np  # Most changes need none, and start sooner without it.
-
         from ddlsched.checkpoints.arrays import numpy_dtype
 
         dtype = numpy_dtype(self.entry.dtype)

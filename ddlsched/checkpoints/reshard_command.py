@@ -10,12 +10,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ddlsched.checkpoints.formats import Format
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.errors import InputError
+from ddlsched.options import Option
 
 if TYPE_CHECKING:
     from ddlsched.checkpoints.collection import TensorCollection
@@ -80,13 +79,12 @@ class ReshardOptions:
     peer: Sequence[str] = option((), metavar="HOST=URL", panel=_HOSTS)
     like: str | None = option(None, metavar="DIR", shown="as in SRC", panel=_FORMATS)
     write: Format = option(Format.safetensors, flag="--format", panel=_FORMATS)
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
-@with_options
 def reshard(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or URL of the checkpoint; it is only read.")],
-    destination: Annotated[Path, typer.Argument(metavar="DST", help="New folder.", readable=False)],
+    source: Annotated[str, Option(metavar="SRC")],
+    destination: Annotated[Path, Option(metavar="DST")],
     options: Annotated[Given[ReshardOptions], Panel(several=("peer",))],
 ) -> None:
     """Write a checkpoint under another parallelism or in another format, moving the least data.
@@ -94,6 +92,13 @@ def reshard(
     SRC may be this program's, a PyTorch distributed checkpoint, Megatron-core's, a Hugging Face directory, or a file
     of torch.save.
     A run that was stopped goes on where it was when it is started again. docs/reconfiguration.md has the formats.
+
+    Parameters
+    ----------
+    source
+        Folder or URL of the checkpoint; it is only read.
+    destination
+        New folder.
     """
     from ddlsched.checkpoints.locations import begin_reading
 

@@ -231,7 +231,7 @@ def _collection(
     each = gpus_per_host or max(8, *Counter(old.allocation.hosts).values())
     new = old.resized(to, stages=stages, allocation=StoredRegion.packed(to.num_ranks, each))
     if stages and len(stages) != new.num_layers:
-        raise InputError(f"the stage map has {len(stages)} layers; expected all {new.num_layers} of the model")
+        raise InputError(f"the stage map has {len(stages)} layers; expected the model's {new.num_layers}")
     return new
 
 

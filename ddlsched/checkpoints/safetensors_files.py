@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ddlsched.checkpoints.tensors import DTYPE_BYTES
 from ddlsched.errors import InputError
+from ddlsched.io.tables import parsed_json
 
 _MOST_HEADER_BYTES = 100_000_000
 """As the safetensors library allows."""
@@ -82,10 +83,7 @@ def read_header(read: Callable[[int, int], memoryview], file_bytes: int, file: s
 
 
 def _parsed(text: bytes, file: str) -> dict[str, object]:
-    try:
-        described = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: its header is no JSON ({error}); expected a safetensors file") from None
+    described = parsed_json(text, f"{file}: its header", "a safetensors file")
     if not isinstance(described, dict):
         raise InputError(f"{file}: its header is no JSON object; expected a safetensors file")
     return described
@@ -110,9 +108,7 @@ def _refuse_gaps(entries: Mapping[str, Entry], first: int, file_bytes: int, file
     at = first
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].num_bytes)):
         if entry.begin != at:
-            raise InputError(
-                f"{file}: tensor {name}: begins at byte {entry.begin}; expected {at}, without gap or overlap"
-            )
+            raise InputError(f"{file}: tensor {name}: begins at byte {entry.begin}; expected {at}: no gap or overlap")
         at += entry.num_bytes
         if at > file_bytes:
             raise InputError(f"{file}: tensor {name}: ends at byte {at:,} of {file_bytes:,}: the file is truncated")

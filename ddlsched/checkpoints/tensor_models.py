@@ -62,9 +62,7 @@ class StoredTransformer:
     def __post_init__(self) -> None:
         check_fields(self, "transformer")
         if self.hidden % self.heads:
-            raise InputError(
-                f"hidden {self.hidden} does not divide by heads {self.heads}; expected heads of equal size"
-            )
+            raise InputError(f"hidden {self.hidden} does not divide by heads {self.heads}; expected equal heads")
         if self.heads % self.groups:
             text = f"heads {self.heads} do not divide by key-value heads {self.groups}"
             raise InputError(f"{text}; expected groups of equal size")

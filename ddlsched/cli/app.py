@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
@@ -18,7 +19,7 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from ddlsched.cli.dataclass_options import make_values_plainly
+from ddlsched.cli.dataclass_options import make_values_plainly, with_options
 from ddlsched.cli.reporting import emit, interrupted, reported
 from ddlsched.errors import InputError
 
@@ -154,10 +155,12 @@ def _made(name: str) -> Any:
     found = getattr(module, attribute)
     app = typer.Typer(add_completion=False)
     if isinstance(found, typer.Typer):
+        for each in found.registered_commands:
+            each.callback = with_options(inspect.unwrap(each.callback))  # type: ignore[arg-type]
         app.add_typer(found, name=name, rich_help_panel=heading)
         return typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
     settings = getattr(module, "SETTINGS", {}).get(name)
-    app.command(name, cls=Command, context_settings=settings, rich_help_panel=heading)(found)
+    app.command(name, cls=Command, context_settings=settings, rich_help_panel=heading)(with_options(found))
     return typer.main.get_command(app)
 
 

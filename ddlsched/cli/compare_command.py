@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice, one_line, status, without_nan
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
-from ddlsched.options import declared
+from ddlsched.options import Option, declared
 from ddlsched.plugins import DEFAULT_BUNDLE
 
 if TYPE_CHECKING:
@@ -68,21 +68,12 @@ class CompareOptions:
     processes: int = option(-1, shown="one a core", panel=_RUNS)
     dask: str | None = option(None, metavar="ADDRESS", panel=_RUNS)
     timeline: str | None = option(None, metavar="FROM:TO", panel=_RUNS)
-    as_json: bool = option(False, flag="--json", panel=_RUNS)
+    as_json: bool = option(False, panel=_RUNS)
 
 
-@with_options
 def compare(
     context: typer.Context,
-    jobs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="JOBS",
-            help="Workload files, or generators whose jobs the seed makes, e.g. microsoft-160:scale=0.01 or "
-            "gen.py:function:parameter=1.",
-            show_default=False,
-        ),
-    ] = None,
+    jobs: list[str] | None = None,
     *,
     options: Annotated[
         Given[RunOptions], Panel(without=("seed", "replay"), several=_SEVERAL, only_given=True, shown=_SHOWN)
@@ -101,6 +92,12 @@ def compare(
     Finished runs are kept, and the same command goes on from them, whatever stopped it.
 
     A run that fails does not stop the rest; it is reported, and tried again the next time.
+
+    Parameters
+    ----------
+    jobs
+        Workload files, or generators whose jobs the seed makes, e.g. microsoft-160:scale=0.01 or
+        gen.py:function:parameter=1.
     """
     asked = comparing.made()
     flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(options.values, asked.name)}
@@ -254,16 +251,20 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def report(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder that 'ddlsched compare' wrote.", readable=False)
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="HTML file to write.", metavar="FILE.html", show_default="DIR/report.html")
-    ] = None,
+    folder: Annotated[Path, Option(metavar="DIR")],
+    *,
+    out: Annotated[Path | None, Option(metavar="FILE.html", shown="DIR/report.html")] = None,
 ) -> None:
     """Write a comparison as one HTML file with tables and interactive charts that opens without a network.
 
     Also draws its charts for papers, PNG and SVG, into DIR/charts.
+
+    Parameters
+    ----------
+    folder
+        Folder that 'ddlsched compare' wrote.
+    out
+        HTML file to write.
     """
     with status(f"reporting on {folder}"):
         from ddlsched.comparisons.report.html_report import report as write

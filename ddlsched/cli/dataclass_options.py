@@ -1,9 +1,9 @@
 """A command's options from what declares them: each option's name, type, default and help are said once.
 
-A command has a parameter for each group of options, such as::
+A parameter of a command is an argument, or where it has a keyword an option; its help is what the command's docstring
+says of it. A group of options is one parameter, such as::
 
-    @with_options
-    def simulate(options: Annotated[Given[RunOptions], Panel()]) -> None: ...
+    def simulate(jobs: str, *, options: Annotated[Given[RunOptions], Panel()]) -> None: ...
 
 which on the command line is an option for each field of a dataclass, or key of a ``TypedDict``
 (:mod:`ddlsched.options`). Its help is what the class's docstring says of it, up to "; in Python", from where on it is
@@ -190,15 +190,17 @@ def like(kind: type, name: str) -> Any:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with an option for each field in place of each parameter that is a :class:`Given`."""
+    """Return the command as typer reads it, each :class:`Given` as an option for each of its fields."""
     signature = inspect.signature(command)
     hints = typing.get_type_hints(command, include_extras=True)
     groups = {name: group for name, hint in hints.items() if (group := _group(hint))}
+    texts = described(command)
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
-        own = [parameter.replace(annotation=hints[name])]
-        kind, panel = groups.get(name, (None, Panel()))
-        parameters += own if kind is None else [_parameter(field, panel) for field in _fields(kind, panel)]
+        if name in groups:
+            parameters += [_parameter(field, groups[name][1]) for field in _fields(*groups[name])]
+        else:
+            parameters.append(_own(parameter, hints[name], _for_help(texts.get(name, ""))))
 
     @functools.wraps(command)
     def expanded(**values: Any) -> None:
@@ -207,6 +209,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             values[name] = Given(kind=kind, values={key: each for key, each in fields.items() if each is not None})
         command(**values)
 
+    expanded.__doc__ = (command.__doc__ or "").partition("    Parameters\n")[0]
     expanded.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return expanded
@@ -247,6 +250,21 @@ def _group(hint: Any) -> tuple[type, Panel] | None:
     return (typing.get_args(given)[0], panels[0]) if panels else None
 
 
+def _own(parameter: inspect.Parameter, hint: Any, text: str) -> inspect.Parameter:
+    """Return what typer reads of a parameter that stands for itself."""
+    plain, *said = get_args(hint) if get_origin(hint) is Annotated else (hint, Option())
+    if plain is typer.Context or not isinstance(said[0], Option):
+        return parameter.replace(annotation=hint)
+    name, about = parameter.name, dataclasses.replace(said[0], default=parameter.default)
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+        field = _Field(name=name, hint=plain, help=text, about=about)
+        return _parameter(field, Panel(several=(name,) if get_origin(plain) is list else ()))
+    info = typer.Argument(
+        metavar=about.metavar or name.upper(), help=text, show_default=about.shown or False, readable=False
+    )
+    return parameter.replace(annotation=Annotated[plain, info])
+
+
 def _parameter(field: _Field, panel: Panel) -> inspect.Parameter:
     """Return what typer reads of an option."""
     about, plain, several = field.about, _plain(field.hint), field.name in panel.several
@@ -257,7 +275,7 @@ def _parameter(field: _Field, panel: Panel) -> inspect.Parameter:
     )
     metavar = panel.metavars.get(field.name, about.metavar or _metavar(field.name, plain))
     info = typer.Option(
-        about.flag or "--" + field.name.replace("_", "-"),
+        about.flag or "--" + field.name.removeprefix("as_").replace("_", "-"),
         help=field.help + (" May be given several times." if several else ""),
         metavar=None if plain is bool or issubclass(plain, Enum) else metavar,
         parser=_PARSERS.get(plain),
@@ -265,7 +283,11 @@ def _parameter(field: _Field, panel: Panel) -> inspect.Parameter:
         rich_help_panel=panel.title or about.panel,
     )
     taken: Any = list[plain] if several else plain  # type: ignore[valid-type]
-    annotation: Any = Annotated[taken if default is not None else taken | None, info]
+    if about.default is inspect.Parameter.empty:
+        default, optional = inspect.Parameter.empty, taken
+    else:
+        optional = taken if default is not None else taken | None
+    annotation: Any = Annotated[optional, info]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ddlsched.cli.reporting import emit, run_status, without_nan
+from ddlsched.deferred import pd
 from ddlsched.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.engine.outcome import Window
 
 _MOST = 6
@@ -71,23 +68,21 @@ _PLACES = 6
 _WAITS = {"queueing": "In the queue", "gpu_wait": "On its GPUs, for them", "network_wait": "For the network"}
 
 
-def explain(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN",
-            help="A run's file: of 'ddlsched simulate --run-out', or in the folder runs/ of a comparison, whose "
-            "runs.csv says which is whose.",
-            readable=False,
-        ),
-    ],
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's job_id.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print every blocker as one JSON object.")] = False,
-) -> None:
+def explain(run: Path, job: str, *, as_json: bool = False) -> None:
     """Say what a job waited for, which jobs held that, where it went and what it sent.
 
     The run is simulated again, and what touches the job is recorded; where several jobs held it at once, they share
     the time equally.
+
+    Parameters
+    ----------
+    run
+        A run's file: of 'ddlsched simulate --run-out', or in the folder runs/ of a comparison, whose runs.csv
+        says which is whose.
+    job
+        The job's job_id.
+    as_json
+        Print every blocker as one JSON object.
     """
     from ddlsched.comparisons.sweeps.stored_runs import read_jobs, repeat
     from ddlsched.results.explanation import explain as blockers_of
@@ -156,8 +151,7 @@ def _row(run: Path, jobs: pd.DataFrame, job: str) -> pd.Series:
     ids = jobs["job_id"].astype(str)
     if not (ids == job).any():
         raise UnknownNameError(f"{run}: no job is named {job!r}.{did_you_mean(job, ids)}")
-    row: pd.Series = jobs[ids == job].iloc[0]
-    return row
+    return jobs[ids == job].iloc[0]
 
 
 def _window(row: pd.Series, job: str) -> Window:

@@ -20,6 +20,7 @@ import typer
 
 from ddlsched.cli.reporting import emit
 from ddlsched.errors import UnknownNameError, did_you_mean
+from ddlsched.options import Option
 from ddlsched.plugins.names import KINDS, Kind, made_by, names, resolve_bundle
 from ddlsched.ranges import choices_of, range_of, unit_of
 
@@ -97,24 +98,24 @@ def _expected(parameter: inspect.Parameter, fields: dict[str, dataclasses.Field[
 
 
 def list_plugins(
-    kind: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[KIND]",
-            help="Only these: placement, order, communication, allocation, path, ranks, collective, contention, "
-            "interference, topology, workload or bundle.",
-            show_default="all",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="Its parameters: defaults, units, meaning.", show_default="none"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as one JSON object.")] = False,
+    kind: Annotated[str | None, Option(metavar="[KIND]", shown="all")] = None,
+    name: Annotated[str | None, Option(metavar="[NAME]", shown="none")] = None,
+    *,
+    as_json: bool = False,
 ) -> None:
     """List the names that the flags of 'simulate' and 'compare' accept, yours included.
 
     A package adds names with entry points of the group ddlsched.KIND; listing them imports none of it.
+
+    Parameters
+    ----------
+    kind
+        Only these: placement, order, communication, allocation, path, ranks, collective, contention,
+        interference, topology, workload or bundle.
+    name
+        Its parameters: defaults, units, meaning.
+    as_json
+        Print it as one JSON object.
     """
     if kind is not None and kind not in KINDS:
         raise UnknownNameError(f"no kind of plug-in is named {kind!r}.{did_you_mean(kind, KINDS)}")
@@ -155,10 +156,15 @@ class Check:
     get: str = ""
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a check.")] = False) -> None:
+def doctor(*, as_json: bool = False) -> None:
     """Say what works here (versions, cache, extras, Chromium, root, tc, PyTorch, Slurm) and how to get the rest.
 
     Ends with 1 if something is missing that every run needs.
+
+    Parameters
+    ----------
+    as_json
+        Print one JSON object a check.
     """
     found = list(checks())
     if as_json:

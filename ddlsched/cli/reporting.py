@@ -145,19 +145,19 @@ def reported() -> Iterator[None]:
 
 def interrupted(by: KeyboardInterrupt) -> int:
     """Tell that Ctrl-C ended the program, and which line of a policy ran, if one did; return the exit code."""
-    _say(f"interrupted{_line_of_plugin(by.__traceback__)}")
+    _say(f"interrupted{_line_of_plugin(by)}")
     return _INTERRUPTED
 
 
-def _line_of_plugin(frames: TracebackType | None) -> str:
+def _line_of_plugin(by: KeyboardInterrupt) -> str:
     """Return where a plug-in that we called was, or nothing: it may never have ended."""
-    called, place = False, ""
-    for frame, line in traceback.walk_tb(frames):
+    called, place = False, "".join(getattr(by, "__notes__", []))  # of a compiled one, whose frames nobody sees
+    for frame, line in traceback.walk_tb(by.__traceback__):
         file = frame.f_code.co_filename
         called = called or file.startswith(_NOT_THE_PLUGINS[0])
         if called and not file.startswith(_NOT_THE_PLUGINS) and not _LIBRARIES & {*Path(file).parts}:
-            place = f" in {file}, line {line}, {frame.f_code.co_name}: a policy that never answers ends no run"
-    return place
+            place = f"{file}, line {line}, {frame.f_code.co_name}"
+    return place and f" in {place}: a policy that never answers ends no run"
 
 
 def exit_code(error: DdlschedError) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -13,16 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice, run_status, without_nan
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_remark
+from ddlsched.deferred import np
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.io.files import MOST_BYTES, refuse_unwritable, replacing
 from ddlsched.options import filled
-from ddlsched.plugins import DEFAULT_BUNDLE
+from ddlsched.plugins import DEFAULT_ADMISSION, DEFAULT_BUNDLE
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result
@@ -60,20 +62,12 @@ class OutputOptions:
     draws: int = option(1, metavar="N")
     timeline: Path | None = option(None, metavar="FILE.json")
     timeline_window: str | None = option(None, metavar="FROM:TO", shown="all")
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
-@with_options
 def simulate(
     context: typer.Context,
-    jobs: Annotated[
-        str,
-        typer.Argument(
-            metavar="JOBS",
-            help="Workload file: .csv, .parquet or .json; or a generator, whose jobs --seed makes, e.g. "
-            "microsoft-160:scale=0.01 or gen.py:function:parameter=1.",
-        ),
-    ],
+    jobs: str,
     options: Annotated[Given[RunOptions], Panel(only_given=True)],
     disturbances: Annotated[
         Given[Disturbances],
@@ -90,6 +84,12 @@ def simulate(
     The defaults are those of the 64-GPU experiment.
 
     NAME is one of 'ddlsched list', such as lwf:kappa=1, or your own class: path/to/file.py:ClassName:parameter=value.
+
+    Parameters
+    ----------
+    jobs
+        Workload file: .csv, .parquet or .json; or a generator, whose jobs --seed makes, e.g.
+        microsoft-160:scale=0.01 or gen.py:function:parameter=1.
     """
     out = output.made()
     window = _window(out.timeline, out.timeline_window)
@@ -167,6 +167,8 @@ def _drawn(workload: Workload, seed: int, given: Mapping[str, Any], draws: int, 
 
     if draws == 1:
         return {}
+    if math.isnan(first.summary()["average_jct_s"]):
+        raise InputError(f"--draws {draws}: no job that counts has finished; expected one (--warmup-s, --until-s)")
     results = [first]
     for draw in range(1, draws):
         with run_status(f"simulating draw {draw + 1} of {draws}") as watch:
@@ -216,8 +218,6 @@ def _kept(workload: Path) -> Path | None:
 
 
 def _write_jobs(result: Result, path: Path) -> None:
-    import numpy as np
-
     records = result.finished.state.jobs
     jct_ns = np.where(records.finish_ns >= 0, records.finish_ns - records.arrival_ns, -1)
     times_ns = (records.start_ns, records.finish_ns, jct_ns)
@@ -240,7 +240,9 @@ def _setting(result: Result, given: Mapping[str, Any]) -> str:
     from ddlsched.plugins.names import resolve_bundle
 
     all_given = filled(RunOptions, given)
-    doors = resolve_bundle(all_given["scheduler"] or DEFAULT_BUNDLE)
+    doors = dict(resolve_bundle(all_given["scheduler"] or DEFAULT_BUNDLE))
+    doors |= {"placement": f"replay of {given['replay']}"} if all_given["replay"] is not None else {}
+    doors |= {"admission": DEFAULT_ADMISSION} if all_given["queues"] is not None else {}
     further = {name: all_given[name] for name in _POLICIES if all_given[name] is not None}
     policies = " + ".join((doors | further).values())
     return f"Policies: {policies}. Network: {result.cluster.topology}, {all_given['contention']} contention."

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
+from ddlsched.options import Option
 
 if TYPE_CHECKING:
     from ddlsched.comparisons.tuning import Tuned
@@ -59,16 +60,12 @@ class SearchOptions:
     held_out: str = option("101-112", metavar="SEEDS")
     out: Path = option(Path("tuning"), metavar="DIR")
     processes: int = option(-1, shown="one a core")
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
-@with_options
 def tune(
     context: typer.Context,
-    workload: Annotated[
-        str,
-        typer.Argument(metavar="JOBS", help="A generator whose jobs the seed makes, e.g. microsoft-160:scale=0.01."),
-    ],
+    workload: Annotated[str, Option(metavar="JOBS")],
     *,
     tuned: Annotated[Given[RunOptions], Panel("Policies to tune", only=_TUNED, shown=dict.fromkeys(_TUNED, "none"))],
     options: Annotated[
@@ -82,6 +79,11 @@ def tune(
     Ends with the flags of the best and a warning where the gain is not there on the held-out seeds.
 
     Needs pip install 'ddlsched\[tune]'.
+
+    Parameters
+    ----------
+    workload
+        A generator whose jobs the seed makes, e.g. microsoft-160:scale=0.01.
     """
     from ddlsched.comparisons.fields import seeds_of
     from ddlsched.comparisons.tuning import tune as searched
@@ -89,9 +91,7 @@ def tune(
 
     refuse_ineffective(context)
     if not tuned.values:
-        raise InputError(
-            "there is no policy to tune; expected --placement, --order, --communication, --allocation or --path"
-        )
+        raise InputError("no policy to tune; expected --placement, --order, --communication, --allocation or --path")
     asked = search.made()
     with progress_bar("trials") as tell:
         found = searched(

@@ -10,25 +10,24 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
+from ddlsched.cli.dataclass_options import Given, Panel
 from ddlsched.cli.reporting import emit
 from ddlsched.cli.run_arguments import run_arguments
+from ddlsched.cluster.cluster import Cluster, Throughputs
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.deferred import np
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 from ddlsched.io.files import opened
 from ddlsched.io.tables import cell_whole, csv_rows
+from ddlsched.network.topology import Network
 from ddlsched.workload.groups import parts_of
+from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import CollectiveTask
-
-if TYPE_CHECKING:
-    from ddlsched.cluster.cluster import Cluster, Throughputs
-    from ddlsched.network.topology import Network
-    from ddlsched.workload.job import Workload
 
 _KINDS = (
     "a workload (.csv, .parquet, .json), a table of servers, of outages or of when servers are there (.csv), a matrix "
@@ -56,13 +55,12 @@ class _Beside:
         return self.cluster or Cluster()
 
 
-@with_options
 def validate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=f"What to check: {_KINDS}.", readable=False)],
     *,
     cluster: Annotated[Given[RunOptions], Panel(only=_CLUSTER, only_given=True)],
     restarts: Annotated[Given[Disturbances], Panel(only=("restart_s", "state_mb", "state_share"), only_given=True)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what is in the file as one JSON object.")] = False,
+    as_json: bool = False,
 ) -> None:
     """Check an input file and say what is in it, or what is wrong and where.
 
@@ -70,6 +68,11 @@ def validate(
 
     With --topology also the links and the paths between servers, with --throughputs also the speeds on kinds of GPUs,
     with --restart-s or --state-mb also what going on elsewhere takes.
+
+    Parameters
+    ----------
+    as_json
+        Print what is in the file as one JSON object.
     """
     told = run_arguments(cluster.values, {}).get("cluster")
     beside = _Beside(told, "topology" in cluster.values, restarts.made() if restarts.values else None)
@@ -108,8 +111,6 @@ def _kind(path: Path) -> str:
 
 
 def _workload(path: Path, beside: _Beside) -> dict[str, Any]:
-    import numpy as np
-
     from ddlsched.workload.workload_files import read_workload
 
     workload, cluster = read_workload(path), beside.usual
@@ -135,8 +136,6 @@ def _workload(path: Path, beside: _Beside) -> dict[str, Any]:
 
 def _misfits(workload: Workload, cluster: Cluster) -> int:
     """Return how many jobs can never be placed on the cluster."""
-    import numpy as np
-
     from ddlsched.engine.build import num_large_enough
 
     ascending_bytes = np.sort(cluster.gpu_memory_bytes)
@@ -144,8 +143,6 @@ def _misfits(workload: Workload, cluster: Cluster) -> int:
 
 
 def _quantiles(values: Any) -> list[float]:
-    import numpy as np
-
     return [float(value) for value in np.quantile(values, [0.0, 0.5, 1.0])]
 
 
@@ -368,16 +365,12 @@ def going_on(workload: Workload, cluster: Cluster, disturbances: Disturbances) -
 
     On others all its workers' state crosses the cards of as few servers as hold the job, alone.
     """
-    import numpy as np
-
     from ddlsched.engine.stop_prices import going_on_elsewhere_s
     from ddlsched.workload.elastic_job import ElasticJob
 
     rigid = [job for job in workload if not isinstance(job, ElasticJob)]
     if not rigid:
-        raise InputError(
-            "--restart-s, --state-mb: all jobs are elastic; expected --rescale-cost of 'simulate' for them"
-        )
+        raise InputError("--restart-s, --state-mb: all jobs are elastic; expected --rescale-cost of 'simulate'")
     per_gpu_mb = np.array([disturbances.state_bytes(job.gpu_memory_bytes) for job in rigid]) / 1e6
     network = network_of(cluster)
     times_s = [going_on_elsewhere_s(disturbances, job, network, cluster.gpus_per_server) for job in rigid]

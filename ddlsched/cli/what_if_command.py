@@ -7,47 +7,46 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
+from ddlsched.cli.dataclass_options import Given, Panel
 from ddlsched.cli.reporting import emit, run_status, without_nan
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.deferred import pd
 from ddlsched.engine.run_options import RunOptions
+from ddlsched.options import Option
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.comparisons.what_if import WhatIf
 
 _RUN = "The run as it was"
 _SHOWN_JOBS = 3
 
 
-@with_options
 def what_if(
     context: typer.Context,
-    jobs: Annotated[str, typer.Argument(metavar="JOBS", help="Workload file whose jobs have queues, or a generator.")],
+    jobs: str,
     *,
-    change: Annotated[
-        list[str],
-        typer.Option(
-            help="What changes: servers=+4, quota.team-a=32, or any flag of a run, e.g. admission=kai, "
-            "queues=other.yaml or topology=fat-tree:k=8. May be given several times.",
-            metavar="NAME=VALUE",
-        ),
-    ],
+    change: Annotated[list[str], Option(metavar="NAME=VALUE")],
     options: Annotated[Given[RunOptions], Panel(_RUN, without=("replay",), only_given=True)],
     disturbances: Annotated[Given[Disturbances], Panel(_RUN, metavars={"outages": "FILE.csv"}, only_given=True)],
-    draws: Annotated[
-        int,
-        typer.Option(
-            help="Run both so often, with jobs' lengths that differ by at most 0.1 % or one iteration: "
-            "changes get intervals.",
-            metavar="N",
-        ),
-    ] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print tenants and jobs as one JSON object.")] = False,
+    draws: int = 1,
+    as_json: bool = False,
 ) -> None:
-    """Simulate jobs as they were, and again with something changed; say which tenants gain and which lose."""
+    """Simulate jobs as they were, and again with something changed; say which tenants gain and which lose.
+
+    Parameters
+    ----------
+    jobs
+        Workload file whose jobs have queues, or a generator.
+    change
+        What changes: servers=+4, quota.team-a=32, or any flag of a run, e.g. admission=kai, queues=other.yaml
+        or topology=fat-tree:k=8.
+    draws
+        Run both so often, with jobs' lengths that differ by at most 0.1 % or one iteration: changes get
+        intervals.
+    as_json
+        Print tenants and jobs as one JSON object.
+    """
     from ddlsched.comparisons.what_if import what_if as both
     from ddlsched.workload.workload_files import workload_of
 

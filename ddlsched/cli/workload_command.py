@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.app import Command
-from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice, one_line, status
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.options import Option
 from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.workload.traces.columns import FORMATS, TOLD
 from ddlsched.workload.traces.traced import Selection
@@ -62,18 +63,12 @@ class ImportOptions:
     seed: int = 1
     contention: str = IMPORT_CONTENTION
     gpus_per_server: int = Cluster.gpus_per_server
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
-@with_options
 def import_command(
-    format_name: Annotated[str, typer.Argument(metavar="FORMAT", help="One of the formats below.")],
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...", help="Files of the trace: plain, .gz, .tar or .zip; several are merged on one clock."
-        ),
-    ],
+    format_name: Annotated[str, Option(metavar="FORMAT")],
+    files: Annotated[list[Path], Option(metavar="FILE...")],
     *,
     options: Annotated[Given[ImportOptions], Panel(several=("column",))],
     selection: Annotated[
@@ -85,6 +80,13 @@ def import_command(
     A job's time alone on its GPUs is the traced duration: its model is the trace's own if its gradient is known,
     else drawn by seed from the four of the 64-GPU experiment; iterations = duration / time of one iteration.
     Rows that are no job are counted and listed (docs/traces.md).
+
+    Parameters
+    ----------
+    format_name
+        One of the formats below.
+    files
+        Files of the trace: plain, .gz, .tar or .zip; several are merged on one clock.
     """
     from ddlsched.workload.traces.trace_import import refuse_table_suffix, write_jobs, write_refused
 
@@ -95,8 +97,7 @@ def import_command(
     if out is not None:
         refuse_table_suffix(out)
         refuse_unwritable(out, "--out")
-    if rejected is not None:
-        refuse_unwritable(rejected, "--rejected", (".csv",))
+    refuse_unwritable(rejected, "--rejected", (".csv",))
     from ddlsched.workload.traces.trace_import import import_trace
 
     with status("reading") as shown:
@@ -187,20 +188,28 @@ app.command("import", cls=Command, epilog=EPILOG)(import_command)
 
 @app.command("failures", cls=Command, epilog=EPILOG)
 def failures(
-    format_name: Annotated[
-        str, typer.Argument(metavar="FORMAT", help="One of the formats below, whose jobs have states.")
-    ],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of the trace.")],
-    out: Annotated[Path | None, typer.Option(help="File to write.", metavar="FILE.csv", show_default="stdout")] = None,
+    format_name: Annotated[str, Option(metavar="FORMAT")],
+    files: Annotated[list[Path], Option(metavar="FILE...")],
+    *,
+    out: Annotated[Path | None, Option(metavar="FILE.csv", shown="stdout")] = None,
 ) -> None:
-    """Count how often jobs of a trace failed: a table of causes for --failures."""
+    """Count how often jobs of a trace failed: a table of causes for --failures.
+
+    Parameters
+    ----------
+    format_name
+        One of the formats below, whose jobs have states.
+    files
+        Files of the trace.
+    out
+        File to write.
+    """
     import csv
     import io
 
     from ddlsched.workload.traces.trace_import import COLUMNS, failure_rows
 
-    if out is not None:
-        refuse_unwritable(out, "--out")
+    refuse_unwritable(out, "--out")
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([COLUMNS, *failure_rows(format_name, files)])
     if out is None:
@@ -213,25 +222,23 @@ def failures(
 
 @app.command("microsoft-160", cls=Command)
 def microsoft_160(
-    seed: Annotated[
-        int, typer.Option(help="The same seed, from 0, gives the same jobs.", metavar="N", parser=whole)
-    ] = 1,
-    scale: Annotated[
-        float,
-        typer.Option(
-            help="Multiplies iterations and arrival times; 0.01 makes a quick try.", metavar="FACTOR", parser=real
-        ),
-    ] = 1.0,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write, by its suffix .csv, .parquet or .json.", metavar="FILE", show_default="CSV to stdout"
-        ),
-    ] = None,
+    *,
+    seed: int = 1,
+    scale: Annotated[float, Option(metavar="FACTOR")] = 1.0,
+    out: Annotated[Path | None, Option(shown="CSV to stdout")] = None,
 ) -> None:
     """Generate the 160 jobs of the 64-GPU experiment, after a Microsoft trace.
 
     1 to 32 GPUs, 1000 to 6000 iterations, four models, arrivals over 1200 s.
+
+    Parameters
+    ----------
+    seed
+        The same seed, from 0, gives the same jobs.
+    scale
+        Multiplies iterations and arrival times; 0.01 makes a quick try.
+    out
+        File to write, by its suffix .csv, .parquet or .json.
     """
     from ddlsched.workload.generators.microsoft import microsoft_160 as generate
     from ddlsched.workload.workload_files import refuse_suffix, workload_table, write_workload
@@ -249,32 +256,27 @@ def microsoft_160(
 
 
 def import_cluster(
-    scheduler: Annotated[str, typer.Argument(metavar="SCHEDULER", help=f"One of {', '.join(_SCHEDULERS)}.")],
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILES",
-            help="Folder or file with what 'kubectl get -o yaml' (or json) prints; for slurm a folder with 'sacctmgr "
-            "show assoc -P', 'sacct -P' and 'scontrol show node'.",
-            readable=False,
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for queues.yaml, servers.csv and jobs.csv.", metavar="DIR")] = Path(
-        "imported"
-    ),
-    default_s: Annotated[
-        float | None,
-        typer.Option(
-            help="For how long jobs run of which no duration is known, seconds.",
-            metavar="SECONDS",
-            parser=real,
-            show_default="they are left out",
-        ),
-    ] = None,
+    scheduler: str,
+    source: Annotated[Path, Option(metavar="FILES")],
+    *,
+    out: Annotated[Path, Option(metavar="DIR")] = Path("imported"),
+    default_s: Annotated[float | None, Option(metavar="SECONDS", shown="they are left out")] = None,
 ) -> None:
     """Make queues, servers and jobs of the files of Kueue, Volcano, KAI or Slurm, and print the run with them.
 
     What jobs compute and send, which such files do not say, is that of the models of 'workload import'.
+
+    Parameters
+    ----------
+    scheduler
+        One of kueue, volcano, kai, slurm.
+    source
+        Folder or file with what 'kubectl get -o yaml' (or json) prints; for slurm a folder with 'sacctmgr show
+        assoc -P', 'sacct -P' and 'scontrol show node'.
+    out
+        Folder for queues.yaml, servers.csv and jobs.csv.
+    default_s
+        For how long jobs run of which no duration is known, seconds.
     """
     from ddlsched.comparisons.cluster_imports import write_imported
 

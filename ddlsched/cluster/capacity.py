@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ddlsched.cluster.capacity_changes import CapacityChange
 from ddlsched.cluster.disturbances import end_ns, overlap
+from ddlsched.deferred import np
 from ddlsched.errors import InputError
 from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
 from ddlsched.plugins.names import made_of_text
 from ddlsched.ranges import LAST_S, check_fields, ranged
 from ddlsched.units import MAX_NS, is_whole, ns_from_s
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +41,7 @@ class Presence:
         if not is_whole(self.server, 0):
             raise InputError(f"capacity: server is {self.server!r}; expected a server's number, from 0")
         if not 0 <= self.join_s <= LAST_S or not ns_from_s(self.join_s) < end_ns(self.leave_s):
-            raise InputError(
-                f"capacity: join_s is {self.join_s}, leave_s {self.leave_s}; expected 0 <= join_s < leave_s"
-            )
+            raise InputError(f"capacity: join_s {self.join_s}, leave_s {self.leave_s}; expected 0 <= join_s < leave_s")
 
 
 @dataclass(frozen=True)
@@ -215,8 +210,6 @@ class CloudInstances:
         InputError
             They would come and go more than ten million times.
         """
-        import numpy as np
-
         seen_s = np.array(self.lifetimes, np.float64)
         mean_life_s = float(seen_s.mean()) if self.mean_life_s is None else self.mean_life_s
         if num_servers * self.until_s / (mean_life_s + self.mean_wait_s) > _MOST_STAYS:

@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ddlsched.deferred import np
 from ddlsched.errors import InputError
 from ddlsched.units import MAX_NS, ns_from_s
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ddlsched.cluster.failure_causes import FailureCause
 
 
@@ -228,9 +227,7 @@ def _things(cause: FailureCause, places: FailurePlaces, luck: np.ndarray | None)
         rate = (cause.lemon_times if lemon else 1.0) / mean if single else 1.0
         taken = taken_with.get(servers[0], servers)
         if not set(taken).issuperset(servers):
-            raise InputError(
-                f"failures, cause {cause.cause!r}: takes a {cause.takes}, of which none holds a whole {cause.per}"
-            )
+            raise InputError(f"failures, cause {cause.cause!r}: takes a {cause.takes}; none holds a whole {cause.per}")
         gpus = range(first[min(servers)], first[max(servers) + 1])
         for gpu in gpus if cause.per == "gpu" else (-1,):
             yield _Thing(cause, taken, gpus if gpu < 0 else range(gpu, gpu + 1), -1, rate, servers[0], bool(lemon))

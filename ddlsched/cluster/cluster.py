@@ -9,15 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
-from typing import TYPE_CHECKING
 
+from ddlsched.deferred import np
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.network.topology import Network, Topology, bytes_per_s_from_gbps
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, check_fields, ranged
 from ddlsched.units import MAX_NS, bytes_from_mb
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _MOST = 1e9
 
@@ -100,7 +97,7 @@ MAX_SPEED = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class Server(Checked, who="server"):
     """One server; all its GPUs are alike.
 
     Parameters
@@ -126,9 +123,6 @@ class Server:
     nic_gbps: float | None = ranged(None, 0.0, above=True)
     gpu_kind: str | None = None
     levels: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        check_fields(self, "server")
 
 
 # Its docstring is also the help of the command line (ddlsched/cli/dataclass_options.py).
@@ -210,8 +204,6 @@ class Cluster:
     @cached_property
     def first_gpus(self) -> np.ndarray:
         """Number of the first GPU of each server, and behind the last server the number of all GPUs."""
-        import numpy as np
-
         return np.concatenate([[0], np.cumsum(self.gpus_of_servers, dtype=np.int64)])
 
     @property
@@ -227,15 +219,11 @@ class Cluster:
     @cached_property
     def server_of_gpu(self) -> np.ndarray:
         """Server of each GPU."""
-        import numpy as np
-
         return np.repeat(np.arange(self.num_servers), np.diff(self.first_gpus))
 
     @cached_property
     def gpu_memory_bytes(self) -> np.ndarray:
         """Memory of each GPU, bytes (int64)."""
-        import numpy as np
-
         sizes_mb = [server.gpu_memory_mb for server in self.servers] or [self.gpu_memory_mb] * self.num_servers
         by_gpu: np.ndarray = np.array([bytes_from_mb(size_mb) for size_mb in sizes_mb], np.int64)[self.server_of_gpu]
         return by_gpu
@@ -263,8 +251,6 @@ class Cluster:
     @cached_property
     def relative_speed(self) -> np.ndarray:
         """How many times as fast each GPU computes as the jobs' times say (float64)."""
-        import numpy as np
-
         speeds = [server.relative_speed for server in self.servers] or [1.0] * self.num_servers
         by_gpu: np.ndarray = np.array(speeds, np.float64)[self.server_of_gpu]
         return by_gpu
@@ -303,8 +289,6 @@ class Cluster:
     @cached_property
     def kind_of_gpu(self) -> np.ndarray:
         """The place in :attr:`kinds` of each GPU's kind; 0 without a table of throughputs."""
-        import numpy as np
-
         places = {kind: place for place, kind in enumerate(self.kinds)}
         by_server = [places.get(server.gpu_kind or "", 0) for server in self.servers] or [0] * self.num_servers
         by_gpu: np.ndarray = np.array(by_server, np.int64)[self.server_of_gpu]

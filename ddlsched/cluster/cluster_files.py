@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
@@ -30,8 +29,8 @@ from ddlsched.io.tables import (
     cell_whole,
     check_columns,
     csv_rows,
-    first_line,
     located,
+    parsed_json,
     read_text,
     readable,
 )
@@ -154,10 +153,7 @@ def _throughput(where: str, kind: str, cell: str) -> float:
 
 
 def _read_json(path: Path) -> list[tuple[str, str, float]]:
-    try:
-        table = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is no JSON ({first_line(error)}); expected an object a model") from None
+    table = parsed_json(read_text(path), str(path), "an object a model")
     if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
         raise InputError(f"{path}: expected an object with an object a model, in it a number a kind")
     values = []

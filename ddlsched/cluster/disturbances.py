@@ -7,30 +7,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, log
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Strike, drawn_changes
 from ddlsched.cluster.failure_causes import FailureCause, read_causes
 from ddlsched.cluster.reliability_doors import CheckpointPolicy, CheckpointStore, HealthPolicy, RecoveryPolicy
+from ddlsched.deferred import np
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
 from ddlsched.plugins.names import resolve
 from ddlsched.ranges import LAST_S, check_fields, ranged
 from ddlsched.units import MAX_NS, bytes_from_mb, is_whole, ns_from_s
-
-if TYPE_CHECKING:
-    import numpy as np
-
-__all__ = [
-    "CapacityChange",
-    "Disturbances",
-    "Outage",
-    "end_ns",
-    "jitter_factors",
-    "jitter_remark",
-    "overlap",
-    "read_outages",
-]
 
 JITTER_VALUES = 4096
 MAX_SLOWDOWN = 1e6
@@ -239,8 +225,6 @@ class Disturbances:
         rng
             Draws a number a job, in the order of the workload.
         """
-        import numpy as np
-
         factors = np.exp(self.prediction_error * rng.standard_normal(len(iterations)))
         predicted = np.clip(np.rint(iterations * factors), 1.0, np.maximum(most / 2, 1.0))
         misjudged: np.ndarray = predicted.astype(np.int64) - iterations
@@ -248,8 +232,6 @@ class Disturbances:
 
     def slowdowns(self, num_gpus: int, rng: np.random.Generator) -> np.ndarray:
         """Return how many times as long each GPU takes for every task (float64)."""
-        import numpy as np
-
         return np.where(rng.random(num_gpus) < self.straggler_share, float(self.straggler_slowdown), 1.0)
 
 
@@ -258,9 +240,7 @@ def _listed(outages: object) -> tuple[Outage, ...]:
     if isinstance(outages, str | Path):
         return read_outages(Path(outages))
     if not isinstance(outages, list | tuple) or not all(isinstance(outage, Outage) for outage in outages):
-        raise InputError(
-            f"disturbances: outages is {outages!r}; expected objects of the class Outage, or a file's name"
-        )
+        raise InputError(f"disturbances: outages is {outages!r}; expected Outage objects, or a file's name")
     return tuple(outages)
 
 
@@ -269,9 +249,7 @@ def _causes(failures: object) -> tuple[FailureCause, ...]:
     if isinstance(failures, str | Path):
         return read_causes(str(failures))
     if not isinstance(failures, list | tuple) or not all(isinstance(cause, FailureCause) for cause in failures):
-        raise InputError(
-            f"disturbances: failures is {failures!r}; expected objects of the class FailureCause, or a table's name"
-        )
+        raise InputError(f"disturbances: failures is {failures!r}; expected FailureCause objects, or a table's name")
     return tuple(failures)
 
 
@@ -302,7 +280,6 @@ def jitter_factors(cv: float) -> np.ndarray:
     A table makes the same factors everywhere, whatever the machine's logarithm. Its tail ends at the 0.9999
     quantile, so its CV is a little below ``cv`` (at 0.1: 0.09998, at 0.5: 0.4995).
     """
-    import numpy as np
     from scipy.special import ndtri
 
     sigma = log(1 + cv * cv) ** 0.5
@@ -315,7 +292,6 @@ def jitter_remark(cv: float) -> str | None:
     """Return what jitter does to most tasks if it is so wide that its coefficient of variation does not tell."""
     if cv <= 1.0:
         return None
-    import numpy as np
 
     factors = jitter_factors(cv)
     return (

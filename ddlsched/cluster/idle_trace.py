@@ -9,28 +9,16 @@ from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
+from ddlsched.io import tables
 from ddlsched.io.files import from_parquet
-from ddlsched.io.tables import (
-    abbreviated,
-    cell_number,
-    cell_time_s,
-    cell_whole,
-    check_columns,
-    csv_rows,
-    located,
-    read_text,
-    readable,
-)
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Seconds: TypeAlias = "npt.NDArray[np.float64]"
 COLUMNS = ("node", "idle_from_s", "idle_to_s")
@@ -124,8 +112,6 @@ class IdleTrace:
 
     def frame(self) -> pd.DataFrame:
         """Return a table with a row a fragment."""
-        import pandas as pd
-
         return pd.DataFrame(dict(zip(COLUMNS, (self.node, self.idle_from_s, self.idle_to_s), strict=True)))
 
 
@@ -144,7 +130,7 @@ def read_fragments(path: str | Path) -> IdleTrace:
     """
     path = Path(path)
     read = _from_parquet if path.suffix == ".parquet" else _from_csv
-    trace = readable(path, "a table of idle fragments (CSV or Parquet)", read)
+    trace = tables.readable(path, "a table of idle fragments (CSV or Parquet)", read)
     if not len(trace):
         raise InputError(f"{path}: holds no fragment; expected at least one row")
     return trace
@@ -152,17 +138,15 @@ def read_fragments(path: str | Path) -> IdleTrace:
 
 def _from_csv(path: Path) -> IdleTrace:
     rows = []
-    for where, row in csv_rows(path, COLUMNS, ()):
-        node = cell_whole(where, "node", row["node"], at_least=0)
-        rows.append((node, *(cell_time_s(where, column, row[column]) for column in COLUMNS[1:])))
+    for where, row in tables.csv_rows(path, COLUMNS, ()):
+        node = tables.cell_whole(where, "node", row["node"], at_least=0)
+        rows.append((node, *(tables.cell_time_s(where, column, row[column]) for column in COLUMNS[1:])))
     return _made(path, np.array(rows, np.float64).reshape(-1, 3).T)
 
 
 def _from_parquet(path: Path) -> IdleTrace:
-    import pandas as pd
-
     frame = from_parquet(path, lambda table: table.to_pandas())
-    check_columns(path, [str(name) for name in frame.columns], COLUMNS, ())
+    tables.check_columns(path, [str(name) for name in frame.columns], COLUMNS, ())
     for column in COLUMNS:
         numbers = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64)
         whole = np.ones(len(numbers), bool) if column != "node" else numbers % 1 == 0
@@ -173,7 +157,7 @@ def _from_parquet(path: Path) -> IdleTrace:
 
 
 def _made(path: Path, columns: npt.NDArray[np.float64]) -> IdleTrace:
-    return located(str(path), lambda: IdleTrace(columns[0].astype(np.int64), columns[1], columns[2]))
+    return tables.located(str(path), lambda: IdleTrace(columns[0].astype(np.int64), columns[1], columns[2]))
 
 
 SACCT_COMMAND = "sacct --allusers --allocations --parsable2 --format=JobID,Start,End,State,NodeList"
@@ -245,10 +229,10 @@ def from_swf(path: str | Path, num_nodes: int, *, processors_per_node: int = 1, 
         With file, line, field, value and what is expected; also if jobs need more nodes than there are.
     """
     path = Path(path)
-    text = readable(path, "a log in the Standard Workload Format", read_text)
+    text = tables.readable(path, "a log in the Standard Workload Format", tables.read_text)
     jobs = sorted(_swf_jobs(path, text, processors_per_node))
     busy = list(_on_lowest_free(jobs, num_nodes))
-    return located(str(path), lambda: idle_between(busy, num_nodes, at_least_s=at_least_s))
+    return tables.located(str(path), lambda: idle_between(busy, num_nodes, at_least_s=at_least_s))
 
 
 def _swf_jobs(path: Path, text: str, per_node: int) -> Iterator[tuple[float, float, int, str]]:
@@ -261,10 +245,10 @@ def _swf_jobs(path: Path, text: str, per_node: int) -> Iterator[tuple[float, flo
         processors = fields[4] if fields[4] not in ("-1", "0") else fields[7]
         if fields[10] in ("2", "3", "4") or fields[3] in ("-1", "0") or processors in ("-1", "0"):
             continue  # A part of a job that has its own line, or a job that never ran.
-        submit_s = cell_number(where, "submit time", fields[1])
-        start_s = submit_s + (0.0 if fields[2] == "-1" else cell_number(where, "wait time", fields[2]))
-        run_s = cell_number(where, "run time", fields[3])
-        yield start_s, start_s + run_s, -(-cell_whole(where, "processors", processors) // per_node), where
+        submit_s = tables.cell_number(where, "submit time", fields[1])
+        start_s = submit_s + (0.0 if fields[2] == "-1" else tables.cell_number(where, "wait time", fields[2]))
+        run_s = tables.cell_number(where, "run time", fields[3])
+        yield start_s, start_s + run_s, -(-tables.cell_whole(where, "processors", processors) // per_node), where
 
 
 def _on_lowest_free(jobs: list[tuple[float, float, int, str]], num_nodes: int) -> Iterator[Busy]:
@@ -292,10 +276,10 @@ def from_sacct(path: str | Path, *, at_least_s: float = 0.0) -> tuple[IdleTrace,
         With file, line, field, value and what is expected.
     """
     path = Path(path)
-    lines = readable(path, "a table of sacct", read_text).splitlines()
+    lines = tables.readable(path, "a table of sacct", tables.read_text).splitlines()
     header = lines[0].split("|") if lines else []
     if tuple(header) != _SACCT_COLUMNS:
-        shown = abbreviated("|".join(header))
+        shown = tables.abbreviated("|".join(header))
         raise InputError(f"{path}: the header is {shown}; expected {'|'.join(_SACCT_COLUMNS)}, as of: {SACCT_COMMAND}")
     rows = [
         row for number, line in enumerate(lines[1:], start=2) for row in _sacct_rows(f"{path}, line {number}", line)
@@ -309,7 +293,7 @@ def from_sacct(path: str | Path, *, at_least_s: float = 0.0) -> tuple[IdleTrace,
         for name, start_s, end_s in rows
         if end_s is None or end_s > start_s
     ]
-    return located(str(path), lambda: idle_between(busy, len(names), at_least_s=at_least_s)), names
+    return tables.located(str(path), lambda: idle_between(busy, len(names), at_least_s=at_least_s)), names
 
 
 def _sacct_rows(where: str, line: str) -> Iterator[tuple[str, float, float | None]]:
@@ -321,7 +305,7 @@ def _sacct_rows(where: str, line: str) -> Iterator[tuple[str, float, float | Non
         return
     start_s = _time_s(where, "Start", start)
     end_s = None if end == "Unknown" else _time_s(where, "End", end)
-    for name in located(where, lambda: expand_hosts(nodes)):
+    for name in tables.located(where, lambda: expand_hosts(nodes)):
         yield name, start_s, end_s
 
 
@@ -330,7 +314,7 @@ def _time_s(where: str, column: str, text: str) -> float:
         return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
     except ValueError:
         expected = "expected a time such as 2026-01-31T12:00:00, or Unknown"
-        raise InputError(f"{where}, column {column}: {abbreviated(text)}; {expected}") from None
+        raise InputError(f"{where}, column {column}: {tables.abbreviated(text)}; {expected}") from None
 
 
 _PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*")
@@ -382,4 +366,4 @@ def _expanded(part: str, text: str) -> Iterator[str]:
 
 
 def _refused(text: str) -> InputError:
-    return InputError(f"host list {abbreviated(text)}: expected names such as nid[0001-0003,0007],login1")
+    return InputError(f"host list {tables.abbreviated(text)}: expected names such as nid[0001-0003,0007],login1")

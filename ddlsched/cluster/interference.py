@@ -28,7 +28,6 @@ class InterferenceModel(Protocol):
 
     def penalty_share(self, model: str | None, other: str | None) -> float:
         """Return what one job of the model ``other`` costs a job of ``model``, as a share of its time, 0 to 1000."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

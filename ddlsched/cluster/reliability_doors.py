@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Literal, Protocol, runtime_checkable
 
 from ddlsched.plugins.names import made_of_text
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +47,10 @@ class CheckpointPolicy(Protocol):
 
     def interval_s(self, job: CheckpointedJob) -> float:
         """Return for how long it trains until it saves its state next, seconds above 0; infinite: never."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointStore:
+class CheckpointStore(Checked, who="checkpoint store"):
     """Where jobs write their state, and from where they read it when they start again.
 
     Parameters
@@ -72,9 +71,6 @@ class CheckpointStore:
     gb_per_s: float = ranged(2.0, 0.0, above=True)
     servers: int = ranged(1, 1)
     background_share: float = ranged(0.0, 0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "checkpoint store")
 
     @property
     def sends(self) -> bool:
@@ -148,11 +144,9 @@ class RecoveryPolicy(Protocol):
     @property
     def start_s(self) -> float:
         """For how long a job that takes a spare waits for it to start, seconds; 0 of a hot one."""
-        ...
 
     def spares(self, num_servers: int, racks: Sequence[Sequence[int]]) -> Sequence[int]:
         """Return the servers that are held back from the beginning; one that is taken is followed by one repaired."""
-        ...
 
     def recover(self, stopped: StoppedJob) -> Mapping[int, int] | Wait | int | None:
         """Return how it goes on.
@@ -160,7 +154,6 @@ class RecoveryPolicy(Protocol):
         For each lost server the spare that takes its place; :data:`WAIT`; with how many of the GPUs left it goes on,
         until all its servers are back; or None: it joins the queue.
         """
-        ...
 
 
 @runtime_checkable
@@ -170,8 +163,6 @@ class HealthPolicy(Protocol):
     @property
     def check_s(self) -> float:
         """Every so often what nobody notices is found, seconds, and the job goes back to before it; may be infinite."""
-        ...
 
     def replaces(self, failed_s: Sequence[float]) -> bool:
         """Return whether a server that failed at these times, the last of them now, is replaced by its repair."""
-        ...

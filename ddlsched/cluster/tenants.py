@@ -11,14 +11,14 @@ from functools import cached_property
 from typing import Literal
 
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean, says_unknown_arguments
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, check_fields, ranged
 
 ANY_KIND = "any"
 """The kind of GPU of a quota that holds for all GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quota:
+class Quota(Checked, who="quota"):
     """How many GPUs of one kind a queue has.
 
     Parameters
@@ -35,12 +35,9 @@ class Quota:
     borrowing_limit: int | None = ranged(None, 0)
     lending_limit: int | None = ranged(None, 0)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "quota")
-
 
 @dataclass(frozen=True, kw_only=True)
-class Preemption:
+class Preemption(Checked, who="preemption"):
     """Whom the jobs of a queue may preempt: none, those of lower priority, those too that came later with it, or all.
 
     Parameters
@@ -59,9 +56,6 @@ class Preemption:
     reclaim: Literal["never", "lower-priority", "lower-or-newer", "any"] = "never"
     borrow: Literal["never", "lower-priority"] = "never"
     borrow_max_priority: int | None = ranged(None, -(2**31))
-
-    def __post_init__(self) -> None:
-        check_fields(self, "preemption")
 
 
 @says_unknown_arguments
@@ -139,7 +133,7 @@ class Tenants:
             self._refuse_circle(queue.name)
         if ANY_KIND in self.kinds and len(self.kinds) > 1:
             raise InputError(
-                f"queues: have quotas of the kinds {', '.join(self.kinds)}; expected {ANY_KIND!r} in all or in none"
+                f"queues: quotas of the kinds {', '.join(self.kinds)}; expected {ANY_KIND!r} in all or none"
             )
 
     def _refuse_circle(self, name: str) -> None:

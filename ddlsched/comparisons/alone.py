@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.deferred import pd
 from ddlsched.plugins import DEFAULT_CONTENTION
 from ddlsched.results.metrics import finish_time_fairness, size_class
 from ddlsched.simulation import simulate
@@ -16,8 +17,6 @@ from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.job import Job, Workload
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.network.contention import ContentionModel
     from ddlsched.results.result import Result
 

@@ -1,22 +1,320 @@
-"""From what is asked to a finished comparison."""
+"""From what is asked to a finished comparison.
+
+The runs of a comparison: every policy on every workload, cluster and seed, and what tables call them.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
+import yaml
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.cluster_files import read_cluster, throughputs_of
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.comparisons.comparison import Comparison, begin, finish
-from ddlsched.comparisons.run_plan import ComparisonPlan
-from ddlsched.comparisons.settings import Location, Where, checked_settings
-from ddlsched.comparisons.sweeps.run import under_way
+from ddlsched.comparisons.settings import Location, Settings, Where, checked_settings, text_of
+from ddlsched.comparisons.sweeps.run import Run, under_way
 from ddlsched.comparisons.sweeps.sweep import sweep
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.engine.run_progress import long_run_remark
-from ddlsched.errors import says_unknown_arguments
+from ddlsched.errors import DdlschedError, InputError, guarded, says_unknown_arguments
 from ddlsched.io.progress import progress_bar
+from ddlsched.io.tables import located
+from ddlsched.network.contention import card_remark
+from ddlsched.network.topology import Network
+from ddlsched.options import declared
 from ddlsched.plugins import DEFAULT_CONTENTION
+from ddlsched.plugins.names import Kind, resolve
+from ddlsched.simulation import simulate
+from ddlsched.workload.dag import DataParallelIteration
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.workload_files import draws_from_seed, is_generator, workload_of
+
+
+@dataclass(frozen=True)
+class ComparedCluster:
+    """A cluster, what its servers are called, and the contention on its links."""
+
+    name: str
+    cluster: Cluster
+    contention: Any
+
+    def __str__(self) -> str:
+        cluster = self.cluster
+        parts = ["exclusive"] if cluster.exclusive else []
+        if cluster.topology != Cluster.topology:
+            parts.append(text_of(cluster.topology))
+        if self.contention != DEFAULT_CONTENTION:
+            parts.append(text_of(self.contention))
+        return " ".join([self.name, *parts])
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """Everything that is compared, by what tables call it."""
+
+    settings: Settings
+
+    @cached_property
+    def policies(self) -> dict[str, dict[str, Any]]:
+        """Placement, order, communication and perhaps allocation of each policy."""
+        return self.settings.named_policies
+
+    @cached_property
+    def workloads(self) -> dict[str, str]:
+        """The text of each workload: of a file, tables say the stem, unless two files share it."""
+        texts = self.settings.workloads
+        stems = {text: text if is_generator(text) else Path(text).stem for text in texts}
+        once = [stem for stem in stems.values() if list(stems.values()).count(stem) == 1]
+        return {stem if stem in once else text: text for text, stem in stems.items()}
+
+    @cached_property
+    def places(self) -> dict[str, ComparedCluster]:
+        """The clusters, each with each contention model."""
+        settings = self.settings
+        choices = product(self._servers.items(), settings.topology, settings.contention)
+        places = [
+            ComparedCluster(name, replace(cluster, topology=net), model) for (name, cluster), net, model in choices
+        ]
+        return {str(place): place for place in places}
+
+    @cached_property
+    def _servers(self) -> dict[str, Cluster]:
+        """Clusters, whatever their network: by the stem of their file (the file, if two share it), or by size."""
+        settings, per_server = self.settings, self.settings.gpus_per_server
+        if settings.server_table:
+            stems = Counter(Path(table).stem for table in settings.server_table)
+            names = {t: Path(t).stem if stems[Path(t).stem] == 1 else t for t in settings.server_table}
+            clusters = {name: read_cluster(table, exclusive=settings.exclusive) for table, name in names.items()}
+            speeds = throughputs_of(settings.throughputs, settings.reference_kind)
+            return {name: replace(cluster, throughputs=speeds) for name, cluster in clusters.items()}
+        memory_mb, exclusive = settings.gpu_memory_mb, settings.exclusive
+        equal = Cluster(gpus_per_server=per_server, gpu_memory_mb=memory_mb, exclusive=exclusive)
+        return {f"{count}x{per_server}": replace(equal, num_servers=count) for count in settings.servers}
+
+    @property
+    def baseline(self) -> str:
+        """The policy that the others are compared with."""
+        return self.settings.baseline or next(iter(self.policies))
+
+    def runs(self) -> list[Run]:
+        """Return the runs, seed by seed, so that a comparison that is stopped has compared something.
+
+        Where neither the jobs nor any policy draw random numbers, the first seed's runs are all there is. A workload
+        that has draws has these in place of the seeds, numbered as the seeds 1, 2, ... are.
+        """
+        seeds, drawn = self.settings.seeds, self.drawn_workloads
+        return [
+            self._run(policy, workload, name, seed, chance[policy])
+            for seed in dict.fromkeys([*seeds, *(range(1, self.settings.draws + 1) if drawn else ())])
+            for workload, name in product(self.workloads, self.places)
+            for chance in [self._chance(workload)]
+            if (seed <= self.settings.draws if workload in drawn else seed in seeds)
+            if any(chance.values()) or workload in drawn or seed == seeds[0]
+            for policy in self.policies
+        ]
+
+    @cached_property
+    def drawn_workloads(self) -> list[str]:
+        """The workloads of which draws run: those whose jobs no seed makes, if more than one draw is asked for."""
+        if self.settings.draws == 1:
+            return []
+        return [name for name in self.workloads if not draws_from_seed(self.workloads[name])]
+
+    @cached_property
+    def task_ends(self) -> dict[str, int]:
+        """How often tasks and transfers end in a run of each workload, with the first seed."""
+        return {name: self._jobs_of[name].task_ends for name in self.workloads}
+
+    @cached_property
+    def _jobs_of(self) -> dict[str, Workload]:
+        return {name: workload_of(text, self.settings.seeds[0]) for name, text in self.workloads.items()}
+
+    def _run(self, policy: str, workload: str, name: str, seed: int, seeded: bool) -> Run:
+        place, settings = self.places[name], self.settings
+        drawn = workload in self.drawn_workloads
+        first_seed = 1 if drawn else settings.seeds[0]
+        first = (workload, name, seed) == (next(iter(self.workloads)), next(iter(self.places)), first_seed)
+        options = self.policies[policy] | {"cluster": place.cluster, "contention": place.contention}
+        options |= {"draw": seed - 1} if drawn else {}
+        return Run(
+            labels={"policy": policy, "workload": workload, "cluster": name},
+            workload=self.workloads[workload],
+            seed=seed,
+            seeded=seeded,
+            options=options | settings.given_options,
+            placements=first,
+            window=settings.timeline if first else None,
+        )
+
+    def _chance(self, workload: str) -> dict[str, bool]:
+        """Return of each policy whether its runs on a workload differ from seed to seed."""
+        given = self.settings.given_options
+        disturbances = given.get("disturbances") or Disturbances()
+        may_draw = {name for name, option in declared(RunOptions).items() if option.draws}
+        drawn = disturbances.draws or bool(given.keys() & may_draw - {"disturbances"})
+        jobs_differ = drawn or draws_from_seed(self.workloads[workload])
+        return {policy: jobs_differ or draws for policy, draws in self._draws.items()}
+
+    @cached_property
+    def _draws(self) -> dict[str, bool]:
+        return {
+            policy: any(_may_draw(resolve(cast(Kind, door), plugin)) for door, plugin in doors.items())
+            for policy, doors in self.policies.items()
+        }
+
+    def try_out(self, where: Where) -> None:
+        """Simulate a job of a second in each place, so that what cannot be simulated is known before it is many times.
+
+        Raises
+        ------
+        InputError
+            Elastic jobs without an allocation policy, or the other way round; a topology that does not fit a cluster;
+            an option out of range.
+        """
+        self._match_allocations(where)
+        located(where(("throughputs",)), self._match_throughputs)
+        options = self.settings.given_options
+        for place in self.places.values():
+            tried = partial(_refusal, Workload.of([_job_of_a_second(place.cluster)]), place)
+            refusal = tried(options)
+            if refusal is not None:
+                faulty = [name for name in options if tried({name: options[name]}) is not None]
+                raise InputError(f"{where(('options', faulty[0]) if len(faulty) == 1 else ())}: {refusal}")
+
+    def _match_throughputs(self) -> None:
+        """Refuse a job whose model lacks a throughput on a kind of a cluster's GPUs."""
+        for jobs, cluster in product(self._jobs_of.values(), self._servers.values()):
+            cluster.refuse_without_throughput((jobs.where(n), job.job_id, job.model) for n, job in enumerate(jobs))
+
+    def _match_allocations(self, where: Where) -> None:
+        for name in self.workloads:
+            elastic = any(isinstance(job, ElasticJob) for job in self._jobs_of[name])
+            for policy, doors in self.policies.items():
+                if elastic and "allocation" not in doors:
+                    what = "has no allocation, which elastic jobs need; expected one (allocation:, or --allocation)"
+                elif not elastic and "allocation" in doors:
+                    what = "has an allocation, but none of the jobs is elastic; expected a policy without one"
+                else:
+                    continue
+                raise InputError(f"{where(('policies',))}: policy {policy!r} on workload {name!r}: {what}")
+
+    def described(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it; with the same ddlsched and files it gives the same runs."""
+        settings = self.settings
+        return {
+            "ddlsched": version("ddlsched"),
+            "policies": {name: _texts(doors) for name, doors in self.policies.items()},
+            "workloads": self.workloads,
+            "seeds": settings.seeds,
+            "draws": settings.draws,
+            "drawn_workloads": self.drawn_workloads,
+            "clusters": {name: _described_place(place) for name, place in self.places.items()},
+            "contention": [text_of(model) for model in settings.contention],
+            "options": settings.options.model_dump(mode="json", exclude_unset=True),
+            "baseline": self.baseline,
+            "timeline": settings.timeline,
+        }
+
+    def as_yaml(self) -> str | None:
+        """Return a YAML file that asks for the same; None if a plug-in was given as an instance."""
+        settings = self.settings
+        policies = [plugin for doors in self.policies.values() for plugin in doors.values()]
+        if not all(isinstance(plugin, str) for plugin in [*settings.topology, *settings.contention, *policies]):
+            return None
+        equal = ("servers", "gpus_per_server", "gpu_memory_mb")
+        kinds = ("throughputs", "reference_kind") if settings.throughputs else ()
+        servers = ("server_table", *kinds) if settings.server_table else equal
+        networks = ("exclusive", "topology", "contention")
+        fields = {name: getattr(settings, name) for name in ("workloads", "seeds", "draws", *servers, *networks)}
+        fields |= {"policies": [{"name": name} | doors for name, doors in self.policies.items()]}
+        fields |= {"baseline": self.baseline, "options": self.described()["options"]}
+        fields |= {"timeline": list(settings.timeline)} if settings.timeline else {}
+        return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
+
+
+def _job_of_a_second(cluster: Cluster) -> Job:
+    """Return a job that fits anywhere, of a model that has a throughput on all of the cluster's kinds of GPUs."""
+    iteration = DataParallelIteration(forward_s=0.5, backward_s=0.5, message_bytes=1.0)
+    model = next(iter(cluster.models_on_all_kinds), None)
+    return Job(
+        job_id="a", arrival_s=0.0, num_gpus=1, iterations=1, iteration=iteration, gpu_memory_mb=1e-6, model=model
+    )
+
+
+def _refusal(workload: Workload, place: ComparedCluster, options: Mapping[str, Any]) -> InputError | None:
+    """Return why a run is refused, if it is; a plug-in's own fault is for the runs that it has to show."""
+    try:
+        simulate(workload, place.cluster, contention=place.contention, **options)
+    except InputError as error:
+        return error
+    except DdlschedError:
+        pass
+    return None
+
+
+def _texts(doors: Mapping[str, Any]) -> dict[str, str]:
+    return {door: text_of(plugin) for door, plugin in doors.items()}
+
+
+def _described_place(place: ComparedCluster) -> dict[str, Any]:
+    cluster, network = place.cluster, _network_of(place.cluster)
+    inside = None if network is None else network.inside
+    return {
+        "num_servers": cluster.num_servers,
+        "gpus_per_server": cluster.gpus_per_server,
+        "gpu_memory_mb": cluster.gpu_memory_mb,
+        "gpus": np.diff(cluster.first_gpus).tolist(),
+        "exclusive": cluster.exclusive,
+        **_described_kinds(cluster),
+        "topology": text_of(cluster.topology),
+        "contention": text_of(place.contention),
+        "remark": None if network is None else _remark(place, network),
+        **({"inside": {"gpu_gbps": inside.gpu_gbps, "cards": inside.cards}} if inside else {}),
+    }
+
+
+def _described_kinds(cluster: Cluster) -> dict[str, Any]:
+    """Return how many GPUs there are of each kind and whose throughputs they have; nothing without a table."""
+    if cluster.throughputs is None:
+        return {}
+    counts = np.bincount(cluster.kind_of_gpu).tolist()
+    told = {"source": cluster.throughputs.source, "reference_kind": cluster.throughputs.reference_kind}
+    return {"gpu_kinds": dict(zip(cluster.kinds, counts, strict=True)), "throughputs": told}
+
+
+def _network_of(cluster: Cluster) -> Network | None:
+    """Return the network between the servers, or None: a plug-in's own fault is for the runs to show."""
+    with suppress(DdlschedError):
+        topology = resolve("topology", cluster.topology)
+        return cluster.network(topology)
+    return None
+
+
+def _remark(place: ComparedCluster, network: Network) -> str | None:
+    """Return what is to be known of the contention model's constants; a plug-in's own fault is for the runs to show."""
+    with suppress(DdlschedError):
+        model = resolve("contention", place.contention)
+        return card_remark(guarded("contention: bound_to", lambda: model.bound_to(network)), network)
+    return None
+
+
+def _may_draw(policy: object) -> bool:
+    """Return whether a policy is given a random generator; whether it uses it, nobody knows beforehand."""
+    return any(inspect.getattr_static(policy, name, None) is not None for name in ("begin", "__getattr__"))
 
 
 @says_unknown_arguments

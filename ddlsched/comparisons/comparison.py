@@ -167,9 +167,14 @@ class Comparison:
         """Return what is to be known before the tables are believed, a sentence each."""
         notes = []
         table, seeds = self.table(), self.asked["seeds"]
-        if len(seeds) < LEAST_SEEDS:
-            notes.append(f"{len(seeds)} seeds: no verdict is given with fewer than {LEAST_SEEDS}.")
-        if drawn := self.asked.get("drawn_workloads"):
+        drawn = self.asked.get("drawn_workloads", [])
+        counts = {"draw": self.asked["draws"]} if drawn else {}
+        counts |= {"seed": len(seeds)} if len(drawn) < len(self.asked["workloads"]) else {}
+        for what, count in counts.items():
+            if count < LEAST_SEEDS:
+                many = f"{count} {what}{'' if count == 1 else 's'}"
+                notes.append(f"{many}: no verdict is given with fewer than {LEAST_SEEDS}.")
+        if drawn:
             what = f"{', '.join(drawn)}: {self.asked['draws']} draws of the jobs' lengths (0.1 %, or one iteration)"
             notes.append(f"{what}, no seeds: intervals say how far a hair moves this trace, nothing of other traces.")
         if self.asked["options"].get("sample"):

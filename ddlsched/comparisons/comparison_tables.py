@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from ddlsched.cluster.disturbances import jitter_remark
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.results.metrics import ON_NETWORK, SIZE_CLASSES, counted, network_remark, run_metrics
 from ddlsched.results.paired_comparison import ALL_METRICS, compare_runs, with_holm
 from ddlsched.results.result import COUNTS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def conditions(asked: Mapping[str, Any], runs: pd.DataFrame) -> list[str]:
@@ -109,21 +107,13 @@ _WITHOUT_MEANING = ["seed", "engine_s"]
 """Numbers that differ between runs that are the same."""
 
 
-class Compare(Protocol):
-    """Compares policies on one workload and cluster."""
-
-    def __call__(self, runs: pd.DataFrame, /, *, baseline: str) -> pd.DataFrame:
-        """Return a row a policy and metric, or several."""
-        ...
-
-
 def compare_metrics(runs: pd.DataFrame, *, baseline: str) -> pd.DataFrame:
     """Compare runs by all metrics that they have and that are compared."""
     return compare_runs(runs, baseline=baseline, metrics=[metric for metric in ALL_METRICS if metric in runs])
 
 
 def compare_everywhere(
-    runs: pd.DataFrame, measured: pd.DataFrame, baseline: str, compare: Compare = compare_metrics
+    runs: pd.DataFrame, measured: pd.DataFrame, baseline: str, compare: Callable[..., pd.DataFrame] = compare_metrics
 ) -> pd.DataFrame:
     """Return the comparisons on all workloads and clusters, one below the other.
 
@@ -147,8 +137,6 @@ def compare_everywhere(
     DataFrame
         workload, cluster, the columns of ``compare``, and seeds_left_out, those on which only others finished.
     """
-    import pandas as pd
-
     parts = []
     for (workload, cluster), group in runs.groupby(SETTING, sort=False):
         rows = measured[(measured["workload"] == workload) & (measured["cluster"] == cluster)]
@@ -162,10 +150,10 @@ def compare_everywhere(
     return with_holm(table[[*SETTING, *table.columns.drop(SETTING)]])
 
 
-def _against_baseline(rows: pd.DataFrame, runs: pd.DataFrame, baseline: str, compare: Compare) -> pd.DataFrame:
+def _against_baseline(
+    rows: pd.DataFrame, runs: pd.DataFrame, baseline: str, compare: Callable[..., pd.DataFrame]
+) -> pd.DataFrame:
     """Compare together the policies that have the same seeds; with itself one that shares none with the baseline."""
-    import pandas as pd
-
     seeds = {str(policy): frozenset(own["seed"]) for policy, own in runs.groupby("policy", sort=False)}
     together: dict[tuple[str, frozenset[int]], list[str]] = {}
     for policy, own in seeds.items():
@@ -218,8 +206,6 @@ def class_metrics(jobs: pd.DataFrame) -> pd.DataFrame:
     Columns: size_class; average_jct_s, median_jct_s, p95_jct_s of those that finished (NaN if none did); and
     all of :func:`ddlsched.results.metrics.run_metrics`.
     """
-    import pandas as pd
-
     rows = []
     for name in SIZE_CLASSES.values():
         own = jobs[jobs["size_class"] == name]
@@ -256,8 +242,6 @@ def compare_classes(
     InputError
         A policy lacks a seed, or there is no such baseline or metric.
     """
-    import pandas as pd
-
     parts = []
     for name in SIZE_CLASSES.values():
         own = classes[classes["size_class"] == name]
@@ -266,7 +250,5 @@ def compare_classes(
             compared.insert(0, "size_class", name)
             parts.append(compared)
     if not parts:
-        raise InputError(
-            "comparison of size classes: no job counts; expected at least one that arrives after the warm-up"
-        )
+        raise InputError("comparison of size classes: no job counts; expected one that arrives after the warm-up")
     return with_holm(pd.concat(parts, ignore_index=True))

@@ -20,23 +20,6 @@ from ddlsched.options import declared, hints_of
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
 from ddlsched.workload.workload_files import workload_of
 
-__all__ = [
-    "DOORS",
-    "FURTHER_DOORS",
-    "GIVEN_OTHERWISE",
-    "Bundle",
-    "Listed",
-    "Name",
-    "Options",
-    "Plugin",
-    "Seeds",
-    "ServerTable",
-    "ThroughputTable",
-    "Whole",
-    "Window",
-    "Workload",
-]
-
 DOORS: tuple[Kind, Kind, Kind] = ("placement", "order", "communication")
 """What every policy has."""
 FURTHER_DOORS: tuple[Kind, ...] = ("allocation", "path", "admission")

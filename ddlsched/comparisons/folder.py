@@ -31,6 +31,7 @@ class _Columns(NamedTuple):
 
 
 _MEASURED = ("seeds", "mean", "low", "high", "change", "change_low", "change_high")
+_WHOLE = ("seed", "seeds", "most_jobs_on_a_gpu")
 TABLES = {
     "runs.csv": _Columns((*LABELS, "file"), ("seed",)),
     "comparison.csv": _Columns((*LABELS, "metric", "verdict"), _MEASURED),
@@ -59,6 +60,8 @@ class _Asked(BaseModel):
     workloads: dict[str, Any] = Field(min_length=1)
     clusters: dict[str, _Servers] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
+    options: dict[str, Any]
+    drawn_workloads: list[str] = []
 
 
 def slug(name: str) -> str:
@@ -123,9 +126,11 @@ def read_table(folder: Path, name: str, asked: dict[str, Any]) -> pd.DataFrame:
     if missing:
         expected = ", ".join((*columns.texts, *columns.numbers))
         raise InputError(f"{path}: has no column {missing[0]!r}; expected {expected}")
-    for column in columns.numbers:
-        no_number = pd.to_numeric(table[column], errors="coerce").isna() & table[column].notna()
-        _refuse_where(no_number, path, table[column], "a number")
+    for column in table.columns.difference([*columns.texts, "verdict_holm"], sort=False):
+        numbers = pd.to_numeric(table[column], errors="coerce")
+        _refuse_where(numbers.isna() & table[column].notna(), path, table[column], "a number")
+        if column in _WHOLE:
+            _refuse_where(~(numbers.abs() < 2**63), path, table[column], "a whole number")
     for column in LABELS:
         labels = asked[f"{column}s" if column != "policy" else "policies"]
         _refuse_where(~table[column].isin(labels), path, table[column], f"one of comparison.json: {', '.join(labels)}")

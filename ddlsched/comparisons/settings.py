@@ -187,9 +187,7 @@ class Settings(_Model):
         names = list(short_names(policies).values())
         for name, other in combinations(names, 2):
             if slug(name) == slug(other):
-                raise InputError(
-                    f"{name!r} and {other!r} would share a file name, {slug(name)!r}; expected another name"
-                )
+                raise InputError(f"{name!r} and {other!r} would share the file name {slug(name)!r}; expected another")
         return policies
 
     @field_validator("baseline")

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ddlsched.comparisons.sweeps.run import Run
 from ddlsched.comparisons.sweeps.sweep import sweep
-from ddlsched.errors import InputError, SimulationError, UnknownNameError, did_you_mean
+from ddlsched.deferred import pd
+from ddlsched.errors import InputError, SimulationError, UnknownNameError, did_you_mean, need
+from ddlsched.io.files import made_folder
 from ddlsched.plugins.names import Kind, maker
 from ddlsched.results.paired_comparison import ALL_METRICS, compare_runs
 from ddlsched.results.statistics import LEAST_SEEDS
@@ -23,7 +25,6 @@ from ddlsched.workload.workload_files import workload_of
 
 if TYPE_CHECKING:
     import optuna
-    import pandas as pd
 
 _AROUND = 4.0
 """A number whose range nobody gave is varied from its default divided by this to its default times this."""
@@ -93,9 +94,7 @@ def knobs(policies: Mapping[str, str], ranges: Sequence[str]) -> list[Knob]:
     found = [_knob(text, fields) for text in ranges] if ranges else [_around(n, v) for n, v in fields.items()]
     kept = [knob for knob in found if knob is not None]
     if not kept:
-        raise InputError(
-            f"{', '.join(policies.values())}: has no number or truth value to tune; expected another policy"
-        )
+        raise InputError(f"{', '.join(policies.values())}: no number or truth value to tune; expected another policy")
     if len({knob.name for knob in kept}) < len(kept):
         raise InputError("--vary: a field is given twice; expected each once")
     return kept
@@ -272,8 +271,11 @@ def tune(
     asked |= {"knobs": [repr(knob) for knob in found], "options": {k: repr(v) for k, v in (options or {}).items()}}
     search = _Search(workload, policies, found, metric, dict(options or {}), Path(folder), processes)
     study = _study(Path(folder), asked, metric)
+    untuned = {knob.name: knob.default for knob in found}
+    if failure := search.simulated({"untuned": untuned}, seeds)[1]:  # kept: the first trial finds its runs done
+        raise SimulationError(f"there is nothing to compare with: {failure}")
     if not study.trials:
-        study.enqueue_trial({knob.name: knob.default for knob in found}, skip_if_exists=True)
+        study.enqueue_trial(untuned, skip_if_exists=True)
     while (done := _finished(study)) < trials:
         watch(done, trials)
         study.optimize(lambda trial: search.value(trial, seeds), n_trials=1)
@@ -289,20 +291,16 @@ def _refuse(metric: str, trials: int, seeds: Sequence[int], held_out: Sequence[i
     if not seeds or not held_out:
         raise InputError("there are no seeds to tune on, or none held out; expected one of each at least")
     if both := set(seeds) & set(held_out):
-        raise InputError(f"seeds {sorted(both)} are tuned on and held out; expected seeds that do not overlap")
+        raise InputError(f"seeds {sorted(both)} are tuned on and held out; expected others, such as 101-112")
 
 
 def _study(folder: Path, asked: Mapping[str, Any], metric: str) -> optuna.Study:
     """Return the study of a folder, new or gone on with."""
-    try:
-        import optuna
-    except ImportError:
-        raise InputError("tuning needs Optuna; expected pip install 'ddlsched[tune]'") from None
+    need("tuning", "optuna", extra="tune")
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror}); expected a folder for the search") from None
+    made_folder(folder, "the search")
     study = optuna.create_study(
         storage=f"sqlite:///{(folder / 'study.db').resolve()}",
         study_name="ddlsched",
@@ -312,7 +310,7 @@ def _study(folder: Path, asked: Mapping[str, Any], metric: str) -> optuna.Study:
     text = json.dumps(asked, sort_keys=True)
     if study.user_attrs.setdefault("asked", text) != text:
         raise InputError(
-            f"{folder}: holds another search; expected a new folder, or the same workload, policies and ranges"
+            f"{folder}: holds another search; expected a new folder, or the same jobs, policies and ranges"
         )
     study.set_user_attr("asked", text)
     # A sampler that went on with the same seed would propose what it has proposed.

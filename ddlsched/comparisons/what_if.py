@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.cluster_files import read_cluster, tenants_of
 from ddlsched.cluster.tenants import ANY_KIND, Quota, Tenants
+from ddlsched.deferred import pd
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.options import declared, hints_of
@@ -18,8 +19,6 @@ from ddlsched.results.tenants import tenant_table
 from ddlsched.simulation import simulate
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.results.result import Result
     from ddlsched.workload.job import Workload
 
@@ -50,8 +49,6 @@ class WhatIf:
             interval, ``jct_change_low`` and ``_high``, and the ``verdict``: better, worse, or undecided. The last row,
             ``all``, is of all jobs. Jobs count that finished in both runs.
         """
-        import pandas as pd
-
         draws = pd.concat([_means(*pair) for pair in self.pairs], keys=range(len(self.pairs)), names=["draw", "queue"])
         table = draws.groupby("queue", sort=False).mean()
         jct_s = {when: draws[f"jct_{when}_s"].unstack("queue") for when in ("before", "after")}
@@ -71,8 +68,6 @@ class WhatIf:
         DataFrame
             ``job_id``, ``queue``, ``jct_before_s``, ``jct_after_s``, ``gain_s``.
         """
-        import pandas as pd
-
         both = pd.concat([_finished_in_both(*pair) for pair in self.pairs])
         both = both.groupby(["job_id", "queue"], sort=False, as_index=False).mean()
         both["gain_s"] = both["jct_before_s"] - both["jct_after_s"]
@@ -82,8 +77,6 @@ class WhatIf:
 
 def _means(before: Result, after: Result) -> pd.DataFrame:
     """Return the means of each queue, and of all, in a pair of runs."""
-    import pandas as pd
-
     both = _finished_in_both(before, after)
     names = [f"{name}_{when}_s" for name in ("wait", "jct") for when in ("before", "after")]
     means = both.groupby("queue")[names].mean()

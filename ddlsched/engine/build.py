@@ -70,6 +70,14 @@ def build_state(
     speeds, jobs["speed_row"] = _speeds(workload, cluster)
     slowdowns = disturbances.slowdowns(num_gpus, rng)
     longest = max(len(workload), num_transfers)
+    numbers = {
+        "open_gpus touched_gpus": num_gpus,
+        "heap end_ns": num_items,
+        "waiting active fresh": num_transfers,
+        "queue finished dormant running": len(workload),
+        "touched_links due_links stale_links doubted_links": len(network.links),
+        "job_links path_links": _FIRST_ENTRIES,
+    }
     state = State(
         run=_run(cluster, workload, disturbances, interference, int(rng.integers(_SEEDS))),
         jobs=jobs,
@@ -93,36 +101,20 @@ def build_state(
         pending=pending,
         ready=np.zeros(len(pending), np.uint8),
         residents=np.zeros((num_gpus, _FIRST_RESIDENTS), np.int64),
-        heap=np.zeros(num_items, np.int64),
         position=_nowhere(num_items, num_gpus, num_transfers, arrays.owned),
-        end_ns=np.zeros(num_items, np.int64),
         arrivals=np.argsort(jobs.arrival_ns, kind="stable").astype(np.int64),
-        queue=np.zeros(len(workload), np.int64),
-        waiting=np.zeros(num_transfers, np.int64),
-        active=np.zeros(num_transfers, np.int64),
         work=np.zeros(len(workload) + num_transfers, np.int64),
-        finished=np.zeros(len(workload), np.int64),
-        dormant=np.zeros(len(workload), np.int64),
-        running=np.zeros(len(workload), np.int64),
         snapshots=np.zeros(_SNAPSHOT_WORDS << 5 * bool(jobs.grouped.any()), np.int64),
         memory_classes=memory_classes,
         room=np.zeros(len(memory_classes) + 2, np.int64),
-        open_gpus=np.zeros(num_gpus, np.int64),
-        touched_gpus=np.zeros(num_gpus, np.int64),
-        touched_links=np.zeros(len(network.links), np.int64),
-        due_links=np.zeros(len(network.links), np.int64),
-        stale_links=np.zeros(len(network.links), np.int64),
-        doubted_links=np.zeros(len(network.links), np.int64),
-        fresh=np.zeros(num_transfers, np.int64),
         items=np.zeros(longest, np.int64),
         keys=np.zeros((longest + 2) * KEY_WORDS, np.int64),
         key_notes=np.zeros(4 * KEY_WORDS * len(workload), np.int64),
         scratch=np.zeros(_SCRATCH + 4 * longest, np.int64),
-        job_links=np.zeros(_FIRST_ENTRIES, np.int64),
-        path_links=np.zeros(_FIRST_ENTRIES, np.int64),
         jitter=jitter_factors(disturbances.jitter_cv) if disturbances.jitter_cv else np.ones(1),
         penalties_ppm=penalties_ppm,
         speeds=speeds,
+        **{name: np.zeros(count, np.int64) for names, count in numbers.items() for name in names.split()},
     )
     count_room(state)
     _misjudge(state.jobs, disturbances, rng)

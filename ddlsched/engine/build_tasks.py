@@ -50,8 +50,7 @@ class Row(NamedTuple):
 
 def spans(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return the numbers from each of some first ones on, so many of each."""
-    numbers: np.ndarray = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-    return numbers
+    return np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
 
 
 def build_tasks(workload: Workload, jobs: Records, moving: bool) -> TaskArrays:

@@ -166,10 +166,6 @@ def _bytes_left(transfer: Any) -> Any:
     return bytes_left_now(_transfer(transfer), state_of(transfer).run[0].now_ns)
 
 
-def _bytes_sent(transfer: Any) -> Any:
-    return _transfer(transfer).bytes - _bytes_left(transfer)
-
-
 def _links_of(transfer: Any) -> Any:
     record = _transfer(transfer)
     return make_crossed(transfer, record.first_entry, record.num_entries)
@@ -184,7 +180,7 @@ def _servers_of(transfer: Any) -> Any:
 attribute(TRANSFER, "job", lambda transfer: job_at(transfer, _transfer(transfer).job))
 attribute(TRANSFER, "message_bytes", lambda transfer: _transfer(transfer).bytes)
 attribute(TRANSFER, "bytes_left", lambda transfer: _bytes_left(transfer))
-attribute(TRANSFER, "bytes_sent", _bytes_sent)
+attribute(TRANSFER, "bytes_sent", lambda transfer: _transfer(transfer).bytes - _bytes_left(transfer))
 attribute(TRANSFER, "is_active", lambda transfer: _transfer(transfer).state == TransferState.ACTIVE)
 attribute(TRANSFER, "links", _links_of)
 attribute(TRANSFER, "servers", _servers_of)
@@ -231,10 +227,11 @@ def _sorted_transfers(network: Any, first: int) -> Any:
 
 
 @register_jitable
-def refuse_link(s: Any, link: int) -> None:
-    """Raise for what is no number of a link."""
+def known_link(s: Any, link: int) -> int:
+    """Return the number of a link; raise for what is none."""
     if link < 0 or link >= len(s.links):
         raise IndexError("there is no such link")
+    return link
 
 
 @register_jitable
@@ -263,19 +260,11 @@ def _met_by(network: Any, transfer: Any) -> Any:
 @register_jitable
 def _transfers_on(network: Any, link: int) -> Any:
     s = state_of(network)
-    refuse_link(s, link)
     run = s.run[0]
     run.seen += 1
     first = run.scratch_used
-    _list_on_link(s, link, -1, run.seen)
+    _list_on_link(s, known_link(s, link), -1, run.seen)
     return _sorted_transfers(network, first)
-
-
-@register_jitable
-def _num_on(network: Any, link: int) -> int:
-    s = state_of(network)
-    refuse_link(s, link)
-    return s.links[link].count
 
 
 @register_jitable
@@ -287,24 +276,14 @@ def _sorted_copy(network: Any, numbers: Any, count: int) -> Any:
     return _sorted_transfers(network, first)
 
 
-def _active(network: Any) -> Any:
-    s = state_of(network)
-    return _sorted_copy(network, s.active, s.run[0].num_active)
-
-
-def _waiting(network: Any) -> Any:
-    s = state_of(network)
-    return _sorted_copy(network, s.waiting, s.run[0].num_waiting)
-
-
 for _view in (NETWORK, LOADS):
     attribute(_view, "now_ns", lambda network: state_of(network).run[0].now_ns)
     attribute(_view, "now_s", lambda network: divide_wholes(state_of(network).run[0].now_ns, 1_000_000_000))
     attribute(_view, "links", lambda network: make_links(network, 0, len(state_of(network).links)))
 attribute(NETWORK, "per_byte_s", lambda network: state_of(network).run[0].per_byte_s)
 attribute(NETWORK, "penalty_per_byte_s", lambda network: state_of(network).run[0].penalty_per_byte_s)
-attribute(NETWORK, "active", _active)
-attribute(NETWORK, "waiting", _waiting)
+attribute(NETWORK, "active", lambda n: _sorted_copy(n, state_of(n).active, state_of(n).run[0].num_active))
+attribute(NETWORK, "waiting", lambda n: _sorted_copy(n, state_of(n).waiting, state_of(n).run[0].num_waiting))
 
 
 def method(view: ViewType, name: str, function: Callable[..., Any]) -> None:
@@ -317,7 +296,7 @@ def method(view: ViewType, name: str, function: Callable[..., Any]) -> None:
 method(NETWORK, "met_by", lambda view, argument: _met_by(view, argument))
 method(NETWORK, "most_on_links_of", lambda view, argument: most_sharing(state_of(view), _transfer(argument)))
 method(NETWORK, "transfers_on", lambda view, argument: _transfers_on(view, argument))
-method(NETWORK, "num_on", lambda view, argument: _num_on(view, argument))
+method(NETWORK, "num_on", lambda view, argument: state_of(view).links[known_link(state_of(view), argument)].count)
 
 
 _MASK = 0xFFFFFFFF
@@ -346,17 +325,5 @@ attribute(FLOW, "paths", lambda flow: make_paths(flow, _hop(flow).first_path, _h
 method(FLOW, "hash", lambda view, argument: _hash(view, argument))
 
 
-@register_jitable
-def _jobs_on(loads: Any, link: int) -> Any:
-    refuse_link(state_of(loads), link)
-    return jobs_on(state_of(loads), link)
-
-
-@register_jitable
-def _flows_on(loads: Any, link: int) -> Any:
-    refuse_link(state_of(loads), link)
-    return flows_on(state_of(loads), link)
-
-
-method(LOADS, "jobs_on", lambda view, argument: _jobs_on(view, argument))
-method(LOADS, "flows_on", lambda view, argument: _flows_on(view, argument))
+method(LOADS, "jobs_on", lambda view, argument: jobs_on(state_of(view), known_link(state_of(view), argument)))
+method(LOADS, "flows_on", lambda view, argument: flows_on(state_of(view), known_link(state_of(view), argument)))

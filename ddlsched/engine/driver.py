@@ -28,7 +28,7 @@ from ddlsched.engine.loop.from_python import (
     take_sample,
     take_samples,
 )
-from ddlsched.engine.native.jit import spent_compiling_s
+from ddlsched.engine.native.jit import interrupted_loop, spent_compiling_s
 from ddlsched.engine.outcome import Finished, KeptSlices, Window, touching
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.records import make_records
@@ -79,6 +79,15 @@ def run_simulation(workload: Workload, settings: RunSettings) -> Finished:
         Jobs remain and nothing will ever happen, or the clock would overflow.
     """
     start_compiling()
+    try:
+        return _run_to_its_end(workload, settings)
+    except KeyboardInterrupt as by:
+        if place := interrupted_loop():
+            by.add_note(place)
+        raise
+
+
+def _run_to_its_end(workload: Workload, settings: RunSettings) -> Finished:
     in_python: frozenset[Kind] = frozenset()
     while True:
         try:

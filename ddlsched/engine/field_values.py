@@ -10,27 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.policies.network_views import TransferState
-
-__all__ = [
-    "FAILED",
-    "KEY_WORDS",
-    "NEVER",
-    "OFFLINE_BYTES",
-    "ONE",
-    "ROUNDS_BETWEEN_SIGNALS",
-    "ZERO",
-    "Communication",
-    "Contention",
-    "Door",
-    "Due",
-    "JobState",
-    "Question",
-    "SliceKind",
-    "Stage",
-    "Stretch",
-    "TransferState",
-]
+from ddlsched.policies.network_views import TransferState as TransferState
 
 
 class Question(IntEnum):
@@ -66,13 +46,14 @@ class Door(IntEnum):
 class Communication(IntEnum):
     """How it is decided which ready transfers run.
 
-    Python's ``admit`` or ``select``; a compiled ``admit``; a compiled ``transfer_key``.
+    Python's ``admit`` or ``select``; a compiled ``admit``; a ``transfer_key``, compiled or Python's.
     """
 
     ASKED_TO_ADMIT = 0
     ASKED_TO_SELECT = 1
     ADMITS = 2
     KEYS = 3
+    ASKED_FOR_KEYS = 4
 
 
 class Contention(IntEnum):

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, start_queued
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
-from ddlsched.engine.decisions.rounds import start_queued
 from ddlsched.engine.field_values import JobState
 from ddlsched.engine.grouped_jobs import GroupedJobs
 from ddlsched.engine.loop.from_python import wake
@@ -218,7 +217,7 @@ class JobPlacement:
         new = np.flatnonzero((jobs.start_ns >= 0) & (jobs.stay >= len(state.stays)))
         for number in new[np.argsort(jobs.stay[new])].tolist():
             first = jobs.first_worker.item(number)
-            gpus = state.arrays.workers.gpu[first : first + jobs.num_gpus.item(number)].tolist()
+            gpus = state.workers.gpu[first : first + jobs.num_gpus.item(number)].tolist()
             planned = self.costs.planned(state.workload[number].dag, gpus)
             self._note_start(number, gpus, self.costs.servers_of(gpus), planned, jobs.start_ns.item(number), 0)
 
@@ -311,8 +310,8 @@ class JobPlacement:
 
     def _residents(self, gpu: int) -> list[JobView]:
         state = self._state
-        workers = state.arrays.residents[gpu, : state.gpus.num_residents.item(gpu)]
-        numbers = np.sort(state.arrays.workers.job[workers]).tolist()
+        workers = state.arrays.residents[gpu, : state.gpus.num_residents.item(gpu)].tolist()
+        numbers = sorted(map(state.workers.job.item, workers))
         for number in numbers:
             if state.jobs.dormant.item(number):
                 wake(state.arrays, number)

@@ -211,7 +211,9 @@ class PolicyForms:
     def _write_communication(self, run: Records) -> None:
         policy, admits = self.communication, self.communication_form == "admit"
         run.transfer_key_is_periodic = 1
-        run.communication = Communication.ASKED_TO_ADMIT if admits else Communication.ASKED_TO_SELECT
+        by_key = self.communication_form == "transfer_key"
+        asked = Communication.ASKED_FOR_KEYS if by_key else Communication.ASKED_TO_SELECT
+        run.communication = Communication.ASKED_TO_ADMIT if admits else asked
         if policy.is_compiled:
             (method,) = policy.methods.values()
             run.communication = Communication.ADMITS if admits else Communication.KEYS

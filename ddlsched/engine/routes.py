@@ -12,6 +12,7 @@ from ddlsched.engine.decisions.costs import PlannedTransfer
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError, label
+from ddlsched.io.tables import located
 from ddlsched.network.collectives import ROUNDS, Card
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Node, Path, flows_of_ring
@@ -39,10 +40,7 @@ def refuse_what_nobody_sends(
 
 
 def _refuse_unknown(where: str, kind: str, algorithm: str) -> None:
-    try:
-        collective_for(kind, algorithm)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+    located(where, lambda: collective_for(kind, algorithm))
 
 
 def beyond_plain_rings(state: RunState) -> str:

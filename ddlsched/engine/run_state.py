@@ -29,7 +29,7 @@ class RunState:
         Those of the event loop. Another ``State`` once an array had to grow, so never keep it.
     run
         The run's one record.
-    now, jobs, gpus, links, transfers, tasks
+    now, jobs, gpus, links, transfers, tasks, workers
         Fields of those arrays that never grow, an array each, from which one value is read several times as fast as
         from a record; ``now`` those of the run.
     views, transfer_views
@@ -44,7 +44,7 @@ class RunState:
         self.workload, self.cluster, self.network = workload, cluster, network
         self.arrays = arrays
         self.run: Records = arrays.run[0]
-        self.now, self.jobs = Columns(arrays.run), Columns(arrays.jobs)
+        self.now, self.jobs, self.workers = map(Columns, (arrays.run, arrays.jobs, arrays.workers))
         self.gpus, self.links = Columns(arrays.gpus), Columns(arrays.links)
         self.transfers, self.tasks = Columns(arrays.transfers), Columns(arrays.tasks)
         self.views = [JobView(job, number, self.jobs, number) for number, job in enumerate(workload)]
@@ -129,5 +129,4 @@ class RunState:
     def free_gpus(self) -> list[int]:
         """Return the GPUs of present servers without a job, ascending."""
         free = (self.gpus.num_residents == 0) & (self.gpus.free_bytes >= 0)
-        gpus: list[int] = np.flatnonzero(free).tolist()
-        return gpus
+        return np.flatnonzero(free).tolist()

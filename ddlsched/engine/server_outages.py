@@ -216,7 +216,7 @@ class ServerOutages:
         numbers = {strike.job} if strike.job >= 0 else set()
         for gpu in strike.gpus:
             workers = state.arrays.residents[gpu, : state.gpus.num_residents.item(gpu)]
-            numbers.update(state.arrays.workers.job[workers].tolist())
+            numbers.update(state.workers.job[workers].tolist())
         running = (number for number in sorted(numbers) if state.jobs.state.item(number) == JobState.RUNNING)
         return [number for number in running if not self._hanging(number)]
 

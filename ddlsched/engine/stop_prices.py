@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.network.topology import Network
-from ddlsched.ranges import LAST_S, check_fields, ranged
+from ddlsched.ranges import LAST_S, Checked, ranged
 from ddlsched.units import MAX_NS
 from ddlsched.workload.elastic_job import ConstantRescaleCost
 from ddlsched.workload.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopPrices:
+class StopPrices(Checked, who="stop prices"):
     """What going on after a stop costs, the same for all who stop jobs.
 
     Jobs of which only a part of the iterations is simulated pay that part of each price; otherwise a stop would weigh
@@ -32,9 +32,6 @@ class StopPrices:
     restart_s: float = ranged(30.0, 0.0, LAST_S)
     state_mb: float | None = ranged(None, 0.0, MAX_NS / 1e6)
     scale: float = ranged(1.0, 0.0, 1.0, above=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "stop prices")
 
     def scaled(self, whole: float) -> float:
         """Return a price, a threshold of service or an interval of whole jobs as jobs of this scale have it."""

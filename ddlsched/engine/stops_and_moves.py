@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.decisions.checked_policies import CheckedPolicies
-from ddlsched.engine.decisions.rounds import stop_running
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, stop_running
 from ddlsched.engine.field_values import JobState
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.from_python import plan_move, stop_job, wake, wake_running

@@ -13,19 +13,9 @@ from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.outcome import Refused
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError
+from ddlsched.policies import tenants_view
 from ddlsched.policies.cluster_view import looked_up_once
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.tenants_view import (
-    Admission,
-    HeldQuota,
-    LevelRoom,
-    NotAdmitted,
-    PendingJobs,
-    RunningJobs,
-    Size,
-    TenantsView,
-    Victim,
-)
 from ddlsched.policies.views import ClusterView, JobView
 
 _RUNNING, _QUEUED = JobState.RUNNING.value, JobState.QUEUED.value
@@ -61,7 +51,7 @@ class TenantRounds:
         stop: Callable[[int, str], None],
         waiting: Collection[int] = (),
     ) -> None:
-        self._waiting, self._aside = waiting, dict[int, HeldQuota]()
+        self._waiting, self._aside = waiting, dict[int, tenants_view.HeldQuota]()
         self._state, self._policies, self._placing, self._stop = state, policies, placing, stop
         if policies.placement_has_rounds and not hasattr(policies.placement, "place"):
             raise InputError(
@@ -71,18 +61,18 @@ class TenantRounds:
         for number, job in enumerate(state.workload):
             tenants.refuse_others(state.workload.where(number), job.job_id, job.queue)
         self._tenants, self._quotas = tenants, QuotaTree(tenants)
-        self._pending = PendingJobs(tenants.leaves)
-        self._holdings: dict[int, HeldQuota] = {}
-        self._left: list[tuple[HeldQuota, int]] = []
-        self._by_queue = {queue: RunningJobs() for queue in tenants.leaves}
+        self._pending = tenants_view.PendingJobs(tenants.leaves)
+        self._holdings: dict[int, tenants_view.HeldQuota] = {}
+        self._left: list[tuple[tenants_view.HeldQuota, int]] = []
+        self._by_queue = {queue: tenants_view.RunningJobs() for queue in tenants.leaves}
         self._known, self._holds = np.zeros(len(state.workload), bool), np.zeros(len(state.workload), bool)
         self._gpus_of_kind: dict[str, np.ndarray] = {}
         self._reasons: dict[int, str] = {}
         self._freed, self._num_there, self._started = 0, 0, False
-        self._room = LevelRoom(placing.view(), len(state.workload))
+        self._room = tenants_view.LevelRoom(placing.view(), len(state.workload))
         placing.started.append(self._note_place)
         self._next_capacity_ns = -1  # not looked at yet
-        self._no_place: set[tuple[Size, str]] = set()
+        self._no_place: set[tuple[tenants_view.Size, str]] = set()
         self.refused: list[Refused] = []
 
     def place_queue(self) -> None:
@@ -134,11 +124,11 @@ class TenantRounds:
             self._known[number] = True
             self._pending.add(self._state.views[number])
 
-    def _give(self, number: int, holding: HeldQuota) -> None:
+    def _give(self, number: int, holding: tenants_view.HeldQuota) -> None:
         self._holdings[number] = self._by_queue[holding.queue][number] = holding
         self._holds[number] = True
 
-    def _taken_back(self, number: int) -> HeldQuota:
+    def _taken_back(self, number: int) -> tenants_view.HeldQuota:
         holding = self._holdings.pop(number)
         del self._by_queue[holding.queue][number]
         self._holds[number] = False
@@ -151,16 +141,18 @@ class TenantRounds:
         self._known[number] = False
         self._make_room()
 
-    def _view(self) -> TenantsView:
+    def _view(self) -> tenants_view.TenantsView:
         jobs = self._pending, self._holdings, self._by_queue
         left, self._left = self._left, []
         room, now_ns = self._room, self._state.now_ns
-        return TenantsView(self._tenants, self._quotas, *jobs, now_ns, self._freed, room, left, self._place)
+        return tenants_view.TenantsView(
+            self._tenants, self._quotas, *jobs, now_ns, self._freed, room, left, self._place
+        )
 
     def _place(self, job: JobView, leaving: Sequence[JobView]) -> list[int] | None:
         """Return where a job would go if others had left."""
-        victims = tuple(Victim(each, "") for each in leaving)
-        return self._gpus_for(Admission(job, ANY_KIND, victims), self._placing.view())
+        victims = tuple(tenants_view.Victim(each, "") for each in leaving)
+        return self._gpus_for(tenants_view.Admission(job, ANY_KIND, victims), self._placing.view())
 
     def _carry_out(self) -> list[int]:
         """Carry out the policy's answers; return who stopped, by number."""
@@ -168,7 +160,7 @@ class TenantRounds:
         new, cluster = set[int](), self._placing.view()
         now = self._look(cluster)
         for answer in self._policies.admit_jobs(self._view(), cluster, new):
-            if isinstance(answer, NotAdmitted):
+            if isinstance(answer, tenants_view.NotAdmitted):
                 self._note_refusal(answer.job.number, answer.reason)
             elif (gpus := self._gpus_for(answer, now)) is None:
                 self._note_refusal(answer.job.number, _NO_PLACE)
@@ -184,7 +176,7 @@ class TenantRounds:
         self._room.look_at(now)
         return now
 
-    def _gpus_for(self, answer: Admission, cluster: ClusterView) -> list[int] | None:
+    def _gpus_for(self, answer: tenants_view.Admission, cluster: ClusterView) -> list[int] | None:
         """Return where a job goes, as if its victims had left."""
         if answer.gpus is not None:
             return list(answer.gpus)
@@ -211,7 +203,7 @@ class TenantRounds:
             self._gpus_of_kind[kind] = np.flatnonzero(there[cluster.server_of_gpu])
         return self._gpus_of_kind[kind]
 
-    def _start(self, answer: Admission, gpus: list[int]) -> list[int]:
+    def _start(self, answer: tenants_view.Admission, gpus: list[int]) -> list[int]:
         """Stop an admission's victims and start its job; return who stopped."""
         number, queue = answer.job.number, str(answer.job.queue)
         for victim in answer.victims:
@@ -220,7 +212,7 @@ class TenantRounds:
             self._note_refusal(victim.job.number, f"preempted: {victim.reason}")
         self._pending.remove(answer.job)
         self._reasons.pop(number, None)
-        holding = HeldQuota.of(answer.job, answer.kind, self._state.now_ns)
+        holding = tenants_view.HeldQuota.of(answer.job, answer.kind, self._state.now_ns)
         self._give(number, holding)
         self._quotas[queue].add(answer.kind, holding.num_gpus)
         self._policies.check_quotas(self._quotas[queue], answer, self._state.now_s)

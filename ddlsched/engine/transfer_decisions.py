@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.engine.decisions.checked_policies import CheckedPolicies
-from ddlsched.engine.decisions.rounds import choose_transfers
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, choose_transfers
 from ddlsched.engine.field_values import Contention
 from ddlsched.engine.loop.from_python import (
     change_share,
@@ -43,8 +42,10 @@ class TransferDecisions:
     def choose(self) -> None:
         """Ask which of the ready transfers run."""
         arrays = self._state.arrays
-        count = gather_transfers(arrays)
-        choose_transfers(self._policies, self._views(arrays.items[:count]), self)
+        numbers = arrays.items[: gather_transfers(arrays)]
+        if self._policies.communication_form == "transfer_key":  # in which the order has no say
+            numbers = np.sort(numbers)
+        choose_transfers(self._policies, self._views(numbers), self)
 
     def start(self, transfer: TransferView) -> None:
         """Let a transfer send."""
@@ -113,8 +114,7 @@ class TransferDecisions:
         if method in ("weight", "level"):
             weight, level = policies.share(transfer, now_s)
             return counted_weight(weight) if method == "weight" else level
-        answer: Any = getattr(policies, method)(transfer, self.network())
-        return answer
+        return getattr(policies, method)(transfer, self.network())
 
     def _hop(self, number: int) -> tuple[FlowView, LinkLoads]:
         """Return what a path policy sees of a hop as the loop has it."""

@@ -14,23 +14,16 @@ try:
 except ImportError:
     raise InputError("environments need Gymnasium and greenlet; expected pip install 'ddlsched[envs]'") from None
 
-from ddlsched.envs.scheduling_env import SchedulingEnv
-from ddlsched.envs.single_envs import AllocationEnv, CommunicationEnv, OrderEnv, PlacementEnv
-from ddlsched.envs.vector_env import SchedulingVectorEnv
-from ddlsched.envs.vector_envs import AllocationVectorEnv, CommunicationVectorEnv, OrderVectorEnv, PlacementVectorEnv
-
-__all__ = [
-    "AllocationEnv",
-    "AllocationVectorEnv",
-    "CommunicationEnv",
-    "CommunicationVectorEnv",
-    "OrderEnv",
-    "OrderVectorEnv",
-    "PlacementEnv",
-    "PlacementVectorEnv",
-    "SchedulingEnv",
-    "SchedulingVectorEnv",
-]
+from ddlsched.envs.scheduling_env import SchedulingEnv as SchedulingEnv
+from ddlsched.envs.single_envs import AllocationEnv as AllocationEnv
+from ddlsched.envs.single_envs import CommunicationEnv as CommunicationEnv
+from ddlsched.envs.single_envs import OrderEnv as OrderEnv
+from ddlsched.envs.single_envs import PlacementEnv as PlacementEnv
+from ddlsched.envs.vector_env import SchedulingVectorEnv as SchedulingVectorEnv
+from ddlsched.envs.vector_envs import AllocationVectorEnv as AllocationVectorEnv
+from ddlsched.envs.vector_envs import CommunicationVectorEnv as CommunicationVectorEnv
+from ddlsched.envs.vector_envs import OrderVectorEnv as OrderVectorEnv
+from ddlsched.envs.vector_envs import PlacementVectorEnv as PlacementVectorEnv
 
 for _name in ("Order", "Placement", "Communication", "Allocation"):
     if f"ddlsched/{_name}-v0" not in _gymnasium.registry:

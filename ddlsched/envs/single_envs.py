@@ -329,5 +329,4 @@ class _Noting:
 
     def wake_s(self, now_s: float) -> float | None:
         """Return when the placement policy wants to be asked again."""
-        wake_s: float | None = self._placement.wake_s(now_s) if hasattr(self._placement, "wake_s") else None
-        return wake_s
+        return self._placement.wake_s(now_s) if hasattr(self._placement, "wake_s") else None

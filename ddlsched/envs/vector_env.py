@@ -138,8 +138,7 @@ class SchedulingVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
             raise InputError(f"reset_mask is {mask!r}; expected True or False for each of {self.num_envs} runs")
         if not self._begun and not given.all():
             raise InputError(f"reset_mask is {mask!r}; expected all runs at the first reset")
-        numbers: list[int] = np.flatnonzero(given).tolist()
-        return numbers
+        return np.flatnonzero(given).tolist()
 
     def step(self, actions: np.ndarray) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take a decision in each run and go on to the next one."""
@@ -191,8 +190,7 @@ class SchedulingVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
 
     def _stopped(self) -> list[int]:
         """Return the runs that have a question for Python."""
-        numbers: list[int] = np.flatnonzero((self._runs["standing"] == Standing.QUESTION.value) & ~self._ended).tolist()
-        return numbers
+        return np.flatnonzero((self._runs["standing"] == Standing.QUESTION.value) & ~self._ended).tolist()
 
     def _go_on(self, numbers: list[int]) -> None:
         """Let Python answer the questions of some runs, until all stand at a decision or have ended."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import select
 import stat
 import tempfile
@@ -17,20 +18,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from ddlsched.errors import InputError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+from ddlsched.deferred import pa, pq
+from ddlsched.errors import InputError, need
 
 
-def refuse_unwritable(path: Path, what: str, suffixes: Sequence[str] = ()) -> None:
+def refuse_unwritable(path: Path | None, what: str, suffixes: Sequence[str] = ()) -> None:
     """Raise InputError now, before a long run, if ``path`` (the file of ``what``) cannot be written later.
 
-    A file has one of ``suffixes``, if there are any; what is in /dev may have any name.
+    A file has one of ``suffixes``, if there are any; what is in /dev may have any name. None is no file.
     """
+    if path is None:
+        return
     try:
         if path.is_dir():
             raise InputError(f"{what} {path}: is a folder; expected a file name")
@@ -44,7 +44,7 @@ def refuse_unwritable(path: Path, what: str, suffixes: Sequence[str] = ()) -> No
             if suffixes and path.suffix.lower() not in suffixes and not path.is_relative_to("/dev"):
                 raise InputError(f"{what} {path}: the suffix is {path.suffix!r}; expected {' or '.join(suffixes)}")
     except OSError as error:
-        raise _unwritable(path, error, what) from None
+        raise _unwritable(f"{what} {path}", error) from None
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def replacing(path: Path, what: str) -> Iterator[Path]:
     InputError
         The file cannot be written; ``what`` says in the message which file that is.
     """
-    try:
+    with writable(f"{what} {path}"):
         if _is_device(path):
             yield path
             return
@@ -71,8 +71,24 @@ def replacing(path: Path, what: str) -> Iterator[Path]:
         finally:
             with suppress(OSError):
                 temporary.unlink()
+
+
+@contextmanager
+def writable(path: Path | str, expected: str = "a writable file") -> Iterator[None]:
+    """Raise as InputError that the system lets nothing be written to a file or folder."""
+    try:
+        yield
     except OSError as error:
-        raise _unwritable(path, error, what) from None
+        raise _unwritable(path, error, expected) from None
+
+
+def made_folder(path: Path, what: str) -> Path:
+    """Return a folder for ``what``, made if it is not there; raise InputError if it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+    except OSError as error:
+        raise InputError(f"{path}: cannot be used ({error.strerror}); expected a folder for {what}") from None
 
 
 def _target(path: Path) -> Path:
@@ -85,8 +101,8 @@ def _is_device(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def _unwritable(path: Path, error: OSError, what: str) -> InputError:
-    return InputError(f"{what} {path}: cannot be written ({error.strerror or error}); expected a writable file")
+def _unwritable(path: Path | str, error: OSError, expected: str = "a writable file") -> InputError:
+    return InputError(f"{path}: cannot be written ({error.strerror or error}); expected {expected}")
 
 
 Made = TypeVar("Made")
@@ -148,8 +164,6 @@ def opened_parquet(path: Path) -> pq.ParquetFile:
     OSError, pyarrow.ArrowException
         It cannot be read, or is no Parquet file.
     """
-    import pyarrow.parquet as pq
-
     refuse_irregular(path, MOST_PARQUET_BYTES)
     file = pq.ParquetFile(path, page_checksum_verification=True)
     rows = file.metadata.num_rows
@@ -161,8 +175,6 @@ def opened_parquet(path: Path) -> pq.ParquetFile:
 
 def from_parquet(path: Path, convert: Callable[[pa.Table], Made]) -> Made:
     """Return what ``convert`` makes of a user's Parquet file; as :func:`opened_parquet`, and InputError for none."""
-    import pyarrow as pa
-
     try:
         with opened_parquet(path) as file:
             return convert(file.read())
@@ -266,3 +278,39 @@ def decoded(kind: type[Made], text: bytes, where: str, expected: str) -> Made:
         why, _, place = str(error).partition(" - at `$.")
         field = f", field {place.rstrip('`')}" if place else ""
         raise InputError(f"{where}{field}: {why}; expected {expected}") from None
+
+
+_PASSWORD = re.compile(r"(://[^/:@\s]*):[^/\s]*@")
+_SERVER_SILENCE_S = 60.0
+
+
+def without_password(text: str) -> str:
+    """Return a text with stars in the place of the passwords of its URLs."""
+    return _PASSWORD.sub(r"\1:***@", text)
+
+
+def file_system(url: str, extra: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a path or URL, and the path within it; ``extra`` brings fsspec.
+
+    An HTTP server that says nothing for a minute is given up; other file systems have limits of their own.
+
+    Raises
+    ------
+    InputError
+        fsspec is not installed, or knows no such file system.
+    """
+    need(without_password(url), "fsspec", extra=extra)
+    from fsspec.core import url_to_fs
+
+    options: dict[str, Any] = {}
+    try:
+        if url.startswith(("http://", "https://")):
+            from aiohttp import ClientTimeout
+
+            patience = ClientTimeout(total=None, sock_connect=_SERVER_SILENCE_S, sock_read=_SERVER_SILENCE_S)
+            options = {"client_kwargs": {"timeout": patience}}
+        files, path = url_to_fs(url, **options)
+    except (ValueError, ImportError, OSError) as error:
+        why = f"{url}: cannot be opened ({error}); expected a URL that fsspec knows"
+        raise InputError(without_password(why)) from None
+    return files, str(path)

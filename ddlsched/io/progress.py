@@ -16,7 +16,6 @@ class Told(Protocol):
 
     def __call__(self, done: int, total: int, failure: object | None) -> None:
         """Show ``done`` of ``total``, and the text of what just failed, if it did."""
-        ...
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -129,6 +130,14 @@ def check_columns(path: Path, header: Sequence[str], required: Sequence[str], op
             raise InputError(f"{path}: unknown column {abbreviated(name)}.{did_you_mean(name[:_SHOWN], known)}")
         if counts[name] > 1:
             raise InputError(f"{path}: column {name!r} occurs {counts[name]} times; expected once")
+
+
+def parsed_json(text: str | bytes, where: str, expected: str, **hooks: Any) -> Any:
+    """Return what a JSON text says; raise InputError, which says where it is and what is expected, if it is none."""
+    try:
+        return json.loads(text, **hooks)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: is no JSON ({first_line(error)}); expected {expected}") from None
 
 
 def located(where: str, make: Callable[[], Made]) -> Made:

@@ -96,8 +96,6 @@ class Collective(Protocol):
     @property
     def kinds(self) -> tuple[str, ...]:
         """Which of :data:`KINDS` it can do."""
-        ...
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return what at least two ranks, in the order of the task's tuple, send to each other."""
-        ...

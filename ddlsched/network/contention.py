@@ -31,12 +31,10 @@ class Flow(Protocol):
     @property
     def servers(self) -> Sequence[int]:
         """Servers of the job, in placement order."""
-        ...
 
     @property
     def links(self) -> Sequence[int]:
         """Numbers of the links of its ring, one entry a crossing."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -90,26 +88,21 @@ class ContentionModel(Protocol):
     @property
     def latency_s(self) -> float:
         """Time before the first byte, not stretched by contention, seconds."""
-        ...
 
     @property
     def conserves_bytes(self) -> bool:
         """False for an accounting that lets a transfer move more than its bytes."""
-        ...
 
     @property
     def alone_per_byte_s(self) -> float:
         """Time of a byte of a transfer that shares nothing (b), seconds."""
-        ...
 
     @property
     def penalty_per_byte_s(self) -> float:
         """Extra time of a byte for each further transfer (η), seconds."""
-        ...
 
     def bound_to(self, network: Network) -> ContentionModel:
         """Return the model for a network (itself, if nothing depends on it)."""
-        ...
 
 
 def count_per_link(flows: Sequence[Flow]) -> Counter[int]:

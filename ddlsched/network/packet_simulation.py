@@ -16,27 +16,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from ddlsched.network.packet_queues import (
-    ACKNOWLEDGED,
-    BEGINS,
-    KINDS,
-    LINK_FREE,
-    LOST,
-    OPTIONS,
-    READY_BYTES,
-    TOLD,
-    Rings,
-    acknowledged,
-    compiled,
-    event_code,
-    next_packet,
-    pop,
-    push,
-    send,
-    send_again,
-    state_of,
-    way_back_s,
-)
+from ddlsched.network import packet_queues
 
 WARM_ROUNDS = 2
 """After so many all-reduces of each message it begins to count."""
@@ -48,7 +28,7 @@ _SEED = 1
 
 
 def mean_durations_s(
-    rings: Rings, *, queue_bytes: float, packet_bytes: float, react_s: float, recover_s: float
+    rings: packet_queues.Rings, *, queue_bytes: float, packet_bytes: float, react_s: float, recover_s: float
 ) -> np.ndarray:
     """Return how long an all-reduce of each message takes on average, seconds, if each begins anew when it has ended.
 
@@ -65,7 +45,7 @@ def mean_durations_s(
     recover_s
         After which a loss is made good.
     """
-    state = state_of(rings, queue_bytes, packet_bytes, react_s, recover_s)
+    state = packet_queues.state_of(rings, queue_bytes, packet_bytes, react_s, recover_s)
     now_s = _run(state)
     counts, num_ranks = state.counts, rings.num_ranks[rings.ring_of]
     is_counted, segments = counts["counted"] > 0, 2 * rings.num_segments * num_ranks * (num_ranks - 1)
@@ -77,7 +57,7 @@ def mean_durations_s(
     return durations_s
 
 
-@compiled
+@packet_queues.compiled
 def _count(s, message, warm, now_s):
     """Count a message that has been reduced; return whether all have been often enough."""
     own = s.counts[message]
@@ -96,7 +76,7 @@ def _count(s, message, warm, now_s):
     return True
 
 
-@compiled
+@packet_queues.compiled
 def _all_done(s, message):
     """Return whether all ranks have reduced a message, and let them forget it if so."""
     ranks = s.rings.num_ranks[s.rings.ring_of[message]]
@@ -109,7 +89,7 @@ def _all_done(s, message):
     return True
 
 
-@compiled
+@packet_queues.compiled
 def _may(number, half, received):
     """Return whether a rank may do with a segment what it may once the one before the last has come.
 
@@ -120,7 +100,7 @@ def _may(number, half, received):
     return received >= number - 1
 
 
-@compiled
+@packet_queues.compiled
 def _go_on(s, message, rank, now_s):
     """Let a rank say that it is ready and send what it may; return whether it has just ended with the message."""
     ring = s.rings.ring_of[message]
@@ -131,8 +111,14 @@ def _go_on(s, message, rank, now_s):
     before = (rank - 1) % ranks
     while own.ready < 2 * half and _may(own.ready, half, received):
         own.ready += 1
-        told_s = now_s + way_back_s(s, first + before, READY_BYTES, now_s) + s.react_s * (0.5 + np.random.random())
-        push(s.events, told_s, event_code(TOLD, message * s.ranks.shape[1] + before))
+        told_s = (
+            now_s
+            + packet_queues.way_back_s(s, first + before, packet_queues.READY_BYTES, now_s)
+            + s.react_s * (0.5 + np.random.random())
+        )
+        packet_queues.push(
+            s.events, told_s, packet_queues.event_code(packet_queues.TOLD, message * s.ranks.shape[1] + before)
+        )
     flow = s.flows[first + rank]
     while own.sent < min(own.told, 2 * half) and _may(own.sent, half, received):
         place = (flow.first_segment + flow.num_segments) % s.segments.shape[1]
@@ -140,7 +126,7 @@ def _go_on(s, message, rank, now_s):
         s.left_bytes[first + rank, place] = s.rings.segment_bytes[message]
         flow.num_segments += 1
         own.sent += 1
-    send(s, first + rank, now_s)
+    packet_queues.send(s, first + rank, now_s)
     if own.done == 0 and received >= 2 * half and own.sent == 2 * half:
         own.done = 1
         return True
@@ -161,31 +147,31 @@ def _runner(stamp: int) -> Any:
     """
     njit: Any = numba.njit
 
-    @njit(cache=True, **OPTIONS)
+    @njit(cache=True, **packet_queues.OPTIONS)
     def run(s):
         """Let all messages be reduced again and again until each has been often enough; return when."""
         np.random.seed(_SEED + 0 * stamp)
         warm = False
         for message in range(len(s.counts)):
-            push(s.events, 0.0, event_code(BEGINS, message))
+            packet_queues.push(s.events, 0.0, packet_queues.event_code(packet_queues.BEGINS, message))
         for _ in range(MOST_EVENTS):
-            now_s, code = pop(s.events)
-            kind, number = code % KINDS, code // KINDS
-            if kind == LINK_FREE:
-                next_packet(s, number, now_s)
-            elif kind == ACKNOWLEDGED:
-                acknowledged(s, number, now_s)
-            elif kind == LOST:
-                send_again(s, number, now_s)
-            elif kind == BEGINS:
+            now_s, code = packet_queues.pop(s.events)
+            kind, number = code % packet_queues.KINDS, code // packet_queues.KINDS
+            if kind == packet_queues.LINK_FREE:
+                packet_queues.next_packet(s, number, now_s)
+            elif kind == packet_queues.ACKNOWLEDGED:
+                packet_queues.acknowledged(s, number, now_s)
+            elif kind == packet_queues.LOST:
+                packet_queues.send_again(s, number, now_s)
+            elif kind == packet_queues.BEGINS:
                 for rank in range(s.rings.num_ranks[s.rings.ring_of[number]]):
                     _go_on(s, number, rank, now_s)
             else:
                 message, rank = number // s.ranks.shape[1], number % s.ranks.shape[1]
-                if kind == TOLD:
+                if kind == packet_queues.TOLD:
                     s.ranks[message, rank].told += 1
                 if _go_on(s, message, rank, now_s) and _all_done(s, message):
-                    push(s.events, now_s, event_code(BEGINS, message))
+                    packet_queues.push(s.events, now_s, packet_queues.event_code(packet_queues.BEGINS, message))
                     if _count(s, message, warm, now_s):
                         if warm:
                             return now_s

@@ -13,19 +13,17 @@ from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
 
+from ddlsched.deferred import np, nx
 from ddlsched.errors import InputError, PluginError, UnknownNameError, guarded
 from ddlsched.network.collectives import Card, Rank
-from ddlsched.ranges import REQUIRED, check_fields, ranged
+from ddlsched.ranges import REQUIRED, Checked, ranged
 
 if TYPE_CHECKING:
-    import networkx as nx
-    import numpy as np
-
     from ddlsched.network.cables import Wires
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Inside:
+class Inside(Checked, who="inside of a server"):
     """What a topology's attribute ``inside`` states; without it the inside of a server costs nothing.
 
     Parameters
@@ -51,9 +49,6 @@ class Inside:
     servers: int = ranged(1, 1, 1024)
     planes: int = ranged(1, 1, 1024)
     by_rail: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self, "inside of a server")
 
     def card_of(self, place: int, num_gpus: int) -> int:
         """Return the card of the GPU at a place of a server with so many."""
@@ -107,11 +102,9 @@ class Topology(Protocol):
         InputError
             The topology cannot hold this many servers.
         """
-        ...
 
     def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
         """Return the nodes from one server to another, both ends included."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,8 +204,6 @@ class Network:
         server has a GPU a card. ``levels`` are in place of the topology's; ``name`` is that of messages, by default the
         class's.
         """
-        import numpy as np
-
         self._topology = topology
         self._name = name or type(topology).__name__
         self.inside: Inside | None = getattr(topology, "inside", None)
@@ -358,8 +349,6 @@ class Network:
 
     def ranks(self, servers: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Return the :meth:`rank` of each worker, a row each."""
-        import numpy as np
-
         inside = self.inside
         if inside is None:
             return np.stack([servers, places, np.zeros_like(places)], axis=1)

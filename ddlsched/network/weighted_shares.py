@@ -57,9 +57,7 @@ class SizeShares(MaxMin):
                     f"contention SizeShares: {name} is {getattr(self, name)}; expected a number > 0 (inf for {what})"
                 )
         if self.chunk_s > 0 and self.chunk_bytes == inf:
-            raise InputError(
-                f"contention SizeShares: chunk_s is {self.chunk_s} and chunk_bytes inf; expected chunk_bytes too"
-            )
+            raise InputError(f"contention SizeShares: chunk_s is {self.chunk_s}, chunk_bytes inf; expected both")
 
     @property
     def conserves_bytes(self) -> bool:  # type: ignore[override]

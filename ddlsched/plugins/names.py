@@ -164,8 +164,7 @@ def resolve_bundle(name: str) -> dict[str, str]:
     if point is None:
         hint = _elsewhere("bundle", name) or did_you_mean(name, names("bundle"))
         raise UnknownNameError(f"no bundle is named {name!r}.{hint}")
-    bundle: dict[str, str] = dict(_load("bundle", point))
-    return bundle
+    return dict(_load("bundle", point))
 
 
 def _load(kind: Kind, point: EntryPoint) -> Any:

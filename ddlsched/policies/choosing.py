@@ -152,8 +152,7 @@ class Choosing:
 
     def wake_s(self, now_s: float) -> float | None:
         """Return when the placement policy wants to be asked again."""
-        wake_s: float | None = self._placement.wake_s(now_s) if hasattr(self._placement, "wake_s") else None
-        return wake_s
+        return self._placement.wake_s(now_s) if hasattr(self._placement, "wake_s") else None
 
     def _chosen(self, features: np.ndarray, has_room: np.ndarray, cluster: ClusterView) -> int:
         """Return the place of who starts, or the number of slots: nobody."""

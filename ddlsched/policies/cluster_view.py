@@ -126,8 +126,16 @@ class ClusterView(View):
 
     def eligible(self, job: JobView) -> np.ndarray:
         """Return what :meth:`eligible_gpus` does, as an array."""
-        eligible: np.ndarray = self._eligible(job.memory_bytes)
-        return eligible
+        return self._eligible(job.memory_bytes)
+
+    def free(self, job: JobView) -> np.ndarray:
+        """Return those of the :meth:`eligible` GPUs that no job is on."""
+        gpus = self._eligible(job.memory_bytes)
+        return (
+            gpus
+            if self.exclusive
+            else np.array([gpu for gpu in gpus.tolist() if not self.num_residents(gpu)], np.int64)
+        )
 
     def room_for(self, memory_bytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return for each of some amounts of memory how many GPUs have it free, and how many on the best server."""

@@ -26,7 +26,7 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
     free_memory_mb(gpu), relative_speed(gpu), kind_of(gpu), speed(job, gpu), network,
     all_reduce_s(message_bytes, num_servers), restricted_to(gpus),
     without(jobs)``; for large clusters the same on numpy arrays:
-    ``eligible(job), room_for(memory_bytes), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus),
+    ``eligible(job), free(job), room_for(memory_bytes), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus),
     server_ranks(servers), units(level)``
 :class:`~ddlsched.policies.views.FlowView`, in ``path``
     ``number, job, source, target, cards, paths, route, hash(seed)``
@@ -127,7 +127,6 @@ class OrderingPolicy(Protocol):
 
         Ties go to the lower job number. Whole numbers (``remaining_service_ns``) keep ties exact.
         """
-        ...
 
 
 @runtime_checkable
@@ -141,7 +140,6 @@ class PlacementPolicy(Protocol):
         which enough GPUs have the memory; jobs placed before it in the same round already count. The order of
         the GPUs is the job's placement order.
         """
-        ...
 
 
 @runtime_checkable
@@ -154,7 +152,6 @@ class NonPreemptivePolicy(Protocol):
         Asked for each waiting transfer, in order, whenever one ended or became ready; those admitted before
         it in the same round already count.
         """
-        ...
 
 
 @runtime_checkable
@@ -167,7 +164,6 @@ class TransferKeyPolicy(Protocol):
         Asked for all that run or wait, whenever a transfer ended or became ready. In this order (ties go to the lower
         number) each transfer runs that shares no link with one already taken.
         """
-        ...
 
 
 @runtime_checkable
@@ -179,7 +175,6 @@ class PreemptivePolicy(Protocol):
 
         Asked whenever a transfer ended or became ready, unless none is left.
         """
-        ...
 
 
 @runtime_checkable
@@ -194,7 +189,6 @@ class PathPolicy(Protocol):
         transfer becomes ready, for each of its flows, and a path holds until the transfer ends; it is compiled. While
         the ``paths_version`` of one in Python is the same, if it has any, a flow keeps the path that it had before.
         """
-        ...
 
 
 @runtime_checkable
@@ -203,7 +197,6 @@ class RankOrder(Protocol):
 
     def order(self, job: JobView, gpus: Sequence[GpuId], cluster: ClusterView) -> Sequence[GpuId]:
         """Return the same GPUs in the order of the job's workers."""
-        ...
 
 
 CommunicationPolicy: TypeAlias = NonPreemptivePolicy | TransferKeyPolicy | PreemptivePolicy
@@ -252,7 +245,6 @@ class AllocationPolicy(Protocol):
         A job whose GPUs and batch stay the same goes on undisturbed; any other change takes its rescale cost.
         A job that lost GPUs with a server has been stopped: to have it go on with those left is a change too.
         """
-        ...
 
 
 @runtime_checkable
@@ -261,7 +253,6 @@ class Begins(Protocol):
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Any:
         """Return the object that is asked during this run."""
-        ...
 
 
 @runtime_checkable
@@ -270,7 +261,6 @@ class RoundPolicy(Protocol):
 
     def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterable[Start]:
         """Yield the jobs that start, with their GPUs; each has started when the next is asked for."""
-        ...
 
 
 @runtime_checkable
@@ -279,4 +269,3 @@ class Wakes(Protocol):
 
     def wake_s(self, now_s: float) -> float | None:
         """Return when to ask again at the latest, seconds, later than ``now_s``; or None."""
-        ...

@@ -63,7 +63,6 @@ class AdmissionPolicy(Protocol):
         is asked for GPUs as if the victims had left, and only if it has some do they stop, and the job starts. Whether
         it has is what :meth:`TenantsView.holding` says then.
         """
-        ...
 
 
 class HeldQuota(NamedTuple):

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole
 from ddlsched.cli.reporting import emit, notice, status, without_nan
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.io.tables import located
+from ddlsched.options import Option
 
 if TYPE_CHECKING:
     from ddlsched.real.calibration.fit import Constant, ModelFit
@@ -53,7 +55,7 @@ class FitOptions:
     shares: Path | None = option(None, metavar="FILE.csv")
     workload: Path | None = option(None, metavar="JOBS")
     chart: Path | None = option(None, metavar="FILE.png")
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +86,8 @@ class MeasureOptions:
     out: Path | None = option(None, metavar="FILE.csv")
 
 
-@with_options
 def calibrate(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FILE.csv",
-            help="Measurements: concurrent_jobs, message_bytes, transfer_s, and perhaps servers.",
-            readable=False,
-        ),
-    ] = None,
+    file: Annotated[Path | None, Option(metavar="FILE.csv")] = None,
     *,
     fit: Annotated[Given[FitOptions], Panel()],
     measuring: Annotated[Given[MeasureOptions], Panel("Measuring", several=("measure",))],
@@ -102,6 +96,11 @@ def calibrate(
 
     Prints each model's constants with 95 % intervals, its error on rows that were not fitted, and the text for
     simulate --contention. The file's columns, and how to measure: docs/calibration.md.
+
+    Parameters
+    ----------
+    file
+        Measurements: concurrent_jobs, message_bytes, transfer_s, and perhaps servers.
     """
     asked, measured = fit.made(), measuring.made()
     if (chart := asked.chart) is not None:
@@ -123,12 +122,9 @@ def calibrate(
     to_come = [] if asked.workload is None else messages_and_workers(read_workload(asked.workload))
     rows = _measured(measured) if file is None else read_measurements(file)
     source = str(file) if file is not None else "measured"
-    try:
-        with status("fitting"):
-            fits = fitted(rows)
-            of_shares = None if share_rows is None else fit_size_shares(share_rows, rows)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None
+    with status("fitting"):
+        fits = located(source, lambda: fitted(rows))
+        of_shares = None if share_rows is None else located(source, lambda: fit_size_shares(share_rows, rows))
     if chart is not None:
         from ddlsched.comparisons.charts.style import save
         from ddlsched.real.calibration.fit import fit_chart
@@ -146,13 +142,19 @@ def calibrate(
 
 
 def calibrate_agent(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS:PORT", help="Where to listen; nowhere else.")],
-    token_file: Annotated[Path, typer.Option(help="File with a token of at least 16 characters.", metavar="FILE")],
-    memory_mb: Annotated[
-        float, typer.Option(help="Most that one measurement may take, MB (1e6 B).", metavar="MB", parser=real)
-    ] = 2048.0,
+    address: Annotated[str, Option(metavar="ADDRESS:PORT")], *, token_file: Path, memory_mb: float = 2048.0
 ) -> None:
-    """Wait for `ddlsched calibrate --measure` of another host and take part in its all-reduces, until Ctrl-C."""
+    """Wait for `ddlsched calibrate --measure` of another host and take part in its all-reduces, until Ctrl-C.
+
+    Parameters
+    ----------
+    address
+        Where to listen; nowhere else.
+    token_file
+        File with a token of at least 16 characters.
+    memory_mb
+        Most that one measurement may take, MB (1e6 B).
+    """
     from ddlsched.real.calibration.agent import RingAgent
     from ddlsched.real.channel import parse_address, read_token
 
@@ -175,18 +177,14 @@ def _measured(asked: MeasureOptions) -> Measurements:
 
     if asked.token_file is None:
         raise InputError("--measure needs the agents' token; expected --token-file FILE")
-    if asked.out is not None:
-        refuse_unwritable(asked.out, "--out")
+    refuse_unwritable(asked.out, "--out")
     plan = MeasurePlan(
         hosts=tuple(parse_address(host) for host in asked.measure or ()),
         jobs=tuple(_list(asked.jobs, "--jobs", whole)),
         message_bytes=tuple(round(size * 1e6) for size in _list(asked.sizes_mb, "--sizes-mb", real)),
         repeats=asked.repeats,
     )
-    try:
-        refuse_untold(plan.planned)
-    except InputError as error:
-        raise InputError(f"--jobs {asked.jobs} --sizes-mb {asked.sizes_mb}: {error}") from None
+    located(f"--jobs {asked.jobs} --sizes-mb {asked.sizes_mb}", lambda: refuse_untold(plan.planned))
     token = read_token(asked.token_file)
     found = list(track(measure(plan, token), "measuring", len(plan.runs), console=Console(stderr=True)))
     table = [row for rows in found for row in rows]

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.errors import InputError
+from ddlsched.options import Option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,20 +89,13 @@ class LiveOptions:
     until_s: float = 1e9
     retry_failed: bool = False
     chart: Path | None = option(None, metavar="STEM")
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
-@with_options
 def live(
-    jobs: Annotated[
-        Path,
-        typer.Argument(
-            metavar="JOBS",
-            help="CSV: job_id, program (mlp, count, a script.py), steps, max_nodes, perhaps min_nodes, samples_per_s.",
-            readable=False,
-        ),
-    ],
-    folder: Annotated[Path, typer.Option("--state", metavar="DIR", help="Where jobs and what they commit are kept.")],
+    jobs: Path,
+    *,
+    folder: Annotated[Path, Option(metavar="DIR", flag="--state")],
     given: Annotated[Given[LiveOptions], Panel()],
 ) -> None:
     """Train jobs as processes, one a node, on this machine or Slurm's nodes; a node that leaves takes its process.
@@ -110,12 +104,20 @@ def live(
     ddlsched.real.live.training.train and needs PyTorch (the extra 'real'), as does mlp; count only counts. A job with
     samples_per_s (at 1, 2, ... nodes, spaces between) is believed to scale so; others are measured while they run.
     Timeline: DIR/timeline.csv.
+
+    Parameters
+    ----------
+    jobs
+        CSV: job_id, program (mlp, count, a script.py), steps, max_nodes, perhaps min_nodes, samples_per_s.
+    folder
+        Where jobs and what they commit are kept.
     """
     from ddlsched.cluster.idle_trace import read_fragments
+    from ddlsched.io.files import made_folder
     from ddlsched.real.live.manager import LiveManager
     from ddlsched.real.live.nodes import LocalLauncher, SeldomAsked, SlurmLauncher, SlurmScavenger, TraceScavenger
     from ddlsched.real.live.store import read_jobs
-    from ddlsched.real.state_folder import made_folder, open_in
+    from ddlsched.real.state_folder import open_in
 
     asked = given.made()
     _refuse_options(asked)
@@ -133,7 +135,7 @@ def live(
     if asked.nodes is not None:
         scavenger = failing = _failing(asked, wanted)
     sharer = _sharer(asked.allocation, asked.hold_s, wanted)
-    folder = made_folder(folder, "jobs' state")
+    folder = made_folder(folder, "jobs' state").resolve()
     with open_in(folder, "timeline.csv", "ab", buffering=0) as timeline:
 
         def note(row: str) -> None:

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ddlsched.cli.dataclass_options import Given, Panel, option, whole, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
-    from ddlsched.real.slurm.agent import AgentEvent
+    from ddlsched.real.slurm.settings import AgentEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +52,11 @@ class AgentOptions:
     give_up_s: float = 3600.0
     dry_run: bool = False
     once: bool = False
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
-@with_options
 def slurm_agent(
-    partition: Annotated[str, typer.Argument(metavar="PARTITION", help="Whose held jobs are started; no other's.")],
+    partition: str,
     policies: Annotated[Given[RunOptions], Panel("Policies", only=("scheduler", "placement", "order"))],
     cluster: Annotated[Given[RunOptions], Panel("Nodes", only=("topology", "gpu_memory_mb"))],
     network: Annotated[Given[RunOptions], Panel("Nodes", only=("contention",))],
@@ -70,16 +67,22 @@ def slurm_agent(
     Jobs are submitted with sbatch --hold --gpus=N --comment=ddlsched:iterations=1000,forward_s=0.1,backward_s=0.2
     (also message_bytes, gpu_memory_mb, resumes=true). Jobs without such a comment are left alone. An order that stops
     jobs has them requeued. Started again with the same DIR it goes on where it was, whatever ended it.
+
+    Parameters
+    ----------
+    partition
+        Whose held jobs are started; no other's.
     """
     import contextlib
     import getpass
 
-    from ddlsched.real.slurm.agent import AgentSettings, SlurmAgent
+    from ddlsched.io.files import made_folder
+    from ddlsched.real.slurm.agent import SlurmAgent
     from ddlsched.real.slurm.board import PolicyNames
     from ddlsched.real.slurm.commands import runner
     from ddlsched.real.slurm.journal import AgentJournal
-    from ddlsched.real.slurm.settings import read_facts
-    from ddlsched.real.state_folder import Ownership, made_folder
+    from ddlsched.real.slurm.settings import AgentSettings, read_facts
+    from ddlsched.real.state_folder import Ownership
 
     asked = agent.made()
     if (asked.state is None) != asked.dry_run:
@@ -96,7 +99,7 @@ def slurm_agent(
     )
     with contextlib.ExitStack() as held:
         if asked.state is not None:
-            held.callback(Ownership(made_folder(asked.state, "the journal")).close)
+            held.callback(Ownership(made_folder(asked.state, "the journal").resolve()).close)
         journal = AgentJournal(":memory:" if asked.state is None else asked.state / "agent.sqlite")
         held.callback(journal.close)
         started = SlurmAgent(settings, journal, runner(), lambda event: emit(_line(event, asked.as_json)))
@@ -116,14 +119,18 @@ def _line(event: AgentEvent, as_json: bool) -> str:
 _MOST_NODES = 200
 
 
-def slurm_trial(
-    nodes: Annotated[int, typer.Option(parser=whole, help="Nodes, called n1, n2, ...", metavar="N")] = 4,
-    gpus_per_node: Annotated[int, typer.Option(parser=whole, help="GPUs of each, in name only.", metavar="N")] = 4,
-) -> None:
+def slurm_trial(*, nodes: int = 4, gpus_per_node: int = 4) -> None:
     """Start a Slurm of its own on this host, in a temporary folder, and end it with Ctrl-C.
 
     Prints what to type in another terminal so that sbatch, squeue and ddlsched slurm-agent reach it. Partitions: main,
     and idle, whose jobs those of main preempt. Needs Debian's packages slurmctld slurmd slurm-client munge.
+
+    Parameters
+    ----------
+    nodes
+        Nodes, called n1, n2, ...
+    gpus_per_node
+        GPUs of each, in name only.
     """
     from ddlsched.real.slurm.local_cluster import LocalSlurm
 

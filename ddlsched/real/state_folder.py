@@ -47,21 +47,6 @@ def open_in(folder: Path, name: str, mode: str, *, buffering: int = -1, permissi
     return opened
 
 
-def made_folder(path: Path, what: str) -> Path:
-    """Return a folder, made if it is not there, without the links on the way to it.
-
-    Raises
-    ------
-    InputError
-        It cannot be made; ``what`` says in the message what it is for.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        return path.resolve()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be used ({error.strerror}); expected a folder for {what}") from None
-
-
 class Ownership:
     """The lock of a folder of state. The kernel gives it up with its process, however that ends.
 

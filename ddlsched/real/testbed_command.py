@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, like, option, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, like, option
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.run_options import RunOptions
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, need
+from ddlsched.options import Option
 
 if TYPE_CHECKING:
     from ddlsched.real.testbed.fidelity import Mix
@@ -103,20 +104,7 @@ class RunPlace:
     token_file: Path | None = option(None, metavar="FILE")
     no_realtime: bool = False
     out: Path | None = option(None, metavar="DIR")
-    as_json: bool = option(False, flag="--json")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Access:
-    """Who may join a gate.
-
-    Parameters
-    ----------
-    token_file
-        File with a token of at least 16 characters.
-    """
-
-    token_file: Path | None = option(None, metavar="FILE")
+    as_json: bool = False
 
 
 _SEVERAL = ("scheduler", "communication", "contention")
@@ -153,12 +141,10 @@ class ComparedPolicies:
     seed: int = 0
 
 
-@with_options
 def compare(
-    jobs: Annotated[
-        Path, typer.Argument(metavar="JOBS", help="Workload file: .csv, .parquet or .json.", readable=False)
-    ],
-    out: Annotated[Path, typer.Option(help="Folder of the runs, tables and charts.", metavar="DIR")],
+    jobs: Path,
+    *,
+    out: Annotated[Path, Option(metavar="DIR")],
     network: Annotated[Given[NetworkOfNamespaces], Panel("Network")],
     policies: Annotated[Given[ComparedPolicies], Panel("Policies, the first one is the baseline", several=_SEVERAL)],
     gate: Annotated[Given[GateOptions], Panel("Gate", only=("chunk_bytes", "window"))],
@@ -168,6 +154,13 @@ def compare(
 
     The contention models' constants are first fitted, to measured jobs alone and pairs only. Started again with the
     same DIR it goes on with the runs that are missing.
+
+    Parameters
+    ----------
+    jobs
+        Workload file: .csv, .parquet or .json.
+    out
+        Folder of the runs, tables and charts.
     """
     from rich.console import Console
     from rich.progress import track
@@ -232,13 +225,7 @@ app = typer.Typer(help="Run workloads for real, on a network under the simulator
 app.command("compare")(compare)
 
 
-@app.callback()
-def _group() -> None:
-    pass
-
-
 @app.command("up")
-@with_options
 def up(network: Annotated[Given[NetworkOfNamespaces], Panel("Network", only=("servers", "topology", "scale"))]) -> None:
     """Make the network, as namespaces of this machine, and leave it until `ddlsched testbed down`. Needs root."""
     from ddlsched.real.testbed.machine import sigterm_as_ctrl_c
@@ -275,11 +262,8 @@ def list_made() -> None:
 
 
 @app.command("run")
-@with_options
 def run(
-    jobs: Annotated[
-        Path, typer.Argument(metavar="JOBS", help="Workload file: .csv, .parquet or .json.", readable=False)
-    ],
+    jobs: Path,
     network: Annotated[Given[NetworkOfNamespaces], Panel("Network")],
     policies: Annotated[Given[RunOptions], Panel("Policies", only=_POLICIES)],
     gate: Annotated[Given[GateOptions], Panel("Gate")],
@@ -289,6 +273,11 @@ def run(
 
     Without --hosts the servers are network namespaces of this machine, made for the run and removed after it; that
     needs root. Both need PyTorch.
+
+    Parameters
+    ----------
+    jobs
+        Workload file: .csv, .parquet or .json.
     """
     from ddlsched.real.testbed.crews import crew_of
     from ddlsched.real.testbed.real_run import gate_settings, run_for_real
@@ -326,41 +315,50 @@ def _table(result: RealRun) -> str:
 
 
 @app.command("agent")
-def agent(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS:PORT", help="Where to listen; nowhere else.")],
-    token_file: Annotated[Path, typer.Option(help="File with a token of at least 16 characters.", metavar="FILE")],
-) -> None:
-    """Be a server of `ddlsched testbed run --hosts` of another host, until Ctrl-C. Needs PyTorch."""
+def agent(address: Annotated[str, Option(metavar="ADDRESS:PORT")], *, token_file: Path) -> None:
+    """Be a server of `ddlsched testbed run --hosts` of another host, until Ctrl-C. Needs PyTorch.
+
+    Parameters
+    ----------
+    address
+        Where to listen; nowhere else.
+    token_file
+        File with a token of at least 16 characters.
+    """
     from ddlsched.real.channel import parse_address, read_token
-    from ddlsched.real.testbed.crews import WorkerAgent, refuse_missing_torch
+    from ddlsched.real.testbed.crews import WorkerAgent
 
     token = read_token(token_file)
-    refuse_missing_torch()
+    need("the testbed", "torch", extra="real")
     listening = WorkerAgent(parse_address(address, any_port=True), token, tell=notice)
     notice(f"listening on {listening.address}")
     listening.serve()
 
 
 @app.command("gate")
-@with_options
 def gate(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS:PORT", help="Where to listen; nowhere else.")],
+    address: Annotated[str, Option(metavar="ADDRESS:PORT")],
     network: Annotated[Given[NetworkOfNamespaces], Panel("Network", only=("servers", "topology"))],
     policies: Annotated[Given[RunOptions], Panel("Policies", only=("scheduler", "order", "communication"))],
     gate: Annotated[Given[GateOptions], Panel("Gate", only=("contention", "seed", "chunk_bytes", "window"))],
-    access: Annotated[Given[Access], Panel("Who may join")],
+    *,
+    token_file: Annotated[Path, Option(panel="Who may join")],
 ) -> None:
     """Let training scripts of your own take part: their ranks call ddlsched.real.torch.scheduled. Until Ctrl-C.
 
     Prints each all-reduce as a line of JSON when it has ended.
+
+    Parameters
+    ----------
+    address
+        Where to listen; nowhere else.
+    token_file
+        File with a token of at least 16 characters.
     """
     from ddlsched.real.channel import parse_address, read_token
     from ddlsched.real.gate.service import GateService, Membership
     from ddlsched.real.testbed.real_run import gate_settings
 
-    token_file = access.made().token_file
-    if token_file is None:
-        raise InputError("the gate needs a token; expected --token-file FILE")
     given = network.made()
     cluster = Cluster(num_servers=given.servers, topology=given.topology)
     settings = gate_settings(cluster, **policies.values, **gate.values)

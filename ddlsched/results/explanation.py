@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.results.placed_waits import Blocker, placed_waits
 from ddlsched.results.slices import STATE_TASK, sending
@@ -24,8 +25,6 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.tasks import CollectiveTask
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.engine.outcome import Residency
     from ddlsched.results.result import Result
 
@@ -42,8 +41,6 @@ def stays_of(result: Result, job_id: str) -> pd.DataFrame:
     UnknownNameError
         No such job.
     """
-    import pandas as pd
-
     number, network = result.number_of(job_id), result.finished.network
     rows: list[dict[str, Any]] = []
     for stay in result.finished.stays:
@@ -72,8 +69,6 @@ def transfers_of(result: Result, job_id: str) -> pd.DataFrame:
     InputError
         The run was not recorded.
     """
-    import pandas as pd
-
     number, slices = result.number_of(job_id), sending(result)
     own = slices.job == number
     dag = result.workload[number].dag
@@ -127,8 +122,6 @@ def explain(result: Result, job_id: str) -> pd.DataFrame:
     InputError
         The run was not recorded, or not for the job's whole life.
     """
-    import pandas as pd
-
     waits_ns: dict[Blocker, float] = defaultdict(float)
     number = result.number_of(job_id)
     _refuse_unrecorded(result, number)
@@ -150,8 +143,6 @@ def reservations(result: Result, job_id: str) -> pd.DataFrame:
     UnknownNameError
         No such job.
     """
-    import pandas as pd
-
     number = result.number_of(job_id)
     rows = [(made, start) for job, made, start in result.finished.reservations if job == number]
     return pd.DataFrame(rows, columns=["made_s", "start_s"], dtype=float) / NS_PER_S

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.results.result import PHASES
 from ddlsched.results.statistics import Interval, mean_interval
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.results.result import Result
 
 

@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import floor, inf, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.results.statistics import (
-    CONFIDENCE,
-    LEAST_SEEDS,
-    Interval,
-    holm,
-    log_ratios,
-    mean_interval,
-    metrics_by_seed,
-    p_value,
-    paired_change,
-    paired_difference,
-    verdict,
-)
-
-if TYPE_CHECKING:
-    import pandas as pd
+from ddlsched.results import statistics
 
 METRICS = {
     "average_jct_s": "Average JCT (s)",
@@ -104,7 +90,7 @@ def compare_runs(
     InputError
         A policy lacks a seed, or there is no such baseline or metric.
     """
-    tables = metrics_by_seed(runs, [_known(metric, runs, "metric") for metric in metrics], by=by)
+    tables = statistics.metrics_by_seed(runs, [_known(metric, runs, "metric") for metric in metrics], by=by)
     return compare_tables(tables, baseline=baseline, by=by)
 
 
@@ -114,8 +100,6 @@ def compare_tables(tables: dict[str, pd.DataFrame], *, baseline: str, by: str = 
     Seeds in which any policy has no value are left out of all, so that all rows are over the same seeds; what
     is then left is no fair sample, so the verdict is "undecided".
     """
-    import pandas as pd
-
     rows = []
     for metric, table in tables.items():
         _known(baseline, table, by)
@@ -142,9 +126,9 @@ def _known(name: str, table: pd.DataFrame, what: str) -> str:
     return name
 
 
-def _mean(metric: str, values: np.ndarray) -> Interval:
+def _mean(metric: str, values: np.ndarray) -> statistics.Interval:
     """Return a mean and its interval, which ends where the metric does: no time is below 0, no share above 1."""
-    found = mean_interval(values)
+    found = statistics.mean_interval(values)
     if metric not in ALL_METRICS:
         return found
     most = 1.0 if metric in _PARTS else inf
@@ -156,17 +140,17 @@ def _compared(values: np.ndarray, baseline: np.ndarray, metric: str) -> dict[str
     if not len(values):
         unknown = dict.fromkeys([*_names("difference"), *_names("change"), "p_value"], np.nan)
         return unknown | {"verdict": "undecided" if metric in _JUDGED else NOT_JUDGED}
-    deciding = paired_difference(values, baseline)
+    deciding = statistics.paired_difference(values, baseline)
     row = _fields("difference", deciding) | dict.fromkeys(_names("change"), np.nan)
     compared = values - baseline
     if metric not in BY_DIFFERENCE and (values > 0.0).all() and (baseline > 0.0).all():
-        deciding = paired_change(values, baseline)
+        deciding = statistics.paired_change(values, baseline)
         row |= _fields("change", deciding)
-        compared = log_ratios(values, baseline)
+        compared = statistics.log_ratios(values, baseline)
     if metric not in _JUDGED:
         return row | {"verdict": NOT_JUDGED, "p_value": np.nan}
-    found = verdict(deciding, smaller_is_better=metric not in _LARGER_IS_BETTER)
-    return row | {"verdict": found, "p_value": p_value(compared)}
+    found = statistics.verdict(deciding, smaller_is_better=metric not in _LARGER_IS_BETTER)
+    return row | {"verdict": found, "p_value": statistics.p_value(compared)}
 
 
 def _names(name: str) -> tuple[str, str, str]:
@@ -174,7 +158,7 @@ def _names(name: str) -> tuple[str, str, str]:
     return (name, "low", "high") if name == "mean" else (name, f"{name}_low", f"{name}_high")
 
 
-def _fields(name: str, interval: Interval) -> dict[str, float]:
+def _fields(name: str, interval: statistics.Interval) -> dict[str, float]:
     return dict(zip(_names(name), (interval.mean, interval.low, interval.high), strict=True))
 
 
@@ -188,21 +172,21 @@ def with_holm(comparison: pd.DataFrame) -> pd.DataFrame:
     tested = comparison["p_value"].notna()
     adjusted = comparison["p_value"].copy()
     if tested.any():
-        adjusted[tested] = holm(adjusted[tested])
-    stands = comparison["verdict"].where(~tested | (adjusted <= 1.0 - CONFIDENCE), "undecided")
+        adjusted[tested] = statistics.holm(adjusted[tested])
+    stands = comparison["verdict"].where(~tested | (adjusted <= 1.0 - statistics.CONFIDENCE), "undecided")
     return comparison.assign(p_holm=adjusted, verdict_holm=stands)
 
 
 def interval_of(
     comparison: pd.DataFrame, policy: str, metric: str, *, change: bool = False, by: str = "policy"
-) -> Interval:
+) -> statistics.Interval:
     """Return a mean, or a change, of a table of :func:`compare_runs`."""
     (row,) = comparison[(comparison[by] == policy) & (comparison["metric"] == metric)].to_dict("records")
     mean, low, high = (float(row[name]) for name in _names("change" if change else "mean"))
-    return Interval(mean, low, high, int(row["seeds"]))
+    return statistics.Interval(mean, low, high, int(row["seeds"]))
 
 
-def interval_text(interval: Interval, *, decimals: int = 1, sign: bool = False) -> str:
+def interval_text(interval: statistics.Interval, *, decimals: int = 1, sign: bool = False) -> str:
     """Return ``mean [low, high]``, or the mean if that is all there is; with ``sign``, also of positive numbers."""
     form = f"{'+' if sign else ''}.{decimals}f"
     if np.isnan(interval.low) or interval.seeds == 1:
@@ -268,7 +252,7 @@ def _percent(metric: str) -> float:
 
 
 def _mean_text(row: dict[str, Any]) -> str:
-    interval = Interval(row["mean"], row["low"], row["high"], row["seeds"]).scaled(_percent(row["metric"]))
+    interval = statistics.Interval(row["mean"], row["low"], row["high"], row["seeds"]).scaled(_percent(row["metric"]))
     return interval_text(interval, decimals=_decimals(interval)) if row["seeds"] else "-"
 
 
@@ -279,13 +263,13 @@ def _against_text(row: dict[str, Any]) -> str:
     by_difference = row["metric"] in BY_DIFFERENCE or np.isnan(row["change"])
     mean, low, high = (row[name] for name in _names("difference" if by_difference else "change"))
     scale = _percent(row["metric"]) if by_difference else 100.0
-    interval = Interval(mean, low, high, row["seeds"]).scaled(scale)
+    interval = statistics.Interval(mean, low, high, row["seeds"]).scaled(scale)
     unit = "%" if not by_difference else "points" if scale > 1.0 else ""
     decimals = _decimals(interval) if by_difference and scale == 1.0 else 1
     return f"{interval_text(interval, decimals=decimals, sign=True)} {unit}".rstrip()
 
 
-def _decimals(interval: Interval) -> int:
+def _decimals(interval: statistics.Interval) -> int:
     """Return how many decimals show three digits of the larger end."""
     ends = [interval.mean] if np.isnan(interval.low) else [interval.low, interval.high]
     largest = max(map(abs, ends))
@@ -311,8 +295,6 @@ def _notes(comparison: pd.DataFrame, over: str, paired: bool) -> list[str]:
     if (comparison["verdict"] != comparison["verdict_holm"]).any():
         count = int(comparison["p_value"].notna().sum())
         notes.append(f"?: so by itself, but not among the {count} comparisons of this table together (Holm, 5 %).")
-    if seeds.min() < LEAST_SEEDS:
-        notes.append(f"With fewer than {LEAST_SEEDS} {over} there is no verdict.")
     if left_out.any():
         notes.append(
             f"{over.capitalize()} left out for all policies, one having nothing to measure: up to {left_out.max()}."

@@ -123,8 +123,7 @@ class _Span:
         """Return for each span how many of these times hold it."""
         num_times = len(self._spans_ns) + 1
         change = np.bincount(first, minlength=num_times) - np.bincount(end, minlength=num_times)
-        count: np.ndarray = np.cumsum(change)[:-1]
-        return count
+        return np.cumsum(change)[:-1]
 
     def _held_links(self) -> _Held:
         sent = np.flatnonzero((self._kind == SliceKind.TRANSFER) & (self._job != self._stay.job))

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ElasticJob
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.engine.outcome import JobFailure, Residency
     from ddlsched.results.result import Result
 
@@ -25,8 +24,6 @@ def failures_of(result: Result) -> pd.DataFrame:
     Columns: time_s; job_id; gpus; cause; lost_s (work since the last checkpoint); detection_s (for which it hung; NaN
     where nobody noticed).
     """
-    import pandas as pd
-
     finished = result.finished
     rows = []
     for failure in finished.failures:
@@ -136,8 +133,6 @@ def reliability_by_size(result: Result) -> pd.DataFrame:
     others / failures; infinite without one); ettr, the effective training time ratio: time that trained, of work that
     was kept / (time with GPUs, and queueing after a first start).
     """
-    import pandas as pd
-
     times, failures = gpu_time_of(result), failures_of(result)
     noticed = failures[failures["detection_s"].notna()].groupby("gpus").size()
     sums = times.drop(columns="job_id").groupby("gpus").sum()

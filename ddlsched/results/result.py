@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.engine.field_values import JobState
 from ddlsched.errors import PluginError, label
 from ddlsched.plugins.names import Charts
@@ -17,8 +18,6 @@ from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import Rescale
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.cluster.cluster import Cluster
     from ddlsched.engine.outcome import Finished
     from ddlsched.network.contention import ContentionModel
@@ -78,8 +77,6 @@ class Result(RunRecords):
         return f"<result: {jobs} on {self.cluster.num_gpus} GPUs, average JCT {average_jct_s:.3f} s>"
 
     def _repr_html_(self) -> str:
-        import pandas as pd
-
         rows = [(name, f"{value:,.6g}") for name, value in self.summary().items()]
         summary = pd.DataFrame(rows, columns=["metric", "value"]).to_html(index=False, border=0)
         return f"<p><b>{html.escape(repr(self)[1:-1])}</b></p>{summary}{self.jobs.head().to_html(border=0)}"
@@ -123,8 +120,6 @@ class Result(RunRecords):
         (arrived after the warm-up; of a steady stream by rank, neither its first fifth nor its last tenth);
         model and user, if the workload has them.
         """
-        import pandas as pd
-
         records = self.finished.state.jobs
         done = records.state == JobState.FINISHED
         # One that goes on with what failures have left of its GPUs is told by all of them.
@@ -157,8 +152,6 @@ class Result(RunRecords):
 
         Both are of the time from the end of the warm-up to the end of the run; NaN if that is none.
         """
-        import pandas as pd
-
         jobs = np.zeros(self.cluster.num_gpus, np.int64)
         for stay in self.finished.stays:
             jobs[list(stay.gpus)] += 1
@@ -171,8 +164,6 @@ class Result(RunRecords):
 
         See :class:`ddlsched.workload.elastic_job.Rescale`.
         """
-        import pandas as pd
-
         changes = self.finished.rescales
         frame = pd.DataFrame([asdict(change) for _, change, _ in changes], columns=[f.name for f in fields(Rescale)])
         return frame.assign(cost_s=[cost_ns / NS_PER_S for _, _, cost_ns in changes])
@@ -183,8 +174,6 @@ class Result(RunRecords):
 
         All are of the whole run, its warm-up included.
         """
-        import pandas as pd
-
         links, records = self.finished.network.links, self.finished.state.links
         frame = pd.DataFrame({"link": [link.name for link in links]})
         frame["bandwidth_bytes_per_s"] = [link.bandwidth_bytes_per_s for link in links]
@@ -198,8 +187,6 @@ class Result(RunRecords):
         Columns: time_s; busy_gpus (mean number of GPUs computing since the row before); and at that time
         allocated_gpus (with a job on them), queued_jobs, active_transfers, waiting_transfers.
         """
-        import pandas as pd
-
         state = self.finished.state
         records = state.samples[: state.run[0].num_samples]
         spans_ns = np.diff(records.time_ns, prepend=0)
@@ -209,8 +196,6 @@ class Result(RunRecords):
     @cached_property
     def placements(self) -> pd.DataFrame:
         """A row a GPU of a job and a stay on it: job_id, gpu, server, from_s, to_s; in the order of placement."""
-        import pandas as pd
-
         stays = self.finished.stays
         frame = pd.DataFrame({"job_id": [self.workload[stay.job].job_id for stay in stays]}, dtype=object)
         frame["gpu"] = [list(stay.gpus) for stay in stays]

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ddlsched.deferred import pa, pd, pq
 from ddlsched.engine.field_values import SliceKind
 from ddlsched.engine.outcome import gpus_of_workers
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.cluster.cluster import Cluster
     from ddlsched.engine.outcome import Finished
     from ddlsched.engine.records import Records
@@ -61,8 +60,6 @@ def compute_slices(run: RunRecords) -> pd.DataFrame:
     InputError
         The run was not recorded.
     """
-    import pandas as pd
-
     slices = computing(run)
     return pd.DataFrame({"gpu": slices.owner} | _named(run, slices) | {"cut": slices.sharing == 1})
 
@@ -83,8 +80,6 @@ def transfer_slices(run: RunRecords) -> pd.DataFrame:
     InputError
         The run was not recorded.
     """
-    import pandas as pd
-
     slices = sending(run)
     frame = pd.DataFrame(_named(run, slices))
     which, routes = crossed(run, slices.stay, slices.task, slices.start_ns)
@@ -104,8 +99,6 @@ def timeline_table(run: RunRecords) -> pd.DataFrame:
     InputError
         The run was not recorded.
     """
-    import pandas as pd
-
     slices = (compute_slices(run).assign(kind="compute"), transfer_slices(run).assign(kind="transfer"))
     names = ["kind", "job_id", "task", "iteration", "start_ns", "end_ns", "gpu", "cut"]
     names += ["links", "sharing", "rate_bytes_per_s"]
@@ -126,17 +119,11 @@ def write_timeline_table(run: RunRecords, path: Path) -> None:
     InputError
         The run was not recorded, or the file cannot be written.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     table = timeline_table(run)
     links = pa.array(table.pop("links"), pa.list_(pa.int64()), from_pandas=True)
     whole = pa.Table.from_pandas(table, preserve_index=False).append_column("links", links)
     with replacing(path, "timeline") as beside:
-        try:
-            pq.write_table(whole, beside)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+        pq.write_table(whole, beside)
 
 
 class Slices(NamedTuple):

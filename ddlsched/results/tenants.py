@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.results.placed_waits import Blocker
 from ddlsched.units import NS_PER_S
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.results.result import Result
 
 _BEHIND = "behind other jobs of its queue"
@@ -34,8 +33,6 @@ def tenant_table(result: Result) -> pd.DataFrame:
     InputError
         No job has a queue.
     """
-    import pandas as pd
-
     queues = _queues(result)
     jobs = result.jobs.assign(queue=queues)
     done = jobs[jobs["state"] == "finished"].groupby("queue")
@@ -65,8 +62,6 @@ def gpus_over_time(result: Result) -> pd.DataFrame:
     DataFrame
         A row a change, index ``time_s``; a column a queue.
     """
-    import pandas as pd
-
     queues = _queues(result)
     rows = [
         (time_ns, queues[stay.job], sign * len(stay.gpus))
@@ -87,8 +82,6 @@ def free_gpus_over_time(result: Result) -> pd.DataFrame:
     DataFrame
         A row a change, from 0 on, index ``time_s``; columns ``free`` and ``fragments``, GPUs.
     """
-    import pandas as pd
-
     cluster = result.cluster
     first, server_of = cluster.first_gpus, np.asarray(cluster.server_of_gpu)
     jobs_on, free = np.zeros(cluster.num_gpus, np.int64), np.diff(first)

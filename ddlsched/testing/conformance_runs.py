@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
@@ -146,6 +147,8 @@ def _with_attributes(plugin: Plugin, attributes: dict[str, Any]) -> Plugin:
     if hasattr(kind, "begin"):
         made_by = kind.begin
         attributes["begin"] = lambda self, cluster, rng: _given(made_by(self, cluster, rng), attributes)
+    if not dataclasses.is_dataclass(plugin):
+        return _changed(copy.deepcopy(plugin), attributes)
     plain = type(kind.__name__, (kind,), attributes)
     values = {field.name: getattr(plugin, field.name) for field in dataclasses.fields(kind) if field.init}
     made: Plugin = plain(**values)
@@ -155,9 +158,13 @@ def _with_attributes(plugin: Plugin, attributes: dict[str, Any]) -> Plugin:
 def _given(begun: Any, attributes: dict[str, Any]) -> Any:
     """Return what ``begin`` answered, of a class with other attributes; it is not copied: it may hold anything."""
     kind, changes = type(begun), {name: value for name, value in attributes.items() if name != "begin"}
-    if any(getattr(kind, name, None) is not value for name, value in changes.items()):
-        object.__setattr__(begun, "__class__", type(kind.__name__, (kind,), changes | {"__slots__": ()}))
-    return begun
+    return _changed(begun, changes) if any(getattr(kind, name, None) is not v for name, v in changes.items()) else begun
+
+
+def _changed(plugin: Plugin, attributes: dict[str, Any]) -> Plugin:
+    kind = type(plugin)
+    object.__setattr__(plugin, "__class__", type(kind.__name__, (kind,), attributes | {"__slots__": ()}))
+    return plugin
 
 
 SEEDS = range(4)

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
-
-from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice, status
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.io.files import made_folder, refuse_unwritable, replacing
+from ddlsched.options import Option
 from ddlsched.training.estimate_command import MachineOptions
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 _BY = {"time": "step_s", "cost": "cost", "energy": "energy_j"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizeOptions:
-    """How large the clusters are.
-
-    Parameters
-    ----------
-    gpus
-        Sizes of cluster to try, e.g. 64,128,256.
-    """
-
-    gpus: str | None = option(None, metavar="N,...", shown="the cluster's nodes, else 64")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,21 +61,27 @@ class ShownOptions:
     top: int = 10
     out: Path | None = option(None, metavar="FILE.csv")
     charts: Path | None = option(None, metavar="DIR")
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
-@with_options
 def design(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, e.g. gpt3-175b or llama-3-70b.")],
+    model: str,
     *,
     host: Annotated[Given[MachineOptions], Panel("Clusters", several=("cluster",))],
-    size: Annotated[Given[SizeOptions], Panel("Clusters")],
+    gpus: Annotated[str | None, Option(panel="Clusters", metavar="N,...", shown="the cluster's nodes, else 64")] = None,
     tried: Annotated[Given[TriedOptions], Panel("What to try", several=("sweep",))],
     shown: Annotated[Given[ShownOptions], Panel("Results")],
 ) -> None:
     """Estimate every valid parallelism on every cluster variant; print the best first.
 
     A step's time, cost and energy; what does not fit in memory comes last. Prices do not follow swept bandwidths.
+
+    Parameters
+    ----------
+    model
+        Name of a model, e.g. gpt3-175b or llama-3-70b.
+    gpus
+        Sizes of cluster to try, e.g. 64,128,256.
     """
     wanted = shown.made()
     by, top, out, charts = wanted.by, wanted.top, wanted.out, wanted.charts
@@ -101,13 +89,11 @@ def design(
         raise InputError(f"--by {by}: is unknown; expected {', '.join(_BY)}")
     if top < 1:
         raise InputError(f"--top {top}: is no number of configurations; expected a whole number from 1")
-    if out is not None:
-        refuse_unwritable(out, "--out")
+    refuse_unwritable(out, "--out")
     if charts is not None:
-        with _writable(charts):
-            charts.mkdir(parents=True, exist_ok=True)
+        made_folder(charts, "charts")
     sweep = _sweep(tried.values.get("sweep") or [], tried.values["recompute"])
-    table = _all(model, host.values, _sizes(size.values.get("gpus")), tried.values["global_batch"], sweep)
+    table = _all(model, host.values, _sizes(gpus), tried.values["global_batch"], sweep)
     table = table.sort_values(["fits", _BY[by]], ascending=[False, True], ignore_index=True, kind="stable")
     if table.empty:
         raise InputError("no combination keeps all rules; expected divisors of the GPUs, layers, heads and batch")
@@ -116,9 +102,7 @@ def design(
             table.to_csv(file, index=False, lineterminator="\n", float_format="%.9g")
         notice(f"wrote {len(table)} configurations to {out}")
     if charts is not None:
-        with _writable(charts):
-            paths = _draw(table, charts)
-        for path in paths:
+        for path in _draw(table, charts):
             notice(f"wrote {path}")
     best = table.head(top)
     emit(best.to_json(orient="records", indent=2) + "\n" if wanted.as_json else _text(model, table, best))
@@ -126,8 +110,6 @@ def design(
 
 def _all(model: str, host: dict[str, Any], sizes: list[int], batch: int, sweep: Any) -> pd.DataFrame:
     """Return every valid configuration on each cluster of each size."""
-    import pandas as pd
-
     from ddlsched.training.estimate.clusters import parse_cluster
     from ddlsched.training.estimate.design_sweep import design as search
     from ddlsched.training.estimate.presets import MODELS, preset
@@ -147,16 +129,6 @@ def _all(model: str, host: dict[str, Any], sizes: list[int], batch: int, sweep: 
     return pd.concat(tables, ignore_index=True)
 
 
-@contextmanager
-def _writable(folder: Path) -> Iterator[None]:
-    """Make a folder of charts that cannot be written one line."""
-    try:
-        yield
-    except OSError as error:
-        problem = f"cannot be written ({error.strerror or error})"
-        raise InputError(f"--charts {folder}: {problem}; expected a folder to write to") from None
-
-
 def _sizes(text: str | None) -> list[int]:
     """Return the sizes to try; none: the cluster's own."""
     if text is None:
@@ -168,8 +140,8 @@ def _sizes(text: str | None) -> list[int]:
 
 
 def _sweep(given: list[str], recompute: str) -> Any:
+    from ddlsched.training.estimate import RECOMPUTE
     from ddlsched.training.estimate.design_sweep import DesignSweep
-    from ddlsched.training.estimate.parallel_layout import RECOMPUTE
 
     kinds = list(dict.fromkeys(recompute.split(",")))
     for kind in kinds:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option, whole, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.options import Option
 from ddlsched.training.estimate import Degrees
 
 if TYPE_CHECKING:
@@ -115,16 +116,12 @@ class ResultOptions:
     job_out: Path | None = option(None, metavar="FILE.json")
     iterations: int = 1000
     groups: bool = False
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
 
-@with_options
 def estimate(
     call: typer.Context,
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="Name of a model, e.g. gpt3-175b, llama-3-70b, dlrm-1.2t, resnet-50."),
-    ] = None,
+    model: str | None = None,
     *,
     given: Annotated[Given[ModelOptions], Panel("Model")],
     host: Annotated[Given[MachineOptions], Panel("Cluster")],
@@ -135,6 +132,11 @@ def estimate(
     """Estimate the time, memory, energy and cost of a training step.
 
     With --rows FILE.csv, predict the rows of a file instead; docs/training_time.md lists its columns.
+
+    Parameters
+    ----------
+    model
+        Name of a model, e.g. gpt3-175b, llama-3-70b, dlrm-1.2t, resnet-50.
     """
     wanted = result.made()
     rows, out, job_out = wanted.rows, wanted.out, wanted.job_out
@@ -244,8 +246,7 @@ def _refuse_others(call: typer.Context) -> None:
 
 
 def _predict_rows(rows: Path, out: Path | None) -> None:
-    if out is not None:
-        refuse_unwritable(out, "--out")
+    refuse_unwritable(out, "--out")
     from ddlsched.training.estimate.rows import predicted_rows
 
     frame = predicted_rows(rows)
@@ -319,16 +320,24 @@ _LEAST = 128
 
 
 def calibrate_gpu(
-    out: Annotated[Path, typer.Option(help="Where to write the kernels and their times.", metavar="FILE.csv")],
-    device: Annotated[str, typer.Option(help="Where they run: cuda or cpu.")] = "cuda",
-    shapes: Annotated[int, typer.Option(help="Sizes of products.", metavar="N", parser=whole)] = 200,
-    largest: Annotated[int, typer.Option(help="Side of the largest product.", metavar="N", parser=whole)] = 16384,
+    *, out: Annotated[Path, Option(metavar="FILE.csv")], device: str = "cuda", shapes: int = 200, largest: int = 16384
 ) -> None:
     """Measure kernels on the GPU of this machine, in less than ten minutes.
 
     Matrix products of many sizes in two precisions, attention forward and backward over growing sequences, and what
     only moves bytes.
     'estimate --gpu FILE.csv' takes them in place of a program's published steps.
+
+    Parameters
+    ----------
+    out
+        Where to write the kernels and their times.
+    device
+        Where they run: cuda or cpu.
+    shapes
+        Sizes of products.
+    largest
+        Side of the largest product.
     """
     from ddlsched.training.estimate.kernel_speeds import measured_kernels, write_kernels
 

@@ -8,19 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from ddlsched.cli.dataclass_options import Given, Panel, option, whole, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice, one_line
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.options import Option
 
 if TYPE_CHECKING:
     from ddlsched.training.recorded.alone import Card
     from ddlsched.training.recorded.merging import RecordedIteration
-
-Out = Annotated[Path, typer.Option(help="Workload file of the job to write.", metavar="FILE.json")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +48,7 @@ class MadeJob:
     gbps: float = option(10.0, metavar="GBIT/S")
     latency_us: float = option(0.0, metavar="US")
     chart: Path | None = option(None, metavar="STEM")
-    as_json: bool = option(False, flag="--json")
+    as_json: bool = False
 
     def checked_card(self, out: Path) -> Card:
         """Return the ranks' network card; raise InputError if there is none, or a job cannot be written to ``out``."""
@@ -96,36 +93,29 @@ _MUCH = 0.1
 """Share by which recorded steps may be longer without a word."""
 
 
-@with_options
 def import_training(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...",
-            help="Chakra (.et) or Kineto (.json) traces, also .gz: a file a rank, or one that stands for all.",
-            readable=False,
-        ),
-    ],
+    files: Annotated[list[Path], Option(metavar="FILE...")],
     *,
-    out: Out,
-    gpus: Annotated[
-        int | None,
-        typer.Option(
-            help="Ranks of the job, one a GPU, if a single trace does not tell.",
-            metavar="N",
-            parser=whole,
-            show_default="what the traces tell",
-        ),
-    ] = None,
-    groups: Annotated[
-        Path | None, typer.Option(help="Ranks of process groups, as ASTRA-sim reads them.", metavar="FILE.json")
-    ] = None,
+    out: Annotated[Path, Option(metavar="FILE.json")],
+    gpus: Annotated[int | None, Option(shown="what the traces tell")] = None,
+    groups: Annotated[Path | None, Option(metavar="FILE.json")] = None,
     options: Annotated[Given[MadeJob], Panel()],
 ) -> None:
     """Make a job of the traces of a training run.
 
     Sizes, order and compute times are the traces'; the time of a collective is left to the network of the simulation.
     How ranks are merged and what is refused: docs/recorded_jobs.md.
+
+    Parameters
+    ----------
+    files
+        Chakra (.et) or Kineto (.json) traces, also .gz: a file a rank, or one that stands for all.
+    out
+        Workload file of the job to write.
+    gpus
+        Ranks of the job, one a GPU, if a single trace does not tell.
+    groups
+        Ranks of process groups, as ASTRA-sim reads them.
     """
     from ddlsched.training.recorded.reading import read_iteration
 
@@ -173,22 +163,15 @@ SETTINGS = {"record": {"allow_interspersed_args": False}}
 """What follows the script is the script's."""
 
 
-@with_options
 def record(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A PyTorch training script.", readable=False)],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="The script's own.")] = None,
+    script: Path,
+    arguments: Annotated[list[str] | None, Option(metavar="[ARGUMENTS]...")] = None,
     *,
-    out: Out,
-    ranks: Annotated[
-        int, typer.Option(help="Processes to train with, on this machine.", metavar="N", parser=whole)
-    ] = 2,
-    keep: Annotated[
-        Path | None, typer.Option(help="Folder in which each rank's recording is kept.", metavar="DIR")
-    ] = None,
-    skip: Annotated[int, typer.Option(help="Steps at the beginning not to record.", metavar="N", parser=whole)] = 11,
-    steps: Annotated[
-        int, typer.Option(help="Steps to record, behind which the script ends.", metavar="N", parser=whole)
-    ] = 1000,
+    out: Annotated[Path, Option(metavar="FILE.json")],
+    ranks: int = 2,
+    keep: Annotated[Path | None, Option(metavar="DIR")] = None,
+    skip: int = 11,
+    steps: int = 1000,
     options: Annotated[Given[MadeJob], Panel()],
 ) -> None:
     """Run a training script on several processes and make a job of its steps.
@@ -196,6 +179,23 @@ def record(
     The script is started as by torchrun; a step ends with optimizer.step(). Recorded are the buckets of
     DistributedDataParallel, FSDP's all-gathers and reduce-scatters, and what the script itself calls of
     torch.distributed (docs/recorded_jobs.md).
+
+    Parameters
+    ----------
+    script
+        A PyTorch training script.
+    arguments
+        The script's own.
+    out
+        Workload file of the job to write.
+    ranks
+        Processes to train with, on this machine.
+    keep
+        Folder in which each rank's recording is kept.
+    skip
+        Steps at the beginning not to record.
+    steps
+        Steps to record, behind which the script ends.
     """
     from ddlsched.training.recorded.reading import read_iteration
     from ddlsched.training.recording.rank_process import run_recorded

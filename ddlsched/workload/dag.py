@@ -13,15 +13,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ddlsched.deferred import nx
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.units import ns_from_s
 from ddlsched.workload.groups import Groups, checked_groups, refuse_strangers, workers_of
 from ddlsched.workload.tasks import AllReduceTask, CollectiveTask, ComputeTask, Task, task_from_dict, task_to_dict
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 __all__ = ["AllReduceTask", "CollectiveTask", "ComputeTask", "DataParallelIteration", "IterationDag", "Task"]
 
@@ -62,20 +60,20 @@ class IterationDag:
             if len(set(task.after)) < len(task.after):
                 raise InputError(f"task {task.name!r} names a predecessor twice")
         refuse_strangers(self.tasks, self.groups)
-        self._refuse_cycles(numbers)
+        if len(order := self.in_order()) < len(self.tasks):
+            stuck = next(task.name for number, task in enumerate(self.tasks) if number not in set(order))
+            raise InputError(f"the tasks of the iteration form a cycle through or before {stuck!r}")
 
-    def _refuse_cycles(self, numbers: Mapping[str, int]) -> None:
-        waiting = [len(task.after) for task in self.tasks]
-        successors = self.successors()
-        ready = [number for number, count in enumerate(waiting) if count == 0]
-        for number in ready:
+    def in_order(self) -> list[int]:
+        """Return the numbers of the tasks, each behind those that it waits for."""
+        waiting, successors = [len(task.after) for task in self.tasks], self.successors()
+        order = [number for number, count in enumerate(waiting) if count == 0]
+        for number in order:
             for successor in successors[number]:
                 waiting[successor] -= 1
                 if waiting[successor] == 0:
-                    ready.append(successor)
-        if len(ready) < len(self.tasks):
-            stuck = next(task.name for number, task in enumerate(self.tasks) if number not in set(ready))
-            raise InputError(f"the tasks of the iteration form a cycle through or before {stuck!r}")
+                    order.append(successor)
+        return order
 
     def successors(self) -> list[list[int]]:
         """Return, for each task number, the numbers of the tasks that wait for it."""
@@ -174,8 +172,6 @@ class IterationDag:
 
         Its attribute ``groups`` holds the groups.
         """
-        import networkx as nx
-
         graph: nx.DiGraph[str] = nx.DiGraph(groups=self.groups)
         for task in self.tasks:
             graph.add_node(task.name, **{k: v for k, v in task_to_dict(task).items() if k not in ("name", "after")})

@@ -10,7 +10,7 @@ from math import ceil, inf
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from ddlsched.errors import InputError, guarded
-from ddlsched.ranges import REQUIRED, check_fields, ranged
+from ddlsched.ranges import REQUIRED, Checked, check_fields, ranged
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, is_whole, ns_from_s
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job
@@ -64,7 +64,7 @@ RescaleCost: TypeAlias = Callable[[Rescale], float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConstantRescaleCost:
+class ConstantRescaleCost(Checked, who="rescale cost"):
     """Constants by the kind of change, seconds; the dearest of those that apply, not their sum.
 
     Parameters
@@ -86,9 +86,6 @@ class ConstantRescaleCost:
     resume_s: float = ranged(0.0, 0.0)
     start_s: float = ranged(0.0, 0.0)
     batch_s: float = ranged(0.0, 0.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "rescale cost")
 
     @classmethod
     def parse(cls, text: str) -> ConstantRescaleCost:
@@ -135,7 +132,6 @@ class ScalingCurve(Protocol):
 
         Without the all-reduce, unless the job says that its curve has it (``message_bytes=0``).
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,16 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ddlsched.deferred import np, pd
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean, says_unknown_arguments
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, bytes_from_mb, is_whole, ns_from_s
 from ddlsched.workload.dag import ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.groups import demands_of, slices_of, workers_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
 
 
 @says_unknown_arguments
@@ -349,8 +346,6 @@ def steady_part(workload: Workload) -> np.ndarray:
     The first fifth of the jobs fills the cluster, and the last tenth keeps it full while those before it end. Fewer
     than 10 jobs have no last tenth. Jobs that arrive at once are told apart by their place in the workload.
     """
-    import numpy as np
-
     order = np.argsort([job.arrival_ns for job in workload], kind="stable")
     counted = np.zeros(len(order), bool)
     counted[order[len(order) // 5 : len(order) - len(order) // 10]] = True

@@ -26,8 +26,6 @@ from ddlsched.errors import InputError
 from ddlsched.network.collectives import KINDS
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, is_whole, ns_from_s, s_from_ns
 
-__all__ = ["KINDS", "AllReduceTask", "CollectiveTask", "ComputeTask", "Task", "task_from_dict", "task_to_dict"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComputeTask:

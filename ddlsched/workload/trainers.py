@@ -123,7 +123,6 @@ class NodeAllocator(Protocol):
 
     def counts(self, trainers: Sequence[Trainer], num_nodes: int) -> list[int]:
         """Return how many nodes each trainer is to have; together at most ``num_nodes``."""
-        ...
 
 
 def gains(trainer: Trainer, lookahead_s: float) -> Numbers:

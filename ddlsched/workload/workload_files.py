@@ -15,31 +15,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, nearest_names
-from ddlsched.io.files import from_parquet
-from ddlsched.io.tables import (
-    abbreviated,
-    cell_number,
-    cell_text,
-    cell_time_s,
-    cell_whole,
-    check_columns,
-    csv_rows,
-    located,
-    read_text,
-    readable,
-)
+from ddlsched.io import tables
+from ddlsched.io.files import from_parquet, writable
 from ddlsched.network.traffic import collective_for
 from ddlsched.plugins.names import Maker, maker, names
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import BatchCurve, ElasticJob, LinearCurve, ScalingCurve, ThroughputCurve
 from ddlsched.workload.groups import checked_groups
 from ddlsched.workload.job import MAX_PRIORITY, TEXTS, Job, Workload
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ELASTIC_REQUIRED = ("job_id", "arrival_s", "samples", "curve", "gpu_batch", "max_gpus")
 _COUNTS = ("min_gpus", "min_batch", "max_batch")
@@ -59,22 +46,22 @@ def elastic_job_of(where: str, row: Mapping[str, Any]) -> ElasticJob:
     InputError
         With the place, the field, its value and what is expected.
     """
-    job_id = cell_text(where, "job_id", row["job_id"])
+    job_id = tables.cell_text(where, "job_id", row["job_id"])
     if job_id is None:
         raise InputError(f"{where}, column job_id: is empty; expected a unique id")
-    fields: dict[str, Any] = {"job_id": job_id, "arrival_s": cell_time_s(where, "arrival_s", row["arrival_s"])}
-    fields |= {name: cell_whole(where, name, row[name]) for name in ("samples", "gpu_batch", "max_gpus")}
-    fields |= {name: cell_whole(where, name, row[name]) for name in _COUNTS if row.get(name) is not None}
-    fields |= {name: cell_number(where, name, row[name]) for name in _AMOUNTS if row.get(name) is not None}
-    fields |= {name: cell_text(where, name, row.get(name)) for name in ("model", "user")}
+    fields: dict[str, Any] = {"job_id": job_id, "arrival_s": tables.cell_time_s(where, "arrival_s", row["arrival_s"])}
+    fields |= {name: tables.cell_whole(where, name, row[name]) for name in ("samples", "gpu_batch", "max_gpus")}
+    fields |= {name: tables.cell_whole(where, name, row[name]) for name in _COUNTS if row.get(name) is not None}
+    fields |= {name: tables.cell_number(where, name, row[name]) for name in _AMOUNTS if row.get(name) is not None}
+    fields |= {name: tables.cell_text(where, name, row.get(name)) for name in ("model", "user")}
     fields["curve"] = _curve_of(f"{where}, field curve", row["curve"])
-    return located(where, lambda: ElasticJob(**fields))
+    return tables.located(where, lambda: ElasticJob(**fields))
 
 
 def _curve_of(where: str, given: Any) -> ScalingCurve:
     kind = given.get("kind") if isinstance(given, dict) else None
     if not isinstance(given, dict) or not isinstance(kind, str) or kind not in _CURVES:
-        shown = abbreviated(kind if isinstance(given, dict) else given)
+        shown = tables.abbreviated(kind if isinstance(given, dict) else given)
         raise InputError(f"{where}: its kind is {shown}; expected an object with the kind throughput, batch or linear")
     needed = _POINTS.get(kind, ("fixed_s", "sample_s"))
     for name in given:
@@ -84,14 +71,14 @@ def _curve_of(where: str, given: Any) -> ScalingCurve:
         if name not in given:
             raise InputError(f"{where}: field {name!r} is missing; expected {', '.join(needed)}")
     if kind == "linear":
-        linear = {name: cell_time_s(where, name, given[name]) for name in needed}
-        return located(where, lambda: LinearCurve(**linear))
+        linear = {name: tables.cell_time_s(where, name, given[name]) for name in needed}
+        return tables.located(where, lambda: LinearCurve(**linear))
     for name in needed:
         if not isinstance(given[name], list):
-            raise InputError(f"{where}, field {name}: is {abbreviated(given[name])}; expected a list of numbers")
-    first = tuple(cell_whole(where, needed[0], value) for value in given[needed[0]])
-    second = tuple(cell_number(where, needed[1], value) for value in given[needed[1]])
-    curve: ScalingCurve = located(where, lambda: _CURVES[kind](**{needed[0]: first, needed[1]: second}))
+            raise InputError(f"{where}, field {name}: is {tables.abbreviated(given[name])}; expected a list of numbers")
+    first = tuple(tables.cell_whole(where, needed[0], value) for value in given[needed[0]])
+    second = tuple(tables.cell_number(where, needed[1], value) for value in given[needed[1]])
+    curve: ScalingCurve = tables.located(where, lambda: _CURVES[kind](**{needed[0]: first, needed[1]: second}))
     return curve
 
 
@@ -119,19 +106,19 @@ def read_curve(path: str | Path) -> ScalingCurve:
     InputError
         With file, row, column, value and what is expected.
     """
-    return readable(Path(path), "a measured scaling curve (CSV)", _read_curve)
+    return tables.readable(Path(path), "a measured scaling curve (CSV)", _read_curve)
 
 
 def _read_curve(path: Path) -> ScalingCurve:
-    first = "gpu_batch" if "gpu_batch" in read_text(path).partition("\n")[0] else "gpus"
+    first = "gpu_batch" if "gpu_batch" in tables.read_text(path).partition("\n")[0] else "gpus"
     kind, second = _TABLES[first]
     rows = [
-        (cell_whole(where, first, row[first]), cell_number(where, second, row[second]))
-        for where, row in csv_rows(path, (first, second), ())
+        (tables.cell_whole(where, first, row[first]), tables.cell_number(where, second, row[second]))
+        for where, row in tables.csv_rows(path, (first, second), ())
     ]
     names = _POINTS[kind]
     columns = zip(names, zip(*rows, strict=True), strict=True) if rows else ((name, ()) for name in names)
-    curve: ScalingCurve = located(str(path), lambda: _CURVES[kind](**dict(columns)))
+    curve: ScalingCurve = tables.located(str(path), lambda: _CURVES[kind](**dict(columns)))
     return curve
 
 
@@ -157,7 +144,7 @@ def read_workload(path: str | Path) -> Workload:
         refuse_suffix(path)
         return dict(zip(_SUFFIXES, readers, strict=True))[path.suffix.lower()](path)
 
-    return Workload(tuple(readable(path, "a workload file (see 'ddlsched workload --help')", read)), source=path)
+    return Workload(tuple(tables.readable(path, "a workload file (see 'ddlsched workload --help')", read)), source=path)
 
 
 def refuse_suffix(path: Path) -> None:
@@ -167,14 +154,14 @@ def refuse_suffix(path: Path) -> None:
 
 
 def _read_csv(path: Path) -> list[Job]:
-    return _jobs_of_rows(path, csv_rows(path, REQUIRED, OPTIONAL))
+    return _jobs_of_rows(path, tables.csv_rows(path, REQUIRED, OPTIONAL))
 
 
 def _read_parquet(path: Path) -> list[Job]:
     names, columns = from_parquet(
         path, lambda table: (table.column_names, [each.to_pylist() for each in table.columns])
     )
-    check_columns(path, names, REQUIRED, OPTIONAL)
+    tables.check_columns(path, names, REQUIRED, OPTIONAL)
     rows = enumerate(zip(*columns, strict=True), start=1)
     return _jobs_of_rows(path, ((f"{path}, row {n}", dict(zip(names, cells, strict=True))) for n, cells in rows))
 
@@ -190,47 +177,46 @@ def _job_of_row(where: str, row: Mapping[str, Any]) -> Job:
     fields = _common_fields(where, row)
     buckets = row.get("buckets")
     fields["iteration"] = DataParallelIteration(
-        forward_s=cell_time_s(where, "forward_s", row["forward_s"]),
-        backward_s=cell_time_s(where, "backward_s", row["backward_s"]),
-        message_bytes=cell_number(where, "message_bytes", row["message_bytes"]),
-        buckets=1 if buckets in (None, "") else cell_whole(where, "buckets", buckets, at_most=10_000),
-        algorithm=cell_text(where, "algorithm", row.get("algorithm")) or "ring",
+        forward_s=tables.cell_time_s(where, "forward_s", row["forward_s"]),
+        backward_s=tables.cell_time_s(where, "backward_s", row["backward_s"]),
+        message_bytes=tables.cell_number(where, "message_bytes", row["message_bytes"]),
+        buckets=1 if buckets in (None, "") else tables.cell_whole(where, "buckets", buckets, at_most=10_000),
+        algorithm=tables.cell_text(where, "algorithm", row.get("algorithm")) or "ring",
     )
-    return located(where, lambda: _with_known_collectives(Job(**fields)))
+    return tables.located(where, lambda: _with_known_collectives(Job(**fields)))
 
 
 def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    job_id = cell_text(where, "job_id", row["job_id"])
+    job_id = tables.cell_text(where, "job_id", row["job_id"])
     if job_id is None:
         raise InputError(f"{where}, column job_id: is empty; expected a unique id")
     limit, priority = row.get("time_limit_s"), row.get("priority")
     return {
         "job_id": job_id,
-        "arrival_s": cell_time_s(where, "arrival_s", row["arrival_s"]),
-        "num_gpus": cell_whole(where, "gpus", row["gpus"]),
-        "iterations": cell_whole(where, "iterations", row["iterations"]),
-        "gpu_memory_mb": cell_number(where, "gpu_memory_mb", row["gpu_memory_mb"]),
-        **{name: cell_text(where, name, row.get(name)) for name in TEXTS},
-        "time_limit_s": None if limit in (None, "") else cell_time_s(where, "time_limit_s", limit),
+        "arrival_s": tables.cell_time_s(where, "arrival_s", row["arrival_s"]),
+        "num_gpus": tables.cell_whole(where, "gpus", row["gpus"]),
+        "iterations": tables.cell_whole(where, "iterations", row["iterations"]),
+        "gpu_memory_mb": tables.cell_number(where, "gpu_memory_mb", row["gpu_memory_mb"]),
+        **{name: tables.cell_text(where, name, row.get(name)) for name in TEXTS},
+        "time_limit_s": None if limit in (None, "") else tables.cell_time_s(where, "time_limit_s", limit),
         "priority": 0 if priority in (None, "") else _priority(where, priority),
     }
 
 
 def _priority(where: str, value: Any) -> int:
     """Return a priority, which may be below 0."""
-    number = cell_number(where, "priority", str(value).removeprefix("-") if isinstance(value, str) else abs(value))
+    number = tables.cell_number(
+        where, "priority", str(value).removeprefix("-") if isinstance(value, str) else abs(value)
+    )
     if not (number.is_integer() and number <= MAX_PRIORITY):
         expected = f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
-        raise InputError(f"{where}, column priority: is {abbreviated(value)}; expected {expected}")
+        raise InputError(f"{where}, column priority: is {tables.abbreviated(value)}; expected {expected}")
     return -int(number) if str(value).startswith("-") else int(number)
 
 
 def _read_json(path: Path) -> list[Job]:
-    text = read_text(path)
-    try:
-        document = json.loads(text, object_pairs_hook=_unique_fields)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is no JSON ({error}); expected {{'jobs': [...]}}") from None
+    text = tables.read_text(path)
+    document = tables.parsed_json(text, str(path), "{'jobs': [...]}", object_pairs_hook=_unique_fields)
     rows = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{path}: holds no jobs; expected {{'jobs': [...]}} with at least one job")
@@ -247,9 +233,7 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _job_of_json(where: str, row: Any) -> Job:
     if not isinstance(row, dict):
-        raise InputError(
-            f"{where}: is {abbreviated(row)}; expected an object with the fields {', '.join(_JSON_FIELDS)}"
-        )
+        raise InputError(f"{where}: is {tables.abbreviated(row)}; expected an object with {', '.join(_JSON_FIELDS)}")
     kinds = {"tasks": (_JSON_FIELDS, ("tasks", "groups", *_FOR_ALL)), "samples": (ELASTIC_REQUIRED, ELASTIC_OPTIONAL)}
     needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
     for name in row:
@@ -271,11 +255,11 @@ def _dag_job(where: str, row: dict[str, Any]) -> Job:
     tasks = row["tasks"]
     if not isinstance(tasks, list) or not all(map(_is_task, tasks)):
         expected = "expected a list of objects with name, kind and after"
-        raise InputError(f"{where}, field tasks: is {abbreviated(tasks)}; {expected}")
-    groups = located(f"{where}, field groups", lambda: checked_groups(row.get("groups", {})))
-    dag = located(f"{where}, field tasks", lambda: IterationDag.from_dicts(tasks, groups))
+        raise InputError(f"{where}, field tasks: is {tables.abbreviated(tasks)}; {expected}")
+    groups = tables.located(f"{where}, field groups", lambda: checked_groups(row.get("groups", {})))
+    dag = tables.located(f"{where}, field tasks", lambda: IterationDag.from_dicts(tasks, groups))
     fields = _common_fields(where, row) | {"iteration": dag}
-    return located(where, lambda: _with_known_collectives(Job(**fields)))
+    return tables.located(where, lambda: _with_known_collectives(Job(**fields)))
 
 
 def _with_known_collectives(job: Job) -> Job:
@@ -297,7 +281,7 @@ def write_workload(workload: Workload, path: str | Path) -> None:
     path = Path(path)
     refuse_suffix(path)
     suffix = path.suffix.lower()
-    try:
+    with writable(path):
         if suffix == ".json":
             document = {"jobs": [_json_of_job(job) for job in workload]}
             path.write_text(json.dumps(document, indent=1, default=float) + "\n", encoding="utf-8")
@@ -305,8 +289,6 @@ def write_workload(workload: Workload, path: str | Path) -> None:
             workload_table(workload).to_csv(path, index=False, lineterminator="\n")
         else:
             workload_table(workload).to_parquet(path, index=False)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error}); expected a writable file") from None
 
 
 def workload_table(workload: Workload) -> pd.DataFrame:
@@ -317,8 +299,6 @@ def workload_table(workload: Workload) -> pd.DataFrame:
     InputError
         A job is elastic, or its iteration is a general DAG, which a table cannot hold.
     """
-    import pandas as pd
-
     for job in workload:
         if isinstance(job, ElasticJob):
             raise InputError(f"job {job.job_id!r} is elastic, which a table cannot hold; write it as .json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from algorithms.ordering.history import FinishedJobs
 from algorithms.ordering.make_room import MakeRoom, _Room
 from ddlsched import Cluster
 from ddlsched.comparisons.sweeps.sweep import Sweep
-from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.results.statistics import paired_change
 
 
@@ -29,9 +28,8 @@ class NobodyMoves(MakeRoom):
 
 
 class _NobodyMoves(_Room):
-    def _candidates(self, job: JobView, rested: Sequence[JobView], cluster: ClusterView) -> Iterator[list[JobView]]:
-        long = [other for other in rested if self._may_wait(other, job, cluster.now_ns)]
-        return super()._candidates(job, long, cluster)
+    def _may_stop(self, may_wait: np.ndarray) -> Iterator[np.ndarray]:
+        yield may_wait
 
 
 @dataclass(frozen=True, kw_only=True)

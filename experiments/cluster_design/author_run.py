@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ddlsched.training.estimate.collectives import Span, collective_s
 from ddlsched.training.estimate.hardware import Gpu, operations_s
 from ddlsched.training.estimate.layers import matrix_product
-from ddlsched.training.estimate.layerwise import LayerTimes, StepTimes, layerwise_step
+from ddlsched.training.estimate.step_estimate import LayerTimes, StepTimes, layerwise_step
 
 GIB = 2.0**30
 """A "GB/s" of that run is 2^30 bytes a second."""

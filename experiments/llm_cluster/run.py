@@ -1,4 +1,4 @@
-"""What does sharing a cluster cost language-model jobs, by fabric, placement and order of ranks? 10 seeds, three mixes.
+"""What does sharing a cluster cost language-model jobs, by fabric, placement and order of ranks? 20 seeds, four mixes.
 
 python experiments/llm_cluster/run.py
 """
@@ -18,7 +18,7 @@ import pandas as pd
 import ddlsched
 from algorithms.placement.ranked import Ranked
 from ddlsched.policies.views import ClusterView, JobView
-from ddlsched.results.statistics import mean_interval, paired_difference
+from ddlsched.results.statistics import Interval, mean_interval, paired_change, paired_difference
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.estimated_jobs import job_of
 from ddlsched.training.estimate.parallel_layout import Parallelism
@@ -44,6 +44,8 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "13B, 96 GPUs": ("llama-2-13b", {"data": 96, "global_batch": 96, **ZERO}),
     "70B": ("llama-2-70b", {"tensor": 8, "pipeline": 2, "data": 4, "global_batch": 16, **DENSE}),
     "70B, 96 GPUs": ("llama-2-70b", {"tensor": 8, "pipeline": 4, "data": 3, "global_batch": 24, **DENSE}),
+    **{f"13B, {n} GPUs": ("llama-2-13b", {"data": n, "global_batch": n, **ZERO}) for n in (24, 40, 56)},
+    "70B, 80 GPUs": ("llama-2-70b", {"tensor": 8, "pipeline": 2, "data": 5, "global_batch": 20, **DENSE}),
     "experts": ("qwen3-30b-a3b", {"data": 32, "expert": 32, "global_batch": 32, "micro_batch": 1, "zero": 1}),
     "experts, 64 GPUs": ("qwen3-30b-a3b", {"data": 64, "expert": 32, "global_batch": 64, "micro_batch": 1, "zero": 1}),
 }
@@ -51,6 +53,7 @@ MIXES = {
     "ZeRO 3": ("13B", "13B, 96 GPUs"),
     "tensor and pipeline": ("70B", "70B, 96 GPUs"),
     "experts beside ZeRO 3": ("experts", "experts, 64 GPUs", "13B"),
+    "3 to 10 hosts": ("13B, 24 GPUs", "13B, 40 GPUs", "13B, 56 GPUs", "70B, 80 GPUs"),
 }
 SPLITS = {
     "tensor 8, pipeline 2, data 4": (
@@ -89,8 +92,18 @@ class Split:
         return [gpu for tray in trays for gpu in range(4 * tray, 4 * tray + 4)]
 
 
-PLACEMENTS = ("hosts at random", "first-fit", "blocks preferred")
-ORDERS = ("as placed", "least-bytes")
+PLACEMENTS: dict[str, tuple[Any, dict[str, str]]] = {
+    "hosts at random": (AnyHosts, {}),
+    "first-fit": ("first-fit", {}),
+    "blocks preferred": ("levels", {"preferred_levels": "block"}),
+    "blocks required": ("levels", {"required_levels": "block"}),
+    "balanced over blocks": ("levels", {"balanced_level": "block"}),
+    "Kueue, blocks preferred": ("kueue-topology", {"preferred_levels": "block"}),
+    "Volcano, blocks preferred": ("volcano-hypernodes", {"preferred_levels": "block"}),
+    "Slurm topology/block": ("slurm-block:level=block", {}),
+}
+"""Of each the policy, and what jobs wish. A job that no block holds requires one for each half."""
+ORDERED = (("hosts at random", "as placed"), ("hosts at random", "least-bytes"), ("first-fit", "as placed"))
 
 
 @cache
@@ -102,15 +115,16 @@ def job(name: str, gpu: str = "h200") -> ddlsched.Job:
     return job_of(MODELS[model], plan, machine, job_id=name, iterations=1, label=name, groups=True)
 
 
-def workload(mix: str, placement: str, seed: int) -> ddlsched.Workload:
+def workload(mix: str, wish: dict[str, str], seed: int) -> ddlsched.Workload:
     """Return jobs that come faster than they leave, so that the cluster stays full."""
     rng = np.random.default_rng(seed)
-    wish: dict[str, Any] = {"preferred_levels": "block"} if placement == "blocks preferred" else {}
     jobs = []
     for number in range(JOBS_A_RUN):
         chosen = job(str(rng.choice(MIXES[mix])))
         values: dict[str, Any] = {"job_id": f"j{number}", "arrival_s": float(number * 0.5 + rng.uniform(0, 0.5))}
-        jobs.append(replace(chosen, **wish, **values, iterations=int(rng.integers(*ITERATIONS))))
+        if "required_levels" in wish and chosen.num_gpus > BLOCK * GPUS:
+            values["required_levels"] = f"{chosen.num_gpus // 2}:block"
+        jobs.append(replace(chosen, **wish | values, iterations=int(rng.integers(*ITERATIONS))))
     return ddlsched.Workload.of(jobs)
 
 
@@ -132,32 +146,57 @@ def alone_s(name: str, fabric: str) -> float:
     return float(result.jobs["jct_s"].item())
 
 
-def longer(mix: str, fabric: str, placement: str, order: str, seed: int) -> float:
-    """Return by how many percent jobs run longer under ECMP than alone by destination, on average, waiting apart."""
-    chosen: Any = {"hosts at random": AnyHosts(seed=seed), "blocks preferred": "levels"}.get(placement, placement)
+def outcome(mix: str, fabric: str, placement: str, order: str, seed: int) -> tuple[float, float]:
+    """Return by how many percent jobs run longer under ECMP than alone by destination, on average; and their JCT, s."""
+    chosen, wish = PLACEMENTS[placement]
+    if chosen is AnyHosts:
+        chosen = AnyHosts(seed=seed)
     if order != "as placed":
         chosen = Ranked(placement=chosen, ranks=order)
-    given = workload(mix, placement, seed)
+    given = workload(mix, wish, seed)
     table = simulate(given, fabric, chosen, path=f"ecmp:seed={seed + 1}").jobs
     alone = np.array([one.iterations * alone_s(str(one.model), fabric) for one in given])
     ran = (table["finish_s"] - table["start_s"]).to_numpy()
-    return round(float(100 * (ran / alone - 1).mean()), 6)
+    return round(float(100 * (ran / alone - 1).mean()), 6), float(table["jct_s"].mean())
 
 
 def contention(seeds: int) -> pd.DataFrame:
-    """Return by how much jobs run longer, and the difference from random hosts in order, with 95 % intervals."""
+    """Return by how much jobs run longer, and the differences from random hosts in order and from half the Clos.
+
+    All have 95 % intervals.
+    """
+    values = {}
+    for mix, fabric, place in product([*MIXES][:3], FABRICS, ORDERED):
+        values[mix, fabric, place] = np.array([outcome(mix, fabric, *place, seed)[0] for seed in range(seeds)])
+        print(mix, fabric, *place, values[mix, fabric, place].mean(), flush=True)
     rows = []
-    for mix, fabric in product(MIXES, FABRICS):
-        base: np.ndarray | None = None
-        for placement, order in product(PLACEMENTS, ORDERS):
-            values = np.array([longer(mix, fabric, placement, order, seed) for seed in range(seeds)])
-            base = values if base is None else base
-            found, change = mean_interval(values), paired_difference(values, base)
-            row = (found.mean, found.low, found.high, change.mean, change.low, change.high)
-            rows.append((mix, fabric, f"{placement}, {order}", *row))
+    for (mix, fabric, place), own in values.items():
+        base, clos = values[mix, fabric, ORDERED[0]], values[mix, "Clos, half", place]
+        found = [mean_interval(own), paired_difference(own, base), paired_difference(own, clos)]
+        rows.append((mix, fabric, ", ".join(place), *_ends(found)))
+    return pd.DataFrame(rows, columns=["mix", "fabric", "policy", *_named("longer", "change", "over_clos")])
+
+
+def placements(seeds: int) -> pd.DataFrame:
+    """Return the same of more placements with half the Clos, and the changes from ``levels`` with blocks preferred."""
+    rows, names = [], [*PLACEMENTS][1:]
+    for mix in [*MIXES][2:]:
+        runs = {name: [outcome(mix, "Clos, half", name, "as placed", seed) for seed in range(seeds)] for name in names}
+        own = {name: np.array(found).T for name, found in runs.items()}
+        base, base_jct_s = own["blocks preferred"]
+        for name, (longer, jct_s) in own.items():
+            change = paired_change(jct_s, base_jct_s)
+            rows.append((mix, name, *_ends([mean_interval(longer), paired_difference(longer, base), change])))
             print(*rows[-1], flush=True)
-    names = ["longer", "longer_low", "longer_high", "change", "change_low", "change_high"]
-    return pd.DataFrame(rows, columns=["mix", "fabric", "policy", *names])
+    return pd.DataFrame(rows, columns=["mix", "placement", *_named("longer", "points", "jct")])
+
+
+def _ends(found: Sequence[Interval]) -> list[float]:
+    return [number for one in found for number in (one.mean, one.low, one.high)]
+
+
+def _named(*names: str) -> list[str]:
+    return [name + end for name in names for end in ("", "_low", "_high")]
 
 
 def splits() -> pd.DataFrame:
@@ -173,9 +212,10 @@ def splits() -> pd.DataFrame:
 def main() -> int:
     """Write the tables."""
     parser = new_parser(__doc__, "llm_cluster")
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=20)
     given = parser.parse_args()
-    write_tables(given.out, {"splits": splits(), "contention": contention(given.seeds)})
+    tables = {"splits": splits(), "placements": placements(given.seeds), "contention": contention(given.seeds)}
+    write_tables(given.out, tables)
     return 0
 
 

@@ -246,7 +246,7 @@ class Picks:
         (Cassini, {"least_score": 2.0}, "cassini: least_score is 2.0; expected a number from -1e9 to 1"),
         (CassiniPlacement, {"tick_s": 0.0}, "cassini: tick_s is 0.0; expected seconds from 1e-6"),
         (CassiniPlacement, {"candidates": "+".join(["lwf"] * 11)}, "candidates has 11 placements; expected 1 to 10"),
-        (CassiniPlacement, {"candidates": "muri"}, "candidates has 'muri', which decides about the whole queue"),
+        (CassiniPlacement, {"candidates": "muri"}, "candidate 'muri' decides about the whole queue"),
     ],
 )
 def test_bad_parameters_are_refused(policy: Any, given: Any, said: str) -> None:

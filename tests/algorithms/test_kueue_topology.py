@@ -8,8 +8,7 @@ import pytest
 from jobs_by_hand import data_parallel_job
 
 import ddlsched
-from algorithms.placement.kueue_domains import Domain
-from algorithms.placement.kueue_topology import KueueTopology, fewest
+from algorithms.placement.kueue_topology import Domain, KueueTopology, fewest
 from ddlsched.errors import InputError
 from ddlsched.testing import cluster_view, job_view
 from topologies.clos import Clos

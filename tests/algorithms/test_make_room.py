@@ -10,7 +10,7 @@ import pytest
 
 import ddlsched
 from algorithms.ordering.history import FinishedJobs
-from algorithms.ordering.make_room import MakeRoom
+from algorithms.ordering.make_room import MakeRoom, _cheapest
 from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Workload
 from ddlsched.errors import InputError
 
@@ -153,3 +153,28 @@ def test_the_one_long_job_is_found_behind_many_smaller_ones():
     assert finish_s([*jobs, *waiting], 6, 1, least_run_s=5.0, long_s=100.0)["short"] == 135.0
     found = finish_s([*jobs, waiting[0]], 6, 1, least_run_s=5.0, long_s=100.0)
     assert found["short"] > 135.0  # for one GPU two are not given up
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_compiled_search_finds_what_a_look_at_every_unit_does(seed):
+    """Free GPUs cost nothing, those of jobs that may stop as many as these have, the others of a unit no part of it."""
+    rng = np.random.default_rng(seed)
+    below, parts, units = (int(rng.integers(1, 5)) for _ in range(3))
+    unit, wanted, jobs = below * parts, int(rng.integers(1, parts + 1)), int(rng.integers(1, 9))
+    all_gpus, num_gpus = unit * units, rng.integers(1, 5, jobs)
+    gpus, places = rng.integers(0, all_gpus, 2 * jobs), np.sort(rng.integers(0, jobs, 2 * jobs))
+    free = np.flatnonzero(rng.random(all_gpus) < 0.7)
+    cost = dict.fromkeys(free.tolist(), 0) | {gpu: num_gpus[place] for gpu, place in zip(gpus, places, strict=True)}
+    found = []
+    for number in range(units):
+        whole = [range(first, first + below) for first in range(number * unit, number * unit + unit, below)]
+        costs = [(sum(map(cost.__getitem__, part)), part.start) for part in whole if all(gpu in cost for gpu in part)]
+        if len(costs) >= wanted:
+            chosen = {first for _, first in sorted(costs)[:wanted]}
+            who = {
+                place for gpu, place in zip(gpus.tolist(), places.tolist(), strict=True) if gpu - gpu % below in chosen
+            }
+            found.append((sum(cost for cost, _ in sorted(costs)[:wanted]), number, who))
+    expected = [who for _, _, who in sorted(found)[:4]]
+    rows = _cheapest(free, gpus, places, num_gpus, (all_gpus, unit, below, wanted))
+    assert [set(np.flatnonzero(row).tolist()) for row in rows] == expected

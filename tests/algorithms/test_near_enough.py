@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import ddlsched
-from algorithms.placement.near_enough import NearEnough, _fewest
+from algorithms.placement.near_enough import NearEnough, _fewest, _tiers
 from algorithms.placement.whole_servers import WholeRacks
 from ddlsched import Cluster, Server
 from ddlsched.errors import InputError
+from ddlsched.network.topology import Network
+from ddlsched.plugins.names import resolve
 from ddlsched.testing import cluster_view, job_view
 from ddlsched.workload.generators.microsoft import microsoft_160
 
@@ -134,3 +136,8 @@ def test_as_few_units_are_chosen_as_hold_a_job_and_the_last_is_the_one_that_it_f
             others = {*range(len(counts))} - {*first}
             fitting = [unit for unit in sorted(others) if counts[[*first, unit]].sum() >= needed]
             assert last == min(fitting, key=lambda unit: counts[unit])
+
+
+def test_racks_of_one_server_are_tiers_too() -> None:
+    network = Network(resolve("topology", "leaf-spine:servers_per_leaf=1,spines=1"), 4)
+    assert [(tier.gpus, tier.cables, tier.share) for tier in _tiers(network, 4)] == [(4, 1, 1.0)]

@@ -91,3 +91,15 @@ def test_what_cannot_be_replayed_is_told(tmp_path: Path) -> None:
     without.write_bytes(run_bytes(ddlsched.simulate(JOBS, CLUSTER), {}, {}))
     with pytest.raises(InputError, match="does not say where its jobs were"):
         ddlsched.simulate(JOBS, CLUSTER, replay=without)
+
+
+def test_a_job_whose_gpu_is_still_taken_waits_for_it_though_another_is_free(tmp_path: Path) -> None:
+    cluster = replace(ONE_SERVER, gpus_per_server=3)
+    jobs = [
+        data_parallel_job(name, arrival_s=s, backward_s=n) for name, s, n in (("a", 0, 4), ("b", 0, 1), ("c", 1.5, 1))
+    ]
+    first = ddlsched.simulate(Workload.of(jobs), cluster, placement="first-fit")
+    slow = ddlsched.Disturbances(straggler_share=1.0, straggler_slowdown=2.0)
+    again = ddlsched.simulate(Workload.of(jobs), cluster, replay=_kept(first, tmp_path), disturbances=slow)
+    assert [result.jobs["start_s"].tolist() for result in (first, again)] == [[0.0, 0.0, 1.5], [0.0, 0.0, 2.0]]
+    assert again.gpus_of("c") == first.gpus_of("c") == (0,)

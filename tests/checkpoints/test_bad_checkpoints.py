@@ -65,7 +65,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "longer": (lengthened, "has 4 bytes behind its last tensor"),
     "empty": (lambda path: path.write_bytes(b""), "is truncated or no safetensors file (of 0 bytes)"),
     "text": (lambda path: path.write_text("hello, world"), "is truncated or no safetensors file (of 12 bytes)"),
-    "no JSON": (lambda path: path.write_bytes((8).to_bytes(8, "little") + b"{notjson"), "its header is no JSON"),
+    "no JSON": (lambda path: path.write_bytes((8).to_bytes(8, "little") + b"{notjson"), "its header: is no JSON"),
     "a list": (lambda path: path.write_bytes((8).to_bytes(8, "little") + b"[1,2,3] "), "its header is no JSON object"),
     "missing": (Path.unlink, "cannot be read (No such file or directory)"),
     "a tensor missing": (
@@ -150,7 +150,7 @@ DESCRIPTIONS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "field files[1]: '/etc/passwd' leaves the directory",
     ),
     "a file twice": (lambda d: d["files"].__setitem__(1, d["files"][0]), "field files: names a file twice"),
-    "a file too few": (lambda d: d["files"].pop(), "field files: names 1 files; expected one for each of 2 ranks"),
+    "a file too few": (lambda d: d["files"].pop(), "field files: names 1 files; expected one a rank, 2"),
     "another format": (lambda d: d.update(format="zip"), "field format: Invalid enum value 'zip'"),
     "a later version": (lambda d: d.update(version=2), "field version: Invalid enum value 2"),
     "an unknown field": (lambda d: d.update(colour=2), "unknown field `colour`"),
@@ -164,7 +164,7 @@ DESCRIPTIONS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "rank_00000.safetensors: tensor embedding.word.weight is",
     ),
     "a negative degree": (lambda d: d["parallelism"].update(tp=-2), "tp is -2; expected a whole number"),
-    "stages too few": (lambda d: d.update(stages=[0]), "the stage map has 1 layers; expected all 4"),
+    "stages too few": (lambda d: d.update(stages=[0]), "the stage map has 1 layers; expected the model's 4"),
     "no such stage": (lambda d: d.update(stages=[0, 0, 0, 3]), "has stage 3; expected stages from 0 to 0"),
     "a device twice": (lambda d: d["allocation"].update(devices=[1, 1]), "a device has two ranks"),
 }  # fmt: skip

@@ -17,6 +17,7 @@ from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.errors import InputError
+from ddlsched.io import files
 
 WIDE = StoredTransformer(num_layers=2, hidden=64, heads=8, vocabulary=1000)
 
@@ -88,7 +89,7 @@ def test_item_13_a_server_that_stalls_within_a_range_is_given_up_in_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored(folder / "a", job(LLAMA, tp=2))
-    monkeypatch.setattr(locations, "_SILENCE_S", 0.3)
+    monkeypatch.setattr(files, "_SERVER_SILENCE_S", 0.3)
     begin_s = time.monotonic()
     with serving(folder / "a", stalls=True) as (url, _), pytest.raises(InputError) as raised:
         reshard(url, folder / "b", to=StoredParallelism(pp=2))

@@ -54,8 +54,8 @@ def test_it_can_be_given(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        ("0,1,1", "the stage map has 3 layers; expected all 4 of the model"),
-        ("0,1,1,1,1", "the stage map has 5 layers; expected all 4 of the model"),
+        ("0,1,1", "the stage map has 3 layers; expected the model's 4"),
+        ("0,1,1,1,1", "the stage map has 5 layers; expected the model's 4"),
         ("0,1,1,2", "the stage map has stage 2; expected stages from 0 to 1"),
         ("0,1,x,1", "--stages 0,1,x,1: 'x' is no number"),
     ],

@@ -50,6 +50,13 @@ def test_the_result_says_which_policies_and_network_it_is_of() -> None:
     other = run("simulate", JOBS, "--scheduler", "srsf-2", "--order", "fifo", "--topology", "leaf-spine").stdout
     expected = "Policies: lwf:kappa=1 + fifo + bounded-overlap:limit=2. Network: leaf-spine, linear contention."
     assert expected in other
+    assert run("simulate", JOBS, "--run-out", "run.parquet").exit_code == 0
+    again = run("simulate", JOBS, "--replay", "run.parquet").stdout
+    assert "Policies: replay of run.parquet + srsf + adadual. Network" in again
+    Path("queues.yaml").write_text("queues: [{name: a, gpus: 64}]\n")
+    columns = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb,queue"
+    Path("queued.csv").write_text(f"{columns}\na,0,1,1,1,1,1,1,a\n")
+    assert "+ adadual + kueue. Network" in run("simulate", "queued.csv", "--queues", "queues.yaml").stdout
 
 
 def test_half_a_flag_is_told_the_whole() -> None:

@@ -178,7 +178,7 @@ def test_a_server_that_comes_back_and_fails_at_the_same_instant_is_down() -> Non
         ({"straggler_slowdown": 0.5}, "straggler_slowdown is 0.5; expected a number from 1"),
         ({"server_mtbf_s": 0.0}, "server_mtbf_s is 0.0; expected seconds from 0.001 to 9.2"),
         ({"jitter_cv": "0.1"}, "jitter_cv is '0.1'; expected a number"),
-        ({"outages": [(0, 5.0, 20.0)]}, "expected objects of the class Outage, or a file's name"),
+        ({"outages": [(0, 5.0, 20.0)]}, "expected Outage objects, or a file's name"),
         ({"outages": "none.csv"}, "none.csv: no such file"),
         ({"server_repair_s": float("inf")}, "server_repair_s is inf"),
         ({"checkpoint_iterations": 0}, "checkpoint_iterations is 0; expected a whole number from 1"),

@@ -102,7 +102,7 @@ def test_a_unit_of_a_level_goes_as_one_and_must_hold_what_fails() -> None:
     first = next(drawn_changes([pod], places, np.random.default_rng(0)))
     assert first.server in (0, 4)
     assert len({change.server for change in drawn(pod, places, 8) if change.fails}) in (4, 8)
-    with pytest.raises(InputError, match="takes a rack, of which none holds a whole pod"):
+    with pytest.raises(InputError, match="takes a rack; none holds a whole pod"):
         drawn(FailureCause(cause="a", per="pod", takes="rack"), places, 1)
     with pytest.raises(InputError, match="no level 'cpu'; expected gpu, server, job, or rack, pod"):
         drawn(FailureCause(cause="a", per="cpu", takes="job"), places, 1)

@@ -83,6 +83,11 @@ def replace(name: str, old: str, new: str):
     return change
 
 
+def rewrite_cells(folder: Path, name: str, **cells: str) -> None:
+    table = pd.read_csv(folder / name, keep_default_na=False, dtype=str)
+    table.assign(**cells).to_csv(folder / name, index=False)
+
+
 def rewrite_run(folder: Path, described: object, drop: str = "user") -> None:
     path = run_file(folder)
     table = pq.read_table(path).drop_columns([drop] if drop in pq.read_schema(path).names else [])
@@ -113,6 +118,15 @@ FAULTS = {
     ),
     "a column missing": (replace("comparison.csv", "verdict", "word"), "comparison.csv: has no column 'verdict'"),
     "no number": (replace("runs.csv", "16x4,2,", "16x4,two,"), "runs.csv: line 4: seed: is 'two'; expected a number"),
+    "no number of jobs": (
+        lambda f: rewrite_cells(f, "runs.csv", most_jobs_on_a_gpu="many"),
+        "runs.csv: line 2: most_jobs_on_a_gpu: is 'many'; expected a number",
+    ),
+    "endless seeds": (
+        lambda f: rewrite_cells(f, "comparison.csv", seeds="inf"),
+        "comparison.csv: line 2: seeds: is inf; expected a whole number",
+    ),
+    "no list of workloads": (lambda f: rewrite_asked(f, drawn_workloads=1), "drawn_workloads: Input should be a valid"),
     "a strange policy": (replace("runs.csv", "NA,", "XY,"), "runs.csv: line 3: policy: is 'XY'; expected one of"),
     "a run missing": (lambda f: run_file(f).unlink(), "parquet: no such file; expected a run's file"),
     "no Parquet": (lambda f: run_file(f).write_text("x"), "parquet: is no run's file (Parquet file size is 1 bytes"),

@@ -12,8 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from algorithms.placement.first_fit import FirstFit
 from ddlsched.comparisons import fields
-from ddlsched.comparisons.compare import planned
-from ddlsched.comparisons.run_plan import ComparisonPlan
+from ddlsched.comparisons.compare import ComparisonPlan, planned
 from ddlsched.comparisons.settings import Settings, checked_settings, read_yaml
 from ddlsched.errors import FaultyInputError, InputError, PluginError
 
@@ -132,7 +131,7 @@ def test_an_instance_is_called_by_its_own_form():
         ([{"name": "x", "order": ["fifo", "las"]}], ["('policies', 0)", "2 policies have one name, 'x'"]),
         ([{"name": " "}], ["('policies', 0, 'name')", "is ' '; expected a name of printable characters"]),
         ([{"name": "a\nb"}], ["expected a name of printable characters"]),
-        ([{"name": "a:b"}, {"name": "a=b", "order": "fifo"}], ["would share a file name, 'a-b'"]),
+        ([{"name": "a:b"}, {"name": "a=b", "order": "fifo"}], ["would share the file name 'a-b'"]),
         ([], ["('policies',)", "at least 1"]),
         ([3], ["('policies', 0)"]),
         (["ada-srsf", None], ["('policies', 1)"]),

@@ -40,7 +40,7 @@ def test_ranges_and_choices_are_as_given() -> None:
         (OVERLAP, ["communication.limit=1:2.5"], "'2.5' is not a whole number"),
         (OVERLAP, ["communication.limit=3"], "has one value"),
         (OVERLAP, ["communication.limit=1:2", "communication.limit=1:4"], "given twice"),
-        ({"order": "fifo"}, [], "has no number or truth value to tune"),
+        ({"order": "fifo"}, [], "no number or truth value to tune"),
         ({"order": "fifoo"}, [], "no order is named 'fifoo'"),
     ],
 )
@@ -121,7 +121,7 @@ def test_more_of_a_metric_may_be_better() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((SMALL,), "there is no policy to tune"),
+        ((SMALL,), "no policy to tune"),
         ((SMALL, "--placement", "lwf", "--seeds", "1-6", "--held-out", "6-9"), "seeds [6] are tuned on and held out"),
         ((SMALL, "--placement", "lwf", "--metric", "speed"), "metric 'speed': is not compared"),
         ((SMALL, "--placement", "lwf", "--seeds", "x"), "--seeds: expected how many"),
@@ -166,3 +166,14 @@ def test_a_search_without_a_result_says_what_failed() -> None:
 
     with pytest.raises(ddlsched.SimulationError, match="no trial finished: no room"):
         tuning._checked(None, Study(), [1], [101])  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("in_a_new_folder")
+def test_untuned_policies_that_fail_end_the_search_before_its_first_trial() -> None:
+    pytest.importorskip("optuna")
+    kind = "@dataclass(frozen=True, kw_only=True)\nclass Mine:\n    limit: int = 1\n"
+    Path("mine.py").write_text(f"from dataclasses import dataclass\n\n\n{kind}")
+    done = run("tune", SMALL, "--placement", "mine.py:Mine", "--seeds", "1,2", "--held-out", "11,12", "--processes", 1)
+    assert done.exit_code == 1
+    assert "nothing to compare with: untuned, seed 1: placement Mine: has no place" in done.stderr
+    assert "1/40" not in done.stderr

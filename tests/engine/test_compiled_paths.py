@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
+from jobs_by_hand import data_parallel_job
 
 import ddlsched
 from algorithms.communication.bounded_overlap import BoundedOverlap
@@ -16,6 +17,7 @@ from ddlsched.errors import InvalidDecisionError, PluginError
 from ddlsched.network.weighted_shares import Mltcp
 from ddlsched.testing import python_form
 from ddlsched.workload.dag import CollectiveTask, IterationDag
+from topologies.leaf_spine import LeafSpine
 
 LEAVES = "leaf-spine:servers_per_leaf=2,spines=3,latency_s=2e-5"
 CLUSTER = ddlsched.Cluster(num_servers=8, gpus_per_server=2, topology=LEAVES)
@@ -75,6 +77,34 @@ def test_both_forms_decide_the_same(path: Any, given: dict[str, Any]) -> None:
     assert outcome(compiled) == outcome(in_python)
     spine = compiled.links["link"].str.startswith("spine")
     assert (compiled.links["bytes"][spine] > 0).sum() > 4  # more than one spine's
+
+
+class Interleaved(LeafSpine):
+    """Even servers on one leaf, odd ones on the other, so that a ring leaves each leaf more than once."""
+
+    def _switch(self, server: int) -> str:
+        return f"leaf {server % 2}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emptier:
+    """The first spine, unless more flows are on the way over it than over the second."""
+
+    chosen: ClassVar[str] = "transfer"
+
+    def path(self, flow: Any, network: Any) -> int:
+        first, second = flow.paths[0], flow.paths[1]
+        return 1 if network.flows_on(first[0]) > network.flows_on(second[0]) else 0
+
+
+def test_a_flow_sees_those_of_its_own_transfer_that_have_their_path() -> None:
+    job = data_parallel_job(gpus=4, message_bytes=1e6)
+    cluster = ddlsched.Cluster(num_servers=4, gpus_per_server=1, topology=Interleaved(servers_per_leaf=1, spines=2))
+    for path in (Emptier(), python_form(Emptier())):
+        result = ddlsched.simulate(ddlsched.Workload.of([job]), cluster, path=path, contention="max-min")
+        assert is_asked_in_the_loop(result) is (type(path) is Emptier)
+        spine = result.links["link"].str.contains("spine")
+        assert (result.links["bytes"][spine] > 0).sum() == 8  # each of the four ways of both spines, of both leaves
 
 
 IN_PYTHON = "is asked in Python, 10 to 50 times slower than compiled"

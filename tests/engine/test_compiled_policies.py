@@ -114,3 +114,5 @@ def test_ctrl_c_ends_an_endless_loop(tmp_path):
         process.kill()
     assert process.returncode != 0
     assert "KeyboardInterrupt" in err
+    loops = [number for number, line in enumerate(ENDLESS.splitlines(), 1) if "while" in line or "sum(" in line]
+    assert any(f"endless.py, line {line}, key" in err for line in loops)

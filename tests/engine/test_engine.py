@@ -38,6 +38,8 @@ from ddlsched.network.contention import MaxMin
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
+from ddlsched.testing import python_form
+from ddlsched.workload.dag import AllReduceTask, DataParallelIteration, IterationDag
 from topologies.star import Star
 
 
@@ -88,6 +90,38 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting
 @hypothesis_settings(max_examples=examples(15, by_default=5))
 def test_recording_a_timeline_changes_nothing(setting: Setting) -> None:
     assert outcomes(run_engine(setting, timeline=True)) == outcomes(run_engine(setting))
+
+
+class InTurn:
+    """Which of two jobs is first goes by how often it has been asked before."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def begin(self, cluster: Any, rng: Any) -> InTurn:
+        return InTurn()
+
+    def key(self, job: Any, now_s: float) -> int:
+        self.asked += 1
+        return self.asked % 3
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_an_order_is_not_asked_about_transfers_that_go_by_keys_of_their_own(python: bool) -> None:
+    sends = IterationDag((AllReduceTask(name="all-reduce", message_bytes=1.0),))
+    short, long = (DataParallelIteration(forward_s=0.0, backward_s=s, message_bytes=0.0) for s in (0.0, 0.01))
+    jobs = [("a", 0.1, 1, short), ("b", 0.1, 1, long), ("sends", 0.0, 3, sends)]
+    workload = ddlsched.Workload.of(
+        [
+            ddlsched.Job(job_id=name, arrival_s=s, num_gpus=n, iterations=1, iteration=dag, gpu_memory_mb=0.0)
+            for name, s, n, dag in jobs
+        ]
+    )
+    key: Any = resolve("communication", "preemptive:by=bytes")
+    forms = {"order": InTurn(), "communication": python_form(key) if python else key, "placement": "first-fit"}
+    result = ddlsched.simulate(workload, ddlsched.Cluster(num_servers=2, gpus_per_server=2), **forms)
+    finish_s = result.jobs.set_index("job_id")["finish_s"]
+    assert (finish_s["a"], finish_s["b"]) == (0.11, 0.11)
 
 
 @pytest.mark.parametrize("order", ORDERS + USERS_ORDERS, ids=str)

@@ -65,7 +65,7 @@ def test_the_groups_are_what_the_tiers_of_1024_gpus_give() -> None:
 
 
 def test_without_recomputation_the_run_is_shorter_by_the_recomputed_forward() -> None:
-    from ddlsched.training.estimate.layerwise import layerwise_step
+    from ddlsched.training.estimate.step_estimate import layerwise_step
 
     layers = [*author.block(1, author.MEASURED), *author.block(2, author.MEASURED)]
     plain, again = layerwise_step(layers), author.run(author.MEASURED)

@@ -269,3 +269,16 @@ def test_compiled_code_is_stale_once_a_source_of_its_folder_has_changed(
     with (tmp_path / "packets" / "packet_queues.py").open("a", encoding="utf-8") as file:
         file.write("# changed\n")
     assert packet_simulation._stamp() != before
+
+
+def test_the_busiest_link_is_the_one_with_the_least_bandwidth_for_what_it_carries() -> None:
+    model = PacketRings(per_byte_s=PER_BYTE_S).bound_to(THIN_LEAVES)  # whose uplinks have half a card's bandwidth
+    across = packet_rings._Message((0, 2), 1_000_000)
+    alone_s = model.wire_bytes(1e6, 2) * PER_BYTE_S
+    assert model._most_load([across], np.array([alone_s])) == pytest.approx(2.0)
+
+
+def test_a_queue_has_at_most_a_gigabyte() -> None:
+    PacketRings(queue_bytes=1e9)
+    with pytest.raises(InputError, match="packet_bytes <= queue_bytes <= 1e9"):
+        PacketRings(queue_bytes=1e9 + 0.5)

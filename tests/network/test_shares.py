@@ -233,7 +233,7 @@ def test_a_weight_of_0_is_refused_with_model_job_and_time() -> None:
         (lambda: Mltcp(message_parts=0), "message_parts is 0; expected a whole number from 1 to 1000"),
         (lambda: SizeShares(exponent=2.5), "exponent is 2.5; expected a number from 0 to 1"),
         (lambda: SizeShares(chunk_bytes=0.0), "chunk_bytes is 0.0; expected a number > 0 (inf for whole messages)"),
-        (lambda: SizeShares(chunk_s=1.0), "chunk_s is 1.0 and chunk_bytes inf; expected chunk_bytes too"),
+        (lambda: SizeShares(chunk_s=1.0), "chunk_s is 1.0, chunk_bytes inf; expected both"),
         (lambda: SizeShares(chunk_s=-1.0), "chunk_s is -1.0; expected seconds from 0 to 1e6"),
         (lambda: SizeShares(step_s=-1.0), "step_s is -1.0; expected seconds from 0 to 1e6"),
         (lambda: SizeShares(window_bytes=0.0), "window_bytes is 0.0; expected a number > 0 (inf for whole steps)"),

@@ -139,6 +139,7 @@ REFUSED = {
         key("return f(job.num_gpus)", "@functools.cache\ndef f(n):\n    return -n"),
         "cannot be compiled",
     ),
+    "an option of a search": (key("return min((gpu for gpu in job.gpus), key=abs)"), "this option is not compiled"),
     "a loop with an else": (
         key("n = 0\nwhile n < job.num_gpus:\n    n += 1\nelse:\n    n = -n\nreturn n"),
         "has an else",

@@ -6,8 +6,8 @@ from, with the command that prints it. A column may name those of the interval's
 
 A headline, what a policy changes of the average JCT, has a row in ``docs/headlines.csv``, too: the policy, the
 baseline, what each knows of jobs, whether it shares GPUs, ground and seeds. Its baseline must be the strongest on that
-ground of all others that know and share no more, or its sentence names that one ``beside``. ``own`` lists the parts of
-a policy of ours, joined by ``;``, that are no baselines of it.
+ground of all others that know and share no more, or its sentence has that one's number ``beside``. ``own`` lists the
+parts of a policy of ours, joined by ``;``, that are no baselines of it.
 """
 
 from __future__ import annotations
@@ -240,12 +240,15 @@ def jct_s_of(ground: str) -> pd.DataFrame:
 
 
 def changes(headline: dict[str, str]) -> pd.DataFrame:
-    """Return a row a policy and baseline of a headline's ground, at least that of its own."""
+    """Return a row a policy and baseline of a headline's ground, at least those of its own and of who is beside."""
     if headline["ground"] in COMPARISONS:
         return COMPARISONS[headline["ground"]].changes()
-    pair = {side: headline[side] for side in ("policy", "baseline")}
-    change = paired_change(*jct_s_of(headline["ground"])[[*pair.values()]].dropna().to_numpy().T)
-    return pd.DataFrame([pair | {"change": change.mean, "change_low": change.low, "change_high": change.high}])
+    rows, jct_s = [], jct_s_of(headline["ground"])
+    for baseline in filter(None, (headline["baseline"], headline["beside"])):
+        pair = {"policy": headline["policy"], "baseline": baseline}
+        change = paired_change(*jct_s[[*pair.values()]].dropna().to_numpy().T)
+        rows.append(pair | {"change": change.mean, "change_low": change.low, "change_high": change.high})
+    return pd.DataFrame(rows)
 
 
 def number_of(headline: dict[str, str], changes: pd.DataFrame) -> str:
@@ -253,6 +256,18 @@ def number_of(headline: dict[str, str], changes: pd.DataFrame) -> str:
     pair = (changes["policy"] == headline["policy"]) & (changes["baseline"] == headline["baseline"])
     (row,) = changes.loc[pair, ["change", "change_low", "change_high"]].to_numpy()
     return interval_text(Interval(*row, 0).scaled(100), decimals=1, sign=True)
+
+
+def number_beside(headline: dict[str, str], changes: pd.DataFrame) -> str:
+    """Return the number of a headline's policy against who is stronger than its baseline, or of that one against it.
+
+    Where no table has the two, what the stronger one changes of the same baseline.
+    """
+    policy, beside = headline["policy"], headline["beside"]
+    known = {*changes[["policy", "baseline"]].itertuples(index=False, name=None)}
+    pairs = (policy, beside), (beside, policy), (beside, headline["baseline"])
+    one, other = next(pair for pair in pairs if pair in known)
+    return number_of({"policy": one, "baseline": other}, changes)
 
 
 def of_ours(policy: str) -> bool:
@@ -294,8 +309,9 @@ def test_the_number_of_a_headline_is_that_of_its_seeds_and_its_sentence_names_bo
 
 
 def told_beside(headline: dict[str, str]) -> str:
-    """Return what the sentence of a headline must have: both sides, and who else is strong."""
-    return ";".join([headline["says"], *(part.split()[0] for part in headline["beside"].split(", ") if part)])
+    """Return what the sentence of a headline must have: both sides, who else is strong, and the number of that one."""
+    beside = [part.split()[0] for part in headline["beside"].split(", ") if part]
+    return ";".join([headline["says"], *beside, *([number_beside(headline, changes(headline))] if beside else [])])
 
 
 def test_a_headline_with_a_weak_baseline_or_a_wrong_fact_is_found():
@@ -355,14 +371,24 @@ def test_the_number_of_another_pair_is_found():
         number_of(headline | {"policy": "Room"}, table)
 
 
+def test_beside_a_weak_baseline_stands_the_number_of_the_pair_in_either_direction_else_that_of_the_stronger_one():
+    headline = {"policy": "Block", "baseline": "SRSF(1)", "beside": "SRTF, cells"}
+    rows = [("Block", "SRSF(1)", -0.4), ("SRTF, cells", "SRSF(1)", -0.3), ("SRTF, cells", "Block", -0.2)]
+    rows = [(*row, row[2] - 0.01, row[2] + 0.01) for row in (*rows, ("Block", "SRTF, cells", -0.1))]
+    table = pd.DataFrame(rows, columns=["policy", "baseline", "change", "change_low", "change_high"])
+    found = [number_beside(headline, table[:count]) for count in (4, 3, 2)]
+    assert found == ["-10.0 [-11.0, -9.0]", "-20.0 [-21.0, -19.0]", "-30.0 [-31.0, -29.0]"]
+
+
 @pytest.mark.parametrize("headline", HEADLINES, ids=lambda row: f"{row['policy']} on {row['ground']}")
 def test_a_headline_is_told_with_its_ground_seeds_sharing_and_what_each_side_knows(headline):
     """On the front page, too, and wherever it stands again."""
+    needs = told_beside(headline)
     for page in {*PAGES, ROOT / headline["document"]}:
-        assert not untold(page.read_text(encoding="utf-8"), headline), page
+        assert not untold(page.read_text(encoding="utf-8"), headline, needs), page
 
 
-def untold(text: str, headline: dict[str, str]) -> list[str]:
+def untold(text: str, headline: dict[str, str], needs: str = "") -> list[str]:
     """Return what neither the paragraph, item or row of a headline says nor what opens its section or table.
 
     Tables that are made of files have that in their columns and their section.
@@ -375,7 +401,7 @@ def untold(text: str, headline: dict[str, str]) -> list[str]:
         for part in (opening, *rest):
             head, *rows = part.splitlines() if part.startswith("|") else ("", part)
             for row in filter(number.search, rows):
-                found += lacking(f"{opening}\n{head}\n{row}", headline, told_beside(headline) if head else "")
+                found += lacking(f"{opening}\n{head}\n{row}", headline, needs if head else "")
     return found
 
 
@@ -390,7 +416,6 @@ def lacking(text: str, headline: dict[str, str], needs: str) -> list[str]:
 
 def test_a_headline_without_its_seeds_or_ground_is_found():
     headline = {"ground": "g mix", "shown": "-9.0", "interval": "[-9.5, -8.0]", "seeds": "20", "shares": "False"}
-    headline |= {"says": "cells;racks", "beside": "SRTF, cells up to servers"}
     text = "## Answer\n\nOne job a GPU; neither knows lengths.\n\n- G mix, 20 seeds: -9.0 [-9.5, -8.0] %.\n- Another.\n"
     assert not untold(text, headline)
     assert untold(text.replace("20 seeds", "6 seeds"), headline) == ["seeds"]
@@ -407,7 +432,6 @@ def test_a_headline_without_its_seeds_or_ground_is_found():
 
 PRINTED = {
     "1.94 [1.89, 1.99]", "5.4 [4.1, 6.7]", "66.2 [64.7, 67.7]", "1.3 [0.4, 2.2]",  # contention_64gpu
-    "10.5 [8.2, 13.2]",  # llm_cluster, whose table has the points with the other sign
     "4.5 [3.5, 5.5]",  # fidelity
     "0.30 [-0.09, 0.70]", "0.33 [0.00, 0.65]", "0.35 [-0.23, 0.94]",  # slurm_live
     "1.15 [1.14, 1.16]",  # beyond_ada_srsf/optimality.py
@@ -440,13 +464,14 @@ def test_a_number_of_no_claim_is_found():
 
 def test_a_row_of_a_table_without_the_strongest_or_its_ground_is_found():
     headline = {"ground": "g mix", "shown": "-9.0", "interval": "[-9.5, -8.0]", "seeds": "20", "shares": "False"}
-    headline |= {"says": "cells;racks", "beside": "SRTF, racks"}
+    needs = "cells;racks;SRTF;-9.1 [-9.6, -8.1]"
     text = "## Answer\n\nOpening.\n\n| what | one job a GPU, 20 seeds, knowing nothing |\n|---|---|\n"
     row = "| racks against cells (G mix) | -9.0 [-9.5, -8.0], SRTF on racks -9.1 [-9.6, -8.1] |\n"
-    assert not untold(f"{text}{row}", headline)
-    assert untold(text + row.replace(" (G mix)", ""), headline) == ["g mix"]
-    assert untold(text + row.replace("SRTF", "FIFO"), headline) == ["SRTF"]
-    assert untold(text.replace("20 seeds, ", "") + row, headline) == ["seeds"]
+    assert not untold(f"{text}{row}", headline, needs)
+    assert untold(text + row.replace(" (G mix)", ""), headline, needs) == ["g mix"]
+    assert untold(text + row.replace("SRTF", "FIFO"), headline, needs) == ["SRTF"]
+    assert untold(text + row.replace("-9.1", "-9.2"), headline, needs) == ["-9.1 [-9.6, -8.1]"]
+    assert untold(text.replace("20 seeds, ", "") + row, headline, needs) == ["seeds"]
 
 
 def test_every_gain_in_a_table_that_compares_policies_is_a_headline():

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import refused, run
 
-from ddlsched.real.testbed import crews, namespaces
+from ddlsched import errors
+from ddlsched.real.testbed import namespaces
 
 HEADER = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb\n"
 
@@ -55,9 +56,8 @@ def test_list_and_down_without_a_testbed() -> None:
 def test_without_pytorch_a_run_says_what_to_install(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(namespaces.shutil, "which", lambda tool: f"/sbin/{tool}")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert crews.refuse_missing_torch is not None
-    refused(run("testbed", "run", jobs), r"needs PyTorch; expected: pip install 'ddlsched[real]'")
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
+    refused(run("testbed", "run", jobs), r"needs torch; expected: pip install 'ddlsched[real]'")
 
 
 HOSTS = {
@@ -96,7 +96,6 @@ BAD = {
     "run nothing.csv": "nothing.csv: no such file",
     "compare JOBS --out OUT": "nothing to compare; expected --scheduler BUNDLE or --communication NAME",
     "compare JOBS --out OUT --scheduler srsf-1 --repeats 0": "repeats is 0; expected at least 1",
-    "gate 127.0.0.1:0": "the gate needs a token; expected --token-file FILE",
     "agent nowhere --token-file TOKEN": "'nowhere' is no address; expected HOST:PORT",
 }
 
@@ -105,9 +104,16 @@ BAD = {
 def test_bad_arguments_are_refused(
     jobs: Path, token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    monkeypatch.setattr(crews, "refuse_missing_torch", lambda: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: name)
     paths = {"JOBS": jobs, "OUT": tmp_path / "out", "TOKEN": token}
     refused(run("testbed", *(paths.get(word, word) for word in command.split())), BAD[command])
+
+
+@pytest.mark.parametrize("command", ["gate", "agent"])
+def test_nobody_listens_without_a_token(command: str) -> None:
+    done = run("testbed", command, "127.0.0.1:0")
+    assert done.exit_code == 2
+    assert "Missing option '--token-file'" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["", "run", "up", "down", "list", "compare", "gate", "agent"])

@@ -241,7 +241,6 @@ def test_readable_says_what_is_easily_overlooked():
     runs = many_runs().assign(unfinished_jobs=lambda runs: runs["seed"])
     few = runs[runs["seed"] < 3]
     text = readable(compare_runs(few, baseline="base", metrics=["average_jct_s", "unfinished_jobs"]), baseline="base")
-    assert "With fewer than 6 seeds there is no verdict." in text
     assert "Some jobs did not finish" in text
 
 

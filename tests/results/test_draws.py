@@ -95,3 +95,15 @@ def test_a_comparison_has_draws_where_it_has_no_seeds_and_says_so(tmp_path: Path
     assert table.loc[("trace", "srsf-1", "average_jct_s"), "seeds"] == 3
     assert table.loc[("trace", "srsf-1", "average_jct_s"), ["low", "high"]].notna().all()
     assert any(note.startswith("trace: 3 draws of the jobs' lengths") for note in comparison.notes())
+    few = (3, "draws"), (2, "seeds")
+    assert comparison.notes()[:2] == [f"{n} {what}: no verdict is given with fewer than 6." for n, what in few]
+
+
+@pytest.mark.slow
+def test_of_draws_alone_few_seeds_are_not_told(tmp_path: Path) -> None:
+    write_workload(JOBS, tmp_path / "trace.csv")
+    policies = ["srsf-1", "srsf-2"]
+    comparison = ddlsched.compare(
+        tmp_path / "trace.csv", policies, seeds=1, draws=6, folder=tmp_path / "out", processes=1
+    )
+    assert not any("no verdict" in note for note in comparison.notes())

@@ -87,3 +87,10 @@ def test_all_gpus_are_free_before_the_first_job() -> None:
     waiting = simulate(Workload.of([late]), cluster, until_s=1)
     assert free_gpus_over_time(waiting)["free"].tolist() == [8]
     assert waiting.plot.fragmentation().axes
+
+
+def test_a_tenant_that_never_had_a_gpu_has_none() -> None:
+    common = {"arrival_s": 0, "num_gpus": 4, "iterations": 9, "iteration": STEP, "gpu_memory_mb": 1}
+    jobs = [Job(job_id=name, queue=name, **common) for name in "qr"]
+    result = simulate(Workload.of(jobs), Cluster(num_servers=1, gpus_per_server=4, exclusive=True), until_s=0.5)
+    assert gpus_over_time(result)["r"].tolist() == [0] * len(gpus_over_time(result))

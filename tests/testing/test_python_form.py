@@ -15,3 +15,21 @@ def test_the_python_form_of_a_contention_model_is_equal_but_not_compiled(name: s
     assert type(plain).__mro__[1] is type(model)
     assert plain.compiled is False
     assert repr(plain) == repr(model)
+
+
+class Plain:
+    """An order with memory that is no dataclass."""
+
+    def begin(self, cluster: object, rng: object) -> Plain:
+        return Plain()
+
+    def key(self, job: object, now_s: float) -> int:
+        return 0
+
+
+def test_a_policy_that_is_no_dataclass_has_a_python_form_too() -> None:
+    policy = Plain()
+    plain = python_form(policy)
+    assert (plain.compiled, plain.begin(None, None).compiled) == (False, False)
+    assert type(policy) is Plain
+    assert not hasattr(policy, "compiled")

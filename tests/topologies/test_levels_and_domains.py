@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ddlsched.network.topology import Network
 from ddlsched.network.traffic import Traffic, traffic_of
 from ddlsched.plugins.names import resolve
 from topologies.clos import Clos
-from topologies.rail_optimised import RailOptimised, nvl72, rail_only
+from topologies.rail_optimised import RailOptimised, nvl72, rail_clos, rail_only
 
 MESSAGE = 8e9
 
@@ -172,3 +173,9 @@ def test_item_27_where_rails_are_apart_the_gpu_of_the_targets_rail_sends(planes:
 
 def test_item_27_racks_are_the_servers_at_one_switch() -> None:
     assert Network(resolve("topology", "leaf-spine:servers_per_leaf=2"), 5).racks == [[0, 1], [2, 3], [4]]
+
+
+def test_a_rail_clos_has_the_defaults_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs/networks.md").read_text(encoding="utf-8")
+    assert f"| {rail_clos().units_per_pod} units a pod, {rail_clos().cores} cores a spine |" in page
+    assert rail_clos().spines == 4

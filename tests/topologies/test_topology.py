@@ -55,7 +55,7 @@ def test_leaf_spine_oversubscription_is_the_ratio_of_bandwidths():
 @pytest.mark.parametrize("num_servers", [1, 2, 15, 16])
 def test_fat_tree_is_the_smallest_that_fits(num_servers):
     graph = FatTree().graph(num_servers)
-    half = graph.graph["half"]
+    half = graph.graph["shape"].cores
     assert 2 * half**3 >= num_servers
     assert half == 1 or 2 * (half - 1) ** 3 < num_servers
     assert nx.is_connected(graph)

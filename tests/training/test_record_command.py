@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import refused, run
 
-from ddlsched.training.recording import rank_process
+from ddlsched import errors
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +28,10 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_bad_arguments_are_refused_in_a_line(monkeypatch: pytest.MonkeyPatch, arguments: str, part: str) -> None:
-    monkeypatch.setattr(rank_process.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(errors, "find_spec", lambda name: name)
     refused(run("record", *arguments.split()), part)
 
 
 def test_without_pytorch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_process.importlib.util, "find_spec", lambda name: None)
-    refused(run("record", "--out", "job.json", "train.py"), "PyTorch is not installed; expected pip install")
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
+    refused(run("record", "--out", "job.json", "train.py"), "record needs torch; expected: pip install")

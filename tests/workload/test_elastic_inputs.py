@@ -53,7 +53,7 @@ def test_curves_between_and_beyond_their_points():
         (lambda: Presence(server=-1), "server is -1; expected a server's number"),
         (
             lambda: Presence(server=0, join_s=5.0, leave_s=5.0),
-            "join_s is 5.0, leave_s 5.0; expected 0 <= join_s < leave_s",
+            "join_s 5.0, leave_s 5.0; expected 0 <= join_s < leave_s",
         ),
         (lambda: CapacityTrace(()), "names no server"),
         (lambda: CapacityTrace.of([(0, 0, 5), (0, 4, 9)]), "server 0 is there from 0 to 5 s and joins again at 4 s"),
@@ -151,7 +151,7 @@ def test_a_trace_is_read_from_a_table(tmp_path):
     [
         ("server,join_s\n0,1\n", "column 'leave_s' is missing"),
         ("server,join_s,leave_s\n0,x,9\n", r"row 1 \(line 2\), column join_s: 'x' is no number"),
-        ("server,join_s,leave_s\n0,9,3\n", r"row 1 \(line 2\): capacity: join_s is 9.0, leave_s 3.0"),
+        ("server,join_s,leave_s\n0,9,3\n", r"row 1 \(line 2\): capacity: join_s 9.0, leave_s 3.0"),
         ("server,join_s,leave_s,warned\n0,1,3,yes\n", "column warned: 'yes' is no number"),
         (
             "server,join_s,leave_s\n0,1,5\n0,2,3\n",
@@ -254,3 +254,9 @@ def test_a_job_from_the_training_time_model():
     assert made.message_bytes == pytest.approx(float(found.reduced_bytes))
     with pytest.raises(InputError, match=r"does not fit one GPU with any batch of \[512\]"):
         elastic_job_of(model, plan, job_id="a", samples=1000, max_gpus=16, gpu_batches=[512])
+
+
+@pytest.mark.parametrize("name", ["priority", "queue", "required_levels", "time_limit_s", "num_gpus"])
+def test_what_only_jobs_of_a_fixed_size_have_is_no_argument(name):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        elastic_job(**{name: 1})

@@ -128,7 +128,7 @@ def test_a_stream_is_drawn_from_a_file(trace):
         ("stream:swing=2", "swing is 2"),
         ("stream:num_jobs=0", "num_jobs is 0"),
         ("stream:of=none.csv", "none.csv"),
-        ("trace:file=FILE,length_s=1e6", "at most the trace's 10000"),
+        ("trace:file=FILE,length_s=1e6", "up to the trace's 10000"),
         ("trace:file=FILE,length_s=0", "expected seconds above 0"),
         ("trace:file=FILE,length_s=2", "expected a longer length_s"),
         ("trace:file=FILE,length_s=500,load=3", "load is 3"),

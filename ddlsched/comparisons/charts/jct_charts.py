@@ -9,28 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddlsched.comparisons.charts.style import (
-    COLUMN_INCHES,
-    DASHES,
-    IDLE,
-    INK,
-    MUTED,
-    SHADES,
-    axis_title,
-    colours,
-    in_style,
-    new_figure,
-    new_panels,
-    plain_ticks,
-    short,
-    short_labels,
-    shown_figure,
-    unbroken,
-    wrapped,
-)
+from ddlsched.comparisons.charts import style
+from ddlsched.deferred import pd
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -42,7 +24,7 @@ _COINCIDE = 0.05
 _BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
-@in_style()
+@style.in_style()
 def bars(
     intervals: Mapping[str, Interval], *, axis: str, title: str = "", colour: Mapping[str, str] | None = None
 ) -> Figure:
@@ -59,15 +41,17 @@ def bars(
     colour
         Of some labels, in place of the style's own.
     """
-    labels = [wrapped(label) for label in short_labels(list(intervals)).values()]
-    figure, axes = new_figure(0.75 + sum(_row_inches(label) for label in labels))
-    shade = colours(list(intervals), colour)
+    labels = [style.wrapped(label) for label in style.short_labels(list(intervals)).values()]
+    figure, axes = style.new_figure(0.75 + sum(_row_inches(label) for label in labels))
+    shade = style.colours(list(intervals), colour)
     widest = max(interval.high for interval in intervals.values())
     for place, (label, interval) in enumerate(intervals.items()):
         axes.barh(place, interval.mean, height=0.68, color=shade[label], alpha=0.85)
-        axes.plot([interval.low, interval.high], [place, place], color=INK, linewidth=1.0, marker="|", markersize=4)
+        axes.plot(
+            [interval.low, interval.high], [place, place], color=style.INK, linewidth=1.0, marker="|", markersize=4
+        )
         axes.annotate(
-            short(interval.mean),
+            style.short(interval.mean),
             (interval.high, place),
             (4, 0),
             textcoords="offset points",
@@ -80,7 +64,7 @@ def bars(
     return figure
 
 
-@in_style()
+@style.in_style()
 def grouped_bars(
     groups: Mapping[str, Mapping[str, Interval]], *, axis: str, colour: Mapping[str, str] | None = None
 ) -> Figure:
@@ -96,9 +80,9 @@ def grouped_bars(
         Of some policies, in place of the style's own.
     """
     policies = list(dict.fromkeys(policy for group in groups.values() for policy in group))
-    shade, called = colours(policies, colour), short_labels(policies)
+    shade, called = style.colours(policies, colour), style.short_labels(policies)
     lines = legend_lines(called.values())
-    figure, panels = new_panels(1.9 + 0.15 * lines, len(groups))
+    figure, panels = style.new_panels(1.9 + 0.15 * lines, len(groups))
     for axes, (name, group) in zip(panels, groups.items(), strict=True):
         for place, policy in enumerate(policies):
             if policy in group:
@@ -108,17 +92,17 @@ def grouped_bars(
         axes.locator_params(axis="y", nbins=5)
         axes.grid(axis="y")
     over = over_seeds(interval.seeds for group in groups.values() for interval in group.values())
-    figure.suptitle(axis_title(f"{axis}; each panel has its own scale;\n{over}"), x=0.01, ha="left", fontsize=8)
+    figure.suptitle(style.axis_title(f"{axis}; each panel has its own scale;\n{over}"), x=0.01, ha="left", fontsize=8)
     legend_below(figure, panels)
     return figure
 
 
 def _upright_bar(axes: Axes, place: int, interval: Interval, colour: str, label: str) -> None:
     axes.bar(place, interval.mean, width=0.8, color=colour, alpha=0.85, label=label)
-    axes.plot([place, place], [interval.low, interval.high], color=INK, linewidth=1.0, marker="_", markersize=4)
+    axes.plot([place, place], [interval.low, interval.high], color=style.INK, linewidth=1.0, marker="_", markersize=4)
 
 
-@in_style()
+@style.in_style()
 def heat_map(shares: pd.DataFrame, *, axis: str) -> Figure:
     """Return a table of shares with the cells shaded, and the per cent in them.
 
@@ -129,12 +113,12 @@ def heat_map(shares: pd.DataFrame, *, axis: str) -> Figure:
     axis
         What is measured, and of what the columns are groups.
     """
-    labels = [wrapped(label) for label in short_labels([str(label) for label in shares.index]).values()]
-    figure, axes = new_figure(1.15 + 1.1 * sum(_row_inches(label) for label in labels))
+    labels = [style.wrapped(label) for label in style.short_labels([str(label) for label in shares.index]).values()]
+    figure, axes = style.new_figure(1.15 + 1.1 * sum(_row_inches(label) for label in labels))
     values = shares.to_numpy(np.float64)
     most = max(float(np.nanmax(values, initial=0.0)), 1e-9)
     for (row, column), share in np.ndenumerate(values):
-        fill = IDLE if np.isnan(share) else shade_of(share / most)
+        fill = style.IDLE if np.isnan(share) else shade_of(share / most)
         axes.fill_between([column, column + 1], row - 0.5, row + 0.5, color=fill, edgecolor="white", linewidth=1.5)
         text = "no job" if np.isnan(share) else f"{100 * share:.1f}"
         axes.text(column + 0.5, row, text, ha="center", va="center_baseline")
@@ -144,7 +128,7 @@ def heat_map(shares: pd.DataFrame, *, axis: str) -> Figure:
     axes.set_xticks(np.arange(shares.shape[1]) + 0.5, [str(name) for name in shares.columns])
     axes.tick_params(axis="x", length=0)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel(axis_title(axis), loc="right")
+    axes.set_xlabel(style.axis_title(axis), loc="right")
     _shade_bar(figure, axes, 100 * most)
     return figure
 
@@ -155,16 +139,16 @@ def _shade_bar(figure: Figure, axes: Axes, most: float) -> None:
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
     # A shade is of the parts that are rounded to it, so the first and the last are half as wide.
-    edges = most * np.clip((np.arange(len(SHADES) + 1) - 0.5) / (len(SHADES) - 1), 0, 1)
-    mapped = ScalarMappable(BoundaryNorm(edges, len(SHADES)), ListedColormap(list(SHADES)))
+    edges = most * np.clip((np.arange(len(style.SHADES) + 1) - 0.5) / (len(style.SHADES) - 1), 0, 1)
+    mapped = ScalarMappable(BoundaryNorm(edges, len(style.SHADES)), ListedColormap(list(style.SHADES)))
     bar = figure.colorbar(mapped, ax=axes, location="bottom", aspect=40, pad=0.02, spacing="proportional")
-    bar.set_ticks([0, most / 2, most], labels=["0", short(most / 2), f"{short(most)} %"])
+    bar.set_ticks([0, most / 2, most], labels=["0", style.short(most / 2), f"{style.short(most)} %"])
     bar.outline.set_visible(False)
 
 
 def shade_of(part: float) -> str:
     """Return the shade for a part of the most, from 0 to 1."""
-    return SHADES[round(part * (len(SHADES) - 1))]
+    return style.SHADES[round(part * (len(style.SHADES) - 1))]
 
 
 @dataclass(frozen=True)
@@ -186,7 +170,7 @@ class Change:
     claimed: float | None = None
 
 
-@in_style()
+@style.in_style()
 def changes(
     rows: Sequence[Change], *, axis: str, claim: str = "published", colour: Mapping[str, str] | None = None
 ) -> Figure:
@@ -204,11 +188,11 @@ def changes(
         Of some estimates, in place of the style's own.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.measured))
-    called = short_labels(names)
+    called = style.short_labels(names)
     lines = legend_lines(called.values())
-    figure, axes = new_figure(0.85 + 0.16 * lines + 0.15 * len(rows) * (len(names) + 0.8))
-    shade = colours(names, colour)
-    axes.axvline(0.0, color=MUTED, linewidth=0.8)
+    figure, axes = style.new_figure(0.85 + 0.16 * lines + 0.15 * len(rows) * (len(names) + 0.8))
+    shade = style.colours(names, colour)
+    axes.axvline(0.0, color=style.MUTED, linewidth=0.8)
     for between in range(1, len(rows)):
         axes.axhline(between - 0.5, color="#dddddd", linewidth=0.6)
     for place, row in enumerate(rows):
@@ -218,11 +202,16 @@ def changes(
             if name in row.measured:
                 interval, y = row.measured[name], place + float(offset)
                 axes.plot([interval.low, interval.high], [y, y], color=shade[name], linewidth=1.4)
-                style: dict[str, Any] = {"color": shade[name], "markersize": 4.5, "label": legend_label(called[name])}
-                axes.plot(interval.mean, y, "os^Dv"[number % 5], **style)
+                look: dict[str, Any] = {"color": shade[name], "markersize": 4.5, "label": legend_label(called[name])}
+                axes.plot(interval.mean, y, "os^Dv"[number % 5], **look)
         if row.claimed is not None:
             axes.plot(
-                [row.claimed] * 2, [place - 0.4, place + 0.4], color=INK, linewidth=1.2, linestyle=":", label=claim
+                [row.claimed] * 2,
+                [place - 0.4, place + 0.4],
+                color=style.INK,
+                linewidth=1.2,
+                linestyle=":",
+                label=claim,
             )
     _label_rows(axes, [row.label for row in rows])
     _finish(figure, axes, f"{axis}\n{over_seeds(i.seeds for row in rows for i in row.measured.values())}", "")
@@ -230,7 +219,7 @@ def changes(
     return figure
 
 
-@in_style()
+@style.in_style()
 def distributions(
     samples: Mapping[str, Numbers], *, axis: str, title: str = "", colour: Mapping[str, str] | None = None
 ) -> Figure:
@@ -247,19 +236,19 @@ def distributions(
     colour
         Of some labels, in place of the style's own.
     """
-    shade, called = colours(list(samples), colour), short_labels(list(samples))
+    shade, called = style.colours(list(samples), colour), style.short_labels(list(samples))
     curves = {label: cumulative(np.asarray(values, dtype=np.float64)) for label, values in samples.items()}
     apart = len(curves) > 1 and _largest_gap(list(samples.values())) < _COINCIDE
     figure, panels = _stacked(2.2 + 0.16 * legend_lines(called.values()), 2 if apart else 1)
     axes = panels[0]
     for number, (label, (x, share)) in enumerate(curves.items()):
-        style = {"color": shade[label], "linestyle": DASHES[number % 5]}
-        axes.plot(x, share, drawstyle="steps-post", label=legend_label(called[label]), **style)
+        look = {"color": shade[label], "linestyle": style.DASHES[number % 5]}
+        axes.plot(x, share, drawstyle="steps-post", label=legend_label(called[label]), **look)
         if apart:
             first = np.asarray(next(iter(samples.values())), dtype=np.float64)
-            panels[1].plot(x, 100 * (share - share_up_to(first, x)), drawstyle="steps-post", **style)
+            panels[1].plot(x, 100 * (share - share_up_to(first, x)), drawstyle="steps-post", **look)
     axes.set_xscale("log")
-    plain_ticks(axes.xaxis)
+    style.plain_ticks(axes.xaxis)
     axes.set_ylim(0, 1.01)
     axes.set_yticks(np.arange(6) / 5)
     axes.set_ylabel("Share of jobs")
@@ -276,16 +265,15 @@ def distributions(
 def _stacked(height_inches: float, panels: int) -> tuple[Figure, list[Axes]]:
     """Return a figure with one pair of axes, or with a lower one under it that has the same horizontal axis."""
     if panels == 1:
-        figure, axes = new_figure(height_inches)
+        figure, axes = style.new_figure(height_inches)
         return figure, [axes]
-    figure = shown_figure(COLUMN_INCHES, height_inches + 1.0)
+    figure = style.shown_figure(style.COLUMN_INCHES, height_inches + 1.0)
     return figure, list(figure.subplots(2, 1, sharex=True, height_ratios=[3, 2]))
 
 
 def share_up_to(values: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Return the share of values up to each of ``x``."""
-    share: np.ndarray = np.searchsorted(np.sort(values), x, side="right") / len(values)
-    return share
+    return np.searchsorted(np.sort(values), x, side="right") / len(values)
 
 
 def _largest_gap(samples: Sequence[Numbers]) -> float:
@@ -323,17 +311,19 @@ def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def _finish(figure: Figure, axes: Axes, axis: str, title: str) -> None:
-    axes.set_xlabel(axis_title(axis), loc="right")  # under long names of policies a centred label would be cut off
+    axes.set_xlabel(
+        style.axis_title(axis), loc="right"
+    )  # under long names of policies a centred label would be cut off
     axes.grid(axis="x")
     if title:  # at the figure's edge: over the axes, long names of policies would push it out
-        lines = textwrap.wrap(unbroken(title), 52)
+        lines = textwrap.wrap(style.unbroken(title), 52)
         figure.set_figheight(figure.get_figheight() + 0.14 * (len(lines) - 1))
         figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=8.5)
 
 
 def legend_label(label: str) -> str:
     """Return a policy's label as a legend shows it; without the mark, matplotlib would hide those that begin with _."""
-    return ("\N{WORD JOINER}" if label.startswith("_") else "") + wrapped(label, 60)
+    return ("\N{WORD JOINER}" if label.startswith("_") else "") + style.wrapped(label, 60)
 
 
 def legend_lines(labels: Iterable[str]) -> int:

@@ -9,25 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddlsched.comparisons.charts.style import (
-    COLUMN_INCHES,
-    IDLE,
-    INK,
-    JOB_COLOURS,
-    MUTED,
-    in_style,
-    new_figure,
-    wrapped,
-)
+from ddlsched.comparisons.charts import style
+from ddlsched.deferred import nx, pd
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MOST_VECTOR_BOXES = 4000
 _LABEL_POINTS = 5
-_AXES_INCHES = COLUMN_INCHES - 0.5
+_AXES_INCHES = style.COLUMN_INCHES - 0.5
 _LEAST_SHARED_ROW_POINTS = 1.5
 _LEAST_EDGED_POINTS = 1.2
 
@@ -54,8 +45,6 @@ def placement_boxes(placements: pd.DataFrame, *, shared: bool = True) -> pd.Data
         ``bottom``, ``height`` in rows (GPU g is from g to g + 1); ``colour``, an index into ``JOB_COLOURS``,
         different from those of all jobs whose rectangles touch the job's wherever there are enough colours.
     """
-    import pandas as pd
-
     stays = placements[placements["to_s"] > placements["from_s"]].sort_values(["gpu", "from_s", "to_s", "job_id"])
     rows = [list(group.itertuples(index=False)) for _, group in stays.groupby("gpu", sort=True)]
     boxes = _merged(box for row in rows for box in _row_boxes(row, shared))
@@ -104,14 +93,12 @@ def _merged(boxes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _job_colours(boxes: list[dict[str, Any]]) -> dict[Any, int]:
     """Return the number of a colour for each job."""
-    import networkx as nx
-
     number = {job: place for place, job in enumerate(dict.fromkeys(box["job_id"] for box in boxes))}
     graph: nx.Graph[int] = nx.Graph()  # of numbers: the order of a set of names differs from process to process
     graph.add_nodes_from(number.values())
     graph.add_edges_from((number[one], number[other]) for one, other in _touching(boxes))
     colour = nx.greedy_color(graph, strategy="smallest_last")
-    return {job: colour[place] % len(JOB_COLOURS) for job, place in number.items()}
+    return {job: colour[place] % len(style.JOB_COLOURS) for job, place in number.items()}
 
 
 def _touching(boxes: list[dict[str, Any]]) -> Iterator[tuple[Any, Any]]:
@@ -145,7 +132,7 @@ def _overlapping(
         there[side].append(box)
 
 
-@in_style()
+@style.in_style()
 def placement_map(placements: pd.DataFrame, servers: Sequence[int], *, title: str = "") -> Figure:
     """Return a row a GPU, from the first server's down, and a box for each time that a job was on it.
 
@@ -159,12 +146,12 @@ def placement_map(placements: pd.DataFrame, servers: Sequence[int], *, title: st
         One line, such as the policy's name.
     """
     first_gpu = np.concatenate(([0], np.cumsum(servers)))
-    figure, axes = new_figure(float(np.clip(0.9 + 0.066 * first_gpu[-1], 1.8, 5.4)))
+    figure, axes = style.new_figure(float(np.clip(0.9 + 0.066 * first_gpu[-1], 1.8, 5.4)))
     row_points = 72 * (figure.get_figheight() - 0.7) / int(first_gpu[-1])
     shared = row_points >= _LEAST_SHARED_ROW_POINTS
     boxes = placement_boxes(placements, shared=shared)
     axes.set(xlim=(0, float(boxes["to_s"].max()) if len(boxes) else 1.0), ylim=(float(first_gpu[-1]), 0))
-    axes.set_facecolor(IDLE)
+    axes.set_facecolor(style.IDLE)
     _draw_boxes(axes, boxes, row_points)
     _label_boxes(axes, boxes, row_points)
     _mark_servers(axes, first_gpu, row_points)
@@ -172,7 +159,7 @@ def placement_map(placements: pd.DataFrame, servers: Sequence[int], *, title: st
     note = f"colours only tell neighbouring jobs apart; grey: no job;\n{several}"
     axes.set_xlabel(f"Time (s)\n{note}", loc="right")
     if title:
-        figure.suptitle(wrapped(title, 48), x=0.01, ha="left", fontsize=8.5)
+        figure.suptitle(style.wrapped(title, 48), x=0.01, ha="left", fontsize=8.5)
     return figure
 
 
@@ -181,7 +168,7 @@ def _draw_boxes(axes: Axes, boxes: pd.DataFrame, row_points: float) -> None:
 
     left, right, top, height = (boxes[name].to_numpy(float) for name in ("from_s", "to_s", "bottom", "height"))
     corners = np.stack([left, top, right, top, right, top + height, left, top + height], axis=1).reshape(-1, 4, 2)
-    colour = [JOB_COLOURS[number] for number in boxes["colour"]]
+    colour = [style.JOB_COLOURS[number] for number in boxes["colour"]]
     edges = np.where(height * row_points >= _LEAST_EDGED_POINTS, 0.25, 0.0)  # around less they would be all there is
     drawn = PolyCollection(list(corners), facecolors=colour, edgecolors="white", linewidths=edges)
     drawn.set_rasterized(len(boxes) > _MOST_VECTOR_BOXES)  # else the SVG is too large to open
@@ -195,20 +182,20 @@ def _label_boxes(axes: Axes, boxes: pd.DataFrame, row_points: float) -> None:
     needed_points = 0.75 * _LABEL_POINTS * (boxes["job_id"].astype(str).str.len() + 0.5)
     fitting = boxes[(width_points > needed_points) & (boxes["height"] * row_points > 0.9 * _LABEL_POINTS)]
     largest = fitting.assign(area=fitting["height"] * (fitting["to_s"] - fitting["from_s"])).sort_values("area")
-    style: dict[str, Any] = {"fontsize": _LABEL_POINTS, "ha": "center", "va": "center_baseline", "clip_on": True}
+    look: dict[str, Any] = {"fontsize": _LABEL_POINTS, "ha": "center", "va": "center_baseline", "clip_on": True}
     for box in largest.drop_duplicates(["job_id", "server"], keep="last").to_dict("records"):
         middle_s, middle_row = (box["from_s"] + box["to_s"]) / 2, box["bottom"] + box["height"] / 2
-        axes.text(middle_s, middle_row, str(box["job_id"]), **style)
+        axes.text(middle_s, middle_row, str(box["job_id"]), **look)
 
 
 def _mark_servers(axes: Axes, first_gpu: np.ndarray, row_points: float) -> None:
     """Separate servers by lines, where these would not fill the map, and number as many as there is room for."""
     middle, servers = (first_gpu[:-1] + first_gpu[1:]) / 2, len(first_gpu) - 1
     if row_points * first_gpu[-1] / max(servers, 1) > 3:
-        axes.hlines(first_gpu[1:-1], *axes.get_xlim(), color=INK, linewidth=0.5)
+        axes.hlines(first_gpu[1:-1], *axes.get_xlim(), color=style.INK, linewidth=0.5)
     step = next((n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if servers / n <= 17), 1000)
     axes.set_yticks(middle[::step], [str(number) for number in range(0, servers, step)])
-    axes.tick_params(axis="y", length=0 if step == 1 else 2, color=MUTED)
+    axes.tick_params(axis="y", length=0 if step == 1 else 2, color=style.MUTED)
     sizes = sorted(set(np.diff(first_gpu).tolist()))
     gpus = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     axes.set_ylabel(f"Server ({gpus} GPU{'' if sizes == [1] else 's'} each)")

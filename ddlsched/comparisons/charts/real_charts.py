@@ -10,10 +10,10 @@ import numpy as np
 
 from ddlsched.comparisons.charts.jct_charts import legend_below
 from ddlsched.comparisons.charts.style import DASHES, INK, PALETTE, colours, in_style, new_figure, shown_figure
+from ddlsched.deferred import pd
 from ddlsched.io.tables import csv_rows, readable
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 _COLOURS = {

@@ -8,20 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddlsched.comparisons.charts import style
 from ddlsched.comparisons.charts.jct_charts import distributions, legend_below, legend_label, legend_lines, over_seeds
 from ddlsched.comparisons.charts.placement_map import placement_map
-from ddlsched.comparisons.charts.style import (
-    DASHES,
-    MUTED,
-    PALETTE,
-    Size,
-    colours,
-    in_style,
-    new_figure,
-    new_panels,
-    resized,
-    short_labels,
-)
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.results.reliability import GPU_TIME_PARTS, gpu_time_of
 from ddlsched.results.result import PHASES
@@ -29,7 +19,6 @@ from ddlsched.results.statistics import CONFIDENCE
 from ddlsched.results.tenants import free_gpus_over_time, gpus_over_time, tenant_table
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -95,7 +84,7 @@ def _binned(table: pd.DataFrame, edges_s: np.ndarray) -> np.ndarray:
     return np.asarray(np.diff(at_edges_gpu_s) / np.diff(edges_s))
 
 
-@in_style()
+@style.in_style()
 def utilisation(bands: Mapping[str, Band], *, colour: Mapping[str, str] | None = None) -> Figure:
     """Return a line and a band a policy.
 
@@ -106,23 +95,23 @@ def utilisation(bands: Mapping[str, Band], *, colour: Mapping[str, str] | None =
     colour
         Of some policies, in place of the style's own.
     """
-    shade, called = colours(list(bands), colour), short_labels(list(bands))
-    figure, axes = new_figure(2.2 + 0.16 * legend_lines(called.values()))
+    shade, called = style.colours(list(bands), colour), style.short_labels(list(bands))
+    figure, axes = style.new_figure(2.2 + 0.16 * legend_lines(called.values()))
     for number, (policy, band) in enumerate(bands.items()):
-        line = {"color": shade[policy], "linestyle": DASHES[number % 5], "label": legend_label(called[policy])}
+        line = {"color": shade[policy], "linestyle": style.DASHES[number % 5], "label": legend_label(called[policy])}
         axes.stairs(100 * band.high, band.edges_s, baseline=100 * band.low, fill=True, color=shade[policy], alpha=0.2)
         axes.plot((band.edges_s[:-1] + band.edges_s[1:]) / 2, 100 * band.mean, linewidth=1.2, **line)
     axes.set(xlim=(0, None), ylim=(0, None), ylabel="GPUs computing (%)")
     axes.margins(x=0)
     axes.grid(axis="y")
     axes.set_xlabel(f"Time (s)\n{over_seeds(band.seeds for band in bands.values())}", loc="right")
-    axes.axhline(0, color=MUTED, linewidth=0.6)
+    axes.axhline(0, color=style.MUTED, linewidth=0.6)
     legend_below(figure, [axes])
     return figure
 
 
 _PHASE_COLOURS = dict(
-    zip(PHASES, map(PALETTE.__getitem__, ("grey", "blue", "sky", "green", "vermillion", "purple")), strict=True)
+    zip(PHASES, map(style.PALETTE.__getitem__, ("grey", "blue", "sky", "green", "vermillion", "purple")), strict=True)
 )
 _PHASE_NAMES = (
     "in the queue",
@@ -152,7 +141,7 @@ class RunCharts:
     def __repr__(self) -> str:
         return "<charts of a run: fragmentation, jct, phases, placements, tenant_jobs, tenants, utilisation, waterfall>"
 
-    def jct(self, *, size: Size = None) -> Figure:
+    def jct(self, *, size: style.Size = None) -> Figure:
         """Return the cumulative distribution of the completion times of the counted jobs that finished.
 
         Raises
@@ -164,14 +153,14 @@ class RunCharts:
         jct_s = jobs.loc[jobs["counted"], "jct_s"].dropna()
         if jct_s.empty:
             raise InputError("no counted job finished; expected one at least, for the distribution of JCT")
-        return resized(distributions({"jobs": jct_s.to_numpy()}, axis="JCT (s)"), size)
+        return style.resized(distributions({"jobs": jct_s.to_numpy()}, axis="JCT (s)"), size)
 
-    @in_style()
-    def phases(self, *, size: Size = None) -> Figure:
+    @style.in_style()
+    def phases(self, *, size: style.Size = None) -> Figure:
         """Return where the time of jobs went from arrival to finish: a bar a number of GPUs, mean seconds a job."""
         jobs = self._result.jobs
         means = jobs[jobs["counted"] & (jobs["state"] == "finished")].groupby("gpus")[list(PHASES)].mean()
-        figure, axes = new_figure(1.5 + 0.24 * max(len(means), 1))
+        figure, axes = style.new_figure(1.5 + 0.24 * max(len(means), 1))
         left = np.zeros(len(means))
         for phase, name in zip(PHASES, _PHASE_NAMES, strict=True):
             if means[phase].any():
@@ -183,73 +172,75 @@ class RunCharts:
         axes.set_xlabel("Mean time from arrival to finish (s)", loc="right")
         axes.grid(axis="x")
         legend_below(figure, [axes])
-        return resized(figure, size)
+        return style.resized(figure, size)
 
-    def placements(self, *, size: Size = None) -> Figure:
+    def placements(self, *, size: style.Size = None) -> Figure:
         """Return which job was on which GPU when, a row a GPU."""
         counts = np.diff(self._result.cluster.first_gpus).tolist()
-        return resized(placement_map(self._result.placements, counts), size)
+        return style.resized(placement_map(self._result.placements, counts), size)
 
-    @in_style()
-    def tenants(self, *, size: Size = None) -> Figure:
+    @style.in_style()
+    def tenants(self, *, size: style.Size = None) -> Figure:
         """Return how many GPUs each tenant's jobs have, over time, one on top of the other."""
         table = gpus_over_time(self._result)
-        figure, axes = new_figure(3.2)
-        colours = [colour for name, colour in PALETTE.items() if name != "black"]
-        if len(table.columns) > len(colours):
-            table = _largest(table, len(colours) - 1)
+        figure, axes = style.new_figure(3.2)
+        shades = [colour for name, colour in style.PALETTE.items() if name != "black"]
+        if len(table.columns) > len(shades):
+            table = _largest(table, len(shades) - 1)
         bottom = np.zeros(len(table))
-        for (queue, gpus), colour in zip(table.items(), colours, strict=False):
+        for (queue, gpus), colour in zip(table.items(), shades, strict=False):
             top = bottom + gpus.to_numpy()
             axes.fill_between(table.index, bottom, top, step="post", color=colour, label=str(queue), linewidth=0)
             bottom = top
         return self._over_time(figure, axes, "GPUs in use (line: all)", size)
 
-    @in_style()
-    def tenant_jobs(self, *, size: Size = None) -> Figure:
+    @style.in_style()
+    def tenant_jobs(self, *, size: style.Size = None) -> Figure:
         """Return each tenant's mean wait (a line to its 95th percentile), mean JCT and preemptions, a row a tenant."""
         table = tenant_table(self._result)
-        figure, panels = new_panels(1.1 + 0.24 * len(table), 3)
+        figure, panels = style.new_panels(1.1 + 0.24 * len(table), 3)
         rows = range(len(table))
         shown = (("wait_s", "Mean wait, line: p95 (s)"), ("jct_s", "Mean JCT (s)"), ("preemptions", "Preemptions"))
         for axes, (column, label), colour in zip(panels, shown, ("orange", "blue", "vermillion"), strict=True):
-            axes.barh(rows, table[column], color=PALETTE[colour])
+            axes.barh(rows, table[column], color=style.PALETTE[colour])
             axes.set_yticks(rows, [str(queue) for queue in table.index] if axes is panels[0] else [])
             axes.invert_yaxis()
             axes.set_xlabel(label, loc="right")
             axes.grid(axis="x")
-        panels[0].hlines(rows, 0, table["p95_wait_s"], color=PALETTE["grey"], linewidth=1)
-        return resized(figure, size)
+        panels[0].hlines(rows, 0, table["p95_wait_s"], color=style.PALETTE["grey"], linewidth=1)
+        return style.resized(figure, size)
 
-    @in_style()
-    def fragmentation(self, *, size: Size = None) -> Figure:
+    @style.in_style()
+    def fragmentation(self, *, size: style.Size = None) -> Figure:
         """Return how many GPUs are free over time, and how many of these on servers of which jobs have others."""
         table = free_gpus_over_time(self._result)
-        figure, axes = new_figure(2.6)
-        axes.fill_between(table.index, 0, table["free"], step="post", color=PALETTE["sky"], label="free", linewidth=0)
+        figure, axes = style.new_figure(2.6)
+        axes.fill_between(
+            table.index, 0, table["free"], step="post", color=style.PALETTE["sky"], label="free", linewidth=0
+        )
         label = "of these beside jobs on their server"
         axes.fill_between(
-            table.index, 0, table["fragments"], step="post", color=PALETTE["vermillion"], label=label, linewidth=0
+            table.index, 0, table["fragments"], step="post", color=style.PALETTE["vermillion"], label=label, linewidth=0
         )
         return self._over_time(figure, axes, "GPUs (line: all)", size)
 
-    def _over_time(self, figure: Figure, axes: Axes, label: str, size: Size) -> Figure:
+    def _over_time(self, figure: Figure, axes: Axes, label: str, size: style.Size) -> Figure:
         """Return the figure with axes of a number of GPUs over time."""
-        axes.axhline(self._result.cluster.num_gpus, color=PALETTE["grey"], linewidth=1)
+        axes.axhline(self._result.cluster.num_gpus, color=style.PALETTE["grey"], linewidth=1)
         axes.margins(x=0)
         axes.set_xlim(left=0)
         axes.set_ylim(0, self._result.cluster.num_gpus * 1.05)
         axes.set_ylabel(label)
         axes.set_xlabel("Time (s)", loc="right")
         legend_below(figure, [axes])
-        return resized(figure, size)
+        return style.resized(figure, size)
 
-    def utilisation(self, *, size: Size = None) -> Figure:
+    def utilisation(self, *, size: style.Size = None) -> Figure:
         """Return the share of GPUs that computed, over time."""
         bands = utilisation_bands({"run": [self._result.samples]}, self._result.cluster.num_gpus)
-        return resized(utilisation(bands), size)
+        return style.resized(utilisation(bands), size)
 
-    @in_style()
+    @style.in_style()
     def waterfall(self) -> Figure:
         """Return what of the time that jobs held GPUs went where, from all of it down to what trained, GPU hours."""
         hours = gpu_time_of(self._result)[["held", *GPU_TIME_PARTS]].sum() / 3600
@@ -258,9 +249,9 @@ class RunCharts:
         left = hours["held"] - hours[lost].cumsum()
         starts = [0.0, *left, 0.0]
         widths = [hours["held"], *hours[lost], hours["training"]]
-        colours = [PALETTE[name] for name in ("grey", *["vermillion"] * len(lost), "blue")]
-        figure, axes = new_figure(2.2)
-        axes.barh(range(len(names)), widths, left=starts, color=colours)
+        shades = [style.PALETTE[name] for name in ("grey", *["vermillion"] * len(lost), "blue")]
+        figure, axes = style.new_figure(2.2)
+        axes.barh(range(len(names)), widths, left=starts, color=shades)
         for place, (start, width) in enumerate(zip(starts, widths, strict=True)):
             share = width / hours["held"] if hours["held"] else 0.0
             axes.text(start + width, place, f" {width:,.0f} ({share:.1%})", va="center")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ddlsched.errors import InputError
+from ddlsched.io.files import writable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -294,10 +295,11 @@ def new_panels(height_inches: float, panels: int, *, width_inches: float = COLUM
 
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write ``stem``.png and ``stem``.svg, the same bytes for the same figure, and return their paths."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
     png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
-    figure.savefig(png, metadata={"Software": None})
-    figure.savefig(svg, metadata={"Date": None, "Creator": None})
+    with writable(png, "a folder to write charts to"):
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(png, metadata={"Software": None})
+        figure.savefig(svg, metadata={"Date": None, "Creator": None})
     return [png, svg]
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, new_figure, plain_ticks, short
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.results.slices import compute_slices, transfer_slices
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
@@ -123,9 +123,6 @@ def _draw(
             edgecolor="white" if palette is _COMPUTE else colour,
             linewidth=0.2,
         )
-
-
-_SHADES = (PALETTE["sky"], PALETTE["vermillion"], PALETTE["blue"], PALETTE["orange"])
 
 
 @in_style()

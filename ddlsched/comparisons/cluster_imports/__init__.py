@@ -6,19 +6,16 @@ import csv
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ddlsched.cluster.cluster import Server
 from ddlsched.cluster.cluster_files import write_tenants
 from ddlsched.cluster.tenants import Queue, Tenants
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.traces.trace_models import JobRule
 from ddlsched.workload.traces.traced import TracedJob
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +83,6 @@ def _write_servers(servers: tuple[Server, ...], path: Path) -> None:
 
 def _jobs_table(imported: ImportedCluster, default_s: float | None) -> pd.DataFrame:
     """Return a workload's table; what jobs compute and send is that of the models of traces."""
-    import pandas as pd
-
     default_s = math.nan if default_s is None else default_s
     jobs = [job._replace(duration_s=default_s) if math.isnan(job.duration_s) else job for job in imported.jobs]
     known = sorted((job for job in jobs if not math.isnan(job.duration_s)), key=lambda job: job.arrival_s)

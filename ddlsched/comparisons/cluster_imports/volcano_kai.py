@@ -7,20 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota
-from ddlsched.comparisons.cluster_imports import ImportedCluster
-from ddlsched.comparisons.cluster_imports.kubernetes import (
-    gpus_of_pods,
-    gpus_of_resources,
-    name_of,
-    objects_of,
-    of_kind,
-    priorities_of,
-    seconds_of,
-    servers_of,
-    spec_of,
-    told_job,
-    told_number,
-)
+from ddlsched.comparisons.cluster_imports import ImportedCluster, kubernetes
 from ddlsched.workload.traces.traced import TracedJob
 
 _ROOT = "cluster"
@@ -28,15 +15,15 @@ _ROOT = "cluster"
 
 def read_volcano(path: Path) -> ImportedCluster:
     """Read Volcano's queues and jobs; what a job's pods need is what its tasks say."""
-    objects = objects_of(path)
-    queues = of_kind(objects, "Queue", "scheduling.volcano.sh")
-    deserved = any(spec_of(each).get("deserved") for each in queues)
-    priorities = priorities_of(objects)
-    jobs = [_volcano_job(each, priorities) for each in of_kind(objects, "Job", "batch.volcano.sh")]
-    names = {name_of(each) for each in queues} - {"root"}
+    objects = kubernetes.objects_of(path)
+    queues = kubernetes.of_kind(objects, "Queue", "scheduling.volcano.sh")
+    deserved = any(kubernetes.spec_of(each).get("deserved") for each in queues)
+    priorities = kubernetes.priorities_of(objects)
+    jobs = [_volcano_job(each, priorities) for each in kubernetes.of_kind(objects, "Job", "batch.volcano.sh")]
+    names = {kubernetes.name_of(each) for each in queues} - {"root"}
     return ImportedCluster(
-        queues=_under_root([_volcano_queue(each) for each in queues if name_of(each) != "root"]),
-        servers=servers_of(objects, {}),
+        queues=_under_root([_volcano_queue(each) for each in queues if kubernetes.name_of(each) != "root"]),
+        servers=kubernetes.servers_of(objects, {}),
         jobs=tuple(job for job in jobs if job.num_gpus and job.queue in names),
         admission=f"volcano:plugin={'capacity' if deserved else 'proportion'}",
         notes=_left_out(jobs, names),
@@ -44,17 +31,17 @@ def read_volcano(path: Path) -> ImportedCluster:
 
 
 def _volcano_queue(found: Mapping[str, Any]) -> Queue:
-    spec = spec_of(found)
-    deserved = gpus_of_resources(spec.get("deserved"))
-    guaranteed = gpus_of_resources((spec.get("guarantee") or {}).get("resource"))
+    spec = kubernetes.spec_of(found)
+    deserved = kubernetes.gpus_of_resources(spec.get("deserved"))
+    guaranteed = kubernetes.gpus_of_resources((spec.get("guarantee") or {}).get("resource"))
     gpus = max(deserved, guaranteed)
-    most = gpus_of_resources(spec["capability"]) if spec.get("capability") else None
+    most = kubernetes.gpus_of_resources(spec["capability"]) if spec.get("capability") else None
     quota = Quota(
         gpus=gpus, borrowing_limit=None if most is None else max(0, most - gpus), lending_limit=gpus - guaranteed
     )
     parent = str(spec.get("parent") or _ROOT)
     return Queue(
-        name=name_of(found),
+        name=kubernetes.name_of(found),
         parent=_ROOT if parent == "root" else parent,
         quotas={ANY_KIND: quota},
         weight=float(spec.get("weight", 1)),
@@ -62,10 +49,12 @@ def _volcano_queue(found: Mapping[str, Any]) -> Queue:
 
 
 def _volcano_job(found: Mapping[str, Any], priorities: Mapping[str, int]) -> TracedJob:
-    spec, status = spec_of(found), found.get("status") or {}
+    spec, status = kubernetes.spec_of(found), found.get("status") or {}
     tasks = spec.get("tasks") or []
-    gpus = sum(gpus_of_pods(int(task.get("replicas", 1)), task.get("template") or {}) for task in tasks)
-    changed = {str(each.get("status")): seconds_of(each.get("lastTransitionTime")) for each in _conditions(status)}
+    gpus = sum(kubernetes.gpus_of_pods(int(task.get("replicas", 1)), task.get("template") or {}) for task in tasks)
+    changed = {
+        str(each.get("status")): kubernetes.seconds_of(each.get("lastTransitionTime")) for each in _conditions(status)
+    }
     begin_s = changed.get("Running")
     end_s = next((changed[name] for name in ("Completed", "Failed", "Terminated") if name in changed), None)
     return _told(found, str(spec.get("queue", "default")), gpus, (begin_s, end_s), priorities)
@@ -82,22 +71,22 @@ def _told(
     span: tuple[float | None, float | None],
     priorities: Mapping[str, int],
 ) -> TracedJob:
-    priority = priorities.get(str(spec_of(found).get("priorityClassName")), 0)
+    priority = priorities.get(str(kubernetes.spec_of(found).get("priorityClassName")), 0)
     user = found["metadata"].get("namespace")
-    return told_job(found, span, num_gpus=gpus, queue=queue, priority=priority, user=user)
+    return kubernetes.told_job(found, span, num_gpus=gpus, queue=queue, priority=priority, user=user)
 
 
 def read_kai(path: Path) -> ImportedCluster:
     """Read KAI's queues and pod groups; a group's GPUs are those of its annotation ``ddlsched.io/gpus`` or its pods."""
-    objects = objects_of(path)
-    queues = of_kind(objects, "Queue", "scheduling.run.ai")
-    priorities = priorities_of(objects)
-    pods = of_kind(objects, "Pod")
-    jobs = [_kai_job(each, pods, priorities) for each in of_kind(objects, "PodGroup", "scheduling.run.ai")]
-    names = {name_of(each) for each in queues}
+    objects = kubernetes.objects_of(path)
+    queues = kubernetes.of_kind(objects, "Queue", "scheduling.run.ai")
+    priorities = kubernetes.priorities_of(objects)
+    pods = kubernetes.of_kind(objects, "Pod")
+    jobs = [_kai_job(each, pods, priorities) for each in kubernetes.of_kind(objects, "PodGroup", "scheduling.run.ai")]
+    names = {kubernetes.name_of(each) for each in queues}
     return ImportedCluster(
         queues=_under_root([_kai_queue(each) for each in queues]),
-        servers=servers_of(objects, {}),
+        servers=kubernetes.servers_of(objects, {}),
         jobs=tuple(job for job in jobs if job.num_gpus and job.queue in names),
         admission="kai",
         notes=_left_out(jobs, names),
@@ -105,12 +94,12 @@ def read_kai(path: Path) -> ImportedCluster:
 
 
 def _kai_queue(found: Mapping[str, Any]) -> Queue:
-    spec = spec_of(found)
+    spec = kubernetes.spec_of(found)
     told = (spec.get("resources") or {}).get("gpu") or {}
     quota, limit = max(0, int(told.get("quota", 0))), told.get("limit", -1)
     bound = None if limit is None or float(limit) < 0 else max(0, int(limit) - quota)
     return Queue(
-        name=name_of(found),
+        name=kubernetes.name_of(found),
         parent=str(spec.get("parentQueue") or _ROOT),
         quotas={ANY_KIND: Quota(gpus=quota, borrowing_limit=bound)},
         weight=float(told.get("overQuotaWeight", 1)),
@@ -118,10 +107,10 @@ def _kai_queue(found: Mapping[str, Any]) -> Queue:
 
 
 def _kai_job(found: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], priorities: Mapping[str, int]) -> TracedJob:
-    name, told = name_of(found), told_number(found, "gpus")
+    name, told = kubernetes.name_of(found), kubernetes.told_number(found, "gpus")
     own = [each for each in pods if (each["metadata"].get("annotations") or {}).get("pod-group-name") == name]
-    gpus = sum(gpus_of_pods(1, each) for each in own) if told is None else int(told)
-    return _told(found, str(spec_of(found).get("queue")), gpus, (None, None), priorities)
+    gpus = sum(kubernetes.gpus_of_pods(1, each) for each in own) if told is None else int(told)
+    return _told(found, str(kubernetes.spec_of(found).get("queue")), gpus, (None, None), priorities)
 
 
 def _under_root(queues: Sequence[Queue]) -> tuple[Queue, ...]:

@@ -49,16 +49,8 @@ def draw_charts(comparison: Reported | Path | str) -> list[Path]:
     files = []
     for setting in reported.settings:
         for name, draw in figures(reported, setting):
-            files += _saved(draw(), reported.charts(setting) / name)
+            files += save(draw(), reported.charts(setting) / name)
     return files
-
-
-def _saved(figure: Figure, stem: Path) -> list[Path]:
-    try:
-        return save(figure, stem)
-    except OSError as error:
-        problem = f"cannot be written ({error.strerror or error})"
-        raise InputError(f"{stem}.png: {problem}; expected a folder to write charts to") from None
 
 
 def figures(
@@ -176,9 +168,7 @@ class ComparisonCharts:
             raise InputError(f"labels: {dict(labels)!r} calls two policies alike; expected a label for each")
         drawn = dict(figures(reported, setting, labels))
         if name not in drawn:
-            raise InputError(
-                f"{setting.workload} on {setting.cluster}: nothing finished of which a chart could be drawn"
-            )
+            raise InputError(f"{setting.workload} on {setting.cluster}: nothing finished that a chart could show")
         return resized(drawn[name](), shown.get("size"))
 
     def _refuse_unknown(self, policies: Iterable[str]) -> None:

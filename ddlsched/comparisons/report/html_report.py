@@ -19,7 +19,7 @@ from ddlsched.comparisons.report import report_tables
 from ddlsched.comparisons.report.comparison_charts import draw_charts
 from ddlsched.comparisons.report.figures import InteractiveChart, interactive_charts, placement_chart
 from ddlsched.comparisons.report.reported import ComparedSetting, Reported
-from ddlsched.errors import InputError, says_unknown_arguments
+from ddlsched.errors import need, says_unknown_arguments
 from ddlsched.io.files import refuse_unwritable, replacing
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _TOTALS = {"jobs": "Finished jobs that count", "unfinished_jobs": "Unfinished jobs", "events": "Simulated events"}
-_EXTRA = "the report needs plotly and jinja2; expected: pip install 'ddlsched[report]'"
 
 
 @says_unknown_arguments
@@ -52,33 +51,26 @@ def report(folder: Path | str, out: Path | str | None = None) -> Path:
         It is no comparison's folder, a file of it cannot be read, the report cannot be written, or plotly is
         not installed.
     """
-    library, environment = _plotly_js(), _environment()
+    need("the report", "plotly", "jinja2", extra="report")
+    from plotly.offline import get_plotlyjs
+
     reported = Reported.open(folder)
     path = reported.comparison.folder / "report.html" if out is None else Path(out)
     refuse_unwritable(path, "the report", (".html", ".htm"))
     charts = draw_charts(reported)
-    page = environment.get_template("report.html").render(
-        library=library, **_assets(), **_content(reported, charts, path.parent)
+    page = (
+        _environment()
+        .get_template("report.html")
+        .render(library=get_plotlyjs(), **_assets(), **_content(reported, charts, path.parent))
     )
     with replacing(path, "the report") as file:
         file.write_text(page, encoding="utf-8")
     return path
 
 
-def _plotly_js() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise InputError(_EXTRA) from None
-    library: str = get_plotlyjs()
-    return library
-
-
 def _environment() -> Environment:
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError:
-        raise InputError(_EXTRA) from None
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("ddlsched.comparisons.report", "page"),
         autoescape=True,

@@ -20,7 +20,7 @@ from ddlsched.plugins.user_files import class_in_file, digest_of, files_named, i
 from ddlsched.workload.workload_files import workload_of
 
 _AFTERWARDS = ("paired_comparison", "explanation", "statistics")
-_ASKING = ("compare", "comparison", "comparison_tables", "fields", "folder", "run_plan", "settings")
+_ASKING = ("compare", "comparison", "comparison_tables", "fields", "folder", "settings")
 _PRESENTATION = (
     "cli",
     "comparisons/charts",

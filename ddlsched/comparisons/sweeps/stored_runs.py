@@ -30,6 +30,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster, Server, Throughputs
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
+from ddlsched.deferred import pa, pd, pq
 from ddlsched.errors import InputError
 from ddlsched.io.files import MOST_BYTES, opened_parquet, read_bytes
 from ddlsched.io.tables import located
@@ -38,8 +39,6 @@ from ddlsched.simulation import simulate
 from ddlsched.workload.workload_files import workload_of
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.engine.outcome import Window
     from ddlsched.engine.run_progress import RunWatcher
     from ddlsched.results.result import Result
@@ -103,9 +102,6 @@ def timeline_bytes(result: Result) -> bytes:
 
 
 def _parquet(frame: pd.DataFrame, described: Mapping[str, Any]) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     table = pa.Table.from_pandas(frame, preserve_index=False)
     metadata = {**(table.schema.metadata or {}), _METADATA: json.dumps(described)}
     sink = pa.BufferOutputStream()
@@ -122,8 +118,6 @@ def read_metadata(path: Path) -> dict[str, Any]:
     InputError
         It is no run's file.
     """
-    import pyarrow as pa
-
     try:
         with opened_parquet(path) as file:
             metadata: dict[str, Any] = json.loads(file.schema_arrow.metadata[_METADATA])
@@ -176,8 +170,6 @@ def read_stays(path: Path) -> dict[str, list[tuple[int, list[int]]]]:
 
 def read_samples(path: Path) -> pd.DataFrame:
     """Return what a run's cluster did over time: time_s and busy_gpus at least; as :func:`read_metadata`."""
-    import pandas as pd
-
     try:
         samples = pd.DataFrame(dict(read_metadata(path)["samples"]), dtype=float)
     except (KeyError, TypeError, ValueError) as error:
@@ -188,8 +180,6 @@ def read_samples(path: Path) -> pd.DataFrame:
 
 def read_jobs(path: Path, columns: Collection[str] | None = None) -> pd.DataFrame:
     """Return a run's table of jobs, or these columns of it; as :func:`read_metadata`."""
-    import pyarrow as pa
-
     try:
         with opened_parquet(path) as file:
             if columns is not None:
@@ -215,8 +205,6 @@ def is_damaged(path: Path) -> bool:
     InputError
         It is a whole Parquet file but no run's, a folder, or cannot be opened.
     """
-    import pyarrow as pa
-
     try:
         with opened_parquet(path) as file:
             file.read()

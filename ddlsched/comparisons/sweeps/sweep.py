@@ -9,22 +9,19 @@ means, goes on where it was, and what has changed since is run anew.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from ddlsched.comparisons.sweeps.run import Run, fingerprint, sources_digest
 from ddlsched.comparisons.sweeps.stored_runs import is_damaged, read_jobs, read_metadata, remove_leftovers, store
-from ddlsched.errors import InputError
+from ddlsched.deferred import pd
+from ddlsched.io.files import made_folder
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.comparisons.sweeps.run import RunOutcome
     from ddlsched.comparisons.sweeps.workers import Done, Task
-
-__all__ = ["Failure", "Run", "Sweep", "SweepWatcher", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -38,12 +35,8 @@ class Failure:
         return f"{self.run.name}: {self.message}"
 
 
-class SweepWatcher(Protocol):
-    """Is told how a sweep gets on."""
-
-    def __call__(self, done: int, total: int, failure: Failure | None) -> None:
-        """Take note of ``done`` of ``total`` different runs, and of the one that just failed, if it did."""
-        ...
+SweepWatcher: TypeAlias = Callable[[int, int, "Failure | None"], None]
+"""Is told how many different runs are done, of how many, and which has just failed, if one did."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +56,11 @@ class Sweep:
 
     def summaries(self) -> pd.DataFrame:
         """Return a row a run: its labels, its seed, and the metrics of :meth:`Result.summary` and of measures."""
-        import pandas as pd
-
         rows = [{**run.labels, "seed": run.seed, **read_metadata(path)["summary"]} for run, path in self.finished]
         return pd.DataFrame(rows)
 
     def jobs(self, **labels: str) -> pd.DataFrame:
         """Return the jobs of all runs with the given labels: a row a job, with the run's labels and seed."""
-        import pandas as pd
-
         chosen = [(run, path) for run, path in self.finished if labels.items() <= dict(run.labels).items()]
         frames = [read_jobs(path).assign(**run.labels, seed=run.seed) for run, path in chosen]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
@@ -134,10 +123,7 @@ def sweep(
 
 
 def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror}); expected a folder for finished runs") from None
+    made_folder(folder, "finished runs")
     remove_leftovers(folder)
     return folder
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ddlsched.comparisons.sweeps.run import Run, RunOutcome, execute, sources_digest
-from ddlsched.errors import DdlschedError, InputError
+from ddlsched.errors import DdlschedError, InputError, need
 from ddlsched.io.child_processes import follow_parent
 from ddlsched.io.files import read_bytes
 from ddlsched.plugins.user_files import files_named, substituted, with_neighbours
@@ -192,10 +192,9 @@ def on_dask(tasks: Sequence[Task], address: str, sources: str) -> Done:
 
 @contextmanager
 def _connected(address: str) -> Iterator[Client]:
-    try:
-        from distributed import Client
-    except ImportError:
-        raise InputError("a Dask cluster needs the package distributed; pip install 'ddlsched[dask]'") from None
+    need("a Dask cluster", "distributed", extra="dask")
+    from distributed import Client
+
     try:
         client = Client(address, timeout=_ANSWER_S)
     except (OSError, ValueError) as error:

@@ -9,20 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.decisions.checks import (
-    FieldsBefore,
-    what_is_wrong_with_admission,
-    what_is_wrong_with_allocations,
-    what_is_wrong_with_gpus,
-    what_is_wrong_with_move,
-    what_is_wrong_with_start,
-    what_is_wrong_with_stops,
-)
+from ddlsched.engine.decisions import checks
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError, guarded, label
 from ddlsched.network.contention import SharedLink
 from ddlsched.network.rates import LEVELS
@@ -115,7 +107,7 @@ class CheckedPolicies:
             "admission": admission,
         }
         self._given = given
-        self._memory = FieldsBefore(given)  # not of the contention model: bound_to has made it for the run
+        self._memory = checks.FieldsBefore(given)  # not of the contention model: bound_to has made it for the run
         begun = {kind: _begun(kind, policy, cluster, streams[kind]) for kind, policy in given.items()}
         self.placement, self.order, self.communication = begun["placement"], begun["order"], begun["communication"]
         self.allocation, self.path, self.contention = begun["allocation"], begun["path"], contention
@@ -146,7 +138,7 @@ class CheckedPolicies:
         starts = ask(lambda: iter(self.placement.place_round(queue, cluster)))
         left = set(queue.numbers.tolist())
         while (start := ask(lambda: next(starts, None))) is not None:
-            if wrong := what_is_wrong_with_start(start, left, cluster):
+            if wrong := checks.what_is_wrong_with_start(start, left, cluster):
                 raise InvalidDecisionError(f"placement {self.label('placement')} at {cluster.now_s} s{wrong}")
             job, gpus = start
             left.discard(job.number)
@@ -199,7 +191,7 @@ class CheckedPolicies:
         chosen = self._ask("placement", about, cluster.now_s, lambda: self.placement.place(job, cluster))
         if chosen is None:
             return None
-        wrong = what_is_wrong_with_gpus(chosen, job, cluster)
+        wrong = checks.what_is_wrong_with_gpus(chosen, job, cluster)
         if wrong:
             place = f"placement {self.label('placement')} at {cluster.now_s} s{about}"
             raise InvalidDecisionError(f"{place}: place {wrong}")
@@ -244,7 +236,7 @@ class CheckedPolicies:
         about = f", {len(running)} running jobs"
         question = lambda: list(self.order.stops(running, queue, cluster))  # noqa: E731
         answer = self._ask("order", about, cluster.now_s, question)
-        if wrong := what_is_wrong_with_stops(answer, running):
+        if wrong := checks.what_is_wrong_with_stops(answer, running):
             raise InvalidDecisionError(f"order {self.label('order')} at {cluster.now_s} s: {wrong}")
         return [job.number for job in answer]
 
@@ -254,7 +246,7 @@ class CheckedPolicies:
         question = lambda: list(self.placement.moves(running, cluster))  # noqa: E731
         left = {id(job) for job in running}
         for answer in self._ask("placement", about, cluster.now_s, question):
-            if wrong := what_is_wrong_with_move(answer, left, cluster):
+            if wrong := checks.what_is_wrong_with_move(answer, left, cluster):
                 raise InvalidDecisionError(f"placement {self.label('placement')} at {cluster.now_s} s{wrong}")
             job, gpus = answer
             left.discard(id(job))
@@ -282,7 +274,7 @@ class CheckedPolicies:
         ask = functools.partial(self._ask, "admission", about, tenants.now_s)
         answers = ask(lambda: iter(self.admission.admit(tenants, cluster)))
         while (answer := ask(lambda: next(answers, None))) is not None:
-            if wrong := what_is_wrong_with_admission(answer, tenants, cluster, new):
+            if wrong := checks.what_is_wrong_with_admission(answer, tenants, cluster, new):
                 raise InvalidDecisionError(f"admission {self.label('admission')} at {tenants.now_s} s{wrong}")
             yield answer
 
@@ -389,7 +381,7 @@ class CheckedPolicies:
         """Return what an allocation policy gives each elastic job, checked."""
         about = f", {len(jobs)} elastic jobs"
         answer = self._ask("allocation", about, now_s, lambda: self.allocation.allocate(jobs, capacity, now_s))
-        wrong = what_is_wrong_with_allocations(answer, jobs, capacity)
+        wrong = checks.what_is_wrong_with_allocations(answer, jobs, capacity)
         if wrong:
             raise InvalidDecisionError(f"allocation {self.label('allocation')} at {now_s} s{about}: {wrong}")
         allocated: Mapping[str, Allocation | Drop] = answer
@@ -433,3 +425,89 @@ def _can_be_ordered(key: Any) -> bool:
     if isinstance(key, tuple | list):
         return all(_can_be_ordered(part) for part in key)
     return isinstance(key, Real) and bool(key == key)
+
+
+class StartsJobs(Protocol):
+    """Carries out where jobs run."""
+
+    def next_fitting(self, queue: JobQueue, place: int) -> int:
+        """Return the first place in a queue, from ``place`` on, of a job that enough GPUs have room for, or -1."""
+
+    def put(self, number: int, gpus: list[int]) -> None:
+        """Start a job on GPUs, in placement order; it counts at once in what policies see."""
+
+
+class StopsJobs(Protocol):
+    """Carries out which jobs stop."""
+
+    def leave(self, number: int) -> None:
+        """Take a job off its GPUs."""
+
+
+class SendsTransfers(Protocol):
+    """Carries out who sends."""
+
+    def network(self) -> NetworkView:
+        """Return what a communication policy sees of the network now."""
+
+    def start(self, transfer: TransferView) -> None:
+        """Let a transfer send; it counts at once in what policies see."""
+
+    def pause(self, transfer: TransferView) -> None:
+        """Let a transfer that sends wait; it keeps its bytes."""
+
+
+def start_queued(policies: CheckedPolicies, queue: JobQueue, cluster: ClusterView, acts: StartsJobs) -> list[int]:
+    """Ask who of a queue starts, and where; return who did, by number."""
+    started = []
+    for number, gpus in _starts(policies, queue, cluster, acts):
+        acts.put(number, gpus)
+        started.append(number)
+    return started
+
+
+def _starts(
+    policies: CheckedPolicies, queue: JobQueue, cluster: ClusterView, acts: StartsJobs
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield who starts; a policy that goes job by job is asked for those, in order, that GPUs have room for."""
+    if policies.placement_has_rounds:
+        if len(queue):
+            yield from policies.place_round(queue, cluster)
+        return
+    place = 0
+    while place < len(queue) and (place := acts.next_fitting(queue, place)) >= 0:
+        job = queue[place]
+        gpus = policies.place(job, cluster)
+        if gpus is not None:
+            yield job.number, gpus
+        place += 1
+
+
+def stop_running(
+    policies: CheckedPolicies, running: Sequence[JobView], queue: JobQueue, cluster: ClusterView, acts: StopsJobs
+) -> list[int]:
+    """Ask the order which running jobs, by number, stop for those that wait; return who did."""
+    if not policies.order_stops or not len(queue) or not running:
+        return []
+    stopped = policies.stops(running, queue, cluster)
+    for number in stopped:
+        acts.leave(number)
+    return stopped
+
+
+def choose_transfers(policies: CheckedPolicies, candidates: Sequence[TransferView], acts: SendsTransfers) -> None:
+    """Ask which of the ready transfers send, all of them in ascending order."""
+    network, form = acts.network(), policies.communication_form
+    if form == "admit":
+        for transfer in candidates:
+            if policies.admit(transfer, network):
+                acts.start(transfer)
+                network = acts.network()
+        return
+    ask = policies.select_by_key if form == "transfer_key" else policies.select
+    selected = ask(candidates, network) if candidates else set()
+    for transfer in candidates:
+        if transfer.is_active and transfer.number not in selected:
+            acts.pause(transfer)
+        elif transfer.number in selected and not transfer.is_active:
+            acts.start(transfer)

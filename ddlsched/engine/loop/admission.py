@@ -119,7 +119,7 @@ def add_candidate(s: State, count: int, number: int) -> int:
 def gather_transfers(s: State) -> int:
     """Sort the waiting transfers (for a preemptive policy: the active too) into ``items``; return how many."""
     run = s.run[0]
-    preemptive = run.communication == Communication.KEYS or run.communication == Communication.ASKED_TO_SELECT
+    preemptive = run.communication >= Communication.KEYS or run.communication == Communication.ASKED_TO_SELECT
     count = ZERO
     for place in range(run.num_waiting):
         count = add_candidate(s, count, s.waiting[place])

@@ -168,7 +168,7 @@ def gather_rivals(s: State) -> int:
     if run.must_place == 1 or run.num_finished > 0:
         for place in range(run.num_queued):
             count = add_rival(s, count, s.queue[place])
-    if run.communicate == 1 and run.communication != Communication.KEYS:
+    if run.communicate == 1 and run.communication < Communication.KEYS:
         for place in range(run.num_waiting):
             count = add_rival(s, count, s.transfers[s.waiting[place]].job)
         for place in range(run.num_active if run.communication == Communication.ASKED_TO_SELECT else ZERO):

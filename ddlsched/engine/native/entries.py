@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -21,24 +21,11 @@ from numba.core.typing import signature
 from numba.extending import intrinsic
 
 from ddlsched.engine.field_values import FAILED, KEY_WORDS
+from ddlsched.engine.native import view_types
 from ddlsched.engine.native.compiler import compiled_function, reason_of
 from ddlsched.engine.native.machine_code import register_jitable
 from ddlsched.engine.native.operators import compiled_only, divide_wholes, typed
 from ddlsched.engine.native.state import state_at
-from ddlsched.engine.native.view_types import (
-    FLOW,
-    JOB,
-    LINK,
-    LOADS,
-    NETWORK,
-    TRANSFER,
-    flow_at,
-    job_at,
-    link_at,
-    loads_at,
-    root_view,
-    transfer_at,
-)
 from ddlsched.network.rates import LEVELS, WEIGHT_UNIT
 from ddlsched.policies.compiling.program import Program
 from ddlsched.policies.compiling.source import CannotCompileError
@@ -149,117 +136,86 @@ def _store(s: Any, place: Any, part: Any) -> Any:  # noqa: ARG001
 # --- the entries of each method
 
 
-@register_jitable
-def _now_s(s: Any) -> float:
-    return divide_wholes(s.run[0].now_ns, 1_000_000_000)
+class _Method(NamedTuple):
+    """How a method of a door is asked: what it is given, the types of that, what becomes of its answer, and its type.
+
+    ``gives`` and ``takes`` are asked with state, the entry's two numbers, and the network's view or the answer;
+    ``takes`` returns what the entry does. A key has no type.
+    """
+
+    gives: Callable[..., Any]
+    views: tuple[view_types.ViewType, ...]
+    takes: Callable[..., Any]
+    answers: type[types.Type] | None
 
 
-@register_jitable
-def _no_time(s: Any) -> float:  # noqa: ARG001
-    return 0.0
+def _give_job(s: Any, number: int, place: int, network: Any) -> Any:  # noqa: ARG001
+    return view_types.job_at(network, number), divide_wholes(s.run[0].now_ns, 1_000_000_000)
 
 
-def _order_key(function: Any, fields_at: Any, network_of: Any, clock: Any = _now_s) -> Callable[..., Any]:
-    def entry(state: int, number: int, place: int, fields: int) -> int:
-        s = state_at(state)
-        s.run[0].scratch_used = 0
-        returned, key = _called(function, (fields_at(fields), job_at(network_of(s), number), clock(s)))
-        if not returned or _store(s, place * KEY_WORDS, key) < 0:
-            return FAILED
-        return 0
-
-    return entry
+def _give_job_without_time(s: Any, number: int, place: int, network: Any) -> Any:  # noqa: ARG001
+    return view_types.job_at(network, number), 0.0
 
 
-def _transfer_key(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
-    def entry(state: int, number: int, place: int, fields: int) -> int:
-        s = state_at(state)
-        s.run[0].scratch_used = 0
-        returned, key = _called(function, (fields_at(fields), transfer_at(network_of(s), number), network_of(s)))
-        if not returned or _store(s, place * KEY_WORDS, key) < 0:
-            return FAILED
-        return 0
-
-    return entry
+def _give_transfer(s: Any, number: int, place: int, network: Any) -> Any:  # noqa: ARG001
+    return (view_types.transfer_at(network, number),)
 
 
-def _admit(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
-    def entry(state: int, number: int, place: int, fields: int) -> int:  # noqa: ARG001
-        s = state_at(state)
-        s.run[0].scratch_used = 0
-        returned, admitted = _called(function, (fields_at(fields), transfer_at(network_of(s), number), network_of(s)))
-        if not returned:
-            return FAILED
-        return 1 if admitted else 0
-
-    return entry
+def _give_transfer_and_network(s: Any, number: int, place: int, network: Any) -> Any:  # noqa: ARG001
+    return view_types.transfer_at(network, number), network
 
 
-def _link_rate(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
-    def entry(state: int, number: int, place: int, fields: int) -> int:
-        s = state_at(state)
-        s.run[0].scratch_used = 0
-        returned, rate = _called(
-            function, (fields_at(fields), transfer_at(network_of(s), number), link_at(network_of(s), place))
-        )
-        if not returned or not 0.0 < rate < np.inf:
-            return FAILED
-        s.run[0].answer = rate
-        return 0
-
-    return entry
+def _give_transfer_and_link(s: Any, number: int, place: int, network: Any) -> Any:  # noqa: ARG001
+    return view_types.transfer_at(network, number), view_types.link_at(network, place)
 
 
-def _weight(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
-    def entry(state: int, number: int, place: int, fields: int) -> int:  # noqa: ARG001
-        s = state_at(state)
-        s.run[0].scratch_used = 0
-        returned, weight = _called(function, (fields_at(fields), transfer_at(network_of(s), number)))
-        if not returned or not 0.0 < weight < np.inf:
-            return FAILED
-        s.run[0].answer = min(max(np.rint(weight / WEIGHT_UNIT), 1.0), 2.0**40) * WEIGHT_UNIT
-        return 0
-
-    return entry
+def _give_flow(s: Any, number: int, place: int, network: Any) -> Any:  # noqa: ARG001
+    return view_types.flow_at(network, number), view_types.loads_at(network, 0)
 
 
-def _level(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
-    def entry(state: int, number: int, place: int, fields: int) -> int:  # noqa: ARG001
-        s = state_at(state)
-        s.run[0].scratch_used = 0
-        returned, level = _called(function, (fields_at(fields), transfer_at(network_of(s), number)))
-        if not returned or level < 0 or level >= LEVELS:
-            return FAILED
-        s.run[0].answer = level
-        return 0
-
-    return entry
+def _take_key(s: Any, number: int, place: int, key: Any) -> int:  # noqa: ARG001
+    return FAILED if _store(s, place * KEY_WORDS, key) < 0 else 0
 
 
-def _path(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
-    def entry(state: int, number: int, place: int, fields: int) -> int:  # noqa: ARG001
-        s = state_at(state)
-        s.run[0].scratch_used = 0
-        returned, chosen = _called(
-            function, (fields_at(fields), flow_at(network_of(s), number), loads_at(network_of(s), 0))
-        )
-        if not returned or chosen < 0 or chosen >= s.hops[number].num_paths:
-            return FAILED
-        return chosen
-
-    return entry
+def _take_truth(s: Any, number: int, place: int, admitted: bool) -> int:  # noqa: ARG001
+    return 1 if admitted else 0
 
 
-_METHODS: dict[str, tuple[Callable[..., Any], type[types.Type] | None]] = {
-    "key": (_order_key, None),
-    "transfer_key": (_transfer_key, None),
-    "admit": (_admit, types.Boolean),
-    "link_rate": (_link_rate, types.Float),
-    "weight": (_weight, types.Float),
-    "level": (_level, types.Integer),
-    "path": (_path, types.Integer),
+def _take_rate(s: Any, number: int, place: int, rate: float) -> int:  # noqa: ARG001
+    if not 0.0 < rate < np.inf:
+        return FAILED
+    s.run[0].answer = rate
+    return 0
+
+
+def _take_weight(s: Any, number: int, place: int, weight: float) -> int:  # noqa: ARG001
+    if not 0.0 < weight < np.inf:
+        return FAILED
+    s.run[0].answer = min(max(np.rint(weight / WEIGHT_UNIT), 1.0), 2.0**40) * WEIGHT_UNIT
+    return 0
+
+
+def _take_level(s: Any, number: int, place: int, level: int) -> int:  # noqa: ARG001
+    if level < 0 or level >= LEVELS:
+        return FAILED
+    s.run[0].answer = level
+    return 0
+
+
+def _take_path(s: Any, number: int, place: int, chosen: int) -> int:  # noqa: ARG001
+    return FAILED if chosen < 0 or chosen >= s.hops[number].num_paths else chosen
+
+
+_METHODS = {
+    "key": _Method(_give_job, (view_types.JOB,), _take_key, None),
+    "transfer_key": _Method(_give_transfer_and_network, (view_types.TRANSFER, view_types.NETWORK), _take_key, None),
+    "admit": _Method(_give_transfer_and_network, (view_types.TRANSFER, view_types.NETWORK), _take_truth, types.Boolean),
+    "link_rate": _Method(_give_transfer_and_link, (view_types.TRANSFER, view_types.LINK), _take_rate, types.Float),
+    "weight": _Method(_give_transfer, (view_types.TRANSFER,), _take_weight, types.Float),
+    "level": _Method(_give_transfer, (view_types.TRANSFER,), _take_level, types.Integer),
+    "path": _Method(_give_flow, (view_types.FLOW, view_types.LOADS), _take_path, types.Integer),
 }
-"""For each method of a door: what makes its entry, and the type that it must answer (None: a key)."""
+"""By its name each method of a door; an order's key is given the time, too."""
 
 
 def _entry_function(
@@ -270,11 +226,20 @@ def _entry_function(
     A key that does not read the time is not given it: the division is a twentieth of a run. ``predicted`` is the
     flavour of the views that it is given.
     """
-    make, _ = _METHODS[method]
-    network_of = root_view(predicted)
+    gives, _, takes, _ = _METHODS[method]
     if method == "key" and "now_s" not in reads:
-        return _order_key(function, _record_at(dtype), network_of, _no_time)
-    return make(function, _record_at(dtype), network_of)
+        gives = _give_job_without_time
+    fields_at, network_of = _record_at(dtype), view_types.root_view(predicted)
+    give, take = register_jitable(gives), register_jitable(takes)
+
+    def entry(state: int, number: int, place: int, fields: int) -> int:
+        s = state_at(state)
+        s.run[0].scratch_used = 0
+        given = (fields_at(fields),) + give(s, number, place, network_of(s))  # noqa: RUF005 (no starred tuples here)
+        returned, answer = _called(function, given)
+        return take(s, number, place, answer) if returned else FAILED
+
+    return entry
 
 
 def typed_entry(program: Program, method: str, predicted: bool) -> tuple[Any, int, bool]:
@@ -290,22 +255,11 @@ def typed_entry(program: Program, method: str, predicted: bool) -> tuple[Any, in
     CannotCompileError
         With file, line, construct and why.
     """
-    job, transfer, link, network, flow, loads = (
-        view.flavoured(predicted) for view in (JOB, TRANSFER, LINK, NETWORK, FLOW, LOADS)
-    )
-    given = {
-        "key": (job, types.float64),
-        "transfer_key": (transfer, network),
-        "admit": (transfer, network),
-        "link_rate": (transfer, link),
-        "weight": (transfer,),
-        "level": (transfer,),
-        "path": (flow, loads),
-    }[method]
+    _, views, _, expected = _METHODS[method]
+    given = [view.flavoured(predicted) for view in views] + [types.float64] * (method == "key")
     try:
         function = compiled_function(program, (from_dtype(program.fields.dtype), *given))
         (answered,) = (overload.signature.return_type for overload in function.overloads.values())
-        _, expected = _METHODS[method]
         kinds = _key_types(answered) if expected is None else [answered]
         # With arrays a truth value may be numpy's, which is no number.
         numbers: tuple[Any, ...] = (types.Integer, types.Float, *(() if program.fields.arrays else (types.Boolean,)))

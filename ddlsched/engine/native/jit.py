@@ -54,6 +54,15 @@ _MEMBERS = {
 """What ``ddlsched.engine.native`` overrides or calls, and numba may change in any version."""
 
 
+INTERRUPTED = "ddlsched_interrupted"
+"""Where in ``sys`` compiled code keeps the place of the loop that Ctrl-C ended: it hears it before Python does."""
+
+
+def interrupted_loop() -> str:
+    """Return the place of that loop, or nothing; it is told once."""
+    return str(vars(sys).pop(INTERRUPTED, ""))
+
+
 def runs_in_python() -> bool:
     """Return whether nothing is compiled: ``NUMBA_DISABLE_JIT=1`` says so, or numba is one that is not known."""
     return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0") or why_unsupported() is not None

@@ -164,10 +164,16 @@ def _long_division(a: int, b: int) -> float:
 
 
 @register_jitable
-def divide_wholes(a: int, b: int) -> float:
-    """Return a / b of whole numbers, correctly rounded, as Python does."""
+def _not_zero(b: Any) -> Any:
     if b == 0:
         raise ZeroDivisionError("division by zero")
+    return b
+
+
+@register_jitable
+def divide_wholes(a: int, b: int) -> float:
+    """Return a / b of whole numbers, correctly rounded, as Python does."""
+    _not_zero(b)
     if -MOST_EXACT <= a <= MOST_EXACT and -MOST_EXACT <= b <= MOST_EXACT:
         return np.float64(a) / np.float64(b)
     if a == 0:
@@ -177,25 +183,9 @@ def divide_wholes(a: int, b: int) -> float:
     return _long_division(a, b)
 
 
-@register_jitable
-def _divide_floats(a: float, b: float) -> float:
-    if b == 0.0:
-        raise ZeroDivisionError("division by zero")
-    return a / b
+def _division(name: str, of_wholes: Callable[..., Any], of_float: Callable[..., Any]) -> Callable[..., Any]:
+    of_floats = register_jitable(of_float)
 
-
-@compiled_only
-def divide(a: Any, b: Any) -> Any:
-    """``/``."""
-    kinds = kind_of(a), kind_of(b)
-    if None in kinds:
-        raise refusal("/", a, b)
-    if kinds == (types.int64, types.int64):
-        return lambda a, b: divide_wholes(np.int64(a), np.int64(b))
-    return lambda a, b: _divide_floats(np.float64(a), np.float64(b))
-
-
-def _whole_division(name: str, of_wholes: Callable[..., Any], of_floats: Callable[..., Any]) -> Callable[..., Any]:
     @compiled_only
     def operation(a: Any, b: Any) -> Any:
         kinds = kind_of(a), kind_of(b)
@@ -210,8 +200,7 @@ def _whole_division(name: str, of_wholes: Callable[..., Any], of_floats: Callabl
 
 @register_jitable
 def _floor_wholes(a: int, b: int) -> int:
-    if b == 0:
-        raise ZeroDivisionError("division by zero")
+    _not_zero(b)
     if b == -1:
         if a == -(2**63):
             raise OverflowError("more than 64 bits")
@@ -221,26 +210,10 @@ def _floor_wholes(a: int, b: int) -> int:
 
 @register_jitable
 def _rest_of_wholes(a: int, b: int) -> int:
-    if b == 0:
-        raise ZeroDivisionError("division by zero")
+    _not_zero(b)
     return 0 if b == -1 else a % b
 
 
-@register_jitable
-def _floor_floats(a: float, b: float) -> float:
-    if b == 0.0:
-        raise ZeroDivisionError("division by zero")
-    return a // b
-
-
-@register_jitable
-def _rest_of_floats(a: float, b: float) -> float:
-    if b == 0.0:
-        raise ZeroDivisionError("division by zero")
-    return a % b
-
-
-floor_divide = _whole_division("//", _floor_wholes, _floor_floats)
-
-
-remainder = _whole_division("%", _rest_of_wholes, _rest_of_floats)
+divide = _division("/", divide_wholes, lambda a, b: a / _not_zero(b))
+floor_divide = _division("//", _floor_wholes, lambda a, b: a // _not_zero(b))
+remainder = _division("%", _rest_of_wholes, lambda a, b: a % _not_zero(b))

@@ -6,23 +6,11 @@ import ast
 import builtins
 import inspect
 import types
+from pathlib import Path
 from typing import Any
 
+from ddlsched.policies.compiling import syntax
 from ddlsched.policies.compiling.source import CannotCompileError, is_set_when_running
-from ddlsched.policies.compiling.syntax import (
-    TICKS,
-    assigned,
-    call_of,
-    constant_of,
-    function_definition,
-    is_known,
-    is_member,
-    is_number,
-    is_text,
-    parse_statement,
-    rewritten_call,
-    where_is,
-)
 
 _OPERATORS: dict[type[ast.operator] | type[ast.cmpop] | type[ast.unaryop], str] = {
     ast.Add: "add",
@@ -67,7 +55,7 @@ class Rewriter(ast.NodeTransformer):
         if arguments.vararg or arguments.kwarg:
             raise self.refused(node, "takes any number of arguments")
         self._parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-        own = assigned(node)
+        own = syntax.assigned(node)
         self.locals = {*self._parameters, *own}
         owner = inspect.getattr_static(type(builder.plugin), node.name, None)
         is_method = function in (owner, getattr(owner, "fget", None))
@@ -80,23 +68,23 @@ class Rewriter(ast.NodeTransformer):
 
     def refused(self, node: ast.AST, why: str) -> CannotCompileError:
         text = ast.unparse(node).split("\n")[0]
-        return CannotCompileError(where_is(self.file, node), text[:60], why)
+        return CannotCompileError(syntax.where_is(self.file, node), text[:60], why)
 
     def rewrite(self) -> ast.FunctionDef:
         """Return the rewritten function."""
-        body = [statement for statement in self._node.body if not is_text(statement)]
+        body = [statement for statement in self._node.body if not syntax.is_text(statement)]
         rewritten = self._block(body)
         parts = [part for statement in rewritten for part in ast.walk(statement)]
-        if any(map(is_member, parts)):
+        if any(map(syntax.is_member, parts)):
             raise self.refused(self._node, "does more with a member of an enumeration than to compare it")
-        if any(isinstance(part, ast.Name) and part.id == TICKS for part in parts):
-            rewritten.insert(0, parse_statement(f"{TICKS} = 0", self._node))
-        return function_definition(self._node, self._parameters, rewritten)
+        if any(isinstance(part, ast.Name) and part.id == syntax.TICKS for part in parts):
+            rewritten.insert(0, syntax.parse_statement(f"{syntax.TICKS} = 0", self._node))
+        return syntax.function_definition(self._node, self._parameters, rewritten)
 
     def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         result: list[ast.stmt] = []
         for statement in statements:
-            if is_text(statement):
+            if syntax.is_text(statement):
                 continue
             if not isinstance(statement, _STATEMENTS):
                 raise self.refused(statement, f"{type(statement).__name__} statements are not compiled")
@@ -128,7 +116,8 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.For(self.target(node.target), self.visit(node.iter), body, []), node)
 
     def tick(self, node: ast.AST) -> ast.stmt:
-        return parse_statement(f"{TICKS} = hear_signals__({TICKS})", node)
+        place = f"{Path(self.file).name}, line {getattr(node, 'lineno', '?')}, {self._node.name}"
+        return syntax.parse_statement(f"{syntax.TICKS} = hear_signals__({syntax.TICKS}, {place!r})", node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         targets = [self.target(target) for target in node.targets]
@@ -152,10 +141,10 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([self.target(node.target)], value), node)
 
     def visit_Raise(self, node: ast.Raise) -> ast.stmt:
-        return parse_statement("raise ValueError", node)
+        return syntax.parse_statement("raise ValueError", node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        failed = parse_statement("raise AssertionError", node)
+        failed = syntax.parse_statement("raise AssertionError", node)
         test = ast.copy_location(ast.UnaryOp(ast.Not(), self.visit(node.test)), node)
         return ast.copy_location(ast.If(test, [failed], []), node)
 
@@ -180,7 +169,7 @@ class Rewriter(ast.NodeTransformer):
         return isinstance(node, ast.Name) and node.id == self._self
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        constant = constant_of(node.value, node)
+        constant = syntax.constant_of(node.value, node)
         if constant is None:
             raise self.refused(node, "is no number of 64 bits, truth value, text or None")
         return constant
@@ -190,7 +179,7 @@ class Rewriter(ast.NodeTransformer):
             if node.id == self.builder.clock and len(self.builder.under_way) == 1:
                 self.builder.reads.add("now_s")
             return node
-        constant = constant_of(self.global_value(node), node)
+        constant = syntax.constant_of(self.global_value(node), node)
         if constant is None:
             raise self.refused(node, "is neither a number nor a text nor a function that is called")
         return constant
@@ -222,7 +211,7 @@ class Rewriter(ast.NodeTransformer):
             if isinstance(owner, types.ModuleType | type):
                 value = getattr(owner, node.attr, None)
                 self.builder.constants.append((node.attr, lambda: getattr(owner, node.attr, None), value))
-                constant = constant_of(value, node)
+                constant = syntax.constant_of(value, node)
                 if constant is None or (isinstance(constant, ast.Constant) and constant.value is None):
                     raise self.refused(node, "is neither a number nor a text")
                 return constant
@@ -234,7 +223,7 @@ class Rewriter(ast.NodeTransformer):
         fields, plugin = self.builder.fields, self.builder.plugin
         static = inspect.getattr_static(type(plugin), node.attr, None)
         if isinstance(static, property) and static.fget is not None:
-            return call_of(self.builder.add(static.fget), node, node.value)
+            return syntax.call_of(self.builder.add(static.fget), node, node.value)
         if node.attr in fields.numbers:
             return node
         if node.attr in fields.arrays:
@@ -242,14 +231,14 @@ class Rewriter(ast.NodeTransformer):
             array: ast.expr = ast.copy_location(ast.parse(text, mode="eval").body, node)
             return array
         if node.attr in fields.others:
-            constant = constant_of(fields.others[node.attr], node)
+            constant = syntax.constant_of(fields.others[node.attr], node)
             if constant is None:
                 raise self.refused(node, f"is a {type(fields.others[node.attr]).__name__}")
             return constant
         self.builder.constants.append(
             (node.attr, lambda: inspect.getattr_static(type(plugin), node.attr, None), static)
         )
-        constant = constant_of(static, node)
+        constant = syntax.constant_of(static, node)
         if constant is None or static is None:
             raise self.refused(node, "is no field of numbers, texts or arrays")
         return constant
@@ -258,7 +247,7 @@ class Rewriter(ast.NodeTransformer):
         name = _OPERATORS.get(type(node.op))
         if name is None:
             raise self.refused(node, "this operator is not compiled")
-        return call_of(name, node, self.visit(node.left), self.visit(node.right))
+        return syntax.call_of(name, node, self.visit(node.left), self.visit(node.right))
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         operand = self.visit(node.operand)
@@ -266,12 +255,12 @@ class Rewriter(ast.NodeTransformer):
             if isinstance(operand, ast.Constant):
                 return ast.copy_location(ast.Constant(not operand.value), node)
             return ast.copy_location(ast.UnaryOp(node.op, operand), node)
-        if isinstance(operand, ast.Constant) and isinstance(node.op, ast.USub) and is_number(operand.value):
+        if isinstance(operand, ast.Constant) and isinstance(node.op, ast.USub) and syntax.is_number(operand.value):
             return self.visit_Constant(ast.copy_location(ast.Constant(-operand.value), node))  # type: ignore[operator]
         name = _OPERATORS.get(type(node.op))
         if name is None:
             raise self.refused(node, "this operator is not compiled")
-        return call_of(name, node, operand)
+        return syntax.call_of(name, node, operand)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         deciding = isinstance(node.op, ast.Or)
@@ -311,14 +300,14 @@ class Rewriter(ast.NodeTransformer):
             self.builder.reads.add("which one")
         if isinstance(op, ast.Is | ast.IsNot):
             return self._identity(node, op, left, right)
-        known = is_known(left) and is_known(right)
-        members = any(map(is_member, (*ast.walk(left), *ast.walk(right))))
+        known = syntax.is_known(left) and syntax.is_known(right)
+        members = any(map(syntax.is_member, (*ast.walk(left), *ast.walk(right))))
         if known and (not members or isinstance(op, ast.Eq | ast.NotEq)):
             return self._worked_out(node, op, left, right)
         if isinstance(op, ast.In | ast.NotIn):
             found = self._found(node, left, right)
             return found if isinstance(op, ast.In) else ast.copy_location(ast.UnaryOp(ast.Not(), found), node)
-        return call_of(_OPERATORS[type(op)], node, left, right)
+        return syntax.call_of(_OPERATORS[type(op)], node, left, right)
 
     def _worked_out(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
         comparison = ast.fix_missing_locations(ast.Expression(ast.Compare(left, [op], [right])))
@@ -332,20 +321,20 @@ class Rewriter(ast.NodeTransformer):
         """Return ``is``: of None, truth values and members of enumerations; of views; not of numbers and texts."""
         constants = [part.value for part in (left, right) if isinstance(part, ast.Constant)]
         unique = [value is None or isinstance(value, bool) for value in constants]
-        if len(constants) == 2 and (any(unique) or all(map(is_member, (left, right)))):
+        if len(constants) == 2 and (any(unique) or all(map(syntax.is_member, (left, right)))):
             same = constants[0] is constants[1] if any(unique) else constants[0] == constants[1]
             return ast.copy_location(ast.Constant(same == isinstance(op, ast.Is)), node)
         if constants and all(unique):
             return ast.copy_location(ast.Compare(left, [op], [right]), node)
-        same_object = call_of("same_object", node, left, right)
+        same_object = syntax.call_of("same_object", node, left, right)
         return same_object if isinstance(op, ast.Is) else ast.copy_location(ast.UnaryOp(ast.Not(), same_object), node)
 
     def _found(self, node: ast.Compare, left: ast.expr, right: ast.expr) -> ast.expr:
         if not isinstance(right, ast.Tuple):
-            return call_of("contains", node, right, left)
+            return syntax.call_of("contains", node, right, left)
         if not all(isinstance(n, ast.Name | ast.Constant | ast.Attribute | ast.Load) for n in ast.walk(left)):
             raise self.refused(node, "looks for a calculation in a tuple")
-        compared = [call_of("equal_wholes", node, left, part) for part in right.elts]
+        compared = [syntax.call_of("equal_wholes", node, left, part) for part in right.elts]
         return ast.copy_location(ast.BoolOp(ast.Or(), compared), node) if len(compared) > 1 else compared[0]
 
     def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
@@ -360,7 +349,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.NamedExpr(node.target, self.visit(node.value)), node)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        return rewritten_call(self, node)
+        return syntax.rewritten_call(self, node)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         """Pass on statements without parts of their own; refuse what was not thought of."""

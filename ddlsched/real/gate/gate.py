@@ -22,11 +22,9 @@ class Crew(Protocol):
 
     def take(self, server: int) -> LiveRank:
         """Return one that has nothing to do."""
-        ...
 
     def give_back(self, rank: LiveRank) -> None:
         """Let it stand ready again."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

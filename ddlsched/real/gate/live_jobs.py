@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, start_queued, stop_running
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer, collectives_of
-from ddlsched.engine.decisions.rounds import start_queued, stop_running
 from ddlsched.engine.records import Columns, make_records
 from ddlsched.network.topology import RingLinks
 from ddlsched.policies.job_view import JobQueue
@@ -31,16 +30,13 @@ class LiveRank(Protocol):
     @property
     def server(self) -> int:
         """Where it is."""
-        ...
 
     @property
     def address(self) -> str:
         """Where the other ranks of its job reach it."""
-        ...
 
     def send(self, message: dict[str, Any]) -> None:
         """Tell it something."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,7 @@ class Watch:
         if gate.transfers.waiting:
             lines = gate.transfers.who_waits_for_whom(now_ns)
             policy = f"communication {gate.policies.label('communication')}"
-            raise TestbedError(
-                f"deadlock: {policy} starts no transfer, and nothing else will happen: {'; '.join(lines)}"
-            )
+            raise TestbedError(f"deadlock: {policy} starts no transfer, nothing else will happen: {'; '.join(lines)}")
         if gate.placements.queue and not ranks:
             names = ", ".join(repr(job.job.job_id) for job in gate.placements.queue)
             policy = f"placement {gate.policies.label('placement')}"
@@ -151,7 +149,6 @@ class Members(Protocol):
 
     def ranks(self) -> list[ChannelRank]:
         """Return all ranks; the same as last time, and new ones behind them."""
-        ...
 
 
 def run_gate(gate: Gate, members: Members, watch_message: Callable[[LiveRank, dict[str, Any]], None]) -> None:

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, choose_transfers
 from ddlsched.engine.decisions.costs import CommunicationCosts
-from ddlsched.engine.decisions.rounds import choose_transfers
 from ddlsched.engine.records import Columns, make_records
 from ddlsched.errors import TestbedError
 from ddlsched.policies.network_views import TransferState

@@ -22,6 +22,7 @@ from typing import IO, Any
 import msgspec
 
 from ddlsched.errors import InputError
+from ddlsched.io.files import file_system, without_password
 from ddlsched.real.state_folder import open_in
 
 Save = Callable[[IO[bytes]], Any]
@@ -29,7 +30,6 @@ Save = Callable[[IO[bytes]], Any]
 _HISTORY = re.compile(r"history(\d+)\.json")
 _LISTINGS = 10
 """How often a place is listed before its histories count as damaged: each commit meanwhile takes what was listed."""
-_PASSWORD = re.compile(r"(://[^/:@\s]*):[^/\s]*@")
 _RELATIVE = re.compile(r"(file|local)://(?!/)")
 
 
@@ -102,7 +102,7 @@ def note_place(folder: Path, url: str | None) -> None:
         with suppress(FileNotFoundError), open_in(folder, "commits", "r") as file:
             noted = file.read()
     if has_jobs and noted != (url or ""):
-        before, now = (_without_password(place) or "their folders" for place in (noted, url or ""))
+        before, now = (without_password(place) or "their folders" for place in (noted, url or ""))
         raise InputError(f"{folder}: its jobs commit in {before}, not in {now}")
     (folder / "commits").unlink(missing_ok=True)  # of a manager that ended before it had jobs
     if url is None:
@@ -114,17 +114,13 @@ def note_place(folder: Path, url: str | None) -> None:
 
 
 def _check_form(url: str) -> None:
-    shown = _without_password(url)
+    shown = without_password(url)
     if url.startswith("memory:"):
         raise InputError(f"{shown}: is seen by one process only; expected a place that all nodes see")
     if "://" not in url:
         raise InputError(f"{shown}: is no URL; expected one such as s3://bucket/run, or file:///folder")
     if _RELATIVE.match(url):
         raise InputError(f"{shown}: is relative, to another folder on every node; expected file:///folder")
-
-
-def _without_password(text: str) -> str:
-    return _PASSWORD.sub(r"\1:***@", text)
 
 
 @dataclass(frozen=True)
@@ -189,18 +185,8 @@ class CommitStore:
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            from fsspec.core import url_to_fs
-        except ImportError:
-            raise InputError(
-                f"{_without_password(url)}: needs fsspec; expected: pip install 'ddlsched[real]'"
-            ) from None
-        try:
-            files, path = url_to_fs(url)
-        except (ValueError, ImportError, OSError) as error:
-            message = f"{url}: cannot be opened ({error}); expected a URL that fsspec knows"
-            raise InputError(_without_password(message)) from None
-        self._url, self._files, self._path = url, files, str(path).rstrip("/")
+        self._files, path = file_system(url, "real")
+        self._url, self._path = url, path.rstrip("/")
         self._has_cleared = False
 
     def losses(self) -> list[float]:
@@ -229,7 +215,7 @@ class CommitStore:
         if max(steps) <= 1:  # the first commit was cut off, before which there is none
             return []
         what = f"none of the histories of steps {', '.join(map(str, sorted(steps)))} can be read"
-        raise error(f"{_without_password(self._url)}: {what}; expected one that is whole")
+        raise error(f"{without_password(self._url)}: {what}; expected one that is whole")
 
     def commit(self, losses: list[float], save: Save | None = None) -> None:
         """Write a step's files, then remove those of the step before; what cannot be removed is tried again next time.
@@ -274,7 +260,7 @@ class CommitStore:
 
     def name_of_state(self, step: int) -> str:
         """Return where that is."""
-        return f"{_without_password(self._url).rstrip('/')}/state{step}.pt"
+        return f"{without_password(self._url).rstrip('/')}/state{step}.pt"
 
     def _state(self, step: int) -> str:
         return f"{self._path}/state{step}.pt"
@@ -313,7 +299,7 @@ class CommitStore:
         except Exception as error:  # each file system has exceptions of its own
             why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             message = f"{self._url}: cannot be used ({why}); expected a place for commits"
-            raise InputError(_without_password(message)) from error
+            raise InputError(without_password(message)) from error
 
 
 def _written(losses: list[float]) -> bytes:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ddlsched.errors import InputError
+from ddlsched.io.files import made_folder
 from ddlsched.real.live.commits import DamagedCommitsError, commits_at, note_place
 from ddlsched.real.live.failing import FailingNodes
 from ddlsched.real.live.nodes import Launcher, LocalLauncher, Scavenger
 from ddlsched.real.live.processes import JobProcesses, assignment_of
 from ddlsched.real.live.reports import Ready, Report, ReportSocket
 from ddlsched.real.live.store import JobStore, StoredJob
-from ddlsched.real.state_folder import Ownership, made_folder
+from ddlsched.real.state_folder import Ownership
 from ddlsched.workload.profiling import Candidate, JobMonitor
 
 _MOST_S = 60.0
@@ -80,7 +81,6 @@ class Sharer(Protocol):
 
     def counts(self, jobs: list[Candidate], num_nodes: int, now_s: float) -> list[int]:
         """Return how many nodes each job is to have now."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class LiveManager:
     def __post_init__(self) -> None:
         if not self.hang_s > 0:
             raise InputError(f"live: hang_s is {self.hang_s}; expected seconds above 0")
-        self.folder = made_folder(self.folder, "jobs' state")
+        self.folder = made_folder(self.folder, "jobs' state").resolve()
         self._ownership = Ownership(self.folder)
         try:
             note_place(self.folder, self.commits)

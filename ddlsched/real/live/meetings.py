@@ -27,15 +27,12 @@ class Meeting(Protocol):
 
     def set(self, key: str, value: bytes, /) -> None:
         """Keep a value."""
-        ...
 
     def get(self, key: str, /) -> bytes:
         """Return a value."""
-        ...
 
     def check(self, keys: list[str], /) -> bool:
         """Return whether there is a value for every key."""
-        ...
 
 
 class NotSealedError(RuntimeError):

@@ -17,7 +17,7 @@ from typing import IO, Protocol, runtime_checkable
 from ddlsched.cluster.idle_trace import IdleTrace, expand_hosts
 from ddlsched.errors import DdlschedError, InputError
 from ddlsched.io.tables import abbreviated, located
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.real.slurm.commands import Run, runner
 
 
@@ -27,11 +27,10 @@ class Scavenger(Protocol):
 
     def idle(self, now_s: float) -> frozenset[str]:
         """Return the names of the nodes that may be used, ``now_s`` seconds after the start."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceScavenger:
+class TraceScavenger(Checked, who="scavenger"):
     """Plays a trace back.
 
     Parameters
@@ -44,9 +43,6 @@ class TraceScavenger:
 
     trace: IdleTrace
     speed: float = ranged(1.0, 0.0, above=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "scavenger")
 
     def idle(self, now_s: float) -> frozenset[str]:
         """Return the nodes that are idle in the trace at that time."""
@@ -183,23 +179,18 @@ class Launcher(Protocol):
     @property
     def parent(self) -> int:
         """Return the process that is the parent of those on nodes, or 0 if none of this machine is."""
-        ...
 
     def start(self, node: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
         """Start a process on a node."""
-        ...
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         """End a process at once, and return when it has ended."""
-        ...
 
     def was_taken(self, exit_code: int) -> bool:
         """Return whether a process ended because its node was taken away, or not given."""
-        ...
 
     def was_killed(self, exit_code: int) -> bool:
         """Return whether a process was ended from outside, for which its program is not to blame."""
-        ...
 
 
 class LocalLauncher:

@@ -27,7 +27,6 @@ class Failing(Protocol):
 
     def time_to_failure_s(self, num_nodes: int) -> float:
         """Return the mean time until one of so many nodes is hit, seconds."""
-        ...
 
 
 @dataclass(eq=False)

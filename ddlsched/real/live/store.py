@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, need
 from ddlsched.io.tables import abbreviated, cell_number, cell_whole, csv_rows, readable
 from ddlsched.real.live.worker import PROGRAMS
 from ddlsched.real.state_folder import Database
@@ -31,7 +31,6 @@ def read_jobs(path: Path) -> list[StoredJob]:
 
 
 def _read(path: Path) -> list[StoredJob]:
-    from importlib.util import find_spec
 
     jobs: dict[str, StoredJob] = {}
     for where, row in csv_rows(path, _TABLE, ("min_nodes", "samples_per_s")):
@@ -43,8 +42,8 @@ def _read(path: Path) -> list[StoredJob]:
             raise InputError(f"{where}, column job_id: {name!r} is there twice; expected each name once")
         if program not in PROGRAMS:
             program = _script(where, program, path.parent)
-        if program != "count" and find_spec("torch") is None:
-            raise InputError(f"{where}: the program needs PyTorch; install it with: pip install 'ddlsched[real]'")
+        if program != "count":
+            need(f"{where}: the program", "torch", extra="real")
         steps = cell_whole(where, "steps", row["steps"], at_most=10_000_000)
         most = cell_whole(where, "max_nodes", row["max_nodes"], 64)
         speeds = _speeds(where, row.get("samples_per_s") or "")
@@ -67,9 +66,7 @@ def _script(where: str, program: str, folder: Path) -> str:
     script = (folder / program).resolve()
     if not program.endswith(".py") or not script.is_file():
         known = ", ".join(PROGRAMS)
-        raise InputError(
-            f"{where}, column program: {abbreviated(program)}; expected {known}, or a script that is there"
-        )
+        raise InputError(f"{where}, column program: {abbreviated(program)}; expected {known}, or a script there is")
     return str(script)
 
 

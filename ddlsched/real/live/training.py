@@ -30,11 +30,9 @@ class Stateful(Protocol):
 
     def state_dict(self) -> Any:
         """Return the state, in what ``torch.save`` writes and ``torch.load`` reads with ``weights_only``."""
-        ...
 
     def load_state_dict(self, state: Any, /) -> Any:
         """Take a state."""
-        ...
 
 
 Step = Callable[[int], float]

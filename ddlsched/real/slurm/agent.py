@@ -7,22 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ddlsched.errors import InputError
-from ddlsched.real.slurm import following
+from ddlsched.real.slurm import commands, following
 from ddlsched.real.slurm.board import Board, BoardJob, Holder
-from ddlsched.real.slurm.commands import (
-    Run,
-    SlurmBusyError,
-    SlurmJob,
-    SlurmNode,
-    SlurmRefusalError,
-    jobs_of_squeue,
-    nodes_of_sinfo,
-)
 from ddlsched.real.slurm.journal import AgentJournal, KnownJob, Seats
 from ddlsched.real.slurm.settings import PREFIX, AgentEvent, AgentSettings, JobFacts, facts_of_comment
 from ddlsched.workload.job import Job
-
-__all__ = ["AgentEvent", "AgentSettings", "SlurmAgent"]
 
 _MOST_WAIT_S = 60.0
 _FAILED_STARTS = 3
@@ -54,7 +43,7 @@ class SlurmAgent:
         self,
         settings: AgentSettings,
         journal: AgentJournal,
-        run: Run,
+        run: commands.Run,
         tell: Callable[[AgentEvent], None],
         now_s: Callable[[], float] = time.time,
     ) -> None:
@@ -62,7 +51,7 @@ class SlurmAgent:
         self._clock, self._last_s = now_s, 0.0
         self._known = journal.jobs()
         self._board_jobs: dict[int, BoardJob] = {}
-        self._slurm_jobs: dict[int, SlurmJob] = {}
+        self._slurm_jobs: dict[int, commands.SlurmJob] = {}
         self._array_limits = journal.array_limits()
         self._refused_tasks: set[str] = set()
         self._board: Board | None = None
@@ -87,7 +76,7 @@ class SlurmAgent:
                 self.look()
                 reached_s, retry_s = self._now_s(), self._settings.every_s
                 sleep(self._settings.every_s - reached_s % self._settings.every_s)
-            except SlurmBusyError as error:
+            except commands.SlurmBusyError as error:
                 if self._now_s() - reached_s > self._settings.give_up_s:
                     raise
                 retry_s = min(2 * retry_s, _MOST_WAIT_S)
@@ -130,9 +119,9 @@ class SlurmAgent:
 
     # --- what Slurm says
 
-    def _nodes(self) -> list[SlurmNode]:
+    def _nodes(self) -> list[commands.SlurmNode]:
         partition = self._settings.partition
-        nodes = nodes_of_sinfo(self._run(["sinfo", "--json"]))
+        nodes = commands.nodes_of_sinfo(self._run(["sinfo", "--json"]))
         own = [node for node in nodes if partition in node.partitions and node.num_gpus]
         if not own:
             names = sorted({name for node in nodes for name in node.partitions})
@@ -140,9 +129,9 @@ class SlurmAgent:
             raise InputError(f"partition {partition!r} {what}; Slurm has {', '.join(names) or 'none'}")
         return own
 
-    def _jobs(self) -> list[SlurmJob]:
+    def _jobs(self) -> list[commands.SlurmJob]:
         """Return all jobs, each task of an array for itself; those that wait together are taken apart first."""
-        jobs = jobs_of_squeue(self._run(["squeue", "--json"]))
+        jobs = commands.jobs_of_squeue(self._run(["squeue", "--json"]))
         self._note_limits(following.limits_of(jobs, self._array_limits))
         tasks = following.to_take_apart([job for job in jobs if self._is_own(job) and self._is_described(job)])
         if self._settings.dry_run:
@@ -150,7 +139,7 @@ class SlurmAgent:
                 self._say("take apart", 0, f"task {task}: would be held for itself, and then wait for the policies")
         elif tasks:
             self._take_apart(tasks)
-            jobs = jobs_of_squeue(self._run(["squeue", "--json"]))
+            jobs = commands.jobs_of_squeue(self._run(["squeue", "--json"]))
         return [job for job in jobs if not job.array_tasks]
 
     def _note_limits(self, limits: dict[int, int]) -> None:
@@ -164,13 +153,13 @@ class SlurmAgent:
         for task in sorted(tasks, key=self._refused_tasks.__contains__)[: following.MOST_A_LOOK]:
             try:
                 self._run(["scontrol", "uhold", task])
-            except SlurmRefusalError as error:
+            except commands.SlurmRefusalError as error:
                 self._refused_tasks.add(task)
                 self._say("fail", 0, str(error))
 
     def _queued(self) -> list[BoardJob]:
         """Return the jobs that wait and may start, as far as the limits of their arrays go."""
-        by_state = {name: list[SlurmJob]() for name in ("queued", "starting", "running", "stopping")}
+        by_state = {name: list[commands.SlurmJob]() for name in ("queued", "starting", "running", "stopping")}
         for known in self._known.values():
             if known.state in by_state:
                 by_state[known.state].append(self._slurm_jobs[known.job_id])
@@ -180,7 +169,7 @@ class SlurmAgent:
             for job_id in following.within_limits(by_state["queued"], active, self._array_limits)
         ]
 
-    def _take_in(self, jobs: Sequence[SlurmJob], now_s: float) -> None:
+    def _take_in(self, jobs: Sequence[commands.SlurmJob], now_s: float) -> None:
         """Bring what is known of jobs up to what Slurm says of them."""
         self._slurm_jobs = {job.job_id: job for job in jobs if self._is_own(job)}
         for known in list(self._known.values()):
@@ -194,13 +183,13 @@ class SlurmAgent:
             if job.job_id not in self._known and job.is_held and self._is_described(job):
                 self._add(job, now_s)
 
-    def _is_own(self, job: SlurmJob) -> bool:
+    def _is_own(self, job: commands.SlurmJob) -> bool:
         return job.partition == self._settings.partition and self._settings.user in (None, job.user)
 
-    def _is_described(self, job: SlurmJob) -> bool:
+    def _is_described(self, job: commands.SlurmJob) -> bool:
         return not job.has_dependency and (job.comment.startswith(PREFIX) or job.name in self._settings.facts)
 
-    def _add(self, job: SlurmJob, now_s: float) -> None:
+    def _add(self, job: commands.SlurmJob, now_s: float) -> None:
         """Let a job wait for the policies, unless its description is none."""
         try:
             described = self._described(job, now_s)
@@ -210,7 +199,7 @@ class SlurmAgent:
         self._known[job.job_id] = known = self._journal.add(job.job_id, now_s)
         self._board_jobs[job.job_id] = BoardJob(described, known.number, demand=following.demand_of(job))
 
-    def _described(self, job: SlurmJob, arrival_s: float) -> Job:
+    def _described(self, job: commands.SlurmJob, arrival_s: float) -> Job:
         facts = self._facts(job)
         if job.own_nodes and job.job_id not in self._known:
             raise InputError(f"it asks for the nodes {job.own_nodes}; expected none, as the policies choose them")
@@ -225,12 +214,12 @@ class SlurmAgent:
             raise InputError(f"it asks for {job.num_gpus} {what}; there are never so many")
         return described
 
-    def _facts(self, job: SlurmJob) -> JobFacts:
+    def _facts(self, job: commands.SlurmJob) -> JobFacts:
         if job.comment.startswith(PREFIX) or job.name not in self._settings.facts:
             return facts_of_comment(job.comment)
         return self._settings.facts[job.name]
 
-    def _follow(self, known: KnownJob, job: SlurmJob, now_s: float) -> None:
+    def _follow(self, known: KnownJob, job: commands.SlurmJob, now_s: float) -> None:
         """Take note of what became of a known job, and take it back if it went wrong."""
         what, after = following.followed(known, job, now_s, self._settings.start_s)
         if what is following.Next.FORGET:
@@ -250,7 +239,7 @@ class SlurmAgent:
         if after != known or job.job_id not in self._board_jobs:
             self._keep(after, job)
 
-    def _free_blocked(self, jobs: Sequence[SlurmJob]) -> None:
+    def _free_blocked(self, jobs: Sequence[commands.SlurmJob]) -> None:
         """Take jobs back whose nodes Slurm meanwhile gave to others: it takes what is free as it starts a job."""
         for known in following.blocked(list(self._known.values()), jobs, self._sizes):
             job = self._slurm_jobs[known.job_id]
@@ -262,7 +251,7 @@ class SlurmAgent:
         assert self._board is not None
         return {node.name: node.num_gpus for node in self._board.nodes}
 
-    def _resumed(self, known: KnownJob, job: SlurmJob, now_s: float) -> int:
+    def _resumed(self, known: KnownJob, job: commands.SlurmJob, now_s: float) -> int:
         """Return how many iterations a job that no longer runs goes on from."""
         board_job = self._board_jobs.get(job.job_id)
         try:
@@ -271,7 +260,7 @@ class SlurmAgent:
             resumes = False
         return board_job.iterations_done(now_s) if board_job is not None and resumes else 0
 
-    def _keep(self, known: KnownJob, job: SlurmJob) -> None:
+    def _keep(self, known: KnownJob, job: commands.SlurmJob) -> None:
         """Note a job's state, and show policies what follows from it."""
         old = self._known[job.job_id]
         if known != old:
@@ -291,26 +280,26 @@ class SlurmAgent:
         demand = following.demand_of(job)
         self._board_jobs[job.job_id] = BoardJob(described, known.number, known.iterations_done, start_s, demand)
 
-    def _given(self, known: KnownJob, job: SlurmJob) -> Seats:
+    def _given(self, known: KnownJob, job: commands.SlurmJob) -> Seats:
         taken: dict[str, list[int]] = {}
         for other in self._known.values():
             for node, gpus in other.seats.items() if other.job_id != job.job_id else ():
                 taken.setdefault(node, []).extend(gpus)
         return following.seats_as_given(known.seats, job.gpus_on, self._sizes, taken)
 
-    def _taken_back(self, job: SlurmJob, known: KnownJob, after: KnownJob) -> KnownJob:
+    def _taken_back(self, job: commands.SlurmJob, known: KnownJob, after: KnownJob) -> KnownJob:
         """Hold a job that Slurm let go or never started; one that did not start time and again is left to its user."""
         why = f"did not start on {','.join(known.seats)}" if known.state == "starting" else "was requeued by Slurm"
         if not self._settings.dry_run:
             try:
                 self._run(["scontrol", "uhold", job.name_in_commands])
-            except SlurmRefusalError as error:
+            except commands.SlurmRefusalError as error:
                 self._say("fail", job.job_id, str(error))
                 return known
         self._say("take back", job.job_id, f"{why} ({job.reason})")
         return self._unless_hopeless(after)
 
-    def _take_from_elsewhere(self, known: KnownJob, job: SlurmJob) -> None:
+    def _take_from_elsewhere(self, known: KnownJob, job: commands.SlurmJob) -> None:
         """Hold a job again that Slurm started on other nodes than the policy chose."""
         seats = self._given(known, job)
         after = replace(known, state="stopping", seats=seats, failed_starts=known.failed_starts + 1)
@@ -346,10 +335,10 @@ class SlurmAgent:
         update = ["scontrol", "update", f"JobId={name}", f"ReqNodeList={nodes}", f"NumNodes={len(seats)}-{len(seats)}"]
         if slurm_job.restarts:
             update.append(f"StartTime=now+{_AGAIN_S}")  # or Slurm lets it wait two minutes more
-        commands = [update, ["scontrol", "release", name]]
+        steps = [update, ["scontrol", "release", name]]
         intended = replace(known, state="starting", since_s=now_s, seats=seats)
         detail = ", ".join(f"{len(gpus)} on {node}" for node, gpus in seats.items())
-        self._do("start", known, intended, commands, detail)
+        self._do("start", known, intended, steps, detail)
 
     def _stop(self, job: BoardJob, now_s: float) -> None:
         """Let a running job stop and wait again."""
@@ -360,9 +349,7 @@ class SlurmAgent:
         command = ["scontrol", "requeuehold", slurm_job.name_in_commands]
         self._do("stop", known, intended, [command], f"after {done} iterations")
 
-    def _do(
-        self, what: str, known: KnownJob, intended: KnownJob, commands: Sequence[Sequence[str]], detail: str
-    ) -> None:
+    def _do(self, what: str, known: KnownJob, intended: KnownJob, steps: Sequence[Sequence[str]], detail: str) -> None:
         if self._settings.dry_run:
             self._say(what, known.job_id, detail)
             return
@@ -370,9 +357,9 @@ class SlurmAgent:
         job = self._slurm_jobs[known.job_id]
         self._keep(intended, job)
         try:
-            for command in commands:
+            for command in steps:
                 self._run(command)
-        except SlurmRefusalError as error:
+        except commands.SlurmRefusalError as error:
             self._journal.outcome(decision, str(error))
             self._say("fail", known.job_id, str(error))
             self._keep(self._unless_hopeless(replace(known, failed_starts=known.failed_starts + 1)), job)

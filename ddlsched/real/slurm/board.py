@@ -71,8 +71,7 @@ class _Demanding:
 
     def wake_s(self, now_s: float) -> float | None:
         """Return when the other policy wants to be asked again."""
-        wake_s: float | None = self._other.wake_s(now_s) if hasattr(self._other, "wake_s") else None
-        return wake_s
+        return self._other.wake_s(now_s) if hasattr(self._other, "wake_s") else None
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         demand = self._demands.get(job.number, Demand())

@@ -147,8 +147,7 @@ class AgentJournal(Database):
 
     def decisions(self) -> list[tuple[float, str, int, str, str]]:
         """Return time, kind, job, nodes and outcome of every decision, the oldest first."""
-        rows: list[Any] = self._asked("SELECT time_s, what, job_id, nodes, outcome FROM decisions ORDER BY number")
-        return rows
+        return self._asked("SELECT time_s, what, job_id, nodes, outcome FROM decisions ORDER BY number")
 
 
 def _known(row: Sequence[Any]) -> KnownJob:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.io.tables import abbreviated, csv_rows, located, readable
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job
@@ -157,7 +157,7 @@ def _text(value: float | bool) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentSettings:
+class AgentSettings(Checked, who="slurm-agent"):
     """What an agent does, and what it may touch.
 
     Parameters
@@ -188,9 +188,6 @@ class AgentSettings:
     start_s: float = ranged(60.0, 0.0, 1e7, above=True)
     give_up_s: float = ranged(3600.0, 0.0, 1e7, above=True)
     dry_run: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self, "slurm-agent")
 
 
 @dataclass(frozen=True)

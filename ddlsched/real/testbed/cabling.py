@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.deferred import nx
 from ddlsched.errors import InputError, guarded, label
 from ddlsched.network.topology import Network, Node
 from ddlsched.plugins.names import resolve
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 SWITCHES = "ddlsched-net"
 """The namespace that holds every bridge and their ends of the cables: with it all of them go."""

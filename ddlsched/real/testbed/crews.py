@@ -21,8 +21,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError, MeasurementError, TestbedError
-from ddlsched.io.tables import read_text, readable
+from ddlsched.errors import InputError, MeasurementError, TestbedError, need
+from ddlsched.io.tables import located, read_text, readable
 from ddlsched.real.channel import Address, Channel, connect, parse_address, read_token
 from ddlsched.real.gate.live_jobs import LiveRank
 from ddlsched.real.gate.loop import ChannelRank
@@ -34,14 +34,6 @@ from ddlsched.real.testbed.namespaces import Registry, refuse_unable
 
 _START_S = 120.0
 _FOLDER = "ddlsched-testbed-"
-
-
-def refuse_missing_torch() -> None:
-    """Raise InputError where PyTorch is not installed, without loading it."""
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise InputError("the testbed needs PyTorch; expected: pip install 'ddlsched[real]'")
 
 
 class WorkerCrew(ABC):
@@ -113,7 +105,7 @@ class NamespaceCrew(WorkerCrew):
 
     def __init__(self, *, realtime: bool = True) -> None:
         super().__init__()
-        refuse_missing_torch()
+        need("the testbed", "torch", extra="real")
         self._realtime = realtime
         for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):  # by runs that were killed: one runs at a time
             shutil.rmtree(left, ignore_errors=True)
@@ -258,7 +250,7 @@ def namespace_crew(*, realtime: bool) -> Iterator[Callable[[Cluster], AbstractCo
         No root, no tools, no PyTorch, or a testbed in use.
     """
     refuse_unable()
-    refuse_missing_torch()
+    need("the testbed", "torch", extra="real")
     with sigterm_as_ctrl_c(), Registry() as registry, NamespaceCrew(realtime=realtime) as crew:
 
         @contextlib.contextmanager
@@ -280,10 +272,7 @@ def read_hosts(path: Path, num_servers: int) -> list[Address]:
         entry = line.partition("#")[0].strip()
         if not entry:
             continue
-        try:
-            address = parse_address(entry)
-        except InputError as error:
-            raise InputError(f"{path}, line {number}: {error}") from None
+        address = located(f"{path}, line {number}", lambda: parse_address(entry))  # noqa: B023
         if address in addresses:
             raise InputError(f"{path}, line {number}: {address} stands there twice; expected each host once")
         addresses.append(address)

@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 from ddlsched.network.topology import Network
@@ -23,9 +24,6 @@ from ddlsched.real.testbed.crews import WorkerCrew
 from ddlsched.real.testbed.real_run import run_for_real
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.job import Job, Workload
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ITERATIONS = 12
 _SIZES_BYTES = (200_000, 400_000, 800_000, 1_600_000)
@@ -179,8 +177,6 @@ def measure_shares(path: Path, settings: GateSettings, crew: WorkerCrew) -> None
 
 def _keep(path: Path, rows: Iterable[dict[str, float]], float_format: str) -> None:
     """Write rows, which are measured as they are drawn, unless the file is there."""
-    import pandas as pd
-
     if not path.exists():
         table = pd.DataFrame(list(rows))
         with replacing(path, "measurements") as file:

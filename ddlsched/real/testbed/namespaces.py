@@ -176,7 +176,7 @@ class Registry:
             owner = self._lock.read(20).strip() or "?"
             self._lock.close()
             raise InputError(
-                f"another testbed is in use (process {owner}); expected it to end first: a machine has one testbed"
+                f"another testbed is in use (process {owner}); expected it to end: a machine has one"
             ) from None
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.deferred import pd
 from ddlsched.engine.build_tasks import free_memory_bytes
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.errors import InputError
-from ddlsched.io.files import replacing
+from ddlsched.io.files import made_folder, replacing
 from ddlsched.plugins import DEFAULT_BUNDLE
 from ddlsched.real.gate.gate import Gate, GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import LiveRank, SentRow
@@ -25,9 +26,6 @@ from ddlsched.workload.dag import AllReduceTask, ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import Task
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _MOST_READY = 8
 _LEAST_CHUNK_BYTES = 1_000
@@ -121,10 +119,7 @@ class RealRun:
 
     def write(self, folder: Path) -> None:
         """Write ``jobs.parquet`` and ``transfers.parquet``."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be used ({error.strerror}); expected a folder for tables") from None
+        made_folder(folder, "tables")
         for name, table in (("jobs", self.jobs), ("transfers", self.transfers)):
             with replacing(folder / f"{name}.parquet", "--out") as file:
                 table.to_parquet(file, index=False)
@@ -170,8 +165,6 @@ def run_for_real(workload: Workload, settings: GateSettings, crew: WorkerCrew, *
 
 
 def _jobs_table(gate: Gate) -> pd.DataFrame:
-    import pandas as pd
-
     rows = []
     for job in gate.jobs:
         start_s, began_s, finish_s = (ns / NS_PER_S for ns in (job.placed_ns, job.began_ns, job.finished_ns))
@@ -193,8 +186,6 @@ def _jobs_table(gate: Gate) -> pd.DataFrame:
 
 
 def _transfers_table(rows: list[SentRow]) -> pd.DataFrame:
-    import pandas as pd
-
     columns = [field.name for field in dataclasses.fields(SentRow)]
     table = pd.DataFrame([dataclasses.astuple(row) for row in rows], columns=columns)
     for name in ("ready", "granted", "ended"):

@@ -11,6 +11,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.deferred import pd
 from ddlsched.engine.decisions.checked_policies import communication_form
 from ddlsched.errors import InputError, label
 from ddlsched.network.packet_rings import PacketRings
@@ -28,8 +29,6 @@ from ddlsched.simulation import simulate
 from ddlsched.workload.tasks import CollectiveTask
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.real.testbed.fidelity import Mix
 
 _LEAST_WAIT_S = 1e-4
@@ -169,8 +168,6 @@ def _told(contention: Any) -> str:
 
 def simulated_runs(mixes: Sequence[Mix], models: Mapping[str, RunModel]) -> pd.DataFrame:
     """Return a row a job of each mix, policy and model: mix, model, policy, job_id, jct_s, iteration_s, finish_s."""
-    import pandas as pd
-
     return pd.concat(list(_simulated(mixes, models)), ignore_index=True)
 
 

@@ -198,15 +198,12 @@ class HookGate(Protocol):
         fail: Callable[[TestbedError], None],
     ) -> None:
         """Say that this rank is ready for an all-reduce."""
-        ...
 
     def sent(self, task: int, iteration: int, chunk: int, *, last: bool) -> None:
         """Say that a chunk has been sent."""
-        ...
 
     def iterated(self, iteration: int) -> None:
         """Say that an iteration has ended."""
-        ...
 
 
 class Hook:

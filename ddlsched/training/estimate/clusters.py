@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.training.estimate.hardware import (
-    Efficiency,
-    Gpu,
-    Machine,
-    MemoryExpansion,
-    Tier,
-    clock,
-    tiers_of_topology,
-)
+from ddlsched.training.estimate import hardware
 from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, PROGRAMS, USUAL_SERVERS, preset, usual_program
 
 _SHARES = {"ideal": (1.0, 1.0), "megatron": (0.76, 0.8), "eager": (0.76, 0.53)}
@@ -54,7 +46,7 @@ class Plan:
         that hides it.
     """
 
-    gpu: Gpu
+    gpu: hardware.Gpu
     nodes: int = 0
     gpus_per_node: int = 8
     nic_gbps: float = 1600.0
@@ -65,7 +57,7 @@ class Plan:
     efficiency: str = "megatron"
     taken: float | None = None
 
-    def machine(self, num_gpus: int) -> Machine:
+    def machine(self, num_gpus: int) -> hardware.Machine:
         """Return the cluster, with the servers that ``num_gpus`` need if ``nodes`` is 0.
 
         Raises
@@ -82,12 +74,12 @@ class Plan:
         gpu = dataclasses.replace(self.gpu, efficiency=dataclasses.replace(reached, taken=taken))
         expansion = None
         if self.expansion_gb > 0:
-            expansion = MemoryExpansion(
+            expansion = hardware.MemoryExpansion(
                 capacity_bytes=1e9 * self.expansion_gb,
                 bytes_per_s=1e9 * self.expansion_gb_per_s,
                 shared_by=self.expansion_shared_by,
             )
-        return Machine(
+        return hardware.Machine(
             gpu=gpu,
             tiers=self._tiers(nodes, per_node),
             expansion=expansion,
@@ -95,7 +87,7 @@ class Plan:
             power_usage_effectiveness=_POWER_USAGE_EFFECTIVENESS,
         )
 
-    def _reached(self) -> tuple[Efficiency, tuple[float, float]]:
+    def _reached(self) -> tuple[hardware.Efficiency, tuple[float, float]]:
         """Return how far the GPU stays below its data sheet, and the shares that its links reach."""
         if self.efficiency not in PROGRAMS:
             known: Any = EFFICIENCIES | dict.fromkeys(PROGRAMS)
@@ -104,16 +96,16 @@ class Plan:
         like = program.known(self.gpu.name)
         return program.efficiencies[like].at_clock(_clock(self.gpu, GPUS[like])), program.links[like]
 
-    def _tiers(self, nodes: int, per_node: int) -> tuple[Tier, ...]:
+    def _tiers(self, nodes: int, per_node: int) -> tuple[hardware.Tier, ...]:
         inside, between = self._reached()[1]
         if self.topology is None:
             card = self.nic_gbps * 1e9 / 8 / self.gpus_per_node
-            tiers: tuple[Tier, ...] = (
-                Tier(size=per_node, bytes_per_s=self.gpu.link_bytes_per_s),
-                Tier(size=nodes, bytes_per_s=card),
+            tiers: tuple[hardware.Tier, ...] = (
+                hardware.Tier(size=per_node, bytes_per_s=self.gpu.link_bytes_per_s),
+                hardware.Tier(size=nodes, bytes_per_s=card),
             )
         else:
-            tiers = tiers_of_topology(self.topology, num_servers=nodes, gpus_per_server=per_node, gpu=self.gpu)
+            tiers = hardware.tiers_of_topology(self.topology, num_servers=nodes, gpus_per_server=per_node, gpu=self.gpu)
         return tuple(
             dataclasses.replace(
                 tier,
@@ -124,9 +116,9 @@ class Plan:
         )
 
 
-def _clock(gpu: Gpu, measured: Gpu) -> float:
+def _clock(gpu: hardware.Gpu, measured: hardware.Gpu) -> float:
     """Return how many times as high a GPU's clock is as that of one of its kind with another power limit."""
-    return 1.0 if gpu.peak_flops_per_s != measured.peak_flops_per_s else clock(gpu, measured)
+    return 1.0 if gpu.peak_flops_per_s != measured.peak_flops_per_s else hardware.clock(gpu, measured)
 
 
 _WHOLE = ("nodes", "gpus_per_node", "expansion_shared_by")
@@ -155,7 +147,7 @@ def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "
         An unknown name or field, or a value that is no number > 0.
     """
     name, _, rest = text.partition(":")
-    gpu: Gpu = preset(GPUS, name, "GPU")
+    gpu: hardware.Gpu = preset(GPUS, name, "GPU")
     given: dict[str, Any] = dict(_field(text, part) for part in rest.split(",") if part)
     for field, (its_name, unit) in _OF_GPU.items():
         if field in given:

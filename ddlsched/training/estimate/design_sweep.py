@@ -7,20 +7,18 @@ import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
-from ddlsched.training.estimate import Amount
+from ddlsched.training.estimate import Amount, Recompute
 from ddlsched.training.estimate.clusters import Plan
 from ddlsched.training.estimate.hardware import Machine, MemoryExpansion, Precision
 from ddlsched.training.estimate.models import Model
-from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Recompute, stage_blocks
+from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, stage_blocks
 from ddlsched.training.estimate.step_estimate import estimate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PLAN_AXES = ("tensor", "pipeline", "micro_batch", "interleave", "expert", "zero", "sequence_parallel", "overlap")
 """Axes of the parallelism that hold numbers; ``data`` follows from the GPUs."""
@@ -63,9 +61,7 @@ class DesignSweep:
     def __post_init__(self) -> None:
         for name, values in self.axes.items():
             if name not in (*PLAN_AXES, *CLUSTER_AXES):
-                raise InputError(
-                    f"sweep: {name!r} is no axis; expected one of {', '.join((*PLAN_AXES, *CLUSTER_AXES))}"
-                )
+                raise InputError(f"sweep: {name!r} is no axis; expected {', '.join((*PLAN_AXES, *CLUSTER_AXES))}")
             if not len(values):
                 raise InputError(f"sweep: {name} has no values; expected at least one")
 
@@ -111,8 +107,6 @@ def design(
     DataFrame
         The axes, ``data``, ``recompute``, and ``step_s, mfu, memory_gb, missing_gb, fits, energy_j, cost`` a step.
     """
-    import pandas as pd
-
     if not 1 <= global_batch <= MOST:
         raise InputError(f"global batch is {global_batch}; expected a whole number from 1 to {MOST:,}")
     machine = plan.machine(num_gpus)
@@ -196,8 +190,6 @@ def _estimates(
     precision: Precision,
 ) -> pd.DataFrame:
     """Return the table of configurations that are valid, a chunk a thread at a time."""
-    import pandas as pd
-
     size = len(columns["tensor"])
     chunks = [
         {name: column[at : at + _CHUNK] for name, column in columns.items()} for at in range(0, max(size, 1), _CHUNK)

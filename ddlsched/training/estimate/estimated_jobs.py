@@ -90,7 +90,7 @@ def job_of(
 def step_dag(
     found: Estimate, parallelism: Parallelism, machine: Machine, *, buckets: int = 8, algorithm: str = "ring"
 ) -> IterationDag:
-    """Return the tasks of a step: forward, backward in buckets, an all-reduce after each, the optimiser.
+    """Return the tasks of a step: forward, backward in buckets, an all-reduce beside each or after all, the optimiser.
 
     What stays inside the job at a fixed time is computation to the simulator: collectives of tensor and expert
     parallelism, sends between stages, bubbles, reductions inside a server. An all-reduce between servers is left to it,
@@ -101,23 +101,23 @@ def step_dag(
     last_s = hiding_s if parallelism.overlap else float(found.backward_s)
     bytes_between = _bytes_between_servers(found, parallelism, machine)
     inside_s = 0.0 if bytes_between else float(found.data_s)
-    # What hides takes a share of its time from backward: data_s is that alone, or more where backward cannot hide it.
-    slowed_s = last_s + min(float(found.data_s) - inside_s, float(machine.gpu.efficiency.taken) * hiding_s)
+    # Computation is slowed while gradients are on their way: all the time, or by what they take in all.
+    more_s = min(float(found.data_s) - inside_s, float(machine.gpu.efficiency.slowed_s(hiding_s)) - hiding_s)
     before_s = float(found.forward_s + found.backward_s + found.pipeline_s + found.bubble_s + found.offload_s) - last_s
+    part_ns = ns_from_s((last_s + more_s) / parts)
     tasks: list[Task] = [ComputeTask(name="forward", duration_ns=ns_from_s(before_s))]
     named = partial(CollectiveTask, kind="all-reduce", algorithm=algorithm)
     all_reduce: Callable[..., Task] = AllReduceTask if algorithm == "ring" else named
     ready, reduced = "forward", []
     for number in range(1, parts + 1):
-        backward = ComputeTask(name=f"backward-{number}", duration_ns=ns_from_s(slowed_s / parts), after=(ready,))
-        tasks.append(backward)
-        ready = backward.name
+        before, ready = ready, f"backward-{number}"
+        tasks.append(ComputeTask(name=ready, duration_ns=part_ns, after=(before,)))
         if bytes_between:
-            name = f"all-reduce-{number}"
-            tasks.append(all_reduce(name=name, message_bytes=bytes_between / parts, after=(ready,)))
+            name, begun = f"all-reduce-{number}", before if parallelism.overlap else ready
+            tasks.append(all_reduce(name=name, message_bytes=bytes_between / parts, after=(begun,)))
             reduced.append(name)
     end_s = float(found.optimiser_s) + inside_s
-    tasks.append(ComputeTask(name="optimiser", duration_ns=ns_from_s(end_s), after=tuple(reduced or [ready])))
+    tasks.append(ComputeTask(name="optimiser", duration_ns=ns_from_s(end_s), after=(*reduced, ready)))
     return IterationDag(tuple(tasks))
 
 

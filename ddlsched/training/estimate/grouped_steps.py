@@ -153,6 +153,8 @@ class _Step:
                 if left <= hiding:
                     reduced = self._add_reductions(stage, f" {left}" if hiding > 1 else "", hiding, (*before, *reduced))
                 left -= 1
+            else:
+                before = (*before, *reduced)  # gradients hide behind backward only
             before = self._add_pass(stage, turn, before)
         reduced = reduced or self._add_reductions(stage, "", 1, before)
         end_s = float(self.found.optimiser_s + self.found.offload_s) + self._unhidden_s
@@ -210,7 +212,7 @@ class _Step:
         """Return what the estimate adds for the reduction of gradients, beyond bytes that nothing hides."""
         groups: dict[str, GroupName] = {"data": "shards", "replicas": "replicas", "mirrors": "mirrors"}
         wire_s = sum(self._wire_s("all-reduce", sent.message_bytes, groups[sent.group]) for sent in self._reductions)
-        last_s = sum(self.pass_of("backward", chunk == 0, False).whole_s for chunk in range(self.chunks))
+        last_s = sum(self.pass_of("backward", chunk == 0, self.stages == 1).whole_s for chunk in range(self.chunks))
         return max(0.0, float(self.found.data_s) - max(0.0, wire_s - float(self.plan.overlapped_passes) * last_s))
 
     def _compute(self, stage: int, name: str, seconds: float, after: tuple[str, ...]) -> None:

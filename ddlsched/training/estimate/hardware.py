@@ -106,6 +106,10 @@ class Efficiency:
             attention=None if self.attention is None else self.attention * factor,
         )
 
+    def slowed_s(self, computing_s: Amount) -> Amount:
+        """Return how long computation takes beside gradients that are sent as long; if all is taken, without end."""
+        return computing_s / np.maximum(1 - np.asarray(self.taken), 1e-9)
+
     def share(self, work: Work, precision: Precision, rows: Amount) -> Amount:
         """Return the share of the peak that products of a kind reach; ``rows`` are those of an operation."""
         matrix = self.by_precision.get(precision, self.matrix)

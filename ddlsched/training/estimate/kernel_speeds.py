@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, need
 from ddlsched.io.tables import abbreviated, cell_number, csv_rows, readable
 from ddlsched.training.estimate.hardware import NARROW_HEAD, WIDE_HEAD, Efficiency, Gpu
 
@@ -231,14 +231,11 @@ def measured_kernels(device: str, *, shapes: int, largest: int) -> Iterator[Kern
 
 
 def _torch(device: str) -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise InputError("calibrate-gpu: PyTorch is not installed; expected pip install 'ddlsched[training]'") from None
+    need("calibrate-gpu", "torch", extra="training")
+    import torch
+
     if device == "cuda" and not torch.cuda.is_available():
-        raise InputError(
-            "calibrate-gpu: PyTorch finds no GPU; expected one, or --device cpu --largest 512 to try it out"
-        )
+        raise InputError("calibrate-gpu: PyTorch finds no GPU; expected one, or --device cpu --largest 512 to try it")
     return torch
 
 

@@ -25,15 +25,12 @@ class Model(Protocol):
     @property
     def samples_are(self) -> str:
         """What the batch counts: sequences, images, rows."""
-        ...
 
     def layers(self, parallelism: Parallelism) -> Layers:
         """Return the layers as one GPU runs them for one micro-batch."""
-        ...
 
     def rules(self, parallelism: Parallelism) -> list[Rule]:
         """Return what the parallelism must keep for this model."""
-        ...
 
 
 def parameters(model: Model) -> Amount:

@@ -9,19 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.training.estimate import RECOMPUTE, Amount, Degrees, Recompute, Widths
-
-__all__ = [
-    "MOST",
-    "RECOMPUTE",
-    "Parallelism",
-    "Recompute",
-    "Rule",
-    "StageBlocks",
-    "Widths",
-    "refuse_broken",
-    "stage_blocks",
-]
+from ddlsched.training.estimate import RECOMPUTE, Amount, Degrees
 
 MOST = 10**12
 """Of GPUs or samples: beyond it, products would leave 64 bits."""

@@ -18,11 +18,11 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.io.tables import TableRow, refuse_longer, table_rows
-from ddlsched.training.estimate import Amount
+from ddlsched.training.estimate import Amount, Widths
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.models import Transformer
-from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Rule, Widths, refuse_broken
+from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Rule, refuse_broken
 from ddlsched.training.estimate.presets import GPUS, MODELS, RELEASE_GAIN, plain_name, unmodelled
 from ddlsched.training.estimate.step_estimate import Estimate, estimate
 

@@ -12,10 +12,11 @@ import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.io.tables import TableRow, cell_number, cell_whole, located, refuse_longer, table_rows
 from ddlsched.training.estimate import Amount
@@ -25,9 +26,6 @@ from ddlsched.training.estimate.parallel_layout import Parallelism, Rule, refuse
 from ddlsched.training.estimate.presets import A100_NODE_TIERS, EFFICIENCIES, GPUS, PROGRAMS
 from ddlsched.training.estimate.published_rows import PublishedRun, is_published, read_published
 from ddlsched.training.estimate.step_estimate import Estimate, estimate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COLUMNS = (
     "gpus",
@@ -66,8 +64,6 @@ def read_rows(path: Path) -> ReadRows:
     InputError
         The file cannot be read, lacks a column or has no rows.
     """
-    import pandas as pd
-
     header, rows = table_rows(path, "a table of runs")
     missing = [column for column in COLUMNS if column not in header]
     if missing:
@@ -168,8 +164,6 @@ def predicted_rows(path: Path) -> pd.DataFrame:
 
 def _of_rows(path: Path) -> pd.DataFrame:
     """Return rows on nodes of eight A100s whose kernels are launched one by one."""
-    import pandas as pd
-
     rows, said, reasons = read_rows(path)
     found, sizes = estimate_rows(said), said[list(COLUMNS)].to_numpy(np.float64)
     nodes, alike = (said["gpus"] > GPUS_PER_NODE).to_numpy().astype(int), np.ones(len(said))
@@ -195,8 +189,6 @@ def _remark(nodes: str, moved_percent: int, percent: int, by: float) -> str:
 
 
 def _of_published(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
     return pd.DataFrame([{**run.row, **_prediction(run)} for run in read_published(path)])
 
 

@@ -62,9 +62,7 @@ def ranks_of_groups(traces: Sequence[RankTrace], num_ranks: int | None = None) -
     total = num_ranks or told or len(traces)
     one_for_all = len(traces) == 1 and total > 1
     if total == 1:
-        raise InputError(
-            f"{traces[0].source}: does not tell how many ranks the job has; expected their number, or a file a rank"
-        )
+        raise InputError(f"{traces[0].source}: does not tell how many ranks; expected their number, or a file a rank")
     if not one_for_all:
         missing = [rank for rank in range(total) if rank not in sources]
         if missing:

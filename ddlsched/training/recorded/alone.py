@@ -82,7 +82,7 @@ def timed_alone(dag: IterationDag, num_ranks: int, card: Card) -> AloneIteration
     numbers = {task.name: number for number, task in enumerate(dag.tasks)}
     begins, ends = [0] * len(dag.tasks), [0] * len(dag.tasks)
     waited_for: list[int | None] = [None] * len(dag.tasks)
-    for number in _in_order(dag):
+    for number in dag.in_order():
         task = dag.tasks[number]
         before = [numbers[name] for name in task.after]
         last = max(before, key=ends.__getitem__, default=None)
@@ -94,17 +94,6 @@ def timed_alone(dag: IterationDag, num_ranks: int, card: Card) -> AloneIteration
         critical.append(at)
         at = waited_for[at]  # type: ignore[assignment]
     return AloneIteration(dag, tuple(begins), tuple(ends), tuple(reversed(critical)))
-
-
-def _in_order(dag: IterationDag) -> list[int]:
-    waiting, successors = [len(task.after) for task in dag.tasks], dag.successors()
-    order = [number for number, count in enumerate(waiting) if count == 0]
-    for number in order:
-        for successor in successors[number]:
-            waiting[successor] -= 1
-            if waiting[successor] == 0:
-                order.append(successor)
-    return order
 
 
 def _duration_ns(dag: IterationDag, task: ComputeTask | CollectiveTask, num_ranks: int, card: Card) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any, Final
 
 from ddlsched.errors import InputError
-from ddlsched.io.tables import abbreviated, read_text, readable
+from ddlsched.io.tables import abbreviated, parsed_json, read_text, readable
 from ddlsched.units import is_whole
 
 GLOO: Final = {
@@ -94,11 +93,8 @@ _EXPECTED = "expected a list of objects with pg_name and ranks"
 
 def groups_of_text(where: str, text: str) -> tuple[dict[str, tuple[int, ...]], int | None]:
     """Return the groups in the JSON text of a ``process_group:init`` node; as :func:`groups_of_configuration`."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InputError(f"{where}: {abbreviated(text)} is no JSON; {_EXPECTED}") from None
-    return groups_of_configuration(where, found)
+    expected = _EXPECTED.removeprefix("expected ")
+    return groups_of_configuration(where, parsed_json(text, f"{where}: {abbreviated(text)}", expected))
 
 
 def groups_of_configuration(where: str, found: Any) -> tuple[dict[str, tuple[int, ...]], int | None]:
@@ -147,10 +143,7 @@ def read_groups(path: Path) -> dict[str, tuple[int, ...]]:
     """
 
     def read(path: Path) -> dict[str, tuple[int, ...]]:
-        try:
-            found = json.loads(read_text(path))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f'{path}: is no JSON ({error}); expected {{"1": [0, 1], ...}}') from None
+        found = parsed_json(read_text(path), str(path), '{"1": [0, 1], ...}')
         if not isinstance(found, dict):
             raise InputError(f'{path}: is {abbreviated(found)}; expected {{"1": [0, 1], ...}}')
         return {name: ranks_of(f"{path}, group {name!r}", ranks) for name, ranks in found.items()}

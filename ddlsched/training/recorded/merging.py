@@ -16,16 +16,8 @@ from statistics import fmean
 from typing import Final
 
 from ddlsched.errors import InputError
+from ddlsched.training.recorded import rank_steps
 from ddlsched.training.recorded.agreement import JobGroups, agreed, common_steps, ranks_of_groups
-from ddlsched.training.recorded.rank_steps import (
-    EVERYBODY,
-    MarkKind,
-    RankCommunication,
-    RankStep,
-    RankTrace,
-    apart,
-    covered,
-)
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag, Task
 
 SMALL_BYTES: Final = 16384
@@ -37,8 +29,8 @@ _Call = tuple[str, int]
 
 
 def with_call_costs(
-    by_rank: Mapping[int, Sequence[RankStep]], groups: JobGroups, notes: Counter[str]
-) -> dict[int, list[RankStep]]:
+    by_rank: Mapping[int, Sequence[rank_steps.RankStep]], groups: JobGroups, notes: Counter[str]
+) -> dict[int, list[rank_steps.RankStep]]:
     """Return the steps of all ranks with what calls cost as computation behind the waits for them.
 
     From the last rank's call on nobody is waited for. What a collective of at most :data:`SMALL_BYTES` takes from then
@@ -57,7 +49,7 @@ def with_call_costs(
     }
 
 
-def _calls(step: RankStep) -> Iterator[tuple[_Call, RankCommunication, tuple[int, int]]]:
+def _calls(step: rank_steps.RankStep) -> Iterator[tuple[_Call, rank_steps.RankCommunication, tuple[int, int]]]:
     """Yield the calls of a step whose end is known, and when each was under way."""
     places = Counter[str]()
     for each in step.communications:
@@ -67,7 +59,7 @@ def _calls(step: RankStep) -> Iterator[tuple[_Call, RankCommunication, tuple[int
             yield call, each, each.measured_ns
 
 
-def _met_ns(steps: Sequence[RankStep]) -> dict[_Call, int] | None:
+def _met_ns(steps: Sequence[rank_steps.RankStep]) -> dict[_Call, int] | None:
     """Return when the last rank called each collective of a step; None if by these clocks one ended before."""
     met_ns: dict[_Call, int] = {}
     ended_ns: dict[_Call, int] = {}
@@ -79,7 +71,7 @@ def _met_ns(steps: Sequence[RankStep]) -> dict[_Call, int] | None:
     return met_ns if all(end_ns >= met_ns[call] for call, end_ns in ended_ns.items()) else None
 
 
-def _paid(step: RankStep, met_ns: Mapping[_Call, int], groups: JobGroups) -> RankStep:
+def _paid(step: rank_steps.RankStep, met_ns: Mapping[_Call, int], groups: JobGroups) -> rank_steps.RankStep:
     """Return a step with the cost of its calls behind the marks of their waits, which are without it."""
     cost_ns = _costs(step, met_ns, groups)
     waits = [(c.waited_ns, number) for number, c in enumerate(step.communications) if c.waited_ns is not None]
@@ -93,13 +85,13 @@ def _paid(step: RankStep, met_ns: Mapping[_Call, int], groups: JobGroups) -> Ran
     behind_ns, marks = 0, []
     for mark in step.marks:
         marks.append(replace(mark, at_ns=mark.at_ns + behind_ns))
-        if mark.kind is MarkKind.WAITS:
+        if mark.kind is rank_steps.MarkKind.WAITS:
             behind_ns += after_ns.get(int(mark.what), 0)
     computed_ns = step.compute_ns + sum(after_ns.values())
     return replace(step, compute_ns=computed_ns, communications=tuple(calls), marks=tuple(marks))
 
 
-def _costs(step: RankStep, met_ns: Mapping[_Call, int], groups: JobGroups) -> Callable[[int], int]:
+def _costs(step: rank_steps.RankStep, met_ns: Mapping[_Call, int], groups: JobGroups) -> Callable[[int], int]:
     """Return what tells how long, until a moment of a step, the cost of some call was being paid."""
     found, ended_ns = [], dict[str, int]()
     for call, each, (begin_ns, end_ns) in _calls(step):
@@ -112,7 +104,7 @@ def _costs(step: RankStep, met_ns: Mapping[_Call, int], groups: JobGroups) -> Ca
         else:
             found.append((max(begin_ns, min(end_ns, went_on_ns) - step.call_ns), min(end_ns, went_on_ns)))
         ended_ns[each.group] = max(min(end_ns, went_on_ns), ended_ns.get(each.group, 0))
-    return covered(apart(found))
+    return rank_steps.covered(rank_steps.apart(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +124,8 @@ class Line:
     """
 
     ranks: tuple[int, ...]
-    communications: tuple[RankCommunication, ...]
-    marks: tuple[tuple[MarkKind, int | str], ...]
+    communications: tuple[rank_steps.RankCommunication, ...]
+    marks: tuple[tuple[rank_steps.MarkKind, int | str], ...]
     at_ns: tuple[int, ...]
 
 
@@ -158,7 +150,7 @@ class _Collective:
     """A collective, and what it comes after on all ranks whose lines have been taken."""
 
     name: str
-    communication: RankCommunication
+    communication: rank_steps.RankCommunication
     after: dict[str, None] = field(default_factory=dict)
     is_placed: bool = False
 
@@ -180,16 +172,16 @@ class _Making:
         phase, parts, since_ns, waits = "compute", Counter[str](), 0, dict[str, None]()
         asked: dict[int, dict[str, None]] = defaultdict(dict)
         """By message that is received and does not wait for it: what its receiver had waited for."""
-        for (kind, what), at_ns in zip([*line.marks, (MarkKind.PHASE, "")], line.at_ns, strict=True):
+        for (kind, what), at_ns in zip([*line.marks, (rank_steps.MarkKind.PHASE, "")], line.at_ns, strict=True):
             if at_ns > since_ns:
                 parts[phase] += 1
                 name = f"{phase}-{parts[phase]}" + (f" of {class_name}" if class_name else "")
                 task = ComputeTask(name=name, duration_ns=at_ns - since_ns, after=tuple(waits), group=class_name)
                 self._order.append(task)
                 waits, since_ns = {name: None}, at_ns
-            if kind is MarkKind.PHASE:
+            if kind is rank_steps.MarkKind.PHASE:
                 phase = str(what)
-            elif kind is MarkKind.WAITS:
+            elif kind is rank_steps.MarkKind.WAITS:
                 waits |= {of_line[int(what)].name: None} | asked[int(what)]
             else:
                 started, communication = of_line[int(what)], line.communications[int(what)]
@@ -239,7 +231,9 @@ class _Making:
         communication, after = collective.communication, tuple(collective.after)
         group = communication.group
         kind = "all-reduce" if communication.kind == "barrier" else communication.kind
-        everybody = group == EVERYBODY or (kind != "send" and self._groups.size(group) == self._groups.num_ranks)
+        everybody = group == rank_steps.EVERYBODY or (
+            kind != "send" and self._groups.size(group) == self._groups.num_ranks
+        )
         message_bytes = float(communication.input_bytes)
         if kind == "all-gather":
             message_bytes *= self._groups.size(group)
@@ -291,11 +285,11 @@ class RecordedIteration:
     nodes: int
     classes: tuple[tuple[int, ...], ...]
     moments_ns: tuple[tuple[int, ...], ...]
-    last: RankStep
+    last: rank_steps.RankStep
     notes: Counter[str]
 
 
-def merged(traces: Sequence[RankTrace], num_ranks: int | None = None) -> RecordedIteration:
+def merged(traces: Sequence[rank_steps.RankTrace], num_ranks: int | None = None) -> RecordedIteration:
     """Merge the traces of a job's ranks, or of one rank that stands for all.
 
     Parameters
@@ -348,7 +342,7 @@ def _iteration(lines: Sequence[Line], groups: JobGroups, notes: Counter[str]) ->
     return dag
 
 
-def _classes(steps: Mapping[int, Sequence[RankStep]]) -> list[tuple[int, ...]]:
+def _classes(steps: Mapping[int, Sequence[rank_steps.RankStep]]) -> list[tuple[int, ...]]:
     """Return the ranks whose steps have the same form, those of the lowest rank first."""
     classes: dict[object, list[int]] = {}
     for rank in sorted(steps):
@@ -356,25 +350,25 @@ def _classes(steps: Mapping[int, Sequence[RankStep]]) -> list[tuple[int, ...]]:
     return [tuple(ranks) for ranks in classes.values()]
 
 
-def _moments_of_steps(steps: Sequence[Sequence[RankStep]]) -> tuple[tuple[int, ...], ...]:
+def _moments_of_steps(steps: Sequence[Sequence[rank_steps.RankStep]]) -> tuple[tuple[int, ...], ...]:
     """Return the moments of a class, an entry a step; ``steps`` has those of each of its ranks."""
     return tuple(tuple(_latest(each)) for each in zip(*steps, strict=True))
 
 
-def _line(ranks: tuple[int, ...], first: RankStep, moments_ns: Sequence[Sequence[int]]) -> Line:
+def _line(ranks: tuple[int, ...], first: rank_steps.RankStep, moments_ns: Sequence[Sequence[int]]) -> Line:
     """Return the line of a class: the mean over its steps."""
     mean_ns = tuple(round(fmean(at)) for at in zip(*moments_ns, strict=True))
     return Line(ranks, first.communications, tuple((mark.kind, mark.what) for mark in first.marks), mean_ns)
 
 
-def _latest(steps: Sequence[RankStep]) -> list[int]:
+def _latest(steps: Sequence[rank_steps.RankStep]) -> list[int]:
     """Return the moments of the marks, and of the end, of a step of several ranks that wait for each other at waits.
 
     From one wait to the next, the rank that has computed longest since then is the one that counts.
     """
     moments_ns = [[*(mark.at_ns for mark in step.marks), step.compute_ns] for step in steps]
     marks = enumerate(steps[0].marks)
-    waits = [place for place, mark in marks if mark.kind is MarkKind.WAITS and _meet(steps, int(mark.what))]
+    waits = [place for place, mark in marks if mark.kind is rank_steps.MarkKind.WAITS and _meet(steps, int(mark.what))]
     end = len(steps[0].marks)
     latest_ns = [max(each[0] for each in moments_ns)] * (end + 1)
     for begin, until in pairwise([-1, *waits, end]):
@@ -384,7 +378,7 @@ def _latest(steps: Sequence[RankStep]) -> list[int]:
     return latest_ns
 
 
-def _meet(steps: Sequence[RankStep], number: int) -> bool:
+def _meet(steps: Sequence[rank_steps.RankStep], number: int) -> bool:
     """Return whether ranks meet where they wait: none does that finds the collective done, but for its cost."""
     waits = [step.communications[number].waited_ns for step in steps if step.call_ns]
     return len(waits) < len(steps) or any(wait is None or wait[0] < wait[1] for wait in waits)

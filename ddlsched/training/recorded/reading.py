@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ddlsched.deferred import np
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.chakra import read_chakra
 from ddlsched.training.recorded.chakra_records import beginning, is_chakra_json
@@ -89,8 +90,6 @@ def found(path: Path) -> dict[str, Any]:
     InputError
         It is none, or damaged.
     """
-    import numpy as np
-
     trace = reader_of(path)(path)
     communications = [each for step in trace.steps.values() for each in step.communications]
     computing_s = [step.compute_ns / 1e9 for step in trace.steps.values()]

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ddlsched.deferred import attributes_of
 
 if TYPE_CHECKING:
-    from ddlsched.training.recording.recorder import Recorder, record
+    from ddlsched.training.recording.recorder import Recorder as Recorder
+    from ddlsched.training.recording.recorder import record as record
 
-__all__ = ["Recorder", "record"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import what needs PyTorch only when it is asked for."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ddlsched.training.recording import recorder
-
-    return getattr(recorder, name)
+__getattr__ = attributes_of(__name__, dict.fromkeys(("Recorder", "record"), "ddlsched.training.recording.recorder"))

@@ -7,7 +7,6 @@ starts one a rank; ``torchrun -m`` can, too.
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import os
 import runpy
 import signal
@@ -20,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.errors import DdlschedError, InputError
+from ddlsched.errors import DdlschedError, InputError, need
 from ddlsched.io.child_processes import follow_parent
 from ddlsched.training.recorded.recordings import SUFFIX
 
@@ -67,8 +66,7 @@ def run_recorded(
     InputError
         PyTorch or the script is not there, a rank fails, or one records nothing.
     """
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("record: PyTorch is not installed; expected pip install 'ddlsched[training]'")
+    need("record", "torch", extra="training")
     if not script.is_file():
         raise InputError(f"{script}: no such file; expected a training script")
     processes: list[subprocess.Popen[bytes]] = []

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import distributed
@@ -19,34 +19,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ddlsched.errors import InputError
-from ddlsched.io.files import replacing
+from ddlsched.io.files import made_folder, replacing
 from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, WallTime
 from ddlsched.training.recorded.recordings import SUFFIX, recording_text
-from ddlsched.training.recording.collective_calls import (
-    NO_TASK,
-    CallWatcher,
-    CollectiveCall,
-    ProfiledStep,
-    refuse_unseen,
-    watched,
-)
+from ddlsched.training.recording import collective_calls
 from ddlsched.units import is_whole
 
 
-class RecordingClock(Protocol):
-    """Takes moments, which are told in nanoseconds once the step is over."""
-
-    def moment(self) -> Any:
-        """Return the moment that computation has reached."""
-        ...
-
-    def ns(self, moment: Any) -> int:
-        """Return a moment, nanoseconds of a clock that the ranks on one host share."""
-        ...
-
-
 class HostClock:
-    """The monotonic clock of the host."""
+    """Takes moments that computation has reached by the monotonic clock of the host, which its ranks share."""
 
     def moment(self) -> int:
         """Return now."""
@@ -78,7 +59,7 @@ class CudaClock:
         return self._begin_ns + round(float(self._begin.elapsed_time(moment)) * 1e6)
 
 
-def clock_of_this_process() -> RecordingClock:
+def clock_of_this_process() -> HostClock | CudaClock:
     """Return the clock of the device on which this process trains."""
     return CudaClock() if torch.cuda.is_available() and torch.cuda.is_initialized() else HostClock()
 
@@ -114,11 +95,7 @@ def record(folder: str | Path, *, skip: int = 11, most_steps: int = 1000) -> Rec
     for name, value, least in (("skip", skip, 1), ("most_steps", most_steps, 1)):
         if not is_whole(value, least):
             raise InputError(f"record: {name} is {value!r}; expected a whole number from {least}")
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"record: folder {folder} cannot be made ({error.strerror}); expected a folder") from None
-    recorder = Recorder(Path(folder), skip, most_steps)
+    recorder = Recorder(made_folder(Path(folder), "recordings"), skip, most_steps)
     recorder.begin()
     atexit.register(recorder.end_at_exit)
     return recorder
@@ -149,13 +126,13 @@ class _Step:
     """When backward last returned: all buckets had ended, though the thread that tells may not have had its turn."""
 
 
-class Recorder(CallWatcher):
+class Recorder(collective_calls.CallWatcher):
     """The recording of a process; made by :func:`record`."""
 
     def __init__(self, folder: Path, skip: int, most_steps: int) -> None:
         self._folder, self._skip, self._most_steps = folder, skip, most_steps
         self._undo = ExitStack()
-        self._clock: RecordingClock | None = None
+        self._clock: HostClock | CudaClock | None = None
         self._now: _Step | None = None
         self._steps: list[tuple[_Step, Any]] = []
         self._count = 0
@@ -167,7 +144,7 @@ class Recorder(CallWatcher):
         self._seat: tuple[int, int] | None = None
         """Rank, and how many there are."""
         self._groups: dict[str, tuple[int, ...]] = {}
-        self._profiled: ProfiledStep | None = None
+        self._profiled: collective_calls.ProfiledStep | None = None
         self.when_full: Callable[[], None] | None = None
         """Called once the last step to be kept has ended."""
         self._call_ns = 0
@@ -179,7 +156,7 @@ class Recorder(CallWatcher):
     def begin(self) -> None:
         """Watch collectives, backward passes and optimisers."""
         undo = self._undo
-        undo.enter_context(watched(self))
+        undo.enter_context(collective_calls.watched(self))
         undo.callback(register_optimizer_step_pre_hook(self._before_optimizer).remove)
         undo.callback(register_optimizer_step_post_hook(self._after_optimizer).remove)
         self._replace(torch.autograd, "backward", self._backward)
@@ -292,24 +269,24 @@ class Recorder(CallWatcher):
         if self._profiled is not None and ended is not None:
             called, self._profiled = self._profiled.collectives(), None
             seen = (call.what.kind for call in ended.calls)
-            refuse_unseen(called, seen, flags=len(self._with_flags), formed=len(self._forming))
+            collective_calls.refuse_unseen(called, seen, flags=len(self._with_flags), formed=len(self._forming))
         if self._count == self._skip - 1:
-            self._profiled = ProfiledStep()
+            self._profiled = collective_calls.ProfiledStep()
             self._undo.callback(self._profiled.collectives)  # A process that ends while it profiles crashes.
 
     # What the collectives do.
 
-    def calls(self, called: CollectiveCall) -> Any:
+    def calls(self, called: collective_calls.CollectiveCall) -> Any:
         """Keep a call."""
         assert self._now is not None
-        if called.kind in NO_TASK:
+        if called.kind in collective_calls.NO_TASK:
             what = f"torch.distributed.{called.kind} within a step"
             raise InputError(f"{what}: has no task in a job; expected an all-reduce or a broadcast")
         call = _Call(self._communication(called), self._moment(), self._in_bucket)
         self._now.calls.append(call)
         return call
 
-    def _communication(self, called: CollectiveCall) -> RankCommunication:
+    def _communication(self, called: collective_calls.CollectiveCall) -> RankCommunication:
         """Return what a call is in a job; its group is known by its name from now on."""
         rank, _ = self._seat = self._seat or (distributed.get_rank(), distributed.get_world_size())
         if called.kind in ("send", "receive"):

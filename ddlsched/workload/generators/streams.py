@@ -175,9 +175,7 @@ def _timed(file: str, arrivals_s: np.ndarray, length_s: float, rng: np.random.Ge
     """Return the first job of a window of so many seconds, the first behind it, and when it begins."""
     spare_s = float(np.ptp(arrivals_s)) - length_s
     if not length_s > 0 or spare_s < 0:
-        raise InputError(
-            f"length_s is {length_s}; expected seconds above 0, at most the trace's {np.ptp(arrivals_s):g}"
-        )
+        raise InputError(f"length_s is {length_s}; expected seconds above 0, up to the trace's {np.ptp(arrivals_s):g}")
     from_s = float(arrivals_s[0]) + rng.uniform(0.0, spare_s)
     first, end = np.searchsorted(arrivals_s, [from_s, from_s + length_s]).tolist()
     if first == end:

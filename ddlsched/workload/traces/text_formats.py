@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ import msgspec
 
 from ddlsched.errors import InputError
 from ddlsched.io.files import MOST_BYTES
-from ddlsched.io.tables import first_line
+from ddlsched.io.tables import parsed_json
 from ddlsched.workload.traces.trace_files import json_elements, numbered_lines, read_csv, read_rows
 from ddlsched.workload.traces.traced import (
     BadRowError,
@@ -41,12 +40,7 @@ def batsim(source: TraceSource) -> Iterator[TracedJob | Refusal]:
     InputError
         The text is no JSON object with ``jobs`` and ``profiles``.
     """
-    try:
-        document = json.loads(_whole(source))
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{source.name}: is no JSON ({first_line(error)}); expected a Batsim workload") from None
+    document = parsed_json(_whole(source), source.name, "a Batsim workload")
     jobs, profiles = (document.get(name) if isinstance(document, dict) else None for name in ("jobs", "profiles"))
     if not isinstance(jobs, list) or not isinstance(profiles, dict):
         raise InputError(f"{source.name}: lacks jobs or profiles; expected {{'jobs': [...], 'profiles': {{...}}}}")

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddlsched.deferred import np, pa, pd, pq
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.files import MOST_ROWS
 from ddlsched.plugins import IMPORT_CONTENTION
@@ -23,20 +24,7 @@ from ddlsched.workload.traces.trace_models import JobRule
 from ddlsched.workload.traces.traced import Reader, Refusal, Selection, TracedJob, TraceSource
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlsched.network.contention import ContentionModel
-
-__all__ = [
-    "COLUMNS",
-    "ImportedTrace",
-    "Selection",
-    "failure_rows",
-    "import_trace",
-    "refuse_table_suffix",
-    "write_jobs",
-    "write_refused",
-]
 
 
 _WATCH_EVERY = 50_000
@@ -234,9 +222,6 @@ class _Log:
             self.notes[job.note] += 1
 
     def frame(self) -> pd.DataFrame:
-        import numpy as np
-        import pandas as pd
-
         ids = self.ids
         if len(self.stems) > 1:
             ids = [f"{self.stems[source]}/{job_id}" for source, job_id in zip(self.counts["source"], ids, strict=True)]
@@ -264,8 +249,6 @@ class _Log:
         ]
 
     def refusals(self) -> pd.DataFrame:
-        import pandas as pd
-
         rows = [(self.names[source], *refusal) for source, refusal in self.refused]
         return pd.DataFrame(rows, columns=["file", "line", "reason", "found"])
 
@@ -295,9 +278,6 @@ def write_jobs(trace: ImportedTrace, path: Path) -> None:
 
 
 def _write_parquet(trace: ImportedTrace, path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     texts = {"job_id", "model", "user", "queue"}
     whole = {"gpus", "iterations", "priority"}
     kinds = [pa.string() if name in texts else pa.int64() if name in whole else pa.float64() for name in trace.jobs]

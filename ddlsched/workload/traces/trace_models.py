@@ -7,14 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddlsched.deferred import np, pd
 from ddlsched.errors import InputError
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.generators.microsoft import MODELS, ModelTimes
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
-    import pandas as pd
 
     from ddlsched.network.contention import ContentionModel
 
@@ -127,9 +126,6 @@ class JobRule:
         traced
             The columns of :class:`~ddlsched.workload.traces.traced.TracedJob`, a row a job.
         """
-        import numpy as np
-        import pandas as pd
-
         numbers = traced["model"].map(lambda name: -1 if name is None else _NUMBER_OF.get(_plain(name), -1))
         model = numbers.to_numpy(dtype=np.int64, copy=True)
         drawn = model < 0
@@ -166,8 +162,6 @@ class JobRule:
     def _all_reduces(
         self, message_bytes: npt.NDArray[np.float64], gpus: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
-        import numpy as np
-
         if not len(gpus):
             return np.zeros(0)
         pairs, place = np.unique(np.stack([message_bytes, gpus.astype(np.float64)]), axis=1, return_inverse=True)
@@ -177,8 +171,6 @@ class JobRule:
 
 def _passes(traced: pd.DataFrame, known: pd.DataFrame) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return forward and backward in seconds, whole nanoseconds, as the simulator's clock will count them."""
-    import numpy as np
-
     iterations = traced["iterations"].to_numpy(dtype=np.float64)
     with np.errstate(divide="ignore"):
         from_duration_s = np.where(iterations > 0, traced["duration_s"].to_numpy() / iterations, np.nan)

@@ -11,13 +11,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple, TextIO, TypeAlias
+from typing import NamedTuple, TextIO, TypeAlias
 
+from ddlsched.deferred import np, pd
 from ddlsched.errors import InputError
 from ddlsched.ranges import check_fields, ranged
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _MAX_WHOLE = 2**53
 _EPOCH, _EPOCH_UTC = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,8 +47,6 @@ class TracedJob(NamedTuple):
         The trace's names.
     queue, priority
         The tenant's queue, such as a virtual cluster, and how urgent the job is: higher goes first.
-    required_levels, preferred_levels
-        As of a :class:`~ddlsched.workload.job.Job`.
     note
         What is to be counted about the job, such as its final state.
     failed_after_s
@@ -70,8 +66,6 @@ class TracedJob(NamedTuple):
     user: str | None = None
     queue: str | None = None
     priority: int = 0
-    required_levels: str | None = None
-    preferred_levels: str | None = None
     note: str | None = None
     failed_after_s: float = math.nan
     line: int = 0
@@ -235,8 +229,6 @@ class Selection:
 
     def apply(self, traced: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
         """Return the wanted jobs by arrival, and how many were left out by each wish."""
-        import numpy as np
-
         left_out: dict[str, int] = {}
         traced = traced.assign(arrival_s=traced["arrival_s"] - traced["arrival_s"].min())
         arrival_s = traced["arrival_s"]

@@ -407,7 +407,7 @@ def test_charts_that_cannot_be_written_are_one_line(folder, tmp_path):
     )
 
 
-@pytest.mark.parametrize("module", ["plotly.offline", "jinja2"])
+@pytest.mark.parametrize("module", ["plotly", "jinja2"])
 def test_a_missing_extra_is_one_line_that_says_how_to_install_it(module, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     done = run("report", folder)

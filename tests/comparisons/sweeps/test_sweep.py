@@ -221,7 +221,7 @@ def test_progress_goes_to_stderr(capsys):
 
 def test_a_failure_to_write_stops_the_sweep(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file: cannot be made"):
+    with pytest.raises(InputError, match=r"file: cannot be used"):
         sweep([run()], tmp_path / "file")
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(InputError, match=r"parquet: cannot be written \(No space left on device\)"):

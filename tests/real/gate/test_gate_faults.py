@@ -43,7 +43,7 @@ def test_a_policy_that_admits_nobody_is_told_as_deadlock_with_who_waits_for_whom
     with pytest.raises(TestbedError) as error:
         run_jobs(jobs, settings(TWO, communication=Nobody()), ThreadCrew(Exchange()))
     text = str(error.value)
-    assert text.startswith("deadlock: communication Nobody() starts no transfer, and nothing else will happen: ")
+    assert text.startswith("deadlock: communication Nobody() starts no transfer, nothing else will happen: ")
     assert "job 'a' has waited " in text
     assert "for server 0, server 1, which jobs b want too" in text
     assert "which jobs a want too" in text

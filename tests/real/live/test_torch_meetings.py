@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from ddlsched.real.live.meetings import NotSealedError
 from ddlsched.real.live.seat import Orders
 
 pytestmark = pytest.mark.torch
+MOST_S = 20.0
 
 
 @pytest.fixture
@@ -33,7 +35,10 @@ def place() -> Iterator[socket.socket]:
 def meeting(rank: int, place: socket.socket, token: str = "t") -> Any:
     from ddlsched.real.live.training import meeting
 
+    end = time.monotonic() + MOST_S
+
     def is_asked_to_leave(within_s: float) -> bool:
+        assert time.monotonic() < end, f"rank {rank} has not met the other within {MOST_S} s"
         time.sleep(within_s)
         return False
 
@@ -44,13 +49,20 @@ def meeting(rank: int, place: socket.socket, token: str = "t") -> Any:
 def stranger(place: socket.socket) -> Any:
     from torch.distributed import TCPStore
 
-    return TCPStore(*place.getsockname(), is_master=False, wait_for_workers=False)
+    most = timedelta(seconds=MOST_S)
+    return TCPStore(*place.getsockname(), is_master=False, wait_for_workers=False, timeout=most)
+
+
+def first_rank(place: socket.socket, met: list[Any]) -> threading.Thread:
+    """Have rank 0 meet others; if it never does, it does not keep the tests from their end."""
+    thread = threading.Thread(target=lambda: met.append(meeting(0, place)), daemon=True)
+    thread.start()
+    return thread
 
 
 def test_a_stranger_can_read_and_write_the_store_but_stand_for_no_rank(place: socket.socket) -> None:
     met: list[Any] = []
-    first = threading.Thread(target=lambda: met.append(meeting(0, place)))
-    first.start()
+    first = first_rank(place, met)
     evil = stranger(place)
     evil.wait(["here0"])
     evil.set("here1", evil.get("here0"))
@@ -68,8 +80,7 @@ def test_a_stranger_can_read_and_write_the_store_but_stand_for_no_rank(place: so
 
 def test_a_store_answers_at_its_address_only(place: socket.socket) -> None:
     met: list[Any] = []
-    first = threading.Thread(target=lambda: met.append(meeting(0, place)))
-    first.start()
+    first = first_rank(place, met)
     host, port = place.getsockname()
     meeting(1, place)
     first.join(10)

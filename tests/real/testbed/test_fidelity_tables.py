@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddlsched.real.testbed.fidelity import report_of
-from ddlsched.real.testbed.fidelity_tables import (
+from ddlsched.real.testbed.fidelity import (
     error_table,
     gain_summary,
     gain_table,
@@ -18,6 +17,7 @@ from ddlsched.real.testbed.fidelity_tables import (
     judged,
     makespan_table,
     rank_table,
+    report_of,
     spread_table,
 )
 

@@ -13,11 +13,16 @@ from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.collectives import Span, collective_s
 from ddlsched.training.estimate.hardware import Efficiency, Gpu, Machine, MemoryExpansion, Tier, operations_s
 from ddlsched.training.estimate.layers import Operation
-from ddlsched.training.estimate.layerwise import LayerTimes, layerwise_step
 from ddlsched.training.estimate.models import Transformer, forward_flops_per_sample, parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
-from ddlsched.training.estimate.step_estimate import OPTIMISER_TRAFFIC_BYTES, Estimate, estimate
+from ddlsched.training.estimate.step_estimate import (
+    OPTIMISER_TRAFFIC_BYTES,
+    Estimate,
+    LayerTimes,
+    estimate,
+    layerwise_step,
+)
 
 GPT = Transformer(num_layers=8, hidden=1024, heads=16, sequence=512, vocabulary=32_000)
 FAST_MEMORY = Gpu(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -10,6 +11,7 @@ import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.estimated_jobs import job_of, scaling_curve, step_dag
+from ddlsched.training.estimate.hardware import Machine
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 from ddlsched.training.estimate.step_estimate import estimate_checked
@@ -61,23 +63,54 @@ def test_buckets_when_overlapping() -> None:
     dag = step_dag(found, plan, MACHINE, buckets=4)
     plain = reduces(step_dag(found, PLAN, MACHINE))[0].message_bytes
     assert [reduce.message_bytes for reduce in reduces(dag)] == [plain / 4] * 4
-    assert dag.tasks[-1].after == tuple(f"all-reduce-{number}" for number in (1, 2, 3, 4))
+    assert [reduce.after for reduce in reduces(dag)] == [("forward",), *((f"backward-{n}",) for n in (1, 2, 3))]
+    assert dag.tasks[-1].after == (*(f"all-reduce-{number}" for number in (1, 2, 3, 4)), "backward-4")
     whole_s = float(found.step_s - found.data_s)
     assert s_from_ns(dag.compute_ns) == pytest.approx(whole_s, rel=1e-6)
 
 
-@pytest.mark.parametrize("nic_gbps", [10, 1000])
-def test_what_hides_lengthens_backward_in_the_job(nic_gbps: float) -> None:
-    """At 1000 Gbit/s all hides: data_s is the share of it. At 10 it does not, and backward is as often as long."""
-    plan = dataclasses.replace(PLAN, overlap=True, zero=3)
-    text = f"v100:nodes=4,gpus_per_node=4,nic_gbps={nic_gbps}"
-    none, some = (parse_cluster(f"{text},taken={share}", efficiency="ideal").machine(16) for share in (0, 0.3))
-    found = estimate_checked(GPT, plan, some)
-    before, after = (step_dag(estimate_checked(GPT, plan, machine), plan, machine) for machine in (none, some))
-    taken_s = 0.3 * float(found.backward_s) if nic_gbps == 10 else float(found.data_s)
-    assert s_from_ns(after.compute_ns - before.compute_ns) == pytest.approx(taken_s, rel=1e-4)
-    assert taken_s > 0.01 * float(found.step_s)
-    assert reduces(after) == reduces(before)
+def drained_s(computing_s: float, sending_s: float, taken: float) -> float:
+    """Both begin at once; while something is sent, computation goes at what sending leaves of its speed."""
+    slowed_s = computing_s / (1 - taken) if taken < 1 else math.inf
+    together_s = min(sending_s, slowed_s)
+    return together_s + (sending_s - together_s) + (computing_s - (1 - taken) * together_s)
+
+
+@pytest.mark.parametrize("groups", [False, True], ids=["no groups", "groups"])
+@pytest.mark.parametrize("taken", [0, 0.1, 0.3, 1])
+@pytest.mark.parametrize("sent", [0.5, 1.2, 3])
+@pytest.mark.parametrize("zero", [0, 3])
+def test_estimate_and_job_take_what_two_drains_take(zero: int, sent: float, taken: float, groups: bool) -> None:
+    """Sending takes so many times the computation that hides it; with 0.3 taken, computation hides 1.2 times itself."""
+    plan = dataclasses.replace(PLAN, zero=zero)
+
+    def machine(nic_gbps: float) -> Machine:
+        text = f"v100:nodes=4,gpus_per_node=4,nic_gbps={nic_gbps},taken={taken}"
+        return parse_cluster(text, efficiency="ideal").machine(16)
+
+    slow = estimate_checked(GPT, plan, machine(10))
+    hiding_s = float(slow.backward_s) / (2 if zero == 0 else 1)  # of 2 micro-batches the last, or all
+    at = machine(10 * float(slow.data_s) / (sent * hiding_s))
+    open_s = estimate_checked(GPT, plan, at)
+    hidden = dataclasses.replace(plan, overlap=True)
+    found = estimate_checked(GPT, hidden, at)
+    drains_s = float(open_s.step_s - open_s.data_s) - hiding_s + drained_s(hiding_s, float(open_s.data_s), taken)
+    assert float(open_s.data_s) == pytest.approx(sent * hiding_s, rel=0.1)
+    assert float(found.step_s) == pytest.approx(drains_s, rel=1e-9)
+    for own, seconds in ((hidden, drains_s), (plan, float(open_s.step_s)))[: 1 if taken else 2]:
+        job = job_of(GPT, own, at, job_id="gpt", iterations=1, groups=groups)
+        assert alone_s(job, at) == pytest.approx(seconds, rel=0.01)
+
+
+def alone_s(job: ddlsched.Job, machine: Machine) -> float:
+    """Return how long it runs on the machine's servers; their cards are one, or one a GPU."""
+    inner, outer = (8 * float(tier.bytes_per_s) / 1e9 for tier in machine.tiers)
+    star, rails = f"star:nic_gbps={4 * outer}", f"rail-optimised:rails=4,rail_gbps={outer},nvlink_gbps={inner}"
+    cluster = ddlsched.Cluster(num_servers=4, gpus_per_server=4, topology=rails if job.iteration.groups else star)
+    communication = "bounded-overlap:limit=100"
+    jobs = ddlsched.Workload.of([job])
+    result = ddlsched.simulate(jobs, cluster, placement="first-fit", communication=communication, contention="max-min")
+    return float(result.jobs["jct_s"].item())
 
 
 def test_groups_inside_a_server_leave_the_network_alone() -> None:

@@ -123,7 +123,7 @@ def test_a_bad_file_is_one_line(tmp_path: Path, text: str) -> None:
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     if find_spec("torch") is None:
-        refused(run("calibrate-gpu", "--out", tmp_path / "kernels.csv"), "PyTorch is not installed")
+        refused(run("calibrate-gpu", "--out", tmp_path / "kernels.csv"), "calibrate-gpu needs torch")
     refused(run("calibrate-gpu", "--out", tmp_path / "x.csv", "--device", "tpu"), "--device tpu: expected cuda or cpu")
 
 

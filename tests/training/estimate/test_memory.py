@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from ddlsched.training.estimate import Widths
 from ddlsched.training.estimate.memory import memory_per_gpu, stage_parameters
 from ddlsched.training.estimate.models import Transformer, parameters
-from ddlsched.training.estimate.parallel_layout import Parallelism, Widths
+from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 
 GPT = Transformer(num_layers=8, hidden=1024, heads=16, sequence=512, vocabulary=32_000)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ddlsched import errors
 from ddlsched.training.recording import rank_process
 
 
@@ -28,7 +29,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, 
 
         wait = poll
 
-    monkeypatch.setattr(rank_process.importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(errors, "find_spec", lambda _: object())
     monkeypatch.setattr(subprocess, "Popen", Ended)
     return seen
 

@@ -47,6 +47,8 @@ class TracedJob(NamedTuple):
         The trace's names.
     queue, priority
         The tenant's queue, such as a virtual cluster, and how urgent the job is: higher goes first.
+    required_levels, preferred_levels
+        As of a :class:`~ddlsched.workload.job.Job`; the tables of clusters tell them.
     note
         What is to be counted about the job, such as its final state.
     failed_after_s
@@ -66,6 +68,8 @@ class TracedJob(NamedTuple):
     user: str | None = None
     queue: str | None = None
     priority: int = 0
+    required_levels: str | None = None
+    preferred_levels: str | None = None
     note: str | None = None
     failed_after_s: float = math.nan
     line: int = 0

@@ -9,6 +9,7 @@ import numpy as np
 
 from algorithms.placement.whole_servers import WholeRacks, rings_leaving
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import InputError
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import Checked, ranged
@@ -152,7 +153,11 @@ def _tiers(network: Network, size: int) -> list[_Tier]:
         units = network.units(name)
         wider = network.units(names[place + 1]) if place + 1 < len(names) else (0,) * len(units)
         other = next(server for server, unit in enumerate(units) if unit != units[0] and wider[server] == wider[0])
+        servers = units.count(units[0])
+        if units != tuple(units[server - server % servers] for server in range(len(units))) or len(units) % servers:
+            many = f"the first {name} has {servers} servers of {len(units)}"
+            raise InputError(f"near-enough: {many}; expected {name}s of as many, each of neighbours")
         cables = {path.links[place] for path in network.paths(0, other)}
         share = min(network.links[cable].relative_bandwidth for cable in cables)
-        tiers.append(_Tier(units.count(units[0]) * size, len(cables), min(share, 1.0)))
+        tiers.append(_Tier(servers * size, len(cables), min(share, 1.0)))
     return tiers

@@ -57,6 +57,11 @@ def test_where_whole_racks_has_room_it_is_whole_racks(gpus, held):
     assert placed(job_view(num_gpus=gpus), *held) == expected
 
 
+def test_racks_that_are_not_alike_are_refused():
+    with pytest.raises(InputError, match="the first rack has 3 servers of 8; expected racks of as many"):
+        placed(job_view(num_gpus=4), topology="leaf-spine:servers_per_leaf=3,spines=1")
+
+
 def test_over_slow_cables_it_goes_only_if_it_sends_little():
     """The all-reduce takes twice its time: 5 % more of the iteration for one, 50 % for the other."""
     assert placed(sends(0.05, 4), *ONE_A_RACK) == [0, 1, 4, 5]

@@ -131,11 +131,9 @@ class ClusterView(View):
     def free(self, job: JobView) -> np.ndarray:
         """Return those of the :meth:`eligible` GPUs that no job is on."""
         gpus = self._eligible(job.memory_bytes)
-        return (
-            gpus
-            if self.exclusive
-            else np.array([gpu for gpu in gpus.tolist() if not self.num_residents(gpu)], np.int64)
-        )
+        if self.exclusive:
+            return gpus
+        return np.array([gpu for gpu in gpus.tolist() if not self.num_residents(gpu)], np.int64)
 
     def room_for(self, memory_bytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return for each of some amounts of memory how many GPUs have it free, and how many on the best server."""

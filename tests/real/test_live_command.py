@@ -43,8 +43,8 @@ def test_jobs_run_to_their_end_and_a_second_time_there_is_nothing_to_do(files) -
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("a,count,12,2", "a,sing,12,2", "column program: 'sing'; expected count, mlp, or a script there is"),
-        ("a,count,12,2", "a,train.py,12,2", "column program: 'train.py'; expected count, mlp, or a script"),
+        ("a,count,12,2", "a,sing,12,2", "column program: 'sing'; expected count, mlp, or an existing script"),
+        ("a,count,12,2", "a,train.py,12,2", "column program: 'train.py'; expected count, mlp, or an existing script"),
         ("a,count,12,2", "../a,count,12,2", "column job_id: '../a'"),
         ("b,count,5,1", "a,count,5,1", "'a' is there twice"),
         ("a,count,12,2", "a,count,0,2", "column steps: '0'"),

@@ -311,9 +311,8 @@ def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def _finish(figure: Figure, axes: Axes, axis: str, title: str) -> None:
-    axes.set_xlabel(
-        style.axis_title(axis), loc="right"
-    )  # under long names of policies a centred label would be cut off
+    # Under long names of policies a centred label would be cut off.
+    axes.set_xlabel(style.axis_title(axis), loc="right")
     axes.grid(axis="x")
     if title:  # at the figure's edge: over the axes, long names of policies would push it out
         lines = textwrap.wrap(style.unbroken(title), 52)

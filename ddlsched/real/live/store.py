@@ -66,7 +66,7 @@ def _script(where: str, program: str, folder: Path) -> str:
     script = (folder / program).resolve()
     if not program.endswith(".py") or not script.is_file():
         known = ", ".join(PROGRAMS)
-        raise InputError(f"{where}, column program: {abbreviated(program)}; expected {known}, or a script there is")
+        raise InputError(f"{where}, column program: {abbreviated(program)}; expected {known}, or an existing script")
     return str(script)
 
 

@@ -60,8 +60,8 @@ class DesignSweep:
 
     def __post_init__(self) -> None:
         for name, values in self.axes.items():
-            if name not in (*PLAN_AXES, *CLUSTER_AXES):
-                raise InputError(f"sweep: {name!r} is no axis; expected {', '.join((*PLAN_AXES, *CLUSTER_AXES))}")
+            if name not in (known := (*PLAN_AXES, *CLUSTER_AXES)):
+                raise InputError(f"sweep: {name!r} is no axis; expected one of {', '.join(known)}")
             if not len(values):
                 raise InputError(f"sweep: {name} has no values; expected at least one")
 

@@ -98,7 +98,7 @@ def test_models_without_blocks_can_be_swept() -> None:
 
 
 def test_refused_axes() -> None:
-    with pytest.raises(InputError, match="'tensr' is no axis"):
+    with pytest.raises(InputError, match="'tensr' is no axis; expected one of tensor, "):
         DesignSweep(axes={"tensr": (1,)})
     with pytest.raises(InputError, match="tensor has no values"):
         DesignSweep(axes={"tensor": ()})

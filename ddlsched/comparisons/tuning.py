@@ -291,7 +291,7 @@ def _refuse(metric: str, trials: int, seeds: Sequence[int], held_out: Sequence[i
     if not seeds or not held_out:
         raise InputError("there are no seeds to tune on, or none held out; expected one of each at least")
     if both := set(seeds) & set(held_out):
-        raise InputError(f"seeds {sorted(both)} are tuned on and held out; expected others, such as 101-112")
+        raise InputError(f"seeds {sorted(both)} are tuned on and held out; expected each in one of them")
 
 
 def _study(folder: Path, asked: Mapping[str, Any], metric: str) -> optuna.Study:

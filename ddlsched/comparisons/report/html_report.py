@@ -58,11 +58,8 @@ def report(folder: Path | str, out: Path | str | None = None) -> Path:
     path = reported.comparison.folder / "report.html" if out is None else Path(out)
     refuse_unwritable(path, "the report", (".html", ".htm"))
     charts = draw_charts(reported)
-    page = (
-        _environment()
-        .get_template("report.html")
-        .render(library=get_plotlyjs(), **_assets(), **_content(reported, charts, path.parent))
-    )
+    content = _content(reported, charts, path.parent)
+    page = _environment().get_template("report.html").render(library=get_plotlyjs(), **_assets(), **content)
     with replacing(path, "the report") as file:
         file.write_text(page, encoding="utf-8")
     return path

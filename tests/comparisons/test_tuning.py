@@ -122,7 +122,7 @@ def test_more_of_a_metric_may_be_better() -> None:
     ("arguments", "said"),
     [
         ((SMALL,), "no policy to tune"),
-        ((SMALL, "--placement", "lwf", "--seeds", "1-6", "--held-out", "6-9"), "[6] are tuned on and held out; expected each"),
+        ((SMALL, "--placement", "lwf", "--seeds", "1-6", "--held-out", "6-9"), "on and held out; expected each in one"),
         ((SMALL, "--placement", "lwf", "--metric", "speed"), "metric 'speed': is not compared"),
         ((SMALL, "--placement", "lwf", "--seeds", "x"), "--seeds: expected how many"),
         (("microsft-160", "--placement", "lwf"), "no workload is named 'microsft-160'"),

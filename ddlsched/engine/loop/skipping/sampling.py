@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.field_values import Contention, Stretch
+from ddlsched.engine.field_values import Stretch
 from ddlsched.engine.loop.skipping.due import quiet_until_ns
 from ddlsched.engine.loop.skipping.leaps import leap, longest_leap_ns, until_keys_cross_ns
 from ddlsched.engine.loop.skipping.measuring import (
@@ -26,8 +26,7 @@ STRETCH, STRETCH_OF_GROUPS = 24, 8
 as often in an iteration, by the transfers that are simulated, fewer if no transfer is held back."""
 SETTLING, LONGEST_SETTLING, MANY = 16, 512, 48
 """So many iterations a job, but no more of all, pass before the first stretch where no transfer is held back; of more
-jobs than ``MANY``, each of which one that comes or goes touches less, one a job. None where links are filled max-min,
-unless a job is of groups: there errors are the same without, while shares by count let jobs drift for long."""
+jobs than ``MANY``, each of which one that comes or goes touches less, one a job."""
 REACH, REACH_HELD_BACK = 120.0, 60.0
 """So many times as long as its stretches were together, the component goes on at its rates before the next one."""
 LEAST = 0.05
@@ -56,7 +55,10 @@ def begin_sampling(s: State, root: int, anchor: int) -> None:
     """Have the iterations of a component counted; after a few its first stretch begins."""
     job = s.jobs[root]
     job.leap_rest_ns, job.component_anchor = 0, anchor
-    job.stretch_left = settling(s, root)
+    # What a newcomer does to others takes a while to show; transfers that are held back vary more than that.
+    size = job.component_size
+    settled = min(SETTLING * size, LONGEST_SETTLING) if size <= MANY else size
+    job.stretch_left = min(size, FIRST_HELD_BACK // 4) if holds_back(s, root) else settled
     list_links(s, root)
     forget_stretch(s, root)  # a change may reach all of the jobs
     number = root
@@ -64,23 +66,6 @@ def begin_sampling(s: State, root: int, anchor: int) -> None:
         s.jobs[number].counts = 1
         note_work(s, s.jobs[number])
         number = s.jobs[number].next_member
-
-
-@njit
-def settling(s: State, root: int) -> int:
-    """How many iterations of a component pass before its first stretch.
-
-    What a newcomer does to others takes a while to show; transfers that are held back vary more than that.
-    """
-    run, size, number = s.run[0], s.jobs[root].component_size, root
-    if holds_back(s, root):
-        return min(size, FIRST_HELD_BACK // 4)
-    filled = run.contention == Contention.SHARES and run.weights_are_fixed == 1
-    while filled and number >= 0:
-        filled, number = s.jobs[number].grouped == 0, s.jobs[number].next_member
-    if filled:
-        return np.int64(0)
-    return min(SETTLING * size, LONGEST_SETTLING) if size <= MANY else size
 
 
 @njit

@@ -666,7 +666,7 @@ def test_an_interrupt_ends_with_130_and_a_line() -> None:
 
 
 def process(*args: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", "from ddlsched.cli import main; main()", *args], text=True, **more)
+    return subprocess.run([sys.executable, "-m", "ddlsched", *args], text=True, **more)
 
 
 def test_main_takes_arguments_and_exits(capsys: pytest.CaptureFixture[str]) -> None:

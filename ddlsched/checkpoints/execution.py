@@ -15,10 +15,11 @@ from ddlsched.checkpoints.copying import Chunk, Copy, chunks, is_contiguous, spa
 from ddlsched.checkpoints.division import within
 from ddlsched.checkpoints.gathering import GATHERED_BYTES, Buffers, NewArray, filled
 from ddlsched.checkpoints.locations import read_soon
-from ddlsched.checkpoints.partial_folder import BatchJournal, OpenFiles, Target, explained
+from ddlsched.checkpoints.partial_folder import BatchJournal, OpenFiles, Target
 from ddlsched.checkpoints.plan import TensorPlan
 from ddlsched.checkpoints.reading import Source, Watch
 from ddlsched.checkpoints.tensors import DTYPE_BYTES
+from ddlsched.io.files import writable
 
 BATCHES_VERSION = 2
 """Goes up with every change of how a plan falls into batches: what an earlier version began is not gone on with."""
@@ -203,7 +204,7 @@ class _Flusher:
         batches = self._written
         if batches > self._journal.done:
             self._files.flush()
-            with explained(self._journal.path):
+            with writable(self._journal.path, "a writable folder"):
                 self._journal.record(batches)
 
     def wait(self) -> None:

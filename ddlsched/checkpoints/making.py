@@ -27,6 +27,7 @@ from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
+from ddlsched.io.files import writable
 
 Watcher = Callable[[int, int], None]
 """Told the bytes of whole tensors done and in all."""
@@ -78,11 +79,8 @@ def make_checkpoint(
     )
     held = [_described(checkpoint, rank) for rank in range(checkpoint.collection.num_ranks)]
     _refuse_directory(directory, sum(_size(arrays) for arrays in held))
-    try:
-        with _opened(directory, checkpoint, held) as files:
-            hashes = _write(checkpoint, files, seed, watch)
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be written ({error.strerror}); expected a writable folder") from None
+    with writable(directory, "a writable folder"), _opened(directory, checkpoint, held) as files:
+        hashes = _write(checkpoint, files, seed, watch)
     checkpoint = dataclasses.replace(checkpoint, sha256=hashes["sha256"], xxh3=hashes["xxh3"])
     checkpoint.write_description(directory)
     return checkpoint

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ddlsched.errors import InputError
+from ddlsched.io.files import writable
 
 _OTHER_FILES = 100
 _MOST_PARTS = os.sysconf("SC_IOV_MAX")
@@ -199,7 +200,7 @@ class PartialFolder:
 
     def begin_descriptions(self) -> None:
         """Note that files with other names follow, which a later run writes anew."""
-        with explained(self.path):
+        with writable(self.path, "a writable folder"):
             self.journal.begin_descriptions()
 
     def finish(self, final: Path, descriptions: Sequence[Path]) -> None:
@@ -252,17 +253,17 @@ def claimed(path: Path, fingerprint: str, sizes: Mapping[str, int]) -> Iterator[
     InputError
         It cannot be made, is no folder, is of another fingerprint, or holds what such a run has not written.
     """
-    with explained(path):
+    with writable(path, "a writable folder"):
         directory = _made(path)
     try:
-        with explained(path):
+        with writable(path, "a writable folder"):
             if not os.access(_JOURNAL, os.F_OK, dir_fd=directory, follow_symlinks=False):
                 _refuse_strangers(path, directory, sizes)
             journal = BatchJournal(path, directory)
         with closing(journal):
             if journal.fingerprint not in ("", fingerprint):
                 raise InputError(f"{path}: holds part of another change of parallelism; expected none: {_BEGIN_ANEW}")
-            with explained(path):
+            with writable(path, "a writable folder"):
                 if journal.described:
                     _remove_descriptions(directory, sizes)
                 _refuse_strangers(path, directory, sizes)
@@ -272,15 +273,6 @@ def claimed(path: Path, fingerprint: str, sizes: Mapping[str, int]) -> Iterator[
             yield PartialFolder(path, directory, journal)
     finally:
         os.close(directory)
-
-
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Raise what the system refuses about a temporary folder as InputError."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); expected a writable folder") from None
 
 
 def _made(path: Path) -> int:

@@ -25,7 +25,6 @@ from ddlsched.checkpoints.partial_folder import (
     Target,
     allow_open_files,
     claimed,
-    explained,
     refuse_full_disk,
 )
 from ddlsched.checkpoints.plan import ReshardPlan, TensorPlan, plan
@@ -33,6 +32,7 @@ from ddlsched.checkpoints.reading import Reading, Watch, no_watch
 from ddlsched.checkpoints.tensors import Tensor, total_bytes
 from ddlsched.checkpoints.verification import Verification
 from ddlsched.errors import InputError
+from ddlsched.io.files import writable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +245,7 @@ def refuse_destination(final: Path, source: Path | str) -> None:
         raise InputError(f"{final}: there is no folder {final.parent}; expected a name in an existing folder")
     if "://" not in str(source) and Path(source).resolve() in (final.resolve(), *final.resolve().parents):
         raise InputError(f"{final}: is in the source {source}, which is only read; expected a folder elsewhere")
-    with explained(final):
+    with writable(final, "a writable folder"):
         tempfile.TemporaryFile(dir=final.parent).close()
 
 

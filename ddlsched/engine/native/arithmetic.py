@@ -1,11 +1,8 @@
 """Numbers in compiled code, as in Python: overflow, division and comparison are exact or raise.
 
 Whole numbers have 64 bits. What would not fit raises, as does what Python raises for; the plug-in is then asked in
-Python. A name here is what :mod:`ddlsched.policies.compiling.program` writes in place of an operator.
-
-Functions of numbers in compiled code: conversions, least and largest, and those of :mod:`math`.
-
-Comparisons in compiled code: a whole number and a float compare exactly.
+Python. A name here is what :mod:`ddlsched.policies.compiling.program` writes in place of an operator or of a function
+of numbers: comparisons, conversions, least and largest, and those of :mod:`math`.
 """
 
 from __future__ import annotations
@@ -86,17 +83,9 @@ def _mixed_order(builder: Any, arguments: Any, kinds: Any) -> Any:
 
 
 less = _compared("<")
-
-
 less_equal = _compared("<=")
-
-
 greater = _compared(">")
-
-
 greater_equal = _compared(">=")
-
-
 _equal_numbers = _compared("==")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from ddlsched.cluster.cluster import MAX_GPUS, Cluster, Server, Throughputs
 from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
 from ddlsched.errors import InputError, did_you_mean, says_unknown_arguments
-from ddlsched.io.files import read_bytes
+from ddlsched.io.files import read_bytes, replacing
 from ddlsched.io.tables import (
     abbreviated,
     cell_number,
@@ -254,7 +254,8 @@ def _plain(queue: Queue) -> dict[str, Any]:
 
 
 def write_tenants(tenants: Tenants, path: Path) -> None:
-    """Write a file that :func:`read_tenants` reads."""
+    """Write a file that :func:`read_tenants` reads; raise InputError if it cannot be written."""
     import yaml
 
-    path.write_text(yaml.safe_dump(plain_values(tenants), sort_keys=False), encoding="utf-8")
+    with replacing(path, "queues") as file:
+        file.write_text(yaml.safe_dump(plain_values(tenants), sort_keys=False), encoding="utf-8")

@@ -259,6 +259,15 @@ def test_bad_files_are_one_line(text: str, part: str) -> None:
     refused(run("import-cluster", "kueue", "bad.yaml"), part)
 
 
+@pytest.mark.parametrize("taken", ["o", "o/servers.csv", "o/queues.yaml", "o/jobs.csv"])
+def test_a_folder_that_cannot_be_written_is_one_line(taken: str) -> None:
+    if taken == "o":
+        Path(taken).touch()
+    else:
+        Path(taken).mkdir(parents=True)
+    refused(run("import-cluster", "kueue", str(EXAMPLE), "--out", "o"), f"{taken}: ", "expected a ")
+
+
 def test_what_if_says_who_gains() -> None:
     imported("kueue", EXAMPLE)
     flags = ["--queues", "o/queues.yaml", "--server-table", "o/servers.csv"]

@@ -12,6 +12,7 @@ from ddlsched.cluster.cluster_files import write_tenants
 from ddlsched.cluster.tenants import Queue, Tenants
 from ddlsched.deferred import pd
 from ddlsched.errors import InputError
+from ddlsched.io.files import made_folder, replacing
 from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.traces.trace_models import JobRule
@@ -52,11 +53,11 @@ def write_imported(imported: ImportedCluster, folder: Path, default_s: float | N
     Raises
     ------
     InputError
-        There are no queues, or no jobs whose duration is known.
+        There are no queues, or no jobs whose duration is known, or the folder cannot be written.
     """
     if not imported.queues:
         raise InputError("the files hold no queues; expected those that jobs are submitted to")
-    folder.mkdir(parents=True, exist_ok=True)
+    made_folder(folder, "the tables")
     write_tenants(Tenants(queues=imported.queues), folder / "queues.yaml")
     flags = [f"--queues {folder / 'queues.yaml'}", f"--admission {imported.admission}"]
     if imported.servers:
@@ -66,13 +67,14 @@ def write_imported(imported: ImportedCluster, folder: Path, default_s: float | N
     else:
         imported.notes.append("no servers with GPUs are told; give --servers and --gpus-per-server")
     table = _jobs_table(imported, default_s)
-    table.to_csv(folder / "jobs.csv", index=False, lineterminator="\n")
+    with replacing(folder / "jobs.csv", "table") as file:
+        table.to_csv(file, index=False, lineterminator="\n")
     return [str(folder / "jobs.csv"), *flags]
 
 
 def _write_servers(servers: tuple[Server, ...], path: Path) -> None:
     kinds, levels = any(server.gpu_kind for server in servers), [f"level {name}" for name, _ in servers[0].levels]
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path, "table") as new, new.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["gpus", "gpu_memory_mb", "exclusive", *(["gpu_kind"] if kinds else []), *levels])
         for server in servers:

@@ -39,7 +39,8 @@ class Ground:
     """A cluster and a network of cards of ``gbps``, and the jobs that come there.
 
     ``per_rack`` servers are a rack, ``per_pod`` a pod (0: none), ``spines`` those of two tiers (0: three);
-    ``block_gpus`` is what MonkeyTree gives jobs whole.
+    ``block_gpus`` is what MonkeyTree gives jobs whole. Where it is ``sampled``, runs of rivals who scatter jobs
+    are; all others are exact.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Ground:
     block_gpus: int
     per_pod: int = 0
     load: float = 0.9
+    sampled: bool = True
 
     @property
     def gpus(self) -> int:
@@ -136,6 +138,7 @@ GROUNDS = {
             spines=8,
             block_gpus=8,
             load=0.8,
+            sampled=False,
         ),
         _leaf_spine(
             "Fine-tuning",

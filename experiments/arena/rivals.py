@@ -13,7 +13,8 @@ from experiments.baseline import PLAIN, PRICES
 BASELINE = "FIFO, first-fit"
 OURS = "Room, near enough"
 """What is meant to lead wherever lengths are not known."""
-COMMON = PLAIN | {"sample": True}
+_TOGETHER = ("hived", "whole-racks", "near-enough")
+"""Placements on which jobs hardly meet, unless their paths are chosen again and again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,11 @@ class Rival:
             return False
         return bool(ground.spines) or self.differs.get("path") not in ("perfect", "sglb")
 
+    @property
+    def scatters(self) -> bool:
+        """Return whether its jobs often meet, so that exact runs take ten times as long as sampled ones."""
+        return not self.differs.get("placement", "").startswith(_TOGETHER) or self.differs.get("path") == "perfect"
+
     def options(self, ground: Ground, tuned: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Return the arguments of ``simulate``; ``tuned`` are values of the ground."""
         values: dict[str, Any] = {name: getattr(ground, name) for name in ("per_rack", "per_pod", "spines")}
@@ -45,7 +51,8 @@ class Rival:
         values |= DEFAULTS | (tuned or {})
         differs = {door: text.format(**values) for door, text in self.differs.items()}
         disturbances = {} if self.allocates else {"disturbances": PRICES}  # else each job has them
-        return COMMON | differs | disturbances | {"cluster": ground.cluster(exclusive=not self.shares)}
+        cluster = ground.cluster(exclusive=not self.shares)
+        return PLAIN | differs | disturbances | {"cluster": cluster, "sample": ground.sampled and self.scatters}
 
 
 ROUND_S = 360.0

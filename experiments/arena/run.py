@@ -69,7 +69,7 @@ def runs_of(
 def tuned_on(ground: Ground, rival: Rival, jobs: int, folder: Path, processes: int) -> list[dict[str, object]]:
     """Return a row a number of a rival that is tuned on a ground: its value, and what it changes of the average JCT."""
     given = {"low": 100.0, "high": 1e6, "short": ROUND_S / 4, "long": ROUND_S * 4}
-    options = rival.options(ground)
+    options = rival.options(ground) | {"sample": True}  # exact runs only judge
     policies = {door: options.pop(door) for door in rival.differs}
     found = tune(
         ground.workload(jobs, rival.allocates, folder),
@@ -118,8 +118,8 @@ def beside_others(table: pd.DataFrame, path: Path, *, whole: bool = False) -> pd
     """Return the rows of a file, if it is there, that are of other grounds and rivals or of more seeds, and a table's.
 
     A whole ground takes the place of what the file has of it. Rows that stay say nothing of :data:`OURS` where that has
-    a new one; without one, rows of the same 99th percentile as before say what they said. Grounds come in the file's
-    order, new ones last, and on each the rivals in theirs.
+    a new one of another 99th percentile; else, rows of the same 99th percentile as before say what they said. Grounds
+    come in the file's order, new ones last, and on each the rivals in theirs.
     """
     table = as_written(table.rename(columns=str))
     there = pd.read_csv(path) if path.exists() else table[:0]
@@ -129,12 +129,14 @@ def beside_others(table: pd.DataFrame, path: Path, *, whole: bool = False) -> pd
     places = [list(dict.fromkeys([*there["ground"], *table["ground"]])), [rival.name for rival in RIVALS]]
     both = pd.concat([there, table], ignore_index=True)
     ours = both.columns[both.columns.str.startswith("ours_")]
+    again = both["policy"].isna()
     if "p99_jct_s" in both:
+        again = both.duplicated(["ground", "policy", "p99_jct_s"])
         both[ours] = both.groupby(["ground", "policy", "p99_jct_s"])[ours].ffill()
     seeds = both["seeds"] if "seeds" in both else both.notna().sum(axis=1)
     both = both.loc[seeds.sort_values(kind="stable").index].drop_duplicates(["ground", "policy"], keep="last")
     new = both.index >= len(there)
-    anew = both["ground"].isin(both.loc[new & (both["policy"] == OURS), "ground"])
+    anew = both["ground"].isin(both.loc[new & (both["policy"] == OURS) & ~again[both.index], "ground"])
     both.loc[anew & ~new, ours] = np.nan
     return both.sort_values(
         ["ground", "policy"], key=lambda names: names.map(places[names.name == "policy"].index), ignore_index=True

@@ -82,7 +82,7 @@ def test_every_language_model_fits_and_sends_wherever_it_spans_servers(kind):
     assert (message_bytes > 0) == (kind.gpus > 1)
 
 
-def test_one_price_list_holds_for_all_who_stop_and_every_run_is_sampled():
+def test_one_price_list_holds_for_all_who_stop():
     stopping, allocating = (rival for rival in rivals.RIVALS if rival.name in ("Tiresias, HiveD", "Gavel"))
     options = stopping.options(MIX)
     assert options["disturbances"] == Disturbances(restart_s=30.0, state_mb=3500.0)
@@ -93,7 +93,17 @@ def test_one_price_list_holds_for_all_who_stop_and_every_run_is_sampled():
     assert large == ConstantRescaleCost.restart(41.2)  # the cards of its servers of 4 in step
     assert options["order"].startswith("stopping-tiresias:threshold_gpu_s=100.0,interval_s=360.0")
     assert "threshold_gpu_s=7," in stopping.options(MIX, {"threshold_gpu_s": 7})["order"]
-    assert all(rival.options(MIX)["sample"] for rival in rivals.RIVALS)
+
+
+def test_runs_of_those_who_scatter_jobs_are_sampled_but_where_the_ground_is_exact():
+    def sampled(ground):
+        return {rival.name for rival in rivals.RIVALS if rival.options(grounds.GROUNDS[ground])["sample"]}
+
+    assert {rivals.BASELINE, "FIFO, LWF-1", "SGLB, first-fit", "FIFO, whole racks, perfect routing"} <= sampled(
+        "Philly"
+    )
+    assert not {rivals.OURS, "SGLB, whole racks", "FIFO, HiveD"} & sampled("Philly")
+    assert sampled("LLM cluster") == set()
 
 
 def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():
@@ -345,6 +355,20 @@ def test_the_baseline_that_is_played_with_every_rival_keeps_its_tail_beside_ours
     pd.DataFrame(rows, columns=columns).to_csv(path, index=False, float_format="%.5g")
     for p99_s, kept in ((12345.6, [-0.5, 0.0]), (13000.0, [np.nan, 0.0])):  # the same again; another one
         again = pd.DataFrame([("a", rivals.BASELINE, 2, p99_s, np.nan)], columns=columns)
+        np.testing.assert_array_equal(run.beside_others(again, path)["ours_p99_change"], kept)
+
+
+def test_rows_that_stay_keep_their_tail_beside_ours_where_that_is_played_again_with_the_same(tmp_path):
+    path, columns, last = (
+        tmp_path / "league.csv",
+        ["ground", "policy", "p99_jct_s", "ours_p99_change"],
+        rivals.RIVALS[-1],
+    )
+    rows = [("a", rivals.OURS, 6172.8, 0.0), ("a", last.name, 12345.6, -0.5)]
+    pd.DataFrame(rows, columns=columns).to_csv(path, index=False, float_format="%.5g")
+    for p99_s, kept in ((6172.8, [0.0, -0.5]), (6172.0, [0.0, np.nan])):
+        again = pd.DataFrame([("a", rivals.OURS, p99_s, 0.0)], columns=columns)
+        again["seeds"] = 1
         np.testing.assert_array_equal(run.beside_others(again, path)["ours_p99_change"], kept)
 
 

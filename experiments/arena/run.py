@@ -117,9 +117,10 @@ def as_written(table: pd.DataFrame) -> pd.DataFrame:
 def beside_others(table: pd.DataFrame, path: Path, *, whole: bool = False) -> pd.DataFrame:
     """Return the rows of a file, if it is there, that are of other grounds and rivals or of more seeds, and a table's.
 
-    A whole ground takes the place of what the file has of it. Rows that stay say nothing of :data:`OURS` where that has
-    a new one of another 99th percentile; else, rows of the same 99th percentile as before say what they said. Grounds
-    come in the file's order, new ones last, and on each the rivals in theirs.
+    A whole ground takes the place of what the file has of it. Rows that stay say nothing of :data:`OURS` and of
+    the tail of :data:`BASELINE` where these have new ones of another 99th percentile; rows that are played without
+    :data:`OURS` and have the same 99th percentile as before say what they said. Grounds come in the file's order, new
+    ones last, and on each the rivals in theirs.
     """
     table = as_written(table.rename(columns=str))
     there = pd.read_csv(path) if path.exists() else table[:0]
@@ -136,8 +137,9 @@ def beside_others(table: pd.DataFrame, path: Path, *, whole: bool = False) -> pd
     seeds = both["seeds"] if "seeds" in both else both.notna().sum(axis=1)
     both = both.loc[seeds.sort_values(kind="stable").index].drop_duplicates(["ground", "policy"], keep="last")
     new = both.index >= len(there)
-    anew = both["ground"].isin(both.loc[new & (both["policy"] == OURS) & ~again[both.index], "ground"])
-    both.loc[anew & ~new, ours] = np.nan
+    for name, told in ((OURS, ours), (BASELINE, both.columns[both.columns.str.startswith("p99_change")])):
+        anew = both["ground"].isin(both.loc[new & (both["policy"] == name) & ~again[both.index], "ground"])
+        both.loc[anew & ~new, told] = np.nan
     return both.sort_values(
         ["ground", "policy"], key=lambda names: names.map(places[names.name == "policy"].index), ignore_index=True
     )

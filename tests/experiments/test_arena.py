@@ -358,18 +358,14 @@ def test_the_baseline_that_is_played_with_every_rival_keeps_its_tail_beside_ours
         np.testing.assert_array_equal(run.beside_others(again, path)["ours_p99_change"], kept)
 
 
-def test_rows_that_stay_keep_their_tail_beside_ours_where_that_is_played_again_with_the_same(tmp_path):
-    path, columns, last = (
-        tmp_path / "league.csv",
-        ["ground", "policy", "p99_jct_s", "ours_p99_change"],
-        rivals.RIVALS[-1],
-    )
-    rows = [("a", rivals.OURS, 6172.8, 0.0), ("a", last.name, 12345.6, -0.5)]
+@pytest.mark.parametrize(("name", "told"), [(rivals.OURS, "ours_p99_change"), (rivals.BASELINE, "p99_change")])
+def test_rows_that_stay_keep_their_tail_beside_one_that_is_played_again_only_if_it_is_the_same(tmp_path, name, told):
+    path, columns = tmp_path / "league.csv", ["ground", "policy", "seeds", "p99_jct_s", told]
+    rows = [("a", name, 1, 6172.8, 0.0), ("a", rivals.RIVALS[-1].name, 1, 12345.6, -0.5)]
     pd.DataFrame(rows, columns=columns).to_csv(path, index=False, float_format="%.5g")
-    for p99_s, kept in ((6172.8, [0.0, -0.5]), (6172.0, [0.0, np.nan])):
-        again = pd.DataFrame([("a", rivals.OURS, p99_s, 0.0)], columns=columns)
-        again["seeds"] = 1
-        np.testing.assert_array_equal(run.beside_others(again, path)["ours_p99_change"], kept)
+    for p99_s, kept in ((6172.8, [0.0, -0.5]), (6174.0, [0.0, np.nan])):
+        again = pd.DataFrame([("a", name, 1, p99_s, 0.0)], columns=columns)
+        np.testing.assert_array_equal(run.beside_others(again, path)[told], kept)
 
 
 def test_rows_stand_side_by_side_only_on_the_same_jobs(tmp_path):

@@ -114,6 +114,14 @@ def as_written(table: pd.DataFrame) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(table.to_csv(index=False, float_format="%.5g")))
 
 
+def beside_other_grounds(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Return the rows of a file, if it is there, that are of other grounds, and a table's, in the file's order."""
+    there = pd.read_csv(path) if path.exists() else table[:0]
+    places = list(dict.fromkeys([*there["ground"], *table["ground"]]))
+    both = pd.concat([there[~there["ground"].isin(table["ground"])], as_written(table)], ignore_index=True)
+    return both.sort_values("ground", key=lambda names: names.map(places.index), kind="stable", ignore_index=True)
+
+
 def beside_others(table: pd.DataFrame, path: Path, *, whole: bool = False) -> pd.DataFrame:
     """Return the rows of a file, if it is there, that are of other grounds and rivals or of more seeds, and a table's.
 
@@ -192,7 +200,7 @@ def main() -> int:
         if given.tune:
             return
         if given.parts:
-            parts = without_parts(done)
+            parts = beside_other_grounds(without_parts(done), given.out / "tables" / "parts.csv")
             write_tables(given.out / "tables", {"parts": parts}, float_format="%.5g")
             print(parts.to_string(index=False, float_format="{:.4g}".format))
             print(done.summaries().groupby(["ground", "policy"])["engine_s"].mean().to_string())
@@ -210,6 +218,8 @@ def main() -> int:
             facts = beside_others(facts, folder / "league.csv", whole=whole)
         both["league"] = as_written(league(both["seeds"], facts))
         print(both["league"].to_string(index=False, float_format="{:.4g}".format))
+        exact = [ground.name for ground in GROUNDS.values() if not ground.sampled]
+        print(f"Exact: {', '.join(exact) or 'no ground'}; elsewhere rivals who scatter jobs are sampled.")
         both["leads"] = who_leads(both["seeds"], both["league"])
         write_tables(given.out / "tables", both, float_format="%.5g")
         print(both["leads"].to_string(index=False, float_format="{:.4g}".format))

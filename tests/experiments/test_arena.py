@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,9 @@ from ddlsched.workload.elastic_job import ConstantRescaleCost
 from ddlsched.workload.workload_files import write_workload
 from experiments import arrivals, language_models
 
-run, grounds, rivals, league, parts = scripts_of("arena", "run", "grounds", "rivals", "league", "parts")
+run, grounds, rivals, league, parts, one_sampled_run = scripts_of(
+    "arena", "run", "grounds", "rivals", "league", "parts", "one_sampled_run"
+)
 EXPECTED = EXPERIMENTS / "arena" / "expected"
 MIX = grounds.GROUNDS["64-GPU mix"]
 RACKS = grounds.GROUNDS["MonkeyTree's mix"]
@@ -368,6 +371,14 @@ def test_rows_that_stay_keep_their_tail_beside_one_that_is_played_again_only_if_
         np.testing.assert_array_equal(run.beside_others(again, path)[told], kept)
 
 
+def test_parts_of_a_ground_stand_beside_those_of_others(tmp_path):
+    path, columns = tmp_path / "parts.csv", ["ground", "without", "change"]
+    pd.DataFrame([("b", "x", 1), ("a", "x", 2), ("a", "y", 3)], columns=columns).to_csv(path, index=False)
+    again = pd.DataFrame([("b", "z", 4), ("b", "x", 5), ("c", "x", 6)], columns=columns)
+    found = run.beside_other_grounds(again, path).to_numpy().tolist()
+    assert found == [["b", "z", 4], ["b", "x", 5], ["a", "x", 2], ["a", "y", 3], ["c", "x", 6]]
+
+
 def test_rows_stand_side_by_side_only_on_the_same_jobs(tmp_path):
     """Of more seeds or another ground, or in the place of a whole ground: yes; of a job fewer: no."""
     path = tmp_path / "jobs.csv"
@@ -463,3 +474,18 @@ def test_a_league_on_dask_is_that_of_this_machine(tmp_path):
     ]
     assert set(tables[0]["policy"]) == {rival.name for rival in few}
     pd.testing.assert_frame_equal(*tables)
+
+
+def test_one_sampled_run_is_held_against_the_exact_one_of_its_seed():
+    made = one_sampled_run.both_ways(run.runs_of([MIX], rivals.RIVALS[:1], 2, 10, NOWHERE, UNTUNED))
+    assert [(one.labels["sampled"], one.options["sample"], one.seed) for one in made] == [
+        ("False", False, 1),
+        ("True", True, 1),
+        ("False", False, 2),
+        ("True", True, 2),
+    ]
+    jct_s = [10.0, 11.0, 20.0, 18.0]
+    rows = [{**one.labels, "seed": one.seed, "average_jct_s": own} for one, own in zip(made, jct_s, strict=True)]
+    (row,) = one_sampled_run.off_exact(SimpleNamespace(summaries=lambda: pd.DataFrame(rows))).to_dict("records")
+    assert (row["ground"], row["policy"], row["seeds"]) == (MIX.name, rivals.BASELINE, 2)
+    assert [row["rms"], row["change"]] == pytest.approx([0.1, np.sqrt(1.1 * 0.9) - 1])

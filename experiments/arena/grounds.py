@@ -110,6 +110,7 @@ GROUNDS = {
             per_rack=64,
             spines=16,
             block_gpus=8,
+            sampled=False,
         ),
         _leaf_spine("Philly", "philly", block_gpus=1),
         _leaf_spine("Helios-like", "helios", block_gpus=1, num_jobs=200),
@@ -147,6 +148,7 @@ GROUNDS = {
             gbps=400.0,
             block_gpus=1,
             load=0.8,
+            sampled=False,
         ),
     )
 }

@@ -288,6 +288,16 @@ def test_the_readme_says_on_how_many_grounds_ours_leads():
     assert told in (EXPERIMENTS / "arena" / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_readme_says_how_far_a_sampled_run_is_off_and_on_which_grounds_none_is():
+    text = " ".join((EXPERIMENTS / "arena" / "README.md").read_text(encoding="utf-8").split())
+    off = pd.read_csv(EXPECTED / "sampled.csv")
+    assert all(f"{100 * row.rms:.1f} % ({row.ground})" in text for row in off.itertuples())
+    assert ((off["change_low"] < 0) & (off["change_high"] > 0)).all()
+    exact = {name for name, ground in grounds.GROUNDS.items() if not ground.sampled}
+    assert exact == {"LLM cluster", "Fine-tuning", "MonkeyTree's mix"}
+    assert "all on the LLM cluster, Fine-tuning, MonkeyTree's mix" in text
+
+
 def test_the_strongest_rival_knows_no_more_and_shares_no_more():
     names = ("FIFO, HiveD", "History, HiveD", "SRTF, HiveD", "Lucid")
     jct_s = pd.DataFrame([dict(zip(names, (4.0, 3.0, 2.0, 1.0), strict=True))] * 2)

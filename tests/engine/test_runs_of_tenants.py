@@ -251,6 +251,19 @@ def test_a_policy_that_raises_is_named() -> None:
         run(JOBS, CLUSTER, queues=tenants(), admission=Answers(what="nothing"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Nowhere:
+    """Places nobody where it could be: the GPUs that it answers do not exist."""
+
+    def place(self, job: Any, cluster: ClusterView) -> list[int]:
+        return list(range(100, 100 + job.num_gpus))
+
+
+def test_a_placement_that_admission_asks_is_blamed_for_its_own_answer() -> None:
+    with pytest.raises(InvalidDecisionError, match=r"^placement .*Nowhere.* at 0\.0 s, job 'b1': "):
+        run(JOBS, CLUSTER, queues=tenants(), admission="slurm-multifactor", placement=Nowhere())
+
+
 def test_a_queue_that_would_borrow_more_than_it_may_is_refused() -> None:
     limited = Tenants(queues=(Queue(name="r"), Queue(name="b", parent="r", quotas={"any": Quota(borrowing_limit=6)})))
     jobs = Workload.of([job("b1", "b", 4, 0), job("b2", "b", 4, 1)])

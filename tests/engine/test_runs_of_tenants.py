@@ -280,7 +280,7 @@ def test_a_placement_of_whole_rounds_is_refused_beside_queues() -> None:
 
 @pytest.mark.parametrize("order", ["stopping-tiresias", "stopping-srtf", "make-room"])
 def test_an_order_that_stops_jobs_is_refused_beside_queues(order: str) -> None:
-    """It stopped jobs every minute for one that its queue let never start, so that they took 8 times as long or more."""
+    """It stopped jobs every minute for one that its queue let never start, which took 8 times as long or more."""
     with pytest.raises(InputError, match=r"order .* stops running jobs, .* admission Volcano.* says who stops"):
         run(JOBS, CLUSTER, queues=tenants(), admission="volcano", order=order, placement="whole-servers")
 

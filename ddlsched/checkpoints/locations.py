@@ -49,6 +49,17 @@ class Location(Protocol):
         """
 
 
+def is_file_name(name: Any) -> bool:
+    """Return whether something is the bare name of a file."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0:")
+
+
+def refuse_leaving(place: Location, file: Any, where: str) -> None:
+    """Raise InputError, which says where it stands, for a name of no file in a folder."""
+    if not is_file_name(file) or not place.holds(file):
+        raise InputError(f"{where}: {file!r} leaves the directory; expected a file in it")
+
+
 def location_of(directory: Path | str) -> Location:
     """Return a folder by its path, or by a URL such as ``http://host:8000/checkpoint``."""
     return _Remote(str(directory)) if "://" in str(directory) else _Folder(Path(directory))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 from ddlsched.errors import InputError
 from ddlsched.io.files import made_folder
@@ -18,7 +17,7 @@ from ddlsched.real.live.processes import JobProcesses, assignment_of
 from ddlsched.real.live.reports import Ready, Report, ReportSocket
 from ddlsched.real.live.store import JobStore, StoredJob
 from ddlsched.real.state_folder import Ownership
-from ddlsched.workload.profiling import Candidate, JobMonitor
+from ddlsched.workload.profiling import Candidate, ProfiledAllocator
 
 _MOST_S = 60.0
 
@@ -73,16 +72,6 @@ _POLL_S = 0.02
 _MOST_FAILURES = 5
 
 
-class Sharer(Protocol):
-    """Says how many nodes each job is to have; a ``Profiled`` allocator, say."""
-
-    monitor: JobMonitor
-    advisor: Any
-
-    def counts(self, jobs: list[Candidate], num_nodes: int, now_s: float) -> list[int]:
-        """Return how many nodes each job is to have now."""
-
-
 @dataclass(frozen=True)
 class LiveEvent:
     """What happened, for the timeline; ``nodes`` and ``loss`` where they belong to it."""
@@ -135,7 +124,7 @@ class LiveManager:
 
     folder: Path
     scavenger: Scavenger
-    sharer: Sharer
+    sharer: ProfiledAllocator
     most_jobs: int = 10
     watch: Callable[[LiveEvent], None] = lambda _: None
     hang_s: float = 300.0

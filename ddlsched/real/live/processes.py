@@ -111,6 +111,11 @@ class JobProcesses:
         """Return where it has a process, the oldest first."""
         return tuple(self.workers)
 
+    @property
+    def processes(self) -> tuple[subprocess.Popen[bytes], ...]:
+        """Return them in the order of ``nodes``."""
+        return tuple(worker.process for worker in self.workers.values())
+
     def add(self, nodes: Iterable[str], now_s: float) -> None:
         """Start a process on each node; its assignment goes to its stdin, so that no token is in a command line."""
         for node in nodes:

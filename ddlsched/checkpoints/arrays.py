@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.file_forms import safetensors_plan
 from ddlsched.checkpoints.locations import Location
-from ddlsched.checkpoints.safetensors_files import Entry
+from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
@@ -85,7 +84,7 @@ def write_rank(directory: Path, checkpoint: Checkpoint, rank: int, part: Callabl
     """
     held = checkpoint.collection.arrays[rank]
     tensors = checkpoint.collection.by_name
-    header = safetensors_plan(checkpoint, rank, {}).pieces[0]
+    header, _ = header_bytes({name: (tensors[name].dtype, layout.shape) for name, layout in held.items()})
     with replacing(directory / checkpoint.files[rank], "file of a rank") as path, path.open("wb") as file:
         file.write(header)
         for name, layout in held.items():

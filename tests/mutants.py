@@ -85,6 +85,8 @@ COMPILED = {"ddlsched/engine/loop/batch/": "tests/envs/", LOOP: "tests/engine/"}
 """Folders of what is only compiled, a minute for each fault, and of its tests."""
 PLAIN = {"NUMBA_DISABLE_JIT": "1", "FUZZ": "8"}
 """A test of random cases tries few of them where each takes seconds."""
+COMPILING_S = 150.0
+"""The loop takes less, which the first test waits for."""
 STRICT = (LOOP, "ddlsched/network/", "algorithms/contention/")
 ASKED, ASKED_OF_STRICT = 0.97, 0.99
 IMPORTED = ("hypothesis", "matplotlib.pyplot", "networkx", "pandas", "pyarrow.parquet", "scipy.stats")
@@ -380,12 +382,21 @@ def tests_pass(tree: Path, plain: bool, plugin: Any, arguments: list[str]) -> bo
         os._exit(code)
 
 
-def is_noticed(mutant: Mutant, covered: Covered, tree: Path, most_s: float) -> bool:
-    """Put a fault in, run the tests that cover it, and take it out."""
+def is_noticed(mutant: Mutant, covered: Covered, tree: Path, most_s: float, before_s: float = 0.0) -> bool:
+    """Put a fault in, run the tests that cover it but for those of an earlier, shorter round, and take it out."""
     target = tree / mutant.path
     source = target.read_bytes()
-    order = (True, False) if mutant.path.startswith(LOOP) else (False, True)
-    chosen = {plain: _within(covered.by(mutant, plain), covered.drawn, most_s, _own(mutant.path)) for plain in order}
+    of_loop = mutant.path.startswith(LOOP)
+    chosen = {
+        plain: _within(covered.by(mutant, plain), covered.drawn, most_s, _own(mutant.path))
+        for plain in (of_loop, not of_loop)
+    }
+    for plain, tests in chosen.items():
+        if of_loop and not plain:  # it is compiled anew, which takes longer than most tests: not in the first round
+            chosen[plain] = tests if before_s else {}
+        elif before_s:
+            ran = _within(tests, covered.drawn, before_s, _own(mutant.path))
+            chosen[plain] = {test: took for test, took in tests.items() if test not in ran}
     kept = Path(cache_from_source(str(target)))
     target.write_bytes(mutant.put_into(source))
     kept.unlink(missing_ok=True)  # Python would take a file of the same second and size for the same
@@ -394,7 +405,7 @@ def is_noticed(mutant: Mutant, covered: Covered, tree: Path, most_s: float) -> b
             tests_pass(
                 tree,
                 plain,
-                Noticing(tests, covered.drawn, 5.0 if plain else 30.0),
+                Noticing(tests, covered.drawn, 5.0 if plain else COMPILING_S if of_loop else 30.0),
                 ["-x", *sorted({test.partition("::")[0] for test in tests})],
             )
             for plain, tests in chosen.items()
@@ -455,6 +466,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--number", type=int, default=500)
     parser.add_argument("--most-s", type=float, default=60.0, help="of the tests of a fault; with --plain, of a test")
+    parser.add_argument("--then-s", type=float, default=600.0, help="of others, if those notice nothing")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "mutants", help="a folder; it may be removed")
     parser.add_argument("--cover", action="store_true", help="note what the tests in these folders run")
     parser.add_argument("--times", action="store_true", help="with --cover: note only how long they take")
@@ -465,15 +477,16 @@ def main(arguments: list[str]) -> int:
         cover(asked.data, asked.plain, asked.places, asked.most_s, asked.times)
         print(*(asked.data / "log").read_text().splitlines()[-1:])
         return 0
-    noticed: dict[bool, list[bool]] = {True: [], False: []}
+    found: dict[Mutant, bool] = {}
     covered, tree, _ = Covered(asked.data), asked.data / "tree", list(map(import_module, IMPORTED))
     with suppress(KeyboardInterrupt):
         chosen = drawn(tree, asked.places, asked.seed, asked.number)
-        for mutant in sorted(chosen, key=lambda mutant: mutant.path.startswith(LOOP)):  # last, as they compile it anew
-            said = mutant.said((tree / mutant.path).read_bytes())
-            found = is_noticed(mutant, covered, tree, asked.most_s)
-            noticed[mutant.path.startswith(STRICT)].append(found)
-            print("noticed " if found else "SURVIVED", said, flush=True)
+        for before_s, most_s in ((0.0, asked.most_s), (asked.most_s, asked.then_s)):
+            for mutant in [each for each in chosen if most_s > before_s and not found.get(each)]:
+                said = mutant.said((tree / mutant.path).read_bytes())
+                found[mutant] = is_noticed(mutant, covered, tree, most_s, before_s)
+                print("noticed " if found[mutant] else "SURVIVED", said, flush=True)
+    noticed = {of: [seen for each, seen in found.items() if each.path.startswith(STRICT) == of] for of in (True, False)}
     return told(noticed)
 
 

@@ -10,12 +10,13 @@ import pytest
 
 import ddlsched
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
+from ddlsched.engine import build
 from ddlsched.engine.loop.skipping.leaps import leap_link
 from ddlsched.engine.native.jit import runs_in_python
 from ddlsched.engine.records import make_records
 from ddlsched.results.metrics import sampled_text
 from ddlsched.results.result import PHASES, Result
-from ddlsched.workload.job import Workload
+from ddlsched.workload.job import Job, Workload
 from tests.jobs_by_hand import Fixed, data_parallel_job
 
 LONG = 8_000
@@ -269,6 +270,33 @@ def test_so_much_passes_before_the_first_leap(sending: str, count: int, settling
     )
     assert result.leapt_iterations > 10 * count
     assert 0 <= result.computed_iterations - settling - stretch <= 2 * count
+
+
+def test_item_27_who_has_leapt_keeps_no_other_from_leaping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pairs of jobs that share links end no sooner than they have leapt to, which one that waits for all asks."""
+    monkeypatch.setattr(build, "_FIRST_SAMPLE_NS", 10**15)
+    each = {"forward_s": 0.01, "message_bytes": 2e6}
+    jobs = {
+        f"{pair} {n}": data_parallel_job(f"{pair} {n}", 2, iterations=count, backward_s=0.011 + 0.0011 * n, **each)
+        for pair, count in (("short", 700), ("long", 1500))
+        for n in range(2)
+    }
+    waits = data_parallel_job("waits", 8, arrival_s=1.0, iterations=5, **each)
+    places = {"short 0": [0, 2], "short 1": [1, 3], "long 0": [4, 6], "long 1": [5, 7], "waits": list(range(8))}
+
+    def computed(*names: str, further: tuple[Job, ...] = ()) -> int:
+        result = ddlsched.simulate(
+            Workload.of([*(jobs[name] for name in names), *further]),
+            ddlsched.Cluster(num_servers=4, gpus_per_server=2, exclusive=True),
+            placement=Fixed(gpus=places),
+            sample=True,
+            **SENDING["max-min"],
+        )
+        assert result.leapt_iterations > 1000
+        return result.computed_iterations
+
+    alone = computed("short 0", "short 1") + computed("long 0", "long 1")
+    assert computed(*jobs, further=(waits,)) <= alone + waits.iterations
 
 
 @pytest.mark.parametrize("stretch_bytes", [0.0, 1e-3, 1e12])

@@ -281,11 +281,10 @@ def _host() -> str:
 
 def _is_alive(process: int) -> bool:
     try:
-        os.kill(process, 0)
+        with suppress(PermissionError):  # it is somebody else's
+            os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
-        return True
     return True
 
 

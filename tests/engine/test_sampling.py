@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ddlsched
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.engine import build
+from ddlsched.engine.loop.skipping.foreseen import settled
 from ddlsched.engine.loop.skipping.leaps import leap_link
 from ddlsched.engine.native.jit import runs_in_python
 from ddlsched.engine.records import make_records
@@ -297,6 +301,30 @@ def test_item_27_who_has_leapt_keeps_no_other_from_leaping(monkeypatch: pytest.M
 
     alone = computed("short 0", "short 1") + computed("long 0", "long 1")
     assert computed(*jobs, further=(waits,)) <= alone + waits.iterations
+
+
+def _sampled_one_by_one(taken: int, step_ns: int, next_ns: int, until_ns: int, room: int) -> tuple[int, int]:
+    """Take samples until a time, each second one whenever there is no room; return their step and the first of them."""
+    kept: list[int | None] = [None] * taken
+    while next_ns < until_ns:
+        if len(kept) == room:
+            next_ns += step_ns if len(kept) % 2 == 0 else 0
+            kept, step_ns = kept[1::2], 2 * step_ns
+        else:
+            kept.append(next_ns)
+            next_ns += step_ns
+    return step_ns, next(time_ns for time_ns in [*kept, next_ns] if time_ns is not None)
+
+
+@given(*map(st.integers, (0, 1, 0, 0, 1), (9, 5, 40, 400, 9)))
+def test_item_27_how_seldom_samples_will_be_is_known_before_they_are_taken(
+    taken: int, step_ns: int, next_ns: int, until_ns: int, room: int
+) -> None:
+    run = make_records("run", 1)
+    run.num_samples, run.sample_step_ns, run.next_sample_ns = taken % (room + 1), step_ns, next_ns
+    state: Any = SimpleNamespace(run=run, samples=[None] * (room + 1))
+    found = getattr(settled, "py_func", settled)(state, until_ns)
+    assert found == _sampled_one_by_one(taken % (room + 1), step_ns, next_ns, until_ns, room)
 
 
 @pytest.mark.parametrize("stretch_bytes", [0.0, 1e-3, 1e12])

@@ -13,6 +13,7 @@ from ddlsched.network import packet_queues
 from ddlsched.network.packet_queues import READY_BYTES, SHRINK, SMALLEST_PACKET_BYTES, Rings
 
 _push, _pop = (getattr(each, "py_func", each) for each in (packet_queues.push, packet_queues.pop))
+_MOST_EVENTS = 200_000
 
 
 @dataclass
@@ -98,7 +99,7 @@ class Packets:
                 map(of_ring.__getitem__, rings.ring_of), rings.num_segments, rings.segment_bytes, strict=True
             )
         ]
-        self._events, self._actions = packet_queues.event_heap(100_000), list[Callable[[], None]]()
+        self._events, self._actions = packet_queues.event_heap(_MOST_EVENTS), list[Callable[[], None]]()
         self._random = np.random.RandomState(1)
         self.now_s = 0.0
 
@@ -108,6 +109,8 @@ class Packets:
             self._at(0.0, self._begin, message)
         warm: list[int] = []
         while not warm or any(len(m.times_s) - n < rounds for m, n in zip(self.messages, warm, strict=True)):
+            if len(self._actions) > _MOST_EVENTS:
+                raise RuntimeError("packets are lost for ever")
             self.now_s, code = _pop(self._events)
             self._actions[code]()
             if not warm and all(len(message.times_s) >= warm_rounds for message in self.messages):

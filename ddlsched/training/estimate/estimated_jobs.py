@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import Plan
 from ddlsched.training.estimate.design_sweep import DesignSweep, design
@@ -24,9 +24,6 @@ from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, It
 from ddlsched.workload.elastic_job import BatchCurve, ElasticJob
 from ddlsched.workload.job import Job
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 def job_of(
     model: Model,
@@ -35,10 +32,7 @@ def job_of(
     *,
     job_id: str,
     iterations: int,
-    arrival_s: float = 0.0,
-    buckets: int = 8,
     label: str | None = None,
-    user: str | None = None,
     groups: bool = False,
     precision: Precision = "half",
     algorithm: str = "ring",
@@ -49,10 +43,8 @@ def job_of(
     ----------
     model, parallelism, machine
         As for :func:`~.estimate.estimate_checked`.
-    job_id, iterations, arrival_s, user
-        The job's.
-    buckets
-        Parts of the last micro-batch's backward behind which gradients are reduced, if the parallelism overlaps.
+    job_id, iterations
+        The job's; it arrives at 0 s.
     label
         The job's ``model``, for tables.
     precision, algorithm
@@ -74,16 +66,15 @@ def job_of(
         costs = Costs(parallelism=parallelism, machine=machine, precision=precision, algorithm=algorithm)
         iteration = grouped_step(found, model.layers(parallelism), costs)
     else:
-        iteration = step_dag(found, parallelism, machine, buckets=buckets, algorithm=algorithm)
+        iteration = step_dag(found, parallelism, machine, algorithm=algorithm)
     return Job(
         job_id=job_id,
-        arrival_s=arrival_s,
+        arrival_s=0.0,
         num_gpus=int(parallelism.num_gpus),
         iterations=iterations,
         iteration=iteration,
         gpu_memory_mb=float(np.minimum(found.memory.total_bytes, machine.gpu.memory_bytes)) / 1e6,
         model=label,
-        user=user,
     )
 
 
@@ -160,8 +151,6 @@ def scaling_curve(
         Columns ``gpus, global_batch, samples_per_s, step_s`` and the plan's ``tensor, pipeline, data, micro_batch,
         recompute``.
     """
-    import pandas as pd
-
     columns = ["gpus", "global_batch", "samples_per_s", "step_s"]
     columns += ["tensor", "pipeline", "data", "micro_batch", "recompute"]
     rows = []

@@ -67,17 +67,9 @@ class Cnn:
                     f"convolution {number}", pixels, window, one.outputs, bias=bias, activation_bytes=kept_bytes
                 )
             )
-            passes = (5, 7) if one.norm else (2, 3)
-            parts.append(
-                elementwise(
-                    f"activation {number}",
-                    pixels * one.outputs,
-                    forward_passes=passes[0],
-                    backward_passes=passes[1],
-                    kernels=2 if one.norm else 1,
-                    activation_bytes=kept_bytes,
-                )
-            )
+            passes, kernels = ((5, 7), 2) if one.norm else ((2, 3), 1)
+            name, elements = f"activation {number}", pixels * one.outputs
+            parts.append(elementwise(name, elements, passes, kernels=kernels, activation_bytes=kept_bytes))
         return Layers(tuple(parts), (), 0, ())
 
 
@@ -110,13 +102,7 @@ class Lstm:
     def layers(self, parallelism: Parallelism) -> Layers:
         """Return the layers; within an LSTM layer, the words run one after the other."""
         words = parallelism.micro_batch * self.sequence
-        embedding = elementwise(
-            "embedding",
-            words * self.hidden,
-            forward_passes=2,
-            backward_passes=2,
-            parameters=self.vocabulary * self.hidden,
-        )
+        embedding = elementwise("embedding", words * self.hidden, (2, 2), parameters=self.vocabulary * self.hidden)
         stack = [self._layer(number, parallelism) for number in range(1, self.num_layers + 1)]
         output = matrix_product("output", words, self.hidden, self.vocabulary, bias=self.vocabulary)
         return Layers((embedding, *stack, output), (), 0, ())
@@ -128,7 +114,7 @@ class Lstm:
         weights_again = 2 * (self.sequence - 1) * 8 * self.hidden**2
         (whole,) = product.forward
         steps = whole._replace(traffic_bytes=whole.traffic_bytes + weights_again, kernels=self.sequence)
-        gates = elementwise("", words * self.hidden, forward_passes=9, backward_passes=12, kernels=self.sequence)
+        gates = elementwise("", words * self.hidden, (9, 12), kernels=self.sequence)
         return dataclasses.replace(
             product,
             forward=(steps, *gates.forward),
@@ -277,13 +263,11 @@ class Dlrm:
         layer = elementwise(
             "embedding",
             pooled * self.lookups,
-            forward_passes=1,
-            backward_passes=2,
+            (1, 2),
             element_bytes=4,
             parameters=held,
             activation_bytes=2 * pooled,
-            forward_collectives=sent,
-            backward_collectives=sent,
+            collectives=(sent, sent),
         )
         return dataclasses.replace(layer, table_parameters=held, awaited_before="interaction")
 

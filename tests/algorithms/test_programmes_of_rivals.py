@@ -176,6 +176,18 @@ def test_sia_lets_a_job_grow_in_the_next_round() -> None:
     assert result.jobs["finish_s"].tolist() == pytest.approx([50.0, 10.0])
 
 
+@pytest.mark.parametrize(("sizes", "served"), [((5, 6), False), ((5, 8), True), ((5, 5), True)])
+def test_sia_refuses_a_job_that_would_wait_for_ever(sizes: tuple[int, int], served: bool) -> None:
+    """On a server it gives 1, 2, 4 or 8 GPUs; a job of a fixed size has that."""
+    job = elastic_job("a", samples=40, min_gpus=sizes[0], max_gpus=sizes[1], gpu_batch=1)
+    cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=8)
+    if served:
+        assert run(Sia(), [job], cluster).jobs["finish_s"].notna().all()
+    else:
+        with pytest.raises(InputError, match=r"job 'a' runs on 5 to 6 GPUs, of which sia gives none; expected 1, 2, 4"):
+            run(Sia(), [job], cluster, until_s=1000.0)
+
+
 def test_a_job_that_restarts_is_not_stopped_for_others() -> None:
     """Each of two others on half of its GPUs would be worth more than what it loses by waiting."""
     restarting, other = {Configuration(0, 4): 1.0}, {Configuration(0, 2): 4.0}

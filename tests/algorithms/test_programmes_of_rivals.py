@@ -15,7 +15,7 @@ from algorithms.allocation.kinds import Kinds
 from algorithms.allocation.rubick import Curve, Rubick, shared
 from algorithms.allocation.sia import Configuration, Sia, best_configurations, configurations, placed, restart_factor
 from algorithms.solving import Solver
-from ddlsched.cluster.cluster import Throughputs
+from ddlsched.cluster.cluster import Server, Throughputs
 from ddlsched.errors import InputError
 from ddlsched.testing import capacity_view, elastic_job_view
 from ddlsched.workload.elastic_job import LinearCurve
@@ -99,7 +99,7 @@ def test_time_is_met_in_proportion_to_shares() -> None:
 
 
 KINDS = ddlsched.Cluster(
-    servers=(ddlsched.Server(gpus=1, gpu_kind="v100"), ddlsched.Server(gpus=1, gpu_kind="k80")),
+    servers=(Server(gpus=1, gpu_kind="v100"), ddlsched.Server(gpus=1, gpu_kind="k80")),
     throughputs=Throughputs(values=(("x", "v100", 1.0), ("x", "k80", 1.0), ("y", "v100", 1.0), ("y", "k80", 0.1))),
 )
 
@@ -186,6 +186,13 @@ def test_sia_refuses_a_job_that_would_wait_for_ever(sizes: tuple[int, int], serv
     else:
         with pytest.raises(InputError, match=r"job 'a' runs on 5 to 6 GPUs, of which sia gives none; expected 1, 2, 4"):
             run(Sia(), [job], cluster, until_s=1000.0)
+
+
+@pytest.mark.parametrize("policy", [Gavel(), Sia()])
+def test_a_job_larger_than_every_kind_is_refused(policy: Any) -> None:
+    mixed = ddlsched.Cluster(servers=[Server(gpus=4, gpu_memory_mb=1.0, relative_speed=s) for s in (1.0, 2.0)])
+    with pytest.raises(InputError, match=r"job 'a' (needs 6|runs on 6 to 6) GPUs"):
+        run(policy, [elastic_job("a", min_gpus=6, max_gpus=6)], mixed, until_s=1000.0)
 
 
 def test_a_job_that_restarts_is_not_stopped_for_others() -> None:

@@ -11,11 +11,13 @@ import pytest
 import ddlsched
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.engine.loop.skipping.leaps import leap_link
+from ddlsched.engine.loop.skipping.sampling import STRETCH_OF_GROUPS
 from ddlsched.engine.native.jit import runs_in_python
 from ddlsched.engine.records import make_records
 from ddlsched.results.metrics import sampled_text
 from ddlsched.results.result import PHASES, Result
-from ddlsched.workload.job import Workload
+from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
+from ddlsched.workload.job import Job, Workload
 from tests.jobs_by_hand import Fixed, data_parallel_job
 
 LONG = 8_000
@@ -269,6 +271,33 @@ def test_so_much_passes_before_the_first_leap(sending: str, count: int, settling
     )
     assert result.leapt_iterations > 10 * count
     assert 0 <= result.computed_iterations - settling - stretch <= 2 * count
+
+
+def _in_pairs(job_id: str, transfers: int, duration_ns: int) -> Job:
+    """Return a job on four GPUs that computes before each of so many all-reduces of two pairs."""
+    tasks: list[ComputeTask | CollectiveTask] = []
+    for number in range(transfers):
+        before = (f"s{number - 1}",) if number else ()
+        tasks.append(ComputeTask(name=f"c{number}", duration_ns=duration_ns, after=before))
+        sums = {"message_bytes": 1e5, "group": "pairs", "after": (f"c{number}",)}
+        tasks.append(CollectiveTask(name=f"s{number}", kind="all-reduce", **sums))  # type: ignore[arg-type]
+    step = IterationDag(tuple(tasks), {"pairs": ((0, 1), (2, 3))})
+    return Job(job_id=job_id, arrival_s=1e6, num_gpus=4, iterations=LONG, iteration=step, gpu_memory_mb=1)
+
+
+@pytest.mark.parametrize(("transfers", "settling"), [(100, 32), (2_100, 2)])
+def test_jobs_of_groups_with_many_transfers_settle_for_an_iteration_each(transfers: int, settling: int) -> None:
+    jobs = [_in_pairs("a", transfers, 100_000), _in_pairs("b", transfers, 123_456)]
+    result = ddlsched.simulate(
+        Workload.of(jobs),
+        ddlsched.Cluster(num_servers=4, gpus_per_server=2, exclusive=True),
+        placement=Fixed(gpus={"a": [0, 2, 4, 6], "b": [1, 3, 5, 7]}),
+        sample=True,
+        until_s=1e6 + 0.02 * transfers,
+        **SENDING["max-min"],
+    )
+    assert result.leapt_iterations > 20
+    assert 0 <= result.computed_iterations - settling - 2 * STRETCH_OF_GROUPS <= 2
 
 
 @pytest.mark.parametrize("stretch_bytes", [0.0, 1e-3, 1e12])

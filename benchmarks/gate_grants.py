@@ -20,8 +20,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.network_views import TransferState
 from ddlsched.real.channel import Channel
 from ddlsched.real.gate.gate import Gate
-from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
-from ddlsched.real.gate.loop import ChannelRank
+from ddlsched.real.gate.live_jobs import GateRank, LiveJob
 from ddlsched.real.testbed.measuring import Pinned
 from ddlsched.real.testbed.real_run import gate_settings
 
@@ -39,20 +38,20 @@ class Sockets:
     """A crew of sockets whose other ends only this script reads and writes."""
 
     def __init__(self) -> None:
-        self.ends: dict[LiveRank, socket.socket] = {}
+        self.ends: dict[GateRank, socket.socket] = {}
 
-    def take(self, server: int) -> ChannelRank:
+    def take(self, server: int) -> GateRank:
         """Return a rank."""
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        rank = ChannelRank(Channel(ours), server, "")
+        rank = GateRank(Channel(ours), server, "")
         self.ends[rank] = theirs
         return rank
 
-    def give_back(self, rank: LiveRank) -> None:
+    def give_back(self, rank: GateRank) -> None:
         """Nothing: no job ends here."""
 
-    def say(self, rank: LiveRank, message: dict[str, Any]) -> None:
+    def say(self, rank: GateRank, message: dict[str, Any]) -> None:
         """Let a rank say something."""
         self.ends[rank].sendall(json.dumps(message).encode() + b"\n")
 

@@ -90,13 +90,19 @@ def _outside(app: object, docname: str, source: list[str]) -> None:  # noqa: ARG
     source[0] = re.sub(r"\[([^\]]+)\]\((?:\.\./|\.\./\.\./)[^)\s]*\)", r"\1", source[0])
 
 
-def _whole_options(app: object, page: str, template: str, context: dict, doctree: object) -> None:  # noqa: ARG001
-    """Keep an option of a command in one piece where its line is broken."""
+def _broken_well(app: object, page: str, template: str, context: dict, doctree: object) -> None:  # noqa: ARG001
+    """Keep options whole where a line is broken, mark lines of code, and put a colon behind a parameter."""
     if "body" in context:
-        context["body"] = re.sub(r"(?<=[\s>])--[a-z][a-z-]*", r'<span class="option">\g<0></span>', context["body"])
+        body = context["body"].replace("</strong> -- ", "</strong>: ")
+        body = re.sub(r"(?<=[\s>(\[])--[a-z][a-z-]*", r'<span class="option">\g<0></span>', body)
+        context["body"] = re.sub(r"(?<=<pre>).*?(?=</pre>)", _lines_apart, body, flags=re.DOTALL)
+
+
+def _lines_apart(code: re.Match[str]) -> str:
+    return re.sub(r"[^\n]+\n", r'<span class="line">\g<0></span>', code[0])
 
 
 def setup(app: object) -> None:
     """Connect what is done to each page."""
-    app.connect("html-page-context", _whole_options)  # type: ignore[attr-defined]
+    app.connect("html-page-context", _broken_well)  # type: ignore[attr-defined]
     app.connect("source-read", _outside)  # type: ignore[attr-defined]

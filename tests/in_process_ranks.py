@@ -14,8 +14,8 @@ from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.real.channel import Channel
 from ddlsched.real.gate.gate import Gate, GateSettings
-from ddlsched.real.gate.live_jobs import SentRow
-from ddlsched.real.gate.loop import ChannelRank, run_gate
+from ddlsched.real.gate.live_jobs import GateRank, SentRow
+from ddlsched.real.gate.loop import run_gate
 from ddlsched.real.testbed.gloo import Ended
 from ddlsched.real.testbed.worker import Worker
 from ddlsched.workload.dag import DataParallelIteration
@@ -104,12 +104,12 @@ class ThreadCrew:
 
     def __init__(self, exchange: Exchange, reducer: Any = LocalReducer) -> None:
         self.exchange, self.reducer = exchange, reducer
-        self._ranks: list[ChannelRank] = []
-        self._idle: dict[int, list[ChannelRank]] = defaultdict(list)
+        self._ranks: list[GateRank] = []
+        self._idle: dict[int, list[GateRank]] = defaultdict(list)
         self.threads: list[threading.Thread] = []
         self.workers: list[Worker] = []
 
-    def take(self, server: int) -> ChannelRank:
+    def take(self, server: int) -> GateRank:
         if not self._idle[server]:
             self._start(server)
         return self._idle[server].pop()
@@ -121,14 +121,14 @@ class ThreadCrew:
         thread = threading.Thread(target=worker.serve, daemon=True)
         thread.start()
         self.threads.append(thread)
-        rank = ChannelRank(Channel(ours), server, f"host-{server}")
+        rank = GateRank(Channel(ours), server, f"host-{server}")
         self._ranks.append(rank)
         self._idle[server].append(rank)
 
     def give_back(self, rank: Any) -> None:
         self._idle[rank.server].append(rank)
 
-    def ranks(self) -> list[ChannelRank]:
+    def ranks(self) -> list[GateRank]:
         return self._ranks
 
     def close(self) -> None:

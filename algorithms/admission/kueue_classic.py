@@ -9,17 +9,13 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from algorithms.admission.victims import UNLIMITED, WITHIN, Need, QuotaArrays
+from algorithms.admission.victims import LOWER, RECLAIMED, UNLIMITED, WITHIN, Need, QuotaArrays
 from ddlsched.cluster.tenants import Preemption
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import LevelRoom, TenantsView, Victim, kind_code
 from ddlsched.policies.views import JobView
 
-_REASONS = (
-    WITHIN,
-    "reclaimed quota that it had borrowed",
-    "lower priority, for a queue that borrows",
-)
+_REASONS = WITHIN, RECLAIMED, LOWER
 _NOBODY, _NOWHERE = np.zeros((0, 2), np.int64), np.zeros(0, np.int64)
 _NO_LEVEL = _NOWHERE, _NOWHERE, _NOBODY, _NOBODY, _NOWHERE
 _part = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)

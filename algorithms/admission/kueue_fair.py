@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from algorithms.admission.victims import WITHIN, Need, below_common, order_of, without_needless
+from algorithms.admission.victims import LOWER, RECLAIMED, WITHIN, Need, below_common, order_of, without_needless
 from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 from ddlsched.policies.views import JobView
 
-_RECLAIM = "reclaimed quota that it had borrowed"
 _FAIR = "fair share"
-_LOWER = "lower priority, for a queue that borrows"
 
 Share: TypeAlias = tuple[bool, float]
 
@@ -98,7 +96,7 @@ class _Search:
         entitled = not self.need.node.lacks(self.need.kind)
         while (leaf := targets.next()) is not None:
             if leaf is self.need.node or entitled:
-                reason = WITHIN if leaf is self.need.node else _RECLAIM
+                reason = WITHIN if leaf is self.need.node else RECLAIMED
                 if self._takes(targets.pop(leaf), reason):
                     return True
             elif self._from_other(targets, leaf):
@@ -117,7 +115,7 @@ class _Search:
             leaf.add(self.need.kind, holding.num_gpus)
             allowed = mine <= after if self.rules.final_share else mine < before
             if allowed or self._is_below(holding):
-                return self._takes(holding, _FAIR if allowed else _LOWER)
+                return self._takes(holding, _FAIR if allowed else LOWER)
             self.again.append(holding)
         return False
 

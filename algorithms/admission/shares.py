@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from algorithms.admission.victims import Need, borrowers_of, lacking_of, without_needless
+from algorithms.admission.victims import WITHIN, Need, borrowers_of, lacking_of, without_needless
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
 from ddlsched.policies.quota_tree import QuotaNode
@@ -62,7 +62,6 @@ class UsageHistory:
         return sum(used for (name, _), used in self._used.items() if name == queue)
 
 
-_WITHIN = "priority within the queue"
 _SHARE = "its queue has more than its share"
 
 
@@ -163,7 +162,7 @@ class ShareRounds:
             found = self._enough(need, tenants, self._of_others(need, tenants), _SHARE)
         if not found:
             own = [each for each in _started_before(need.node.name, tenants) if self.may_preempt(need, each)]
-            found = self._enough(need, tenants, own, _WITHIN)
+            found = self._enough(need, tenants, own, WITHIN)
         return found
 
     def _of_others(self, need: Need, tenants: TenantsView) -> list[HeldQuota]:

@@ -20,6 +20,9 @@ UNLIMITED = 2**62
 
 WITHIN = "priority within the queue"
 """Why a job gives way to another of its queue."""
+RECLAIMED = "reclaimed quota that it had borrowed"
+LOWER = "lower priority, for a queue that borrows"
+"""Why one gives way to another queue's."""
 
 
 class Need:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from algorithms.allocation.sharing import Sharing, SharingPolicy
+from algorithms.allocation.sharing import Sharing, SharingPolicy, rates_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
@@ -154,12 +154,8 @@ class _LinkAwareRun:
     def _rates(self, view: ElasticJobView, capacity: CapacityView) -> Numbers:
         """Return a job's rates with its all-reduce on as many servers, samples/s."""
         if view.number not in self.rates:
-            job, rates = view.job, np.zeros(view.job.max_gpus + 1)
-            for n in range(job.min_gpus, job.max_gpus + 1):
-                batch = job.largest_batch(n)
-                reduce_s = capacity.all_reduce_s(job.message_bytes, n)
-                rates[n] = batch / (job.curve.iteration_s(n, batch) + reduce_s)
-            self.rates[view.number] = rates
+            job = view.job
+            self.rates[view.number] = rates_of(job, lambda n: capacity.all_reduce_s(job.message_bytes, n))
         return self.rates[view.number]
 
     def _choose(

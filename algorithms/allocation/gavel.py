@@ -12,6 +12,7 @@ import numpy as np
 from algorithms.allocation.kinds import Kinds
 from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.ranges import Checked, ranged
@@ -142,6 +143,13 @@ class _Rounds:
     def _solve(self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float) -> None:
         if not jobs:
             return
+        most = max(self._kinds.in_all)
+        for view in jobs:
+            if view.job.min_gpus > most:  # it would wait for ever
+                raise InputError(
+                    f"job {view.job_id!r} needs {view.job.min_gpus} GPUs; expected at most {most}, all of one kind, as "
+                    "gavel gives no job several"
+                )
         kinds = range(len(self._kinds))
         speeds = np.array([[1.0 if self._policy.blind else self._kinds.speed(v, k) for k in kinds] for v in jobs])
         workers = self._kinds.counts(_usable(jobs, capacity))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,12 +79,15 @@ class Sharing:
         )
 
 
-def rates_of(job: ElasticJob) -> Numbers:
-    """Return a job's true rates on 0, 1, ..., most GPUs with the largest batch, samples/s; 0 below its fewest."""
+def rates_of(job: ElasticJob, reduce_s: Callable[[int], float] = lambda _: 0.0) -> Numbers:
+    """Return a job's true rates on 0, 1, ..., most GPUs with the largest batch, samples/s; 0 below its fewest.
+
+    ``reduce_s`` is the time of its all-reduce on so many.
+    """
     rates = np.zeros(job.max_gpus + 1)
     for n in range(job.min_gpus, job.max_gpus + 1):
         batch = job.largest_batch(n)
-        rates[n] = batch / job.curve.iteration_s(n, batch)
+        rates[n] = batch / (job.curve.iteration_s(n, batch) + reduce_s(n))
     return rates
 
 

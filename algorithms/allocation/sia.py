@@ -204,6 +204,11 @@ class _Rounds:
         for kind, (most, count) in enumerate(zip(self._kinds.gpus_per_server, self._kinds.in_all, strict=True)):
             sizes = [job.min_gpus] if _is_fixed(view) else configurations(count // most, most)
             found += [Configuration(kind, n) for n in sizes if job.min_gpus <= n <= min(job.max_gpus, count)]
+        if not found:  # it would wait for ever
+            raise InputError(
+                f"job {view.job_id!r} runs on {job.min_gpus} to {job.max_gpus} GPUs, of which sia gives none; expected "
+                "1, 2, 4, ... of a server or whole servers of one kind among them"
+            )
         return found
 
     def _samples_per_s(self, view: ElasticJobView, c: Configuration, capacity: CapacityView) -> float:

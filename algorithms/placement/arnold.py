@@ -9,6 +9,7 @@ import numpy as np
 
 from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.policies.elastic_views import free_by_server
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import Checked, ranged
 
@@ -61,9 +62,7 @@ class _Planner:
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs of a job, in the order of its workers."""
-        free: dict[int, list[GpuId]] = {}
-        for gpu in cluster.free(job).tolist():
-            free.setdefault(cluster.server_of(gpu), []).append(gpu)
+        free = free_by_server(cluster.free(job).tolist(), cluster.server_of)
         enough = [gpus for gpus in free.values() if len(gpus) >= job.num_gpus]
         if enough:
             return min(enough, key=lambda gpus: (len(gpus), gpus))[: job.num_gpus]

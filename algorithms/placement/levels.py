@@ -19,8 +19,9 @@ class Levels(Checked, who="levels"):
     """What a job requires and prefers of the topology's levels, on GPUs without a job; best fit otherwise.
 
     A job goes to the unit of the narrowest level that holds it, the one with the fewest free GPUs that suffice. Over
-    several units it takes as few as can be, those with the most room first, and the one that fits best for the rest; so
-    again within each. Of the level that the job wants balanced it takes as few units, as evenly as these have room.
+    several units it takes as few as can be, those with the most room and the one that fits best for the rest, and fills
+    all but the roomiest of them, so that small remainders are used up; so again within each. Of the level that the job
+    wants balanced it takes as few units, as evenly as these have room.
     A slice is never torn over units of a level that it requires. Without room for all that it prefers, the job goes
     without the wishes about its largest slices, then without the others; it waits for what it requires.
 
@@ -67,6 +68,7 @@ class _Tree:
         dense = [np.unique(of_level, return_index=True, return_inverse=True)[1:] for of_level in units]
         self._parents = [above[first] for (first, _), (_, above) in pairwise(dense)]
         """At each level but the last, the unit of the level above that each unit is in."""
+        self._units = [of_level for _, of_level in dense]
         self._num_gpus = job.num_gpus
         self._balanced = names.index(job.balanced_level or "")
         self._spare = names.index(policy.spare_level), policy.spare_gpus
@@ -85,9 +87,10 @@ class _Tree:
         level = next(holding, None)
         if level is None:
             return None
-        unit = int(np.where(room[level] >= self._num_gpus, room[level], np.iinfo(np.int64).max).argmin())
+        free = [np.bincount(units[gpus], minlength=len(own)) for units, own in zip(self._units, room, strict=True)]
+        fits = np.where(room[level] >= self._num_gpus, room[level], np.iinfo(np.int64).max)
         placed = np.empty(self._num_gpus, np.int64)
-        placed[self._order] = self._taken(level, unit, self._num_gpus, room)
+        placed[self._order] = self._taken(level, int(np.lexsort((free[level], fits))[0]), self._num_gpus, room, free)
         return placed.tolist()
 
     def _room(self, gpus: np.ndarray) -> list[np.ndarray]:
@@ -101,18 +104,21 @@ class _Tree:
             room.append(inside // self._atoms[level] * self._atoms[level])
         return room
 
-    def _taken(self, level: int, unit: int, count: int, room: Sequence[np.ndarray]) -> list[GpuId]:
+    def _taken(
+        self, level: int, unit: int, count: int, room: Sequence[np.ndarray], free: Sequence[np.ndarray]
+    ) -> list[GpuId]:
         """Return so many GPUs of a unit."""
         inside = np.flatnonzero((self._parents[level - 1] == unit) & (room[level - 1] > 0))
         if level == 1:
             gpus: list[GpuId] = inside[:count].tolist()
             return gpus
+        inside = inside[np.argsort(free[level - 1][inside], kind="stable")]
         atom = self._atoms[level - 1]
         divide = _evenly if level - 1 == self._balanced else _tightly
         shares = divide(
             dict(zip(inside.tolist(), (room[level - 1][inside] // atom).tolist(), strict=True)), count // atom
         )
-        return [gpu for each in sorted(shares) for gpu in self._taken(level - 1, each, shares[each] * atom, room)]
+        return [gpu for each in sorted(shares) for gpu in self._taken(level - 1, each, shares[each] * atom, room, free)]
 
 
 def _nested(job: JobView, slices: Sequence[Sequence[Sequence[int]]]) -> np.ndarray:
@@ -136,15 +142,16 @@ def _nested(job: JobView, slices: Sequence[Sequence[Sequence[int]]]) -> np.ndarr
 
 
 def _tightly(room: Mapping[int, int], count: int) -> dict[int, int]:
-    """Return how many each unit gets: as few units as can be, the rest where it fits best."""
-    left, shares = dict(room), dict[int, int]()
-    while count:
-        enough = [(size, unit) for unit, size in left.items() if size >= count]
-        size, unit = min(enough) if enough else max((size, -unit) for unit, size in left.items())
-        unit = unit if enough else -unit
-        shares[unit] = min(size, count)
+    """Return how many each unit gets: as few units as can be, the last fits best; room stays in the roomiest alone."""
+    left, missing, shares = dict(room), count, dict[int, int]()
+    while missing > 0:
+        enough = [unit for unit in left if left[unit] >= missing]
+        unit = min(enough, key=left.__getitem__) if enough else max(left, key=left.__getitem__)
+        shares[unit] = left.pop(unit)
+        missing -= shares[unit]
+    for unit in sorted(shares, key=room.__getitem__):
+        shares[unit] = min(room[unit], count)
         count -= shares[unit]
-        del left[unit]
     return shares
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Start
+from ddlsched.policies.elastic_views import free_by_server
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.ranges import check_fields, ranged
 
@@ -170,10 +171,7 @@ class _Packing:
 
 def _alone(job: JobView, cluster: ClusterView) -> list[GpuId] | None:
     """Return free GPUs: of the server with the fewest that suffice, or else of the servers with the most."""
-    free = cluster.free(job).tolist()
-    room: dict[int, list[GpuId]] = {}
-    for gpu in free:
-        room.setdefault(cluster.server_of(gpu), []).append(gpu)
+    room = free_by_server(cluster.free(job).tolist(), cluster.server_of)
     enough = [gpus for gpus in room.values() if len(gpus) >= job.num_gpus]
     if enough:
         return min(enough, key=len)[: job.num_gpus]

@@ -13,6 +13,7 @@ from algorithms.placement.lucid import refuse_exclusive
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.deferred import nx
 from ddlsched.policies.doors import Start
+from ddlsched.policies.elastic_views import free_by_server
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
@@ -174,9 +175,7 @@ def _nearest(free: Sequence[GpuId], count: int, cluster: ClusterView) -> list[Gp
     """Return so many free GPUs on the fewest servers, none if there are too few."""
     if len(free) < count:
         return []
-    room: dict[int, list[GpuId]] = {}
-    for gpu in free:
-        room.setdefault(cluster.server_of(gpu), []).append(gpu)
+    room = free_by_server(free, cluster.server_of)
     enough = [gpus for gpus in room.values() if len(gpus) >= count]
     if enough:
         return min(enough, key=len)[:count]

@@ -10,8 +10,7 @@ import platform
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, NamedTuple
@@ -236,8 +235,11 @@ def _plug_ins() -> Check:
 
 
 def _cache() -> Check:
-    get = "set NUMBA_CACHE_DIR to a folder that can be written"
-    return _tried("compiled policies", lambda: str(_cache_folder()), get)
+    from ddlsched.engine.native.kept_files import cache_folder
+
+    folder, get = cache_folder(), "set NUMBA_CACHE_DIR to a folder that can be written"
+    found = "no folder can be written, so that every process compiles anew" if folder is None else str(folder)
+    return Check("compiled policies", _EVERY_RUN, folder is not None, found, get)
 
 
 def _compiler() -> Check:
@@ -245,24 +247,6 @@ def _compiler() -> Check:
 
     why = why_unsupported()
     return Check("compiler", _EVERY_RUN, why is None, why or "numba, of a version that was tested", HOW_TO_MEND)
-
-
-def _cache_folder() -> object:
-    from ddlsched.engine.native.kept_files import cache_folder
-
-    folder = cache_folder()
-    if folder is None:
-        raise OSError("no folder can be written, so that every process compiles anew")
-    return folder
-
-
-def _tried(what: str, look: Callable[[], str], get: str) -> Check:
-    with suppress(ImportError):
-        try:
-            return Check(what, _EVERY_RUN, True, look(), get)
-        except OSError as error:
-            return Check(what, _EVERY_RUN, False, str(error), get)
-    return Check(what, _EVERY_RUN, False, "numba cannot be imported", "pip install -e .")
 
 
 def _text(found: list[Check]) -> str:

@@ -299,18 +299,13 @@ def throughput_summary(throughputs: Throughputs, cluster: Cluster | None) -> dic
         It lacks a kind of the cluster.
     """
     values = [throughput for *_, throughput in throughputs.values]
-    kinds = {} if cluster is None else {"kinds_of_the_servers": ", ".join(_with(cluster, throughputs).kinds)}
     return {
         "models": len(throughputs.models),
         "kinds": ", ".join(throughputs.kinds),
         "missing_pairs": len(throughputs.models) * len(throughputs.kinds) - len(values),
         "throughputs": [min(values), max(values)],
-        **kinds,
+        **({"kinds_of_the_servers": ", ".join(replace(cluster, throughputs=throughputs).kinds)} if cluster else {}),
     }
-
-
-def _with(cluster: Cluster, throughputs: Throughputs) -> Cluster:
-    return replace(cluster, throughputs=throughputs)
 
 
 def network_of(cluster: Cluster) -> Network:
@@ -376,6 +371,6 @@ def going_on(workload: Workload, cluster: Cluster, disturbances: Disturbances) -
     times_s = [going_on_elsewhere_s(disturbances, job, network, cluster.gpus_per_server) for job in rigid]
     return {
         "restart_s": disturbances.restart_s,
-        "state_mb_of_a_gpu": [float(value) for value in np.quantile(per_gpu_mb, [0.0, 0.5, 1.0])],
-        "going_on_elsewhere_s": [float(value) for value in np.quantile(times_s, [0.0, 0.5, 1.0])],
+        "state_mb_of_a_gpu": _quantiles(per_gpu_mb),
+        "going_on_elsewhere_s": _quantiles(times_s),
     }

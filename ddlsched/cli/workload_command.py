@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _SHOWN_OF_A_REASON = 2
 _SECONDS_A_DAY = 86_400.0
-_SCHEDULERS = ("kueue", "volcano", "kai", "slurm")
 
 EPILOG = "\n\n".join(["Formats:", *(f"{name}: {entry.summary}" for name, entry in FORMATS.items())])
 
@@ -289,16 +288,14 @@ def import_cluster(
 
 
 def _read(scheduler: str, source: Path) -> ImportedCluster:
-    if scheduler == "kueue":
-        from ddlsched.comparisons.cluster_imports.kueue import read_kueue
+    from ddlsched.comparisons.cluster_imports import kueue, slurm, volcano_kai
 
-        return read_kueue(source)
-    if scheduler == "slurm":
-        from ddlsched.comparisons.cluster_imports.slurm import read_slurm
-
-        return read_slurm(source)
-    if scheduler in _SCHEDULERS:
-        from ddlsched.comparisons.cluster_imports import volcano_kai
-
-        return volcano_kai.read_volcano(source) if scheduler == "volcano" else volcano_kai.read_kai(source)
-    raise UnknownNameError(f"no scheduler is named {scheduler!r}.{did_you_mean(scheduler, _SCHEDULERS)}")
+    readers = {
+        "kueue": kueue.read_kueue,
+        "volcano": volcano_kai.read_volcano,
+        "kai": volcano_kai.read_kai,
+        "slurm": slurm.read_slurm,
+    }
+    if scheduler not in readers:
+        raise UnknownNameError(f"no scheduler is named {scheduler!r}.{did_you_mean(scheduler, readers)}")
+    return readers[scheduler](source)

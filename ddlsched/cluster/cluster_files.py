@@ -27,7 +27,6 @@ from ddlsched.io.tables import (
     abbreviated,
     cell_number,
     cell_whole,
-    check_columns,
     csv_rows,
     located,
     parsed_json,
@@ -95,7 +94,8 @@ def _server(where: str, row: dict[str, Any]) -> Server:
 
 
 def _header(path: Path) -> list[str]:
-    return [name.strip() for name in next(csv.reader(io.StringIO(read_text(path), newline="")), [])]
+    rows = csv.reader(io.StringIO(read_text(path), newline=""))
+    return [name.strip() for name in next((cells for cells in rows if cells), [])]
 
 
 def read_throughputs(path: str | Path, reference_kind: str | None = None) -> Throughputs:
@@ -129,20 +129,13 @@ def throughputs_of(given: Throughputs | str | Path | None, reference_kind: str |
 
 
 def _read_csv(path: Path) -> list[tuple[str, str, float]]:
-    rows = [row for row in csv.reader(io.StringIO(read_text(path), newline="")) if row]
-    if len(rows) < 2 or len(rows[0]) < 2:
+    kinds = [name for name in _header(path) if name != "model"]
+    rows = list(csv_rows(path, ("model",), kinds))
+    if not kinds or not rows:
         raise InputError(f"{path}: has no throughputs; expected a header with model and kinds, and a row a model")
-    header = [name.strip() for name in rows[0]]
-    check_columns(path, header, ("model",), [name for name in header if name != "model"])
-    values = []
-    for number, cells in enumerate(rows[1:], 1):
-        where = f"{path}, row {number}"
-        if len(cells) != len(header):
-            raise InputError(f"{where}: has {len(cells)} values; expected {len(header)}, one for each column")
-        row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
-        model = row.pop("model")
-        values += [(model, kind, _throughput(where, kind, cell)) for kind, cell in row.items() if cell]
-    return values
+    return [
+        (row["model"], kind, _throughput(where, kind, row[kind])) for where, row in rows for kind in kinds if row[kind]
+    ]
 
 
 def _throughput(where: str, kind: str, cell: str) -> float:

@@ -464,12 +464,15 @@ class Simulation:
 
     def _why_stuck(self) -> str:
         state, run = self._state, self._state.run
-        queued = [state.views[n].job_id for n in state.arrays.queue[: run.num_queued]]
+        queue = state.arrays.queue[: run.num_queued].tolist()
+        reasons = {} if self._tenants is None else self._tenants.reasons
+        queued = [state.views[n].job_id + (f" ({reasons[n]})" if n in reasons else "") for n in queue]
         sending = dict.fromkeys(state.transfers.job[state.arrays.waiting[: run.num_waiting]].tolist())
         waiting = [state.views[n].job_id for n in sending]
         why = f"at {state.now_s} s nothing is left to happen and {run.num_jobs_left} jobs are not finished:"
         if queued:
-            why += f" placement {self._policies.label('placement')} keeps waiting with jobs {_some(queued)}"
+            kind = "placement" if self._tenants is None else "admission"
+            why += f" {kind} {self._policies.label(kind)} keeps waiting with jobs {_some(queued)}"
         if self._resizing.jobs.there:
             elastic = [holding.job.job_id for holding in self._resizing.jobs.there.values()]
             why += f" allocation {self._policies.label('allocation')} keeps waiting with jobs {_some(elastic)}"

@@ -38,6 +38,8 @@ class TenantRounds:
 
     Attributes
     ----------
+    reasons
+        By the number of each job that waits, why.
     refused
         Why jobs waited, whenever that changed, in order of time.
     """
@@ -58,6 +60,11 @@ class TenantRounds:
                 "the placement decides about all jobs that wait; expected one that is asked about a job beside queues, "
                 "such as first-fit (backfilling: --admission slurm-multifactor:backfill=NAME)"
             )
+        if policies.order_stops:  # it would stop jobs for those of whom the admission lets none start
+            raise InputError(
+                f"order {policies.label('order')} stops running jobs, and beside queues admission "
+                f"{policies.label('admission')} says who stops; expected an order that stops none"
+            )
         for number, job in enumerate(state.workload):
             tenants.refuse_others(state.workload.where(number), job.job_id, job.queue)
         self._tenants, self._quotas = tenants, QuotaTree(tenants)
@@ -67,7 +74,7 @@ class TenantRounds:
         self._by_queue = {queue: tenants_view.RunningJobs() for queue in tenants.leaves}
         self._known, self._holds = np.zeros(len(state.workload), bool), np.zeros(len(state.workload), bool)
         self._gpus_of_kind: dict[str, np.ndarray] = {}
-        self._reasons: dict[int, str] = {}
+        self.reasons: dict[int, str] = {}
         self._freed, self._num_there, self._started = 0, 0, False
         self._room = tenants_view.LevelRoom(placing.view(), len(state.workload))
         placing.started.append(self._note_place)
@@ -211,7 +218,7 @@ class TenantRounds:
             self._stop(victim.job.number, f"preempted for job {answer.job.job_id}: {victim.reason}")
             self._note_refusal(victim.job.number, f"preempted: {victim.reason}")
         self._pending.remove(answer.job)
-        self._reasons.pop(number, None)
+        self.reasons.pop(number, None)
         holding = tenants_view.HeldQuota.of(answer.job, answer.kind, self._state.now_ns)
         self._give(number, holding)
         self._quotas[queue].add(answer.kind, holding.num_gpus)
@@ -228,6 +235,6 @@ class TenantRounds:
             self._make_room(holding.since_ns < self._state.now_ns)
 
     def _note_refusal(self, number: int, reason: str) -> None:
-        if self._reasons.get(number) != reason:
-            self._reasons[number] = reason
+        if self.reasons.get(number) != reason:
+            self.reasons[number] = reason
             self.refused.append(Refused(self._state.now_ns, number, reason))

@@ -8,6 +8,7 @@ writes to nor one whose writer is silent is waited for. Devices are not read: ``
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import os
 import re
@@ -15,6 +16,7 @@ import select
 import stat
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -141,6 +143,23 @@ def opened(path: Path, most_bytes: int = MOST_BYTES) -> Iterator[io.BufferedRead
         yield bounded(_Pipe(raw, path) if is_pipe else raw, str(path), most_bytes)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def unzipped(path: Path, most_bytes: int, what: str) -> Iterator[io.BufferedReader]:
+    """Open a user's file as :func:`opened`, decompressed if it is gzip; a damaged one is an InputError, too.
+
+    ``what`` is what the file is expected to be; decompressed, it may hold ``most_bytes``.
+    """
+    try:
+        with opened(path, most_bytes) as file:
+            zipped = file.peek(2)[:2] == b"\x1f\x8b"
+            yield bounded(gzip.GzipFile(fileobj=file), str(path), most_bytes) if zipped else file
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; expected {what}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        why = (str(error).splitlines() or [""])[0]
+        raise InputError(f"{path}: cannot be read ({why}); expected a whole, readable file") from None
 
 
 def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:

@@ -216,6 +216,34 @@ class TokenListener(LineListener):
         return callers
 
 
+class TokenService:
+    """Serves who proves to know the token on an address, until it is closed.
+
+    Parameters
+    ----------
+    address
+        Where to listen; port 0 takes any that is free.
+    token
+        Without which nobody is answered.
+    tell
+        Told of each connection that was refused.
+    """
+
+    def __init__(self, address: Address, token: bytes, tell: Callable[[str], None]) -> None:
+        self._listener, self._tell, self._closed = TokenListener(address, token, tell), tell, False
+        self.address = self._listener.address
+        """Where it listens."""
+
+    def close(self) -> None:
+        """Stop listening; who serves returns."""
+        self._closed = True
+        self._listener.stop()
+
+    def _refuse(self, caller: Caller, why: str) -> None:
+        self._tell(f"refused {caller.peer}: {why}")
+        caller.channel.close()
+
+
 def listening(address: Address, backlog: int = 256) -> socket.socket:
     """Return a socket that listens at an address.
 

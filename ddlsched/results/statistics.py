@@ -7,6 +7,7 @@ they should, and how often verdicts err, is printed by ``benchmarks/interval_cov
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -102,13 +103,19 @@ def _expanded_percentiles(numbers: np.ndarray) -> tuple[float, float]:
     """Return percentiles of resampled means, at the level at which they are Student's for normal values."""
     from scipy.special import ndtr, stdtrit
 
-    seeds, rng = len(numbers), np.random.default_rng(0)
+    seeds = len(numbers)
     z = np.sqrt(seeds / (seeds - 1)) * stdtrit(seeds - 1, (1.0 + CONFIDENCE) / 2.0)
     level = 1.0 - 2.0 * ndtr(-z)
     tail = (1.0 - level) / 2.0
-    means = np.sort(numbers[rng.integers(0, seeds, (_RESAMPLES, seeds))].mean(axis=1))
+    means = np.sort(numbers[_resampled(seeds)].mean(axis=1))
     low, high = (_quantile(means, share) for share in (tail, 1.0 - tail))
     return low, high
+
+
+@functools.lru_cache(maxsize=1)
+def _resampled(seeds: int) -> np.ndarray:
+    """Return which seeds each resampled mean is of; to draw them takes longer than all else of an interval."""
+    return np.random.default_rng(0).integers(0, seeds, (_RESAMPLES, seeds))
 
 
 def _quantile(ordered: np.ndarray, share: float) -> float:

@@ -91,7 +91,7 @@ def design(
         raise InputError(f"--top {top}: is no number of configurations; expected a whole number from 1")
     refuse_unwritable(out, "--out")
     if charts is not None:
-        made_folder(charts, "charts")
+        made_folder(charts, "--charts")
     sweep = _sweep(tried.values.get("sweep") or [], tried.values["recompute"])
     table = _all(model, host.values, _sizes(gpus), tried.values["global_batch"], sweep)
     table = table.sort_values(["fits", _BY[by]], ascending=[False, True], ignore_index=True, kind="stable")

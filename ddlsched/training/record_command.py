@@ -52,12 +52,12 @@ class MadeJob:
 
     def checked_card(self, out: Path) -> Card:
         """Return the ranks' network card; raise InputError if there is none, or a job cannot be written to ``out``."""
-        from ddlsched.training.recorded.alone import checked_card
+        from ddlsched.training.recorded.alone import Card
         from ddlsched.workload.workload_files import refuse_suffix
 
         refuse_unwritable(out, "--out", (".json",))  # which holds any graph of tasks
         refuse_suffix(out)  # of a device, too
-        return checked_card(gbps=self.gbps, latency_us=self.latency_us)
+        return Card(gbps=self.gbps, latency_us=self.latency_us)
 
     def report(self, recorded: RecordedIteration, out: Path, card: Card) -> None:
         """Write the job that is made of what was recorded, and its picture, and say what is in it."""

@@ -46,10 +46,7 @@ def elastic_job_of(where: str, row: Mapping[str, Any]) -> ElasticJob:
     InputError
         With the place, the field, its value and what is expected.
     """
-    job_id = tables.cell_text(where, "job_id", row["job_id"])
-    if job_id is None:
-        raise InputError(f"{where}, column job_id: is empty; expected a unique id")
-    fields: dict[str, Any] = {"job_id": job_id, "arrival_s": tables.cell_time_s(where, "arrival_s", row["arrival_s"])}
+    fields = _id_and_arrival(where, row)
     fields |= {name: tables.cell_whole(where, name, row[name]) for name in ("samples", "gpu_batch", "max_gpus")}
     fields |= {name: tables.cell_whole(where, name, row[name]) for name in _COUNTS if row.get(name) is not None}
     fields |= {name: tables.cell_number(where, name, row[name]) for name in _AMOUNTS if row.get(name) is not None}
@@ -186,14 +183,16 @@ def _job_of_row(where: str, row: Mapping[str, Any]) -> Job:
     return tables.located(where, lambda: _with_known_collectives(Job(**fields)))
 
 
-def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
+def _id_and_arrival(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
     job_id = tables.cell_text(where, "job_id", row["job_id"])
     if job_id is None:
         raise InputError(f"{where}, column job_id: is empty; expected a unique id")
+    return {"job_id": job_id, "arrival_s": tables.cell_time_s(where, "arrival_s", row["arrival_s"])}
+
+
+def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
     limit, priority = row.get("time_limit_s"), row.get("priority")
-    return {
-        "job_id": job_id,
-        "arrival_s": tables.cell_time_s(where, "arrival_s", row["arrival_s"]),
+    return _id_and_arrival(where, row) | {
         "num_gpus": tables.cell_whole(where, "gpus", row["gpus"]),
         "iterations": tables.cell_whole(where, "iterations", row["iterations"]),
         "gpu_memory_mb": tables.cell_number(where, "gpu_memory_mb", row["gpu_memory_mb"]),

@@ -26,7 +26,7 @@ for policy, title in titles.items():
     print(title, result.jobs["jct_s"].tolist())
 
 with in_style():
-    figure, axes = new_figure(2.1, width_inches=6.5)
+    figure, axes = new_figure(2.2, width_inches=4.5)  # read on a phone, too
     for place, (_, lines) in enumerate(rows):
         for kind, colour in (("compute", PALETTE["sky"]), ("transfer", PALETTE["vermillion"])):
             spans_s = lines.loc[lines["kind"] == kind, ["start_ns", "end_ns"]].drop_duplicates().to_numpy() / 1e9

@@ -44,6 +44,12 @@ def test_best_fit_in_the_narrowest_level():
     assert place(0, 8, gpus=15) is None
 
 
+def test_small_remainders_are_used_up():
+    assert place(0, 8, 9, gpus=11) == [1, 2, 3, 4, 5, *range(10, 16)], "of the pods and racks with the most room some"
+    assert place(4, gpus=3, preferred_levels="rack") == [5, 6, 7], "of racks with room for one slice that with 3 GPUs"
+    assert place(12, gpus=9, required_levels="3:rack") == [0, 1, 2, 8, 9, 10, 13, 14, 15], "the fuller pod first"
+
+
 def test_required_levels_wait():
     for level, gpus in (("server", [6, 7]), ("rack", [5, 6, 7])):
         assert place(0, 1, 2, 3, 4, *range(8, 16), gpus=len(gpus), required_levels=level) == gpus
@@ -109,8 +115,8 @@ def test_balanced_over_as_few_units():
     assert place(*taken, gpus=12) is not None
     pods = [gpu // 8 for gpu in place(*taken, gpus=12, balanced_level="pod") or []]
     assert (pods.count(0), pods.count(1)) == (6, 6)
-    pods = [gpu // 8 for gpu in place(*taken, gpus=12) or []]
-    assert (pods.count(0), pods.count(1)) == (7, 5)
+    pods = [gpu // 8 for gpu in place(*taken, gpus=11, balanced_level="pod") or []]
+    assert (pods.count(0), pods.count(1)) == (6, 5)
     pods = [gpu // 8 for gpu in place(0, *range(8, 12), gpus=10, balanced_level="pod") or []]
     assert (pods.count(0), pods.count(1)) == (6, 4), "as evenly as there is room"
 

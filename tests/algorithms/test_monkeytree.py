@@ -281,6 +281,7 @@ def test_the_mix_has_the_load_and_the_jobs_that_it_says() -> None:
     assert {job.iterations for job in workload} <= set(range(100, 1001))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(examples(8, 2)))
 def test_flows_that_keep_their_colours_are_not_asked_about_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does that change a run: jobs anywhere, more rings than spines."""

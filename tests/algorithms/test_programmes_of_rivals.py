@@ -15,7 +15,7 @@ from algorithms.allocation.kinds import Kinds
 from algorithms.allocation.rubick import Curve, Rubick, shared
 from algorithms.allocation.sia import Configuration, Sia, best_configurations, configurations, placed, restart_factor
 from algorithms.solving import Solver
-from ddlsched.cluster.cluster import Throughputs
+from ddlsched.cluster.cluster import Server, Throughputs
 from ddlsched.errors import InputError
 from ddlsched.testing import capacity_view, elastic_job_view
 from ddlsched.workload.elastic_job import LinearCurve
@@ -99,7 +99,7 @@ def test_time_is_met_in_proportion_to_shares() -> None:
 
 
 KINDS = ddlsched.Cluster(
-    servers=(ddlsched.Server(gpus=1, gpu_kind="v100"), ddlsched.Server(gpus=1, gpu_kind="k80")),
+    servers=(Server(gpus=1, gpu_kind="v100"), ddlsched.Server(gpus=1, gpu_kind="k80")),
     throughputs=Throughputs(values=(("x", "v100", 1.0), ("x", "k80", 1.0), ("y", "v100", 1.0), ("y", "k80", 0.1))),
 )
 
@@ -174,6 +174,25 @@ def test_sia_lets_a_job_grow_in_the_next_round() -> None:
         Sia(round_s=20.0, restart_s=0.0, queue_price=1.4), jobs, ddlsched.Cluster(num_servers=1, gpus_per_server=2)
     )
     assert result.jobs["finish_s"].tolist() == pytest.approx([50.0, 10.0])
+
+
+@pytest.mark.parametrize(("sizes", "served"), [((5, 6), False), ((5, 8), True), ((5, 5), True)])
+def test_sia_refuses_a_job_that_would_wait_for_ever(sizes: tuple[int, int], served: bool) -> None:
+    """On a server it gives 1, 2, 4 or 8 GPUs; a job of a fixed size has that."""
+    job = elastic_job("a", samples=40, min_gpus=sizes[0], max_gpus=sizes[1], gpu_batch=1)
+    cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=8)
+    if served:
+        assert run(Sia(), [job], cluster).jobs["finish_s"].notna().all()
+    else:
+        with pytest.raises(InputError, match=r"job 'a' runs on 5 to 6 GPUs, of which sia gives none; expected 1, 2, 4"):
+            run(Sia(), [job], cluster, until_s=1000.0)
+
+
+@pytest.mark.parametrize("policy", [Gavel(), Sia()])
+def test_a_job_larger_than_every_kind_is_refused(policy: Any) -> None:
+    mixed = ddlsched.Cluster(servers=[Server(gpus=4, gpu_memory_mb=1.0, relative_speed=s) for s in (1.0, 2.0)])
+    with pytest.raises(InputError, match=r"job 'a' (needs 6|runs on 6 to 6) GPUs"):
+        run(policy, [elastic_job("a", min_gpus=6, max_gpus=6)], mixed, until_s=1000.0)
 
 
 def test_a_job_that_restarts_is_not_stopped_for_others() -> None:

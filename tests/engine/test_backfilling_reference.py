@@ -25,6 +25,6 @@ def backfilling_settings(draw: st.DrawFn) -> Setting:
 
 
 @given(backfilling_settings())
-@hypothesis_settings(max_examples=examples(35, by_default=12))
+@hypothesis_settings(max_examples=examples(35, by_default=6))
 def test_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))

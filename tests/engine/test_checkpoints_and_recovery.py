@@ -359,6 +359,25 @@ def test_a_job_shrinks_and_grows_again(price, jct_s, order) -> None:
     assert times["training"] == pytest.approx(40.0)
 
 
+class ShrinkThenSpare:
+    start_s = 0.0
+
+    def spares(self, num_servers, racks):
+        return [3]
+
+    def recover(self, stopped):
+        return 2 if 0 in stopped.lost else {1: 3}
+
+
+def test_item_27_a_shrunk_job_that_has_got_a_spare_grows_on_that() -> None:
+    """It lacks server 0 from 4 to 19 s; the spare in place of server 1, which fails at 8 s, belongs to its whole."""
+    job = data_parallel_job("a", gpus=3, iterations=30, backward_s=1.0)
+    outages = (Outage(server=0, from_s=4, to_s=19), Outage(server=1, from_s=8, to_s=90))
+    result = run(job, servers=4, gpus=1, outages=outages, recovery=ShrinkThenSpare())
+    stays = [(stay.gpus, stay.from_ns // 10**9) for stay in result.finished.stays]
+    assert stays == [((0, 1, 2), 0), ((1, 2), 4), ((3, 2), 8), ((0, 3, 2), 20)]
+
+
 def test_a_shrunk_job_that_was_stopped_sends_its_state_to_the_workers_it_gets_back() -> None:
     """From 20 s on server 1, which has the state of 2 workers, sends 2 GB to each of the 2 on server 0: 3.2 s."""
     job = data_parallel_job("a", gpus=4, iterations=10, backward_s=1.0)

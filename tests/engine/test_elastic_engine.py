@@ -17,6 +17,7 @@ import ddlsched
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.engine import build, driver
 from ddlsched.policies.doors import DROP, Allocation
+from ddlsched.policies.elastic_views import ElasticJobView
 from ddlsched.results.result import PHASES, Result
 from ddlsched.results.slices import compute_slices
 from ddlsched.testing import python_form
@@ -220,6 +221,21 @@ def test_dropped_jobs_are_told_apart() -> None:
     run = ddlsched.simulate(jobs, ddlsched.Cluster(num_servers=4, gpus_per_server=1), allocation=DropsB())
     assert run.jobs["state"].tolist() == ["finished", "dropped"]
     assert np.isnan(run.jobs["jct_s"].iloc[1])
+
+
+def test_item_27_a_view_says_by_default_what_a_job_is_like_that_never_had_a_gpu() -> None:
+    seen: list[ElasticJobView] = []
+
+    class Looks:
+        def allocate(self, jobs, capacity, now_s):
+            seen.extend(jobs)
+            return {view.job_id: Allocation(1) for view in jobs}
+
+    jobs = ddlsched.Workload.of([elastic_job("a"), elastic_job("b", arrival_s=1.0)])
+    ddlsched.simulate(jobs, ddlsched.Cluster(num_servers=2, gpus_per_server=1), allocation=Looks())
+    for job in jobs:
+        first = next(view for view in seen if view.job_id == job.job_id)
+        assert first == ElasticJobView(job=first.job, number=first.number, samples_left=job.samples)
 
 
 # ---- what is refused

@@ -179,7 +179,7 @@ def shrinking(work, outages, *, restart_ns, down_ns, up_ns):
             held, begin_ns = set(servers), now_ns + restart_ns
 
 
-@settings(max_examples=examples(60, by_default=20))
+@settings(max_examples=examples(60, by_default=10))
 @given(
     work=st.tuples(st.integers(1, 15), st.sampled_from([2, 6])),
     outages=st.integers(1, 4).flatmap(outages_of_servers),

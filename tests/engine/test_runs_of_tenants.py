@@ -12,7 +12,7 @@ import pytest
 from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Preemption, Queue, Quota, Tenants, Workload
 from ddlsched import simulate as run
 from ddlsched.cluster.disturbances import Outage
-from ddlsched.errors import InputError, InvalidDecisionError, PluginError
+from ddlsched.errors import InputError, InvalidDecisionError, PluginError, SimulationError
 from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView
 from topologies.leaf_spine import LeafSpine
@@ -251,6 +251,19 @@ def test_a_policy_that_raises_is_named() -> None:
         run(JOBS, CLUSTER, queues=tenants(), admission=Answers(what="nothing"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Nowhere:
+    """Places nobody where it could be: the GPUs that it answers do not exist."""
+
+    def place(self, job: Any, cluster: ClusterView) -> list[int]:
+        return list(range(100, 100 + job.num_gpus))
+
+
+def test_a_placement_that_admission_asks_is_blamed_for_its_own_answer() -> None:
+    with pytest.raises(InvalidDecisionError, match=r"^placement .*Nowhere.* at 0\.0 s, job 'b1': "):
+        run(JOBS, CLUSTER, queues=tenants(), admission="slurm-multifactor", placement=Nowhere())
+
+
 def test_a_queue_that_would_borrow_more_than_it_may_is_refused() -> None:
     limited = Tenants(queues=(Queue(name="r"), Queue(name="b", parent="r", quotas={"any": Quota(borrowing_limit=6)})))
     jobs = Workload.of([job("b1", "b", 4, 0), job("b2", "b", 4, 1)])
@@ -263,6 +276,20 @@ def test_a_placement_of_whole_rounds_is_refused_beside_queues() -> None:
         InputError, match=r"expected one that is asked about a job beside queues, .*slurm-multifactor:backfill"
     ):
         run(JOBS, CLUSTER, queues=tenants(), placement="slurm-backfill")
+
+
+@pytest.mark.parametrize("order", ["stopping-tiresias", "stopping-srtf", "make-room"])
+def test_an_order_that_stops_jobs_is_refused_beside_queues(order: str) -> None:
+    """It stopped jobs every minute for one that its queue let never start, which took 8 times as long or more."""
+    with pytest.raises(InputError, match=r"order .* stops running jobs, .* admission Volcano.* says who stops"):
+        run(JOBS, CLUSTER, queues=tenants(), admission="volcano", order=order, placement="whole-servers")
+
+
+def test_queues_that_wait_for_each_other_are_told_with_why() -> None:
+    """By `proportion` each queue deserves half of what both ask for, and each job needs all."""
+    halves = [job(name, name[0], 8, 0) for name in ("a1", "b1")]
+    with pytest.raises(SimulationError, match=r"at 0.0 s .* admission Volcano.* a1 \(share: a has its share\), b1 \("):
+        run(Workload.of(halves), CLUSTER, queues=tenants(), admission="volcano")
 
 
 def test_only_jobs_of_queues_that_may_preempt_go_first_by_qos_under_slurm() -> None:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ddlsched
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
+from ddlsched.engine import build
+from ddlsched.engine.loop.skipping.foreseen import settled
 from ddlsched.engine.loop.skipping.leaps import leap_link
+from ddlsched.engine.loop.skipping.sampling import STRETCH_OF_GROUPS
 from ddlsched.engine.native.jit import runs_in_python
 from ddlsched.engine.records import make_records
 from ddlsched.results.metrics import sampled_text
 from ddlsched.results.result import PHASES, Result
-from ddlsched.workload.job import Workload
+from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
+from ddlsched.workload.job import Job, Workload
 from tests.jobs_by_hand import Fixed, data_parallel_job
 
 LONG = 8_000
@@ -269,6 +276,84 @@ def test_so_much_passes_before_the_first_leap(sending: str, count: int, settling
     )
     assert result.leapt_iterations > 10 * count
     assert 0 <= result.computed_iterations - settling - stretch <= 2 * count
+
+
+def test_item_27_who_has_leapt_keeps_no_other_from_leaping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pairs of jobs that share links end no sooner than they have leapt to, which one that waits for all asks."""
+    monkeypatch.setattr(build, "_FIRST_SAMPLE_NS", 10**15)
+    each = {"forward_s": 0.01, "message_bytes": 2e6}
+    jobs = {
+        f"{pair} {n}": data_parallel_job(f"{pair} {n}", 2, iterations=count, backward_s=0.011 + 0.0011 * n, **each)
+        for pair, count in (("short", 700), ("long", 1500))
+        for n in range(2)
+    }
+    waits = data_parallel_job("waits", 8, arrival_s=1.0, iterations=5, **each)
+    places = {"short 0": [0, 2], "short 1": [1, 3], "long 0": [4, 6], "long 1": [5, 7], "waits": list(range(8))}
+
+    def computed(*names: str, further: tuple[Job, ...] = ()) -> int:
+        result = ddlsched.simulate(
+            Workload.of([*(jobs[name] for name in names), *further]),
+            ddlsched.Cluster(num_servers=4, gpus_per_server=2, exclusive=True),
+            placement=Fixed(gpus=places),
+            sample=True,
+            **SENDING["max-min"],
+        )
+        assert result.leapt_iterations > 1000
+        return result.computed_iterations
+
+    alone = computed("short 0", "short 1") + computed("long 0", "long 1")
+    assert computed(*jobs, further=(waits,)) <= alone + waits.iterations
+
+
+def _sampled_one_by_one(taken: int, step_ns: int, next_ns: int, until_ns: int, room: int) -> tuple[int, int]:
+    """Take samples until a time, each second one whenever there is no room; return their step and the first of them."""
+    kept: list[int | None] = [None] * taken
+    while next_ns < until_ns:
+        if len(kept) == room:
+            next_ns += step_ns if len(kept) % 2 == 0 else 0
+            kept, step_ns = kept[1::2], 2 * step_ns
+        else:
+            kept.append(next_ns)
+            next_ns += step_ns
+    return step_ns, next(time_ns for time_ns in [*kept, next_ns] if time_ns is not None)
+
+
+@given(*map(st.integers, (0, 1, 0, 0, 1), (9, 5, 40, 400, 9)))
+def test_item_27_how_seldom_samples_will_be_is_known_before_they_are_taken(
+    taken: int, step_ns: int, next_ns: int, until_ns: int, room: int
+) -> None:
+    run = make_records("run", 1)
+    run.num_samples, run.sample_step_ns, run.next_sample_ns = taken % (room + 1), step_ns, next_ns
+    state: Any = SimpleNamespace(run=run, samples=[None] * (room + 1))
+    found = getattr(settled, "py_func", settled)(state, until_ns)
+    assert found == _sampled_one_by_one(taken % (room + 1), step_ns, next_ns, until_ns, room)
+
+
+def _in_pairs(job_id: str, transfers: int, duration_ns: int) -> Job:
+    """Return a job on four GPUs that computes before each of so many all-reduces of two pairs."""
+    tasks: list[ComputeTask | CollectiveTask] = []
+    for number in range(transfers):
+        before = (f"s{number - 1}",) if number else ()
+        tasks.append(ComputeTask(name=f"c{number}", duration_ns=duration_ns, after=before))
+        sums = {"message_bytes": 1e5, "group": "pairs", "after": (f"c{number}",)}
+        tasks.append(CollectiveTask(name=f"s{number}", kind="all-reduce", **sums))  # type: ignore[arg-type]
+    step = IterationDag(tuple(tasks), {"pairs": ((0, 1), (2, 3))})
+    return Job(job_id=job_id, arrival_s=1e6, num_gpus=4, iterations=LONG, iteration=step, gpu_memory_mb=1)
+
+
+@pytest.mark.parametrize(("transfers", "settling"), [(100, 32), (2_100, 2)])
+def test_jobs_of_groups_with_many_transfers_settle_for_an_iteration_each(transfers: int, settling: int) -> None:
+    jobs = [_in_pairs("a", transfers, 100_000), _in_pairs("b", transfers, 123_456)]
+    result = ddlsched.simulate(
+        Workload.of(jobs),
+        ddlsched.Cluster(num_servers=4, gpus_per_server=2, exclusive=True),
+        placement=Fixed(gpus={"a": [0, 2, 4, 6], "b": [1, 3, 5, 7]}),
+        sample=True,
+        until_s=1e6 + 0.02 * transfers,
+        **SENDING["max-min"],
+    )
+    assert result.leapt_iterations > 20
+    assert 0 <= result.computed_iterations - settling - 2 * STRETCH_OF_GROUPS <= 2
 
 
 @pytest.mark.parametrize("stretch_bytes", [0.0, 1e-3, 1e12])

@@ -194,10 +194,23 @@ class Solver:
         filled = s.items[: _fill(s)].tolist()
         assert len(set(filled)) == len(filled)
         self.links.touched[:] = 0
+        self.check_sums()
         self.check_component()
         for n in filled:
             self.transfers.rate[n] = self.transfers.new_rate[n]  # what is not listed keeps the rate that it had
         return {n: float(self.transfers.rate[n]) for n in self.active}
+
+    def check_sums(self) -> None:
+        """A link that takes no part adds up what those take of it that are there, each rounded up, and nobody else."""
+        taken = np.zeros(len(self.links.taken), np.int64)
+        for n in self.active:
+            first = self.transfers.first_entry[n]
+            for place in range(first, first + self.transfers.num_binding[n]):
+                e = self.entries.binding[place]
+                link, units = self.entries.link[e], self.entries.units[e] * self.transfers.counted_share[n]
+                taken[link] += np.int64(np.ceil(units * (WHOLE / self.links.relative_bandwidth[link])))
+        slack = self.links.tight == 0
+        assert (self.links.taken[slack] == taken[slack]).all()
 
     def check_component(self) -> None:
         """The filling for small networks gives the same rates."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from reference_packets import Packets
 from tiers import examples
 
 from ddlsched import Cluster, Job, Workload, simulate
 from ddlsched.errors import InputError
 from ddlsched.network import packet_rings, packet_simulation
+from ddlsched.network.packet_queues import QueueState, Rings
 from ddlsched.network.packet_rings import PacketRings
 from ddlsched.network.rates import contention_form
 from ddlsched.network.topology import Network
@@ -216,6 +220,76 @@ def test_item_27_rates_stay_as_they_are(
     active: list[TransferView], model: PacketRings, network: Network, expected: list[float]
 ) -> None:
     assert rates(*active, model=model, network=network) == pytest.approx(expected, rel=1e-9)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Rings over a few servers, some through a switch's one cable."""
+
+    rings: Rings
+    limits: dict[str, float]
+
+
+def drawn(seed: int) -> Drawn:
+    chance = random.Random(seed)
+    servers = chance.randint(2, 4)
+    members = [chance.sample(range(servers), chance.choice([2, min(servers, 3)])) for _ in range(chance.randint(1, 2))]
+    ring_of = [ring for ring in range(len(members)) for _ in range(chance.randint(1, 2))]
+    packet_bytes = chance.choice([1448.0, 4e3, 15e3])
+    flows = [flow for ring in members for flow in zip(ring, ring[1:] + ring[:1], strict=True)]
+
+    def ways(between: list[tuple[int, int]]) -> list[list[int]]:
+        return [[a, *([2 * servers] if (a + b) % 2 else []), servers + b] for a, b in between]
+
+    rings = Rings(
+        num_ranks=np.array([len(ring) for ring in members]),
+        ring_of=np.array(ring_of),
+        num_segments=np.array([chance.randint(2, 3) for _ in ring_of]),
+        segment_bytes=np.array([packet_bytes * chance.uniform(0.3, 1.4) for _ in ring_of]),
+        forth=packet_rings._filled(ways(flows)),
+        back=packet_rings._filled(ways([(b, a) for a, b in flows])),
+        per_byte_s=np.array([chance.choice([8e-8, 4e-8]) for _ in range(2 * servers + 1)]),
+    )
+    return Drawn(
+        rings,
+        {
+            "queue_bytes": packet_bytes * chance.choice([1, 2, 5]),
+            "packet_bytes": packet_bytes,
+            "react_s": chance.choice([1e-4, 1.5e-3]),  # else, in lockstep, two may lose packets for ever
+            "recover_s": chance.choice([0.025, 0.001]),
+        },
+    )
+
+
+@pytest.mark.drawn
+def test_item_27_packets_take_as_long_as_one_by_one() -> None:
+    for seed in range(examples(30, by_default=4)):
+        case = drawn(seed)
+        found = packet_simulation.mean_durations_s(case.rings, **case.limits).tolist()
+        rounds = packet_simulation.WARM_ROUNDS, packet_simulation.ROUNDS
+        assert found == pytest.approx(Packets(case.rings, **case.limits).durations_s(*rounds), rel=1e-9)
+
+
+def test_item_27_of_what_was_never_counted_it_is_known_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two messages of a ring of two; the first has been reduced three times and a half in 14 s."""
+    rings = Rings(
+        num_ranks=np.array([2]),
+        ring_of=np.array([0, 0]),
+        num_segments=np.array([3, 2]),
+        segment_bytes=np.array([1e4, 1e3]),
+        forth=np.array([[0, 3], [1, 2]]),
+        back=np.array([[1, 2], [0, 3]]),
+        per_byte_s=np.full(4, 8e-8),
+    )
+
+    def ended(state: QueueState) -> float:
+        state.counts["rounds"] = 3, 0
+        state.ranks["received_bytes"] = [[2e4, 4e4], [0.0, 0.0]]
+        return 14.0
+
+    monkeypatch.setattr(packet_simulation, "_run", ended)
+    limits = {"queue_bytes": 2e5, "packet_bytes": 1.5e4, "react_s": 0.0, "recover_s": 0.025}
+    assert packet_simulation.mean_durations_s(rings, **limits).tolist() == [4.0, 14.0 * 8]
 
 
 def test_what_is_no_ring_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import subprocess
@@ -28,6 +29,34 @@ CHECKS = {
 def test_check_passes(check: str) -> None:
     done = subprocess.run([sys.executable, *CHECKS[check]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _unmarked(source: str) -> list[str]:
+    """Return the tests that try as many cases as ``examples`` says, and that ``-m slow`` leaves out all the same."""
+    body, varied = ast.parse(source).body, {"examples"}
+
+    def varies(node: ast.AST) -> bool:
+        return any(isinstance(each, ast.Name) and each.id in varied for each in ast.walk(node))
+
+    for node in body:
+        if isinstance(node, ast.Assign) and varies(node.value):
+            varied |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("test_") and varies(node):
+            varied.add(node.name)
+    tests = [node for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    marks = [
+        {"given", "drawn"} & set(re.findall(r"\w+", " ".join(map(ast.unparse, node.decorator_list)))) for node in tests
+    ]
+    return [node.name for node, marked in zip(tests, marks, strict=True) if varies(node) and not marked]
+
+
+def test_slow_runs_try_more_of_every_random_test() -> None:
+    """The command that was to send 60,000 frames sent none."""
+    assert _unmarked("MANY = examples(9)\ndef test_many():\n    for _ in range(MANY): pass") == ["test_many"]
+    paths = [
+        path for path in (ROOT / "tests").rglob("test_*.py") if "pytestmark = pytest.mark.drawn" not in path.read_text()
+    ]
+    assert {path.name: names for path in paths if (names := _unmarked(path.read_text()))} == {}
 
 
 PROMISED = {

@@ -250,15 +250,19 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_item_26_options_of_commands_are_kept_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_item_26_lines_of_code_and_of_parameters_are_broken_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     spec = importlib.util.spec_from_file_location("conf", DOCS / "conf.py")
     assert spec is not None
     assert spec.loader is not None
     spec.loader.exec_module(conf := importlib.util.module_from_spec(spec))
-    context = {"body": '<pre>compare<span class="w"> </span>--gpus-per-server<span> </span>4 --seeds 2 a--b</pre>'}
-    conf._whole_options(None, "page", "", context, None)
-    assert re.findall(r'<span class="option">([^<]*)</span>', context["body"]) == ["--gpus-per-server", "--seeds"]
+    code = 'compare<span class="w"> </span>--gpus-per-server<span> </span>4 --seeds 2 a--b\n'
+    context = {"body": f"<pre>{code}\n{code}</pre>(--draws 2) <strong>order</strong> -- Who goes first."}
+    conf._broken_well(None, "page", "", context, None)
+    options = ["--gpus-per-server", "--seeds"]
+    assert re.findall(r'<span class="option">([^<]*)</span>', context["body"]) == [*options, *options, "--draws"]
+    assert context["body"].count('<span class="line">compare') == 2
+    assert context["body"].endswith("<strong>order</strong>: Who goes first.")
     assert ".option" in (DOCS / "_static" / "site.css").read_text()
 
 

@@ -126,6 +126,7 @@ SAID = (
 )
 
 
+@pytest.mark.drawn
 def test_a_gate_goes_on(gate: GateService, faults: list[str], tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_bytes(TOKEN)
@@ -152,6 +153,7 @@ def test_a_gate_goes_on(gate: GateService, faults: list[str], tmp_path: Path) ->
     tried(faults, send, serves)
 
 
+@pytest.mark.drawn
 def test_an_agent_that_measures_goes_on(faults: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_module, "_CONNECT_S", 0.2)
     with contextlib.ExitStack() as stack:
@@ -193,6 +195,7 @@ REPORT: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.drawn
 def test_a_manager_hears_reports_beside_them(faults: list[str]) -> None:
     reports = ReportSocket({"a": "right"}.get)
 

@@ -80,7 +80,7 @@ def test_validate_says_what_is_in_a_trace(trace: Path) -> None:
     [
         (("--out", "job.csv"), ("the suffix is '.csv'", "expected .json")),
         (("--out", "/dev/null"), ("the suffix is ''",)),
-        (("--out", "job.json", "--gbps", "0"), ("gbps 0", "expected a speed above 0")),
+        (("--out", "job.json", "--gbps", "0"), ("gbps is 0.0", "expected a number > 0")),
         (("--out", "job.json"), ("does not tell how many ranks",)),
         (("--out", "job.json", "--gpus", "2", "--groups", "none.json"), ("none.json: no such file",)),
         (("--out", "no/where/job.json", "--gpus", "2"), ("there is no folder",)),

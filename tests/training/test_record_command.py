@@ -23,7 +23,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("--out job.json --ranks 1 train.py", "--ranks 1: expected a whole number from 2"),
         ("--out job.json --steps 0 train.py", "--steps 0: expected a whole number from 1"),
         ("--out job.json --skip 0 train.py", "--skip 0: expected a whole number from 1"),
-        ("--out job.json --gbps 0 train.py", "gbps 0, latency_us 0: expected a speed above 0"),
+        ("--out job.json --gbps 0 train.py", "gbps is 0.0; expected a number > 0"),
         ("--out job.json none.py", "none.py: no such file; expected a training script"),
     ],
 )

@@ -60,6 +60,16 @@ def test_the_monitor_measures_what_a_change_costs() -> None:
     assert monitor.rates("a") == {}
 
 
+@pytest.mark.parametrize(("gap_s", "cost_s"), [(0.75, 0.25), (0.5, 0.0), (0.25, 0.0)])
+def test_item_27_a_change_costs_what_its_step_took_longer_and_never_less_than_nothing(
+    gap_s: float, cost_s: float
+) -> None:
+    monitor = JobMonitor(warm_up_steps=0, least_steps=5)
+    tell(monitor, 2, 0.0, 0, 20, 1.0)
+    tell(monitor, 4, 19.0 + gap_s, 20, 20, 0.5)
+    assert monitor.rescale_s("a", (7.0, 8.0)) == (cost_s, 8.0)
+
+
 def test_a_stop_does_not_count_as_training_at_the_same_size() -> None:
     monitor = JobMonitor(warm_up_steps=0, least_steps=5)
     tell(monitor, 2, 0.0, 0, 20, 1.0)

@@ -19,8 +19,8 @@ import socket
 import tempfile
 import time
 import zlib
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -118,13 +118,8 @@ def read_metadata(path: Path) -> dict[str, Any]:
     InputError
         It is no run's file.
     """
-    try:
-        with opened_parquet(path) as file:
-            metadata: dict[str, Any] = json.loads(file.schema_arrow.metadata[_METADATA])
-    except InputError:
-        raise
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise _no_run(path, error) from None
+    with _as_run(path), opened_parquet(path) as file:
+        metadata: dict[str, Any] = json.loads(file.schema_arrow.metadata[_METADATA])
     return metadata
 
 
@@ -139,12 +134,10 @@ def kept_workload(path: Path, folder: Path) -> Path | None:
     kept = read_metadata(path).get("workload")
     if kept is None:
         return None
-    try:
+    with _as_run(path, "workload"):
         suffix, text = kept
         file = folder / f"workload{suffix}"
         file.write_bytes(_unpacked(text))
-    except (TypeError, ValueError, OSError, zlib.error) as error:
-        raise _no_run(path, error, "workload") from None
     return file
 
 
@@ -160,36 +153,27 @@ def read_stays(path: Path) -> dict[str, list[tuple[int, list[int]]]]:
     if kept is None:
         raise InputError(f"{path}: does not say where its jobs were; expected a file of 'ddlsched simulate --run-out'")
     stays: dict[str, list[tuple[int, list[int]]]] = {}
-    try:
+    with _as_run(path, "stays"):
         for job_id, from_ns, gpus in json.loads(_unpacked(kept)):
             stays.setdefault(str(job_id), []).append((int(from_ns), [int(gpu) for gpu in gpus]))
-    except (TypeError, ValueError, zlib.error) as error:
-        raise _no_run(path, error, "stays") from None
     return stays
 
 
 def read_samples(path: Path) -> pd.DataFrame:
     """Return what a run's cluster did over time: time_s and busy_gpus at least; as :func:`read_metadata`."""
-    try:
+    with _as_run(path, "samples"):
         samples = pd.DataFrame(dict(read_metadata(path)["samples"]), dtype=float)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _no_run(path, error, "samples") from None
     _refuse_missing(path, samples.columns, _SAMPLES)
     return samples
 
 
 def read_jobs(path: Path, columns: Collection[str] | None = None) -> pd.DataFrame:
     """Return a run's table of jobs, or these columns of it; as :func:`read_metadata`."""
-    try:
-        with opened_parquet(path) as file:
-            if columns is not None:
-                _refuse_missing(path, file.schema_arrow.names, columns)
-            frame: pd.DataFrame = file.read(columns=None if columns is None else list(columns)).to_pandas()
-        return frame
-    except InputError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _no_run(path, error) from None
+    with _as_run(path), opened_parquet(path) as file:
+        if columns is not None:
+            _refuse_missing(path, file.schema_arrow.names, columns)
+        frame: pd.DataFrame = file.read(columns=None if columns is None else list(columns)).to_pandas()
+    return frame
 
 
 def read_placements(path: Path) -> pd.DataFrame:
@@ -225,6 +209,17 @@ def _refuse_missing(path: Path, there: Collection[str], columns: Collection[str]
     missing = [column for column in columns if column not in there]
     if missing:
         raise InputError(f"{path}: has no column {missing[0]!r}, so it is no run's; expected {_RUN}")
+
+
+@contextmanager
+def _as_run(path: Path, what: str = "") -> Iterator[None]:
+    """Raise InputError where a file does not hold what a run's does; ``what`` is the part of it that is read."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, zlib.error) as error:
+        raise _no_run(path, error, what) from None
 
 
 def _no_run(path: Path, error: Exception, what: str = "") -> InputError:
@@ -281,11 +276,10 @@ def _host() -> str:
 
 def _is_alive(process: int) -> bool:
     try:
-        os.kill(process, 0)
+        with suppress(PermissionError):  # it is somebody else's
+            os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
-        return True
     return True
 
 

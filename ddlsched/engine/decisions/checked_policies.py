@@ -156,6 +156,8 @@ class CheckedPolicies:
     def _ask(self, kind: str, about: str, now_s: float, question: Callable[[], Any]) -> Any:
         try:
             return question()
+        except PluginError:
+            raise  # of a policy that this one has asked
         except InputError as error:  # the policy says that it cannot do with what the run was given
             raise InputError(f"{kind} {self.label(kind)} at {now_s} s{about}: {error}") from error
         except (Exception, SystemExit) as error:

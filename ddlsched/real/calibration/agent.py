@@ -17,7 +17,7 @@ import numpy as np
 
 from ddlsched.errors import MeasurementError
 from ddlsched.real.channel import Address, Channel, ChannelEndedError, WireError, connect
-from ddlsched.real.listener import Caller, TokenListener
+from ddlsched.real.listener import Caller, TokenService
 from ddlsched.units import MAX_NS, is_whole
 
 ITEM_BYTES = 4
@@ -156,7 +156,7 @@ class RingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return request
 
 
-class RingAgent:
+class RingAgent(TokenService):
     """Listens on one address until it is closed.
 
     Parameters
@@ -174,14 +174,11 @@ class RingAgent:
     def __init__(
         self, address: Address, token: bytes, *, most_bytes: int = 2**31, tell: Callable[[str], None] = lambda _: None
     ) -> None:
-        self._token, self._most_bytes, self._tell = token, most_bytes, tell
-        self._listener = TokenListener(address, token, tell)
-        self.address = self._listener.address
-        """Where it listens."""
+        super().__init__(address, token, tell)
+        self._token, self._most_bytes = token, most_bytes
         self._busy = threading.Lock()
         self._run: str | None = None
         self._arrived: queue.Queue[tuple[int, socket.socket]] = queue.Queue()
-        self._closed = False
 
     def __enter__(self) -> RingAgent:
         """Return itself; it is closed at the end."""
@@ -190,11 +187,6 @@ class RingAgent:
     def __exit__(self, *_: object) -> None:
         """Stop listening."""
         self.close()
-
-    def close(self) -> None:
-        """Stop listening; :meth:`serve` returns."""
-        self._closed = True
-        self._listener.stop()
 
     def serve(self) -> None:
         """Answer everybody who knows the token until the agent is closed: a measuring host in a thread of its own."""
@@ -212,8 +204,7 @@ class RingAgent:
         if caller.role.get("kind") == "ring" and run == self._run and is_whole(ring, 0, MAX_JOBS - 1):
             self._arrived.put((int(str(ring)), caller.channel.taken()))
         else:
-            self._tell(f"refused {caller.peer}: a connection for no ring of this measurement came")
-            caller.channel.close()
+            self._refuse(caller, "a connection for no ring of this measurement came")
 
     def _control(self, caller: Caller) -> None:
         """Carry out the measuring host's requests until it leaves or falls silent; one host at a time."""

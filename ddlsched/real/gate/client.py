@@ -5,19 +5,24 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from ddlsched.errors import TestbedError
 from ddlsched.real.channel import Channel, ChannelEndedError, connect, parse_address, read_token
+from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S
 
+MOST_RANKS = 4096
 _BEGIN_S = 120.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankMembership:
-    """Who joins.
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NS)]
+
+
+class RankMembership(msgspec.Struct, frozen=True, kw_only=True, tag_field="say", tag="join"):
+    """Who joins; the message that says so.
 
     Parameters
     ----------
@@ -29,58 +34,27 @@ class RankMembership:
         What policies know of the job: how often it iterates, what an iteration computes, seconds, and reduces, bytes.
     """
 
-    job_id: str
-    rank: int
-    size: int
-    iterations: int
-    compute_s: float
-    message_bytes: float
+    job_id: Annotated[str, msgspec.Meta(min_length=1)]
+    rank: Count
+    size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
+    iterations: Count
+    compute_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_NS / NS_PER_S)]
+    message_bytes: Annotated[float, msgspec.Meta(ge=0, le=MAX_MESSAGE_BYTES)]
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    send: Callable[[int, int], None]
-    fail: Callable[[TestbedError], None]
-
-
-class GateClient:
-    """A connection to a gate, which has let the job begin.
+class WaitingBuckets:
+    """A rank's all-reduces that are ready, and what is called once the gate says to send them.
 
     Parameters
     ----------
-    channel
-        To the gate.
-    member
-        Who joins.
-
-    Raises
-    ------
-    TestbedError
-        The gate refuses the job, or not all its ranks join within two minutes.
+    say
+        Tells the gate something.
     """
 
-    def __init__(self, channel: Channel, member: RankMembership) -> None:
-        self._channel, self._member = channel, member
-        self._waiting: dict[tuple[int, int], _Waiting] = {}
+    def __init__(self, say: Callable[[dict[str, Any]], None]) -> None:
+        self._say = say
+        self._waiting: dict[tuple[int, int], tuple[Callable[[int, int], None], Callable[[TestbedError], None]]] = {}
         self._lock = threading.Lock()
-        self._failed: TestbedError | None = None
-        self._began = threading.Event()
-        channel.send({"say": "join", **vars(member)})
-        self._thread = threading.Thread(target=self._listen, name="ddlsched gate", daemon=True)
-        self._thread.start()
-        if not self._began.wait(_BEGIN_S):
-            self.close()
-            raise TestbedError(
-                f"job {member.job_id!r} did not begin within {_BEGIN_S:g} s; expected {member.size} ranks at the gate"
-            )
-        if self._failed is not None:
-            raise self._failed
-
-    @classmethod
-    def connected(cls, address: str, token_file: Path, member: RankMembership, server: int | None = None) -> GateClient:
-        """Return a connection to the gate at ``HOST:PORT``; ``server`` is this machine's number in its network."""
-        role = {"kind": "gate", "server": server}
-        return cls(connect(parse_address(address), read_token(token_file), role, "ddlsched testbed gate"), member)
 
     def ready(
         self,
@@ -102,28 +76,74 @@ class GateClient:
             Called instead if the gate is gone or has dropped the job.
         """
         with self._lock:
-            failed = self._failed
-            if failed is None:
-                self._waiting[task, iteration] = _Waiting(send, fail)
-        if failed is not None:
-            fail(failed)
-            return
-        message = {"say": "ready", "task": task, "iteration": iteration, "message_bytes": message_bytes}
-        with contextlib.suppress(ChannelEndedError):  # the thread finds it out, too
-            self._channel.send(message)
+            self._waiting[task, iteration] = send, fail
+        self._say({"say": "ready", "task": task, "iteration": iteration, "message_bytes": message_bytes})
+
+    def send(self, order: dict[str, Any]) -> None:
+        """Begin to send a chunk, as the gate says."""
+        with self._lock:
+            send, _ = self._waiting[order["task"], order["iteration"]]
+        send(order["chunk"], order["chunks"])
 
     def sent(self, task: int, iteration: int, chunk: int, *, last: bool) -> None:
         """Say that a chunk has been sent; after the last one nothing is left to be told of the all-reduce."""
         if last:
             with self._lock:
                 self._waiting.pop((task, iteration), None)
-        with contextlib.suppress(ChannelEndedError):
-            self._channel.send({"say": "sent", "task": task, "iteration": iteration, "chunk": chunk})
+        self._say({"say": "sent", "task": task, "iteration": iteration, "chunk": chunk})
 
     def iterated(self, iteration: int) -> None:
         """Say that an iteration has ended."""
-        with contextlib.suppress(ChannelEndedError):
-            self._channel.send({"say": "iterated", "iteration": iteration})
+        self._say({"say": "iterated", "iteration": iteration})
+
+
+class GateClient(WaitingBuckets):
+    """A connection to a gate, which has let the job begin.
+
+    Parameters
+    ----------
+    channel
+        To the gate.
+    member
+        Who joins.
+
+    Raises
+    ------
+    TestbedError
+        The gate refuses the job, or not all its ranks join within two minutes.
+    """
+
+    def __init__(self, channel: Channel, member: RankMembership) -> None:
+        super().__init__(self._tell)
+        self._channel, self._member = channel, member
+        self._failed: TestbedError | None = None
+        self._began = threading.Event()
+        channel.send(msgspec.to_builtins(member))
+        self._thread = threading.Thread(target=self._listen, name="ddlsched gate", daemon=True)
+        self._thread.start()
+        if not self._began.wait(_BEGIN_S):
+            self.close()
+            raise TestbedError(
+                f"job {member.job_id!r} did not begin within {_BEGIN_S:g} s; expected {member.size} ranks at the gate"
+            )
+        if self._failed is not None:
+            raise self._failed
+
+    @classmethod
+    def connected(cls, address: str, token_file: Path, member: RankMembership, server: int | None = None) -> GateClient:
+        """Return a connection to the gate at ``HOST:PORT``; ``server`` is this machine's number in its network."""
+        role = {"kind": "gate", "server": server}
+        return cls(connect(parse_address(address), read_token(token_file), role, "ddlsched testbed gate"), member)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(ChannelEndedError):  # the thread finds it out, too
+            self._channel.send(message)
+
+    def ready(self, *bucket: Any) -> None:
+        """Say that this rank is ready for an all-reduce, which fails at once if the gate is gone."""
+        super().ready(*bucket)
+        if self._failed is not None:
+            self._fail(self._failed)
 
     def close(self) -> None:
         """Leave the gate."""
@@ -152,14 +172,12 @@ class GateClient:
         elif message["do"] == "fail":
             raise TestbedError(str(message["error"]))
         else:
-            with self._lock:
-                waiting = self._waiting[message["task"], message["iteration"]]
-            waiting.send(message["chunk"], message["chunks"])
+            self.send(message)
 
     def _fail(self, error: TestbedError) -> None:
         with self._lock:
             self._failed = self._failed or error
             waiting, self._waiting = list(self._waiting.values()), {}
         self._began.set()
-        for one in waiting:
-            one.fail(error)
+        for _, fail in waiting:
+            fail(error)

@@ -11,7 +11,7 @@ from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_s
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.errors import TestbedError, guarded, label
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
-from ddlsched.real.gate.live_jobs import LiveJob, LiveRank, Placements, ProcessorSlots, SentRow
+from ddlsched.real.gate.live_jobs import GateRank, LiveJob, Placements, ProcessorSlots, SentRow
 from ddlsched.real.gate.transfer_gate import WINDOW, TransferGate
 from ddlsched.workload.dag import ComputeTask
 from ddlsched.workload.job import Workload
@@ -20,10 +20,10 @@ from ddlsched.workload.job import Workload
 class Crew(Protocol):
     """The processes that stand ready on the servers."""
 
-    def take(self, server: int) -> LiveRank:
+    def take(self, server: int) -> GateRank:
         """Return one that has nothing to do."""
 
-    def give_back(self, rank: LiveRank) -> None:
+    def give_back(self, rank: GateRank) -> None:
         """Let it stand ready again."""
 
 
@@ -128,7 +128,7 @@ class Gate:
         )
         self.slots = ProcessorSlots(self.policies)
         self._coming = sorted(self.jobs, key=lambda job: (job.job.arrival_ns, job.number), reverse=True)
-        self.seats: dict[LiveRank, tuple[LiveJob, int]] = {}
+        self.seats: dict[GateRank, tuple[LiveJob, int]] = {}
         self._grouped: dict[int, set[int]] = {}
         self._beside: dict[int, list[LiveJob]] = {}
         self._wake_ns: dict[str, int] = {}
@@ -158,7 +158,7 @@ class Gate:
         arrivals = [self._coming[-1].job.arrival_ns] if self._coming else []
         return arrivals + list(self._wake_ns.values())
 
-    def hear(self, rank: LiveRank, message: dict[str, Any], now_ns: int) -> None:
+    def hear(self, rank: GateRank, message: dict[str, Any], now_ns: int) -> None:
         """Take in what a rank says.
 
         Raises

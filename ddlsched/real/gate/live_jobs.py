@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +12,13 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, start_queued, stop_running
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer, collectives_of
 from ddlsched.engine.records import Columns, make_records
+from ddlsched.errors import TestbedError
 from ddlsched.network.topology import RingLinks
 from ddlsched.policies.job_view import JobQueue
 from ddlsched.policies.network_views import TransferState
 from ddlsched.policies.view_parts import write_fields
 from ddlsched.policies.views import ClusterView, JobView, TransferView
+from ddlsched.real.channel import Channel, ChannelEndedError
 from ddlsched.units import s_from_ns
 from ddlsched.workload.job import Job
 
@@ -24,19 +26,38 @@ MOST_TASKS = 1 << 20
 """More tasks than a job has: a transfer's number orders by job, then by task."""
 
 
-class LiveRank(Protocol):
-    """The process of a job on a server, as the gate knows it."""
+@dataclass(eq=False)
+class GateRank:
+    """The process of a job on a server, as the gate knows it.
 
-    @property
-    def server(self) -> int:
-        """Where it is."""
+    Attributes
+    ----------
+    channel
+        To it.
+    server
+        Where it is.
+    address
+        Where the other ranks of its job reach it.
+    """
 
-    @property
-    def address(self) -> str:
-        """Where the other ranks of its job reach it."""
+    channel: Channel
+    server: int
+    address: str
 
     def send(self, message: dict[str, Any]) -> None:
-        """Tell it something."""
+        """Tell it something; TestbedError if it is gone."""
+        try:
+            self.channel.send(message)
+        except ChannelEndedError as error:
+            raise TestbedError(f"the worker on server {self.server} is gone: {self._last_words() or error}") from None
+
+    def _last_words(self) -> str:
+        """Return why the worker says that it ended, if it has said so."""
+        try:
+            said = [message for message in self.channel.receive() if message.get("say") == "failed"]
+        except ChannelEndedError:
+            return ""
+        return str(said[0].get("error"))[:500] if said else ""
 
 
 @dataclass(frozen=True)
@@ -120,7 +141,7 @@ class LiveJob:
     job: Job
     number: int
     in_buckets: bool = False
-    ranks: list[LiveRank] = field(default_factory=list)
+    ranks: list[GateRank] = field(default_factory=list)
     gpus: tuple[int, ...] = ()
     ring: RingLinks = field(default_factory=lambda: RingLinks((), 0.0))
     transfers: dict[int, LiveTransfer] = field(default_factory=dict)
@@ -192,7 +213,7 @@ class LiveJob:
 @dataclass(frozen=True)
 class _Ready:
     job: LiveJob
-    rank: LiveRank
+    rank: GateRank
     task: int
 
 
@@ -204,7 +225,7 @@ class ProcessorSlots:
     running: dict[int, _Ready] = field(default_factory=dict)
     ready: dict[int, list[_Ready]] = field(default_factory=dict)
 
-    def wants(self, job: LiveJob, rank: LiveRank, task: int, gpu: int) -> None:
+    def wants(self, job: LiveJob, rank: GateRank, task: int, gpu: int) -> None:
         """Note that a task is ready on a GPU."""
         self.ready.setdefault(gpu, []).append(_Ready(job, rank, task))
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ddlsched.errors import TestbedError
-from ddlsched.real.channel import Channel, ChannelEndedError
+from ddlsched.real.channel import ChannelEndedError
 from ddlsched.real.gate.gate import Gate
-from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
+from ddlsched.real.gate.live_jobs import GateRank, LiveJob
 from ddlsched.units import NS_PER_S, s_from_ns
 
 PING_S = 1.0
@@ -27,14 +27,14 @@ class Watch:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._heard_ns: dict[LiveRank, int] = {}
+        self._heard_ns: dict[GateRank, int] = {}
         self._pinged_ns = 0
-        self._answered_ns: dict[LiveRank, int] = {}
-        self._computing: dict[LiveRank, int] = {}
-        self._received: dict[LiveRank, tuple[int, int]] = {}
-        self._down: dict[LiveRank, list[str]] = {}
+        self._answered_ns: dict[GateRank, int] = {}
+        self._computing: dict[GateRank, int] = {}
+        self._received: dict[GateRank, tuple[int, int]] = {}
+        self._down: dict[GateRank, list[str]] = {}
 
-    def hear(self, rank: LiveRank, message: dict[str, Any], now_ns: int) -> bool:
+    def hear(self, rank: GateRank, message: dict[str, Any], now_ns: int) -> bool:
         """Note that a rank lives; return whether the message was an answer to this and nothing else."""
         self._heard_ns[rank] = now_ns
         if message.get("say") != "pong":
@@ -72,7 +72,7 @@ class Watch:
         for rank in self._gate.seats:
             rank.send({"do": "ping", "asked_ns": now_ns})
 
-    def _refuse_hanging(self, job: LiveJob, rank: LiveRank, now_ns: int) -> None:
+    def _refuse_hanging(self, job: LiveJob, rank: GateRank, now_ns: int) -> None:
         silent_ns = now_ns - max(self._heard_ns.get(rank, 0), job.placed_ns)
         if silent_ns > HANG_S * _NS:
             raise TestbedError(
@@ -112,46 +112,14 @@ class Watch:
             raise TestbedError(f"deadlock: {policy} keeps waiting with jobs {names}, and nothing else will happen")
 
 
-class ChannelRank:
-    """A rank at the other end of a channel."""
-
-    def __init__(self, channel: Channel, server: int, address: str) -> None:
-        self.channel, self._server, self._address = channel, server, address
-
-    @property
-    def server(self) -> int:
-        """Where it is."""
-        return self._server
-
-    @property
-    def address(self) -> str:
-        """Where the other ranks of its job reach it."""
-        return self._address
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Tell it something; TestbedError if it is gone."""
-        try:
-            self.channel.send(message)
-        except ChannelEndedError as error:
-            raise TestbedError(f"the worker on server {self._server} is gone: {self._last_words() or error}") from None
-
-    def _last_words(self) -> str:
-        """Return why the worker says that it ended, if it has said so."""
-        try:
-            said = [message for message in self.channel.receive() if message.get("say") == "failed"]
-        except ChannelEndedError:
-            return ""
-        return str(said[0].get("error"))[:500] if said else ""
-
-
 class Members(Protocol):
     """Whose messages are read."""
 
-    def ranks(self) -> list[ChannelRank]:
+    def ranks(self) -> list[GateRank]:
         """Return all ranks; the same as last time, and new ones behind them."""
 
 
-def run_gate(gate: Gate, members: Members, watch_message: Callable[[LiveRank, dict[str, Any]], None]) -> None:
+def run_gate(gate: Gate, members: Members, watch_message: Callable[[GateRank, dict[str, Any]], None]) -> None:
     """Run a gate until all its jobs are done.
 
     Parameters
@@ -187,7 +155,7 @@ def run_gate(gate: Gate, members: Members, watch_message: Callable[[LiveRank, di
             watch.look(time.monotonic_ns() - begin_ns)
 
 
-def _received(gate: Gate, rank: ChannelRank) -> list[dict[str, Any]]:
+def _received(gate: Gate, rank: GateRank) -> list[dict[str, Any]]:
     try:
         return rank.channel.receive()
     except ChannelEndedError as error:

@@ -13,59 +13,44 @@ import msgspec
 
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.real.channel import Address, ChannelEndedError
+from ddlsched.real.gate.client import Count, RankMembership
 from ddlsched.real.gate.gate import GateSettings, begun_policies
-from ddlsched.real.gate.live_jobs import MOST_TASKS, LiveJob, LiveRank, SentRow
-from ddlsched.real.gate.loop import ChannelRank
+from ddlsched.real.gate.live_jobs import MOST_TASKS, GateRank, LiveJob, SentRow
 from ddlsched.real.gate.transfer_gate import TransferGate
-from ddlsched.real.listener import Caller, TokenListener
-from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, s_from_ns
+from ddlsched.real.listener import Caller, TokenService
+from ddlsched.units import MAX_MESSAGE_BYTES, NS_PER_S, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job
 
 MOST_JOBS = 1_000_000
-_MOST_RANKS = 4096
 HANG_S = 30.0
 """A rank of which so long nothing is heard, although it is asked, holds the links for nothing: its job is dropped."""
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NS)]
-_Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_NS / NS_PER_S)]
-_Bytes = Annotated[float, msgspec.Meta(ge=0, le=MAX_MESSAGE_BYTES)]
 _Task = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TASKS)]
-
-
-class _Join(msgspec.Struct, tag_field="say", tag="join"):
-    """A rank of a job comes (:class:`~ddlsched.real.gate.client.RankMembership`)."""
-
-    job_id: Annotated[str, msgspec.Meta(min_length=1)]
-    rank: _Count
-    size: Annotated[int, msgspec.Meta(ge=1, le=_MOST_RANKS)]
-    iterations: _Count
-    compute_s: _Seconds
-    message_bytes: _Bytes
 
 
 class _Ready(msgspec.Struct, tag_field="say", tag="ready"):
     task: _Task
-    iteration: _Count
-    message_bytes: _Bytes
+    iteration: Count
+    message_bytes: Annotated[float, msgspec.Meta(ge=0, le=MAX_MESSAGE_BYTES)]
 
 
 class _Sent(msgspec.Struct, tag_field="say", tag="sent"):
     task: _Task
-    iteration: _Count
-    chunk: _Count
+    iteration: Count
+    chunk: Count
 
 
 class _Iterated(msgspec.Struct, tag_field="say", tag="iterated"):
-    iteration: _Count
+    iteration: Count
 
 
 class _Pong(msgspec.Struct, tag_field="say", tag="pong"):
     pass
 
 
-_Said = _Join | _Ready | _Sent | _Iterated | _Pong
+_Said = RankMembership | _Ready | _Sent | _Iterated | _Pong
 
 
 class Membership:
@@ -86,9 +71,9 @@ class Membership:
             self._policies, settings.costs, record, chunk_bytes=settings.chunk_bytes, window=settings.window
         )
         self.jobs: dict[str, LiveJob] = {}
-        self._joined: dict[str, dict[int, LiveRank]] = {}
-        self._seats: dict[LiveRank, tuple[str, int]] = {}
-        self._heard_ns: dict[LiveRank, int] = {}
+        self._joined: dict[str, dict[int, GateRank]] = {}
+        self._seats: dict[GateRank, tuple[str, int]] = {}
+        self._heard_ns: dict[GateRank, int] = {}
         self._count = 0
         self.wake_ns: int | None = None
 
@@ -96,7 +81,7 @@ class Membership:
         """Return the time since the gate was opened."""
         return time.monotonic_ns() - self._begin_ns
 
-    def hear(self, rank: LiveRank, message: dict[str, Any]) -> None:
+    def hear(self, rank: GateRank, message: dict[str, Any]) -> None:
         """Take in what a rank says; if it cannot be, its job is told and dropped."""
         try:
             self._hear(rank, msgspec.convert(message, _Said))
@@ -105,12 +90,12 @@ class Membership:
         except (msgspec.ValidationError, UnicodeError) as error:  # half a surrogate pair
             self.lose(rank, f"{reprlib.repr(message)} came: {error}; expected a message of ddlsched.real.torch")
 
-    def _hear(self, rank: LiveRank, said: _Said) -> None:
+    def _hear(self, rank: GateRank, said: _Said) -> None:
         now_ns = self.now_ns()
         self._heard_ns[rank] = now_ns
         if isinstance(said, _Pong):
             return
-        if isinstance(said, _Join):
+        if isinstance(said, RankMembership):
             self._join(rank, said, now_ns)
             return
         name, number = self._seats.get(rank, ("", 0))
@@ -125,7 +110,7 @@ class Membership:
             job.computed(job.job.compute_ns, [number])
             job.iterate(number)
 
-    def _join(self, rank: LiveRank, said: _Join, now_ns: int) -> None:
+    def _join(self, rank: GateRank, said: RankMembership, now_ns: int) -> None:
         """Note a rank; the job begins when all have come."""
         name, size, number = said.job_id, said.size, said.rank
         joined = self._joined.get(name, {})
@@ -141,7 +126,7 @@ class Membership:
         if len(joined) == size:
             self._begin(said, now_ns)
 
-    def _begin(self, said: _Join, now_ns: int) -> None:
+    def _begin(self, said: RankMembership, now_ns: int) -> None:
         name, size = said.job_id, said.size
         job = Job(
             job_id=name,
@@ -174,7 +159,7 @@ class Membership:
                 with contextlib.suppress(TestbedError):  # the end of its connection will say so
                     rank.send({"do": "ping"})
 
-    def lose(self, rank: LiveRank, why: str) -> None:
+    def lose(self, rank: GateRank, why: str) -> None:
         """Drop the job of a rank that is gone or broke the rules, and tell its other ranks why."""
         name, number = self._seats.pop(rank, ("", 0))
         self._heard_ns.pop(rank, None)
@@ -204,39 +189,19 @@ class Membership:
 _TURN_S = 1.0
 
 
-class GateService:
-    """Serves :class:`~ddlsched.real.gate.service.Membership` on an address until it is closed.
-
-    Parameters
-    ----------
-    address
-        Where to listen; port 0 takes any that is free.
-    token
-        Without which nobody may join.
-    members
-        The jobs.
-    tell
-        Told of each connection that was refused.
-    """
+class GateService(TokenService):
+    """Serves :class:`~ddlsched.real.gate.service.Membership` on an address; ``members`` are its jobs."""
 
     def __init__(
         self, address: Address, token: bytes, members: Membership, *, tell: Callable[[str], None] = lambda _: None
     ) -> None:
-        self._members, self._tell = members, tell
-        self._listener = TokenListener(address, token, tell)
-        self.address = self._listener.address
-        """Where it listens."""
+        super().__init__(address, token, tell)
+        self._members = members
         self._servers: dict[str, int] = {}
-        self._closed = False
         self._look_ns = 0
 
-    def close(self) -> None:
-        """Stop listening; :meth:`serve` returns, and every rank is told by the end of its connection."""
-        self._closed = True
-        self._listener.stop()
-
     def serve(self) -> None:
-        """Let ranks join, and decide, until closed."""
+        """Let ranks join, and decide, until closed; every rank is told by the end of its connection."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             try:
@@ -245,7 +210,7 @@ class GateService:
             finally:
                 self._listener.close()
                 for key in list(selector.get_map().values()):
-                    if isinstance(key.data, ChannelRank):
+                    if isinstance(key.data, GateRank):
                         key.data.channel.close()
 
     def _turn(self, selector: selectors.BaseSelector) -> None:
@@ -263,14 +228,13 @@ class GateService:
 
     def _take_in(self, selector: selectors.BaseSelector, caller: Caller) -> None:
         if caller.role.get("kind") != "gate":
-            self._tell(f"refused {caller.peer}: a connection for no rank of a job came")
-            caller.channel.close()
+            self._refuse(caller, "a connection for no rank of a job came")
             return
         given = caller.role.get("server")
         server = given if isinstance(given, int) else self._servers.setdefault(caller.peer, len(self._servers))
-        selector.register(caller.channel, selectors.EVENT_READ, ChannelRank(caller.channel, server, caller.peer))
+        selector.register(caller.channel, selectors.EVENT_READ, GateRank(caller.channel, server, caller.peer))
 
-    def _read(self, selector: selectors.BaseSelector, rank: ChannelRank) -> None:
+    def _read(self, selector: selectors.BaseSelector, rank: GateRank) -> None:
         try:
             for message in rank.channel.receive():
                 self._members.hear(rank, message)

@@ -24,9 +24,8 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError, need
 from ddlsched.io.tables import located, read_text, readable
 from ddlsched.real.channel import Address, Channel, connect, parse_address, read_token
-from ddlsched.real.gate.live_jobs import LiveRank
-from ddlsched.real.gate.loop import ChannelRank
-from ddlsched.real.listener import Caller, TokenListener
+from ddlsched.real.gate.live_jobs import GateRank
+from ddlsched.real.listener import Caller, TokenService
 from ddlsched.real.testbed.cabling import address_of, server_name
 from ddlsched.real.testbed.launcher import become_worker, fork_worker, prepare
 from ddlsched.real.testbed.machine import sigterm_as_ctrl_c
@@ -40,8 +39,8 @@ class WorkerCrew(ABC):
     """Workers by server, started when they are needed and kept from run to run."""
 
     def __init__(self) -> None:
-        self._all: list[ChannelRank] = []
-        self._idle: dict[int, list[ChannelRank]] = defaultdict(list)
+        self._all: list[GateRank] = []
+        self._idle: dict[int, list[GateRank]] = defaultdict(list)
 
     on_this_machine = False
     """Whether all workers take their memory from this machine."""
@@ -50,7 +49,7 @@ class WorkerCrew(ABC):
     def _connected(self, server: int) -> tuple[Channel, str]:
         """Return a channel to a new worker on a server, and the server's address."""
 
-    def take(self, server: int) -> ChannelRank:
+    def take(self, server: int) -> GateRank:
         """Return a worker that has nothing to do."""
         if not self._idle[server]:
             self.prepare(server, 1)
@@ -60,16 +59,15 @@ class WorkerCrew(ABC):
         """Let at least so many workers stand ready on a server."""
         while len(self._idle[server]) < count:
             channel, address = self._connected(server)
-            rank = ChannelRank(channel, server, address)
+            rank = GateRank(channel, server, address)
             self._all.append(rank)
             self._idle[server].append(rank)
 
-    def give_back(self, rank: LiveRank) -> None:
+    def give_back(self, rank: GateRank) -> None:
         """Let a worker stand ready again."""
-        assert isinstance(rank, ChannelRank)
         self._idle[rank.server].append(rank)
 
-    def ranks(self) -> list[ChannelRank]:
+    def ranks(self) -> list[GateRank]:
         """Return all workers, in the order in which they were started."""
         return self._all
 
@@ -169,7 +167,7 @@ class HostCrew(WorkerCrew):
             raise TestbedError(f"server {server}: {error}") from None
 
 
-class WorkerAgent:
+class WorkerAgent(TokenService):
     """Listens on one address and becomes a worker, in a copy of its process, for whoever proves to know the token.
 
     Parameters
@@ -183,9 +181,7 @@ class WorkerAgent:
     """
 
     def __init__(self, address: Address, token: bytes, *, tell: Callable[[str], None] = lambda _: None) -> None:
-        self._listener, self._tell = TokenListener(address, token, tell), tell
-        self.address = self._listener.address
-        """Where it listens."""
+        super().__init__(address, token, tell)
         self._workers: set[int] = set()
 
     def serve(self) -> None:

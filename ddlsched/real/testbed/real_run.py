@@ -15,7 +15,7 @@ from ddlsched.errors import InputError
 from ddlsched.io.files import made_folder, replacing
 from ddlsched.plugins import DEFAULT_BUNDLE
 from ddlsched.real.gate.gate import Gate, GateSettings, begun_policies
-from ddlsched.real.gate.live_jobs import LiveRank, SentRow
+from ddlsched.real.gate.live_jobs import GateRank, SentRow
 from ddlsched.real.gate.loop import run_gate
 from ddlsched.real.gate.transfer_gate import WINDOW
 from ddlsched.real.testbed.cabling import refuse_inside
@@ -153,7 +153,7 @@ def run_for_real(workload: Workload, settings: GateSettings, crew: WorkerCrew, *
         crew.prepare(server, min(len(workload), _MOST_READY))
     watch = MachineWatch()
 
-    def note(rank: LiveRank, message: dict[str, Any]) -> None:
+    def note(rank: GateRank, message: dict[str, Any]) -> None:
         if message.get("say") == "computed" and rank in gate.seats:
             task = gate.seats[rank][0].job.dag.tasks[message["task"]]
             if isinstance(task, ComputeTask):

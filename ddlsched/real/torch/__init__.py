@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ddlsched.errors import InputError, TestbedError
-from ddlsched.real.gate.client import GateClient, RankMembership
+from ddlsched.real.gate.client import GateClient, RankMembership, WaitingBuckets
 
 _MOST_SEGMENT_BYTES = 1 << 20
 """Of gloo's all-reduce."""
@@ -186,30 +186,10 @@ def scheduled(
     return model
 
 
-class HookGate(Protocol):
-    """What a hook says to a gate, as :class:`~ddlsched.real.gate.client.GateClient` passes it on."""
-
-    def ready(
-        self,
-        task: int,
-        iteration: int,
-        message_bytes: float,
-        send: Callable[[int, int], None],
-        fail: Callable[[TestbedError], None],
-    ) -> None:
-        """Say that this rank is ready for an all-reduce."""
-
-    def sent(self, task: int, iteration: int, chunk: int, *, last: bool) -> None:
-        """Say that a chunk has been sent."""
-
-    def iterated(self, iteration: int) -> None:
-        """Say that an iteration has ended."""
-
-
 class Hook:
     """Reduces a bucket in the chunks, and at the times, that the gate says."""
 
-    def __init__(self, client: HookGate, group: Any, ranks: int) -> None:
+    def __init__(self, client: WaitingBuckets, group: Any, ranks: int) -> None:
         self._client, self._group, self._ranks = client, group, ranks
         self._iteration = 0
 
@@ -229,7 +209,7 @@ class Hook:
 class _Sending:
     """One bucket on its way."""
 
-    def __init__(self, client: HookGate, group: Any, ranks: int, tensor: Any, task: int, iteration: int) -> None:
+    def __init__(self, client: WaitingBuckets, group: Any, ranks: int, tensor: Any, task: int, iteration: int) -> None:
         self._client, self._group, self._ranks = client, group, ranks
         self._tensor, self._task, self._iteration = tensor, task, iteration
         self._streams = Streams(tensor)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from ddlsched.errors import TestbedError
+from ddlsched.real.gate.client import WaitingBuckets
 from ddlsched.real.torch import Hook
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
@@ -20,7 +20,7 @@ _GROUP_S = 60.0
 _ITEM_BYTES = 4
 
 
-class TrainingJob:
+class TrainingJob(WaitingBuckets):
     """One rank: a stack of square layers, as many as the job has all-reduces, each in a bucket of its own.
 
     Parameters
@@ -36,9 +36,8 @@ class TrainingJob:
     def __init__(
         self, dag: IterationDag, gpus: Sequence[int], iterations: int, say: Callable[[dict[str, Any]], None]
     ) -> None:
-        self._dag, self._gpus, self._iterations, self._say = dag, list(gpus), iterations, say
-        self._waiting: dict[tuple[int, int], Callable[[int, int], None]] = {}
-        self._lock = threading.Lock()
+        super().__init__(self._tell)
+        self._dag, self._gpus, self._iterations, self._tell_gate = dag, list(gpus), iterations, say
         self._moved_s = time.monotonic()
         self._begun = threading.Event()
         self._thread: threading.Thread | None = None
@@ -99,38 +98,13 @@ class TrainingJob:
             with torch.no_grad():
                 for parameter in self._model.parameters():
                     parameter -= _RATE * parameter.grad
-            self._moved_s = time.monotonic()
             for task in computes:
                 self._say({"say": "computed", "task": task, "gpus": self._gpus, "late_ns": 0})
             self._say({"say": "iterated", "iteration": iteration})
 
-    def ready(
-        self,
-        task: int,
-        iteration: int,
-        message_bytes: float,
-        send: Callable[[int, int], None],
-        fail: Callable[[TestbedError], None],
-    ) -> None:
-        """Say that a bucket is ready."""
-        with self._lock:
-            self._waiting[task, iteration] = send
+    def _tell(self, message: dict[str, Any]) -> None:
         self._moved_s = time.monotonic()
-        self._say({"say": "ready", "task": task, "iteration": iteration, "message_bytes": message_bytes})
-
-    def send(self, order: dict[str, Any]) -> None:
-        """Begin to send a chunk of a bucket, as the gate says."""
-        with self._lock:
-            send = self._waiting[order["task"], order["iteration"]]
-        send(order["chunk"], order["chunks"])
-
-    def sent(self, task: int, iteration: int, chunk: int, *, last: bool) -> None:
-        """Say that a chunk has been sent."""
-        self._moved_s = time.monotonic()
-        if last:
-            with self._lock:
-                self._waiting.pop((task, iteration), None)
-        self._say({"say": "sent", "task": task, "iteration": iteration, "chunk": chunk})
+        self._tell_gate(message)
 
     def iterated(self, iteration: int) -> None:
         """Say nothing: the loop does, once the gradients are there."""

@@ -46,6 +46,15 @@ class PassTimes:
         """All communication that nothing hides."""
         return self.forward_exposed_s + self.backward_exposed_s + self.again_exposed_s
 
+    @property
+    def whole_s(self) -> Amount:
+        """Computation and exposed communication."""
+        return self.compute_s + self.exposed_s
+
+    def plus(self, other: PassTimes, times: Amount = 1.0) -> PassTimes:
+        """Return the times of this part and of another that occurs so often."""
+        return PassTimes(**{name: own + times * getattr(other, name) for name, own in vars(self).items()})
+
 
 def groups_of(parallelism: Parallelism, machine: Machine) -> dict[str, Group]:
     """Return the groups of each kind of parallelism on the machine's tiers.
@@ -113,10 +122,6 @@ class Costs:
         """The groups of :func:`groups_of`."""
         return groups_of(self.parallelism, self.machine)
 
-    def with_bandwidth(self, memory_bytes_per_s: Amount) -> Costs:
-        """Return the same with another bandwidth of memory."""
-        return dataclasses.replace(self, memory_bytes_per_s=memory_bytes_per_s)
-
     def computing_s(self, operations: Iterable[Operation]) -> Amount:
         """Return the time of operations one after the other."""
         gpu, bandwidth = self.machine.gpu, self.memory_bytes_per_s
@@ -158,8 +163,8 @@ class Costs:
         """
         total, launches = PassTimes(), PassTimes()
         for layer in layers:
-            total = _add(total, self._layer(layer, recomputed))
-            launches = _add(launches, self._launches_s(layer, recomputed))
+            total = total.plus(self._layer(layer, recomputed))
+            launches = launches.plus(self._launches_s(layer, recomputed))
         if not np.any(self.machine.gpu.efficiency.launch_s):
             return total
         return dataclasses.replace(
@@ -231,7 +236,3 @@ def copies_sent(nodes: Amount, copies: Amount) -> Amount:
     """Return to how many nodes a token goes, on average, that goes to so many members anywhere."""
     nodes = np.asarray(nodes)
     return nodes * (1 - (1 - 1 / nodes) ** copies)
-
-
-def _add(one: PassTimes, other: PassTimes) -> PassTimes:
-    return PassTimes(**{field: getattr(one, field) + getattr(other, field) for field in PassTimes.__dataclass_fields__})

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import Plan
 from ddlsched.training.estimate.design_sweep import DesignSweep, design
@@ -23,9 +23,6 @@ from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag, Task
 from ddlsched.workload.elastic_job import BatchCurve, ElasticJob
 from ddlsched.workload.job import Job
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def job_of(
@@ -160,8 +157,6 @@ def scaling_curve(
         Columns ``gpus, global_batch, samples_per_s, step_s`` and the plan's ``tensor, pipeline, data, micro_batch,
         recompute``.
     """
-    import pandas as pd
-
     columns = ["gpus", "global_batch", "samples_per_s", "step_s"]
     columns += ["tensor", "pipeline", "data", "micro_batch", "recompute"]
     rows = []

@@ -284,7 +284,7 @@ def operations_s(
 
 
 def tiers_of_topology(
-    topology: Topology | str, *, num_servers: int, gpus_per_server: int, gpu: Gpu, link_latency_s: float = 0.0
+    topology: Topology | str, *, num_servers: int, gpus_per_server: int, gpu: Gpu
 ) -> tuple[Tier, ...]:
     """Return the tiers of a cluster in a network of the simulator's.
 
@@ -305,8 +305,6 @@ def tiers_of_topology(
         Counts.
     gpu
         For the bandwidth inside a server.
-    link_latency_s
-        Of a step inside a server.
 
     Raises
     ------
@@ -320,11 +318,11 @@ def tiers_of_topology(
     name = topology if isinstance(topology, str) else type(plan).__name__
     states: Inside | None = getattr(plan, "inside", None)
     servers, each, sharing, link = [*range(num_servers)], 1, gpus_per_server, gpu.link_bytes_per_s
+    link_latency_s = 0.0 if states is None else states.latency_s
     if states is not None:
         if states.servers > 1:
             servers, each, gpus_per_server = _in_domains(name, num_servers * gpus_per_server, states)
         sharing, link = max(gpus_per_server, states.cards), min(link, bytes_per_s_from_gbps(states.gpu_gbps))
-        link_latency_s = max(link_latency_s, states.latency_s)
     last = servers[-1]
     network, graph = Network(plan, last + 1, name=name), plan.graph(last + 1)
     cards = [[network.node((server, card)) for card in range(network.cards)] for server in range(last + 1)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -60,6 +59,10 @@ class LayerCollective(NamedTuple):
     message_bytes: Amount
     group: GroupName = "tensor"
     copies: Amount = 1
+
+
+BothWays: TypeAlias = tuple[tuple[LayerCollective, ...], tuple[LayerCollective, ...]]
+"""What follows a layer forward, and backward."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,13 +150,6 @@ class Layers(NamedTuple):
     last: tuple[Layer, ...]
 
 
-def _product(
-    m: Amount, k: Amount, n: Amount, batch: Amount, element_bytes: Amount, odd: Amount, work: Work
-) -> Operation:
-    traffic_bytes = element_bytes * batch * (m * k + k * n + m * n)
-    return Operation(flops=2 * batch * m * k * n, traffic_bytes=traffic_bytes, odd=odd, work=work, rows=m)
-
-
 def matrix_product(
     name: str,
     m: Amount,
@@ -161,12 +157,10 @@ def matrix_product(
     n: Amount,
     *,
     batch: Amount = 1,
-    element_bytes: Amount = 2,
     weights: bool = True,
     bias: Amount = 0,
     activation_bytes: Amount | None = None,
-    forward_collectives: Sequence[LayerCollective] = (),
-    backward_collectives: Sequence[LayerCollective] = (),
+    collectives: BothWays = ((), ()),
     role: Role = "other",
     alternate: Amount = 0.5,
     output_shards: Amount = 1,
@@ -179,49 +173,47 @@ def matrix_product(
     parameter but an activation too (attention scores). ``bias`` adds parameters. X is kept for backward, unless
     ``activation_bytes`` says how much is. Of Y, a reduce-scatter leaves one of ``output_shards``.
     """
-    product = _product(m, k, n, batch, element_bytes, odd, work)
-    kept_bytes = element_bytes * batch * m * k if activation_bytes is None else activation_bytes
+    traffic_bytes = 2 * batch * (m * k + k * n + m * n)
+    product = Operation(2 * batch * m * k * n, traffic_bytes, odd=odd, work=work, rows=m)
     return Layer(
         name=name,
         forward=(product,),
         input_gradient=(product,),
         weight_gradient=(product,),
         parameters=batch * k * n + bias if weights else 0,
-        activation_bytes=kept_bytes,
-        forward_collectives=tuple(forward_collectives),
-        backward_collectives=tuple(backward_collectives),
+        activation_bytes=2 * batch * m * k if activation_bytes is None else activation_bytes,
+        forward_collectives=collectives[0],
+        backward_collectives=collectives[1],
         role=role,
         alternate=alternate,
-        output_bytes=element_bytes * batch * m * n / output_shards,
+        output_bytes=2 * batch * m * n / output_shards,
     )
 
 
 def elementwise(
     name: str,
     elements: Amount,
+    passes: tuple[float, float],
     *,
-    forward_passes: float,
-    backward_passes: float,
     kernels: int = 1,
     element_bytes: Amount = 2,
     parameters: Amount = 0,
     activation_bytes: Amount = 0,
-    forward_collectives: Sequence[LayerCollective] = (),
-    backward_collectives: Sequence[LayerCollective] = (),
+    collectives: BothWays = ((), ()),
     role: Role = "other",
 ) -> Layer:
     """Return a layer that only moves bytes: norms, activations, softmax, dropout, lookups.
 
-    ``forward_passes`` and ``backward_passes`` are how often its ``elements`` are read or written.
+    ``passes`` is how often its ``elements`` are read or written, forward and backward.
     """
-    traffic_bytes = element_bytes * elements
+    forward, backward = (Operation(0.0, times * (element_bytes * elements), kernels) for times in passes)
     return Layer(
         name=name,
-        forward=(Operation(0.0, forward_passes * traffic_bytes, kernels),),
-        input_gradient=(Operation(0.0, backward_passes * traffic_bytes, kernels),),
+        forward=(forward,),
+        input_gradient=(backward,),
         parameters=parameters,
         activation_bytes=activation_bytes,
-        forward_collectives=tuple(forward_collectives),
-        backward_collectives=tuple(backward_collectives),
+        forward_collectives=collectives[0],
+        backward_collectives=collectives[1],
         role=role,
     )

@@ -5,12 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from ddlsched.training.estimate import Amount
-from ddlsched.training.estimate.layers import Layer, LayerCollective, Layers, Operation, elementwise, matrix_product
+from ddlsched.training.estimate.layers import (
+    BothWays,
+    Layer,
+    LayerCollective,
+    Layers,
+    Operation,
+    elementwise,
+    matrix_product,
+)
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 
 _BLOCK = 128
@@ -233,6 +242,7 @@ class _Shard:
         self.key_value = self.query * model.groups / model.heads
         self.pairs = self.tokens * self.s * model.heads / self.tensor
         self.bias = 1 if model.biases else 0
+        self.gates = 2 if model.gated else 1
 
     def block(self) -> tuple[Layer, ...]:
         """Return the mean of the model's blocks."""
@@ -271,7 +281,7 @@ class _Shard:
         query = heads * (latent.plain_width + latent.rotary_width)
         key_value = heads * (latent.plain_width + latent.value_width)
         return (
-            matrix_product("down", self.tokens / self.split, self.h, down, forward_collectives=self._entering()),
+            matrix_product("down", self.tokens / self.split, self.h, down, collectives=(self._entering()[0], ())),
             matrix_product("query up", self.tokens, latent.query_rank, query),
             matrix_product("key-value up", self.tokens, latent.key_value_rank, key_value),
         )
@@ -284,8 +294,7 @@ class _Shard:
         scanned = elementwise(
             "scan",
             self.tokens * columns,
-            forward_passes=_SCAN_PASSES[0],
-            backward_passes=_SCAN_PASSES[1],
+            _SCAN_PASSES,
             kernels=5,
             activation_bytes=2 * self.tokens * columns,
         )
@@ -303,19 +312,11 @@ class _Shard:
         s, heads, width = self.s, self.model.heads, self.h / self.model.heads
         batch = self.parallelism.micro_batch * heads / self.tensor
         probabilities_bytes = 2 * self.pairs * self.model.dropout
+        product = partial(matrix_product, batch=batch, weights=False, role="attention")
         return (
-            matrix_product("scores", s, width, s, batch=batch, weights=False, role="attention", activation_bytes=0),
+            product("scores", s, width, s, activation_bytes=0),
             *self._softmax(),
-            matrix_product(
-                "context",
-                s,
-                s,
-                width,
-                batch=batch,
-                weights=False,
-                role="attention",
-                activation_bytes=probabilities_bytes,
-            ),
+            product("context", s, s, width, activation_bytes=probabilities_bytes),
         )
 
     def _fused_core(self) -> tuple[Layer, ...]:
@@ -353,7 +354,7 @@ class _Shard:
             self._norm("feed-forward norm"),
             self._entry(
                 "feed-forward in",
-                inner * (2 if model.gated else 1),
+                inner * self.gates,
                 self.bias * inner,
                 alternate=0.5 if model.gated else 0.0,
             ),
@@ -371,12 +372,11 @@ class _Shard:
         layer = elementwise(
             "embedding",
             elements,
-            forward_passes=4,
-            backward_passes=4,
+            (4, 4),
             kernels=3,
             parameters=count,
             activation_bytes=mask_bytes,
-            forward_collectives=self._leaving(),
+            collectives=(self._leaving()[0], ()),
         )
         return (layer,)
 
@@ -390,8 +390,7 @@ class _Shard:
             self.h,
             own,
             activation_bytes=2 * self.tokens * self.h / self.split,
-            backward_collectives=self._entering_backward(),
-            forward_collectives=self._entering(),
+            collectives=self._entering(),
             odd=1 - np.log2(np.gcd(np.floor(own).astype(np.int64), 8)) / 3,
             work="output",
         )
@@ -399,9 +398,8 @@ class _Shard:
         loss = elementwise(
             "loss",
             self.tokens * own,
+            (5, 3),
             element_bytes=4,
-            forward_passes=5,
-            backward_passes=3,
             kernels=8,
             activation_bytes=self.parallelism.widths.logit * self.tokens * own,
         )
@@ -410,49 +408,22 @@ class _Shard:
 
     def _norm(self, name: str) -> Layer:
         elements = self.tokens * self.h / self.split
-        return elementwise(
-            name,
-            elements,
-            forward_passes=2,
-            backward_passes=4,
-            kernels=1,
-            parameters=self.h * (1 + self.bias),
-            activation_bytes=2 * elements,
-        )
+        return elementwise(name, elements, (2, 4), parameters=self.h * (1 + self.bias), activation_bytes=2 * elements)
 
     def _softmax(self) -> tuple[Layer, ...]:
-        softmax = elementwise(
-            "softmax",
-            self.pairs,
-            forward_passes=2,
-            backward_passes=3,
-            activation_bytes=2 * self.pairs,
-            role="attention",
-        )
-        dropout = elementwise(
-            "attention dropout",
-            self.pairs,
-            forward_passes=2.5,
-            backward_passes=2.5,
-            activation_bytes=self.pairs,
-            role="attention",
-        )
+        scores = self.pairs
+        softmax = elementwise("softmax", scores, (2, 3), activation_bytes=2 * scores, role="attention")
+        dropout = elementwise("attention dropout", scores, (2.5, 2.5), activation_bytes=scores, role="attention")
         return (softmax, dropout) if self.model.dropout else (softmax,)
 
     def _residual(self, name: str) -> Layer:
         elements = self.tokens * self.h / self.split
         mask_bytes = elements * self.model.dropout
-        return elementwise(name, elements, forward_passes=3.5, backward_passes=2.5, activation_bytes=mask_bytes)
+        return elementwise(name, elements, (3.5, 2.5), activation_bytes=mask_bytes)
 
     def _activation(self, elements: Amount) -> Layer:
-        gated = self.model.gated
-        return elementwise(
-            "activation",
-            elements,
-            forward_passes=3 if gated else 2,
-            backward_passes=5 if gated else 3,
-            activation_bytes=2 * elements * (2 if gated else 1),
-        )
+        passes = (3, 5) if self.model.gated else (2, 3)
+        return elementwise("activation", elements, passes, activation_bytes=2 * elements * self.gates)
 
     def _entry(
         self, name: str, columns: Amount, bias: Amount, *, kept_too: Amount = 0, alternate: Amount = 0.5
@@ -470,8 +441,7 @@ class _Shard:
             columns,
             bias=bias,
             activation_bytes=kept_bytes,
-            forward_collectives=self._entering(),
-            backward_collectives=self._entering_backward(),
+            collectives=self._entering(),
             alternate=alternate,
         )
 
@@ -483,8 +453,7 @@ class _Shard:
             rows,
             self.h,
             bias=self.bias * self.h,
-            forward_collectives=self._leaving(),
-            backward_collectives=self._leaving_backward(),
+            collectives=self._leaving(),
             alternate=alternate,
             output_shards=self.split,
         )
@@ -495,24 +464,17 @@ class _Shard:
         split = np.asarray(self.parallelism.sequence_parallel)
         return np.where(split, 0.0, whole), np.where(split, whole / self.tensor, 0.0), np.where(split, whole, 0.0)
 
-    def _entering(self) -> tuple[LayerCollective, ...]:
-        return (LayerCollective("all-gather", self._sharing()[1]),)
-
-    def _entering_backward(self) -> tuple[LayerCollective, ...]:
+    def _entering(self) -> BothWays:
         reduced, gathered, scattered = self._sharing()
+        gather = LayerCollective("all-gather", gathered)
         # With sequence parallelism the input is gathered anew for the weight gradient.
-        return (
-            LayerCollective("all-reduce", reduced),
-            LayerCollective("reduce-scatter", scattered),
-            LayerCollective("all-gather", gathered),
-        )
+        backward = LayerCollective("all-reduce", reduced), LayerCollective("reduce-scatter", scattered), gather
+        return (gather,), backward
 
-    def _leaving(self) -> tuple[LayerCollective, ...]:
-        reduced, _, scattered = self._sharing()
-        return (LayerCollective("all-reduce", reduced), LayerCollective("reduce-scatter", scattered))
-
-    def _leaving_backward(self) -> tuple[LayerCollective, ...]:
-        return (LayerCollective("all-gather", self._sharing()[1]),)
+    def _leaving(self) -> BothWays:
+        reduced, gathered, scattered = self._sharing()
+        forward = LayerCollective("all-reduce", reduced), LayerCollective("reduce-scatter", scattered)
+        return forward, (LayerCollective("all-gather", gathered),)
 
     def experts(self) -> tuple[Layer, ...]:
         """Return a mixture of experts, as its busiest GPU has it: route, send tokens, compute, send them back."""
@@ -523,17 +485,17 @@ class _Shard:
         visits = self.tokens * model.active_experts * plan.expert_load / apart
         hidden = np.where(np.asarray(model.expert_hidden) > 0, model.expert_hidden, self.h)
         sent_bytes = 2 * visits * hidden * apart / self.tensor
-        sent = (LayerCollective("all-to-all", sent_bytes, "expert", model.active_experts),)
+        sent = LayerCollective("all-to-all", sent_bytes, "expert", model.active_experts)
+        entering, leaving = [((), ())] * 2 if plan.own_experts else (self._entering(), self._leaving())
         router = matrix_product("router", self.tokens, self.h, model.experts)
         first = matrix_product(
             "experts in",
             visits / held,
             hidden,
-            inner * (2 if model.gated else 1),
+            inner * self.gates,
             batch=held,
             bias=held * self.bias * inner,
-            forward_collectives=(*sent, *(() if plan.own_experts else self._entering())),
-            backward_collectives=(*sent, *(() if plan.own_experts else self._entering_backward())),
+            collectives=((sent, *entering[0]), (sent, *entering[1])),
             work="experts",
         )
         last = matrix_product(
@@ -543,8 +505,7 @@ class _Shard:
             hidden,
             batch=held,
             bias=held * self.bias * hidden,
-            forward_collectives=(*sent, *(() if plan.own_experts else self._leaving())),
-            backward_collectives=(*sent, *(() if plan.own_experts else self._leaving_backward())),
+            collectives=((sent, *leaving[0]), (sent, *leaving[1])),
             work="experts",
             output_shards=1 if plan.own_experts else self.split,
         )
@@ -567,14 +528,12 @@ class _Shard:
         if not np.any(np.asarray(hidden)):
             return ()
         tokens = self.tokens / self.split
-        return matrix_product("experts down", tokens, self.h, hidden), matrix_product(
-            "experts up", tokens, hidden, self.h
-        )
+        down = matrix_product("experts down", tokens, self.h, hidden)
+        return down, matrix_product("experts up", tokens, hidden, self.h)
 
     def _dispatch(self, elements: Amount) -> Layer:
         """Return what sorts tokens by expert, and back."""
-        moved_bytes = 4 * elements
-        forward = Operation(0.0, moved_bytes, work="dispatch")
+        forward = Operation(0.0, 4 * elements, work="dispatch")
         return Layer(
             name="dispatch",
             forward=(forward,),
@@ -585,11 +544,11 @@ class _Shard:
 
     def _shared_expert(self) -> tuple[Layer, ...]:
         """Return the expert that every token visits, if there is one."""
-        model, inner = self.model, self.model.shared_inner / np.asarray(self.tensor)
+        inner = self.model.shared_inner / np.asarray(self.tensor)
         if not np.any(inner):
             return ()
         return (
-            matrix_product("shared in", self.tokens, self.h, inner * (2 if model.gated else 1)),
+            matrix_product("shared in", self.tokens, self.h, inner * self.gates),
             self._activation(self.tokens * inner),
             matrix_product("shared out", self.tokens, inner, self.h),
         )

@@ -78,7 +78,9 @@ class Parallelism(Degrees):
 
     def rules(self, num_gpus: Amount | None = None) -> list[Rule]:
         """Return the rules that hold for every model; ``num_gpus`` is the size of the cluster."""
-        rules = [self._at_least_one(name) for name in _DEGREES]
+        degrees = {name: getattr(self, name) for name in _DEGREES}
+        least = "expected a whole number from 1"
+        rules = [Rule(np.asarray(value) >= 1, f"{name} is {value}; {least}") for name, value in degrees.items()]
         zero = np.asarray(self.zero)
         rules.append(Rule((zero >= 0) & (zero <= 3), f"ZeRO stage is {self.zero}; expected 0, 1, 2 or 3"))
         text = (
@@ -97,11 +99,7 @@ class Parallelism(Degrees):
             product = f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data} is {self.num_gpus} GPUs"
             text = f"{product}; expected their product to be the {num_gpus} GPUs of the cluster"
             rules.append(Rule(self.num_gpus == num_gpus, text))
-        return [*rules, *self._batch_rules(), *self._group_rules()]
-
-    def _at_least_one(self, name: str) -> Rule:
-        value = getattr(self, name)
-        return Rule(np.asarray(value) >= 1, f"{name} is {value}; expected a whole number from 1")
+        return [*rules, *self._batch_rules()]
 
     def _batch_rules(self) -> list[Rule]:
         pass_size = self.data * self.micro_batch
@@ -118,15 +116,11 @@ class Parallelism(Degrees):
             else ""
         )
         dealt = (np.asarray(self.pipeline) > 1) & (np.mod(self.micro_batches, self.pipeline) == 0)
-        return [whole, Rule(~interleaved | dealt, text)]
-
-    def _group_rules(self) -> list[Rule]:
-        return [
-            Rule(
-                _divides(self.expert, self.copies * np.where(self.own_experts, self.tensor, 1)),
-                f"expert {self.expert} does not divide data {self.data}; expected experts on whole groups of replicas",
-            )
-        ]
+        experts = Rule(
+            _divides(self.expert, self.copies * np.where(self.own_experts, self.tensor, 1)),
+            f"expert {self.expert} does not divide data {self.data}; expected experts on whole groups of replicas",
+        )
+        return [whole, Rule(~interleaved | dealt, text), experts]
 
 
 _DEGREES = ("tensor", "data", "pipeline", "expert", "context", "interleave", "micro_batch", "global_batch")

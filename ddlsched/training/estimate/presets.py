@@ -6,8 +6,8 @@ whose step times are published.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from ddlsched.io.files import read_bytes
 from ddlsched.io.tables import readable
 from ddlsched.training.estimate.hardware import Efficiency, Gpu, Tier, clock
 from ddlsched.training.estimate.models import LatentAttention, Model, Transformer
-from ddlsched.training.estimate.small_models import INCEPTION_V3, LSTM_PTB, RESNET_50, VGG_16, Dlrm
+from ddlsched.training.estimate.small_models import CNNS, LSTM_PTB, Dlrm
 
 Item = TypeVar("Item")
 _GB = 1e9
@@ -89,9 +89,7 @@ data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency
 MODELS: dict[str, Model] = {
     **_PRESETS.models,
     **_PRESETS.recommenders,
-    "vgg-16": VGG_16,
-    "resnet-50": RESNET_50,
-    "inception-v3": INCEPTION_V3,
+    **CNNS,
     "lstm-ptb": LSTM_PTB,
     **{name: _PRESETS.models[earlier] for earlier, names in _PRESETS.alike.items() for name in names},
 }
@@ -223,14 +221,15 @@ def _windowed(kinds: Any) -> float:
     return sum(kind == "sliding_attention" for kind in kinds) / len(kinds) if isinstance(kinds, list) and kinds else 1.0
 
 
-@dataclass(frozen=True)
-class MeasuredProgram:
-    """A program that trains, as its published times show it.
+class MeasuredProgram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A program that trains, as its published times show it: a program in ``programs.yaml``.
 
     Attributes
     ----------
     efficiencies
         By name of a GPU that has rows.
+    alike
+        GPUs that have another's efficiency, at their own clock.
     links
         Shares of the data sheet's bandwidth inside and between nodes, by GPU.
     errors
@@ -241,14 +240,25 @@ class MeasuredProgram:
         Layers, hidden size and experts of the models that have rows.
     stand_in
         The GPU whose efficiency stands in for those without rows.
+    variants
+        Programs that differ in some parameters of efficiencies, by name.
     """
 
-    efficiencies: Mapping[str, Efficiency]
-    links: Mapping[str, tuple[float, float]]
-    errors: Mapping[str, Mapping[str, Mapping[str, float]]]
-    unseen: Mapping[str, float]
-    models: Collection[tuple[int, int, int]]
+    efficiencies: dict[str, Efficiency]
+    alike: dict[str, list[str]] = {}
+    links: dict[str, tuple[float, float]]
+    errors: dict[str, dict[str, dict[str, float]]]
+    unseen: dict[str, float]
+    models: list[tuple[int, int, int]]
     stand_in: str
+    variants: dict[str, dict[str, float]] = {}
+
+    def with_alike(self, differs: Mapping[str, Any]) -> MeasuredProgram:
+        """Return the program for all its GPUs, with some parameters of its efficiencies in place of its own."""
+        known = {gpu: dataclasses.replace(own, **differs) for gpu, own in self.efficiencies.items()}
+        for like, others in self.alike.items():
+            known |= {gpu: known[like].at_clock(clock(GPUS[gpu], GPUS[like])) for gpu in others}
+        return msgspec.structs.replace(self, efficiencies=known)
 
     def known(self, gpu: str) -> str:
         """Return the GPU whose constants serve for one."""
@@ -271,36 +281,16 @@ class MeasuredProgram:
         )
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A program in ``programs.yaml``."""
-
-    efficiencies: dict[str, dict[str, Any]]
-    alike: dict[str, list[str]] = {}
-    links: dict[str, tuple[float, float]]
-    errors: dict[str, dict[str, dict[str, float]]]
-    unseen: dict[str, float]
-    models: list[tuple[int, int, int]]
-    stand_in: str
-    variants: dict[str, dict[str, float]] = {}
-
-    def program(self, differs: dict[str, float]) -> MeasuredProgram:
-        """Return the program, with some parameters of its efficiencies in place of its own."""
-        known = {gpu: Efficiency(**values | differs) for gpu, values in self.efficiencies.items()}
-        for like, others in self.alike.items():
-            known |= {gpu: known[like].at_clock(clock(GPUS[gpu], GPUS[like])) for gpu in others}
-        return MeasuredProgram(known, self.links, self.errors, self.unseen, self.models, self.stand_in)
-
-
 class _Programs(msgspec.Struct, frozen=True, kw_only=True):
     release_gain: float
-    programs: dict[str, _Told]
+    programs: dict[str, MeasuredProgram]
 
 
 _READ = msgspec.yaml.decode(Path(__file__).with_name("programs.yaml").read_bytes(), type=_Programs)
 RELEASE_GAIN = _READ.release_gain
 """By how much Megatron-Bridge's releases up to 26.04 are each faster than the one before."""
 PROGRAMS: Mapping[str, MeasuredProgram] = {
-    name: told.program(differs)
+    name: told.with_alike(differs)
     for plain, told in _READ.programs.items()
     for name, differs in [(plain, dict[str, float]()), *told.variants.items()]
 }

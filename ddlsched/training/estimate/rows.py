@@ -86,9 +86,7 @@ def _said(row: TableRow, where: str) -> dict[str, float]:
     refuse_longer(row)
     sizes = {column: cell_whole(where, column, row[column], at_most=_MOST) for column in COLUMNS}
     text, expected = row.get("iteration_ms"), "expected milliseconds > 0, or nothing"
-    measured_ms = cell_number(where, "iteration_ms", text, expected) if text else math.nan
-    if measured_ms == 0:
-        raise InputError(f"{where}: iteration_ms is {text}; {expected}")
+    measured_ms = cell_number(where, "iteration_ms", text, expected, positive=True) if text else math.nan
     model, plan, _ = plans_of(sizes)
     gpus = sizes["gpus"]
     whole = gpus <= GPUS_PER_NODE or gpus % GPUS_PER_NODE == 0
@@ -159,7 +157,9 @@ def predicted_rows(path: Path) -> pd.DataFrame:
     InputError
         The file is no table of runs, with file, row, column and value.
     """
-    return _of_published(path) if is_published(table_rows(path, "a table of runs")[0]) else _of_rows(path)
+    if is_published(table_rows(path, "a table of runs")[0]):
+        return pd.DataFrame([{**run.row, **_prediction(run)} for run in read_published(path)])
+    return _of_rows(path)
 
 
 def _of_rows(path: Path) -> pd.DataFrame:
@@ -188,31 +188,16 @@ def _remark(nodes: str, moved_percent: int, percent: int, by: float) -> str:
     return f"{moved_percent} % {of}, with {by:+.1%} as runs alike"
 
 
-def _of_published(path: Path) -> pd.DataFrame:
-    return pd.DataFrame([{**run.row, **_prediction(run)} for run in read_published(path)])
-
-
 def _prediction(run: PublishedRun) -> dict[str, float | str]:
     if run.model is None:
-        return {
-            "measured_step_s": run.measured_step_s,
-            "predicted_step_s": math.nan,
-            "predicted_memory_gb": math.nan,
-            "remark": run.reason,
-        }
-    found = run.estimated()
-    return {
-        "measured_step_s": run.measured_step_s,
-        "predicted_step_s": float(run.step_s()),
-        "predicted_memory_gb": _ran_in_gb(run, float(found.memory.total_bytes)),
-        "remark": PROGRAMS[run.program].remark(run.gpu, run.precision, run.model),
-    }
-
-
-def _ran_in_gb(run: PublishedRun, needed_bytes: float) -> float:
-    """Return what a run needs, but no more than its GPU has if it was measured: it ran."""
-    has_bytes = math.inf if math.isnan(run.measured_step_s) else float(run.machine.gpu.memory_bytes)
-    return min(needed_bytes, has_bytes) / 1e9
+        step_s, memory_gb, remark = math.nan, math.nan, run.reason
+    else:
+        step_s, remark = float(run.step_s()), PROGRAMS[run.program].remark(run.gpu, run.precision, run.model)
+        # What was measured ran, so that it took no more than its GPU has.
+        has_bytes = math.inf if math.isnan(run.measured_step_s) else float(run.machine.gpu.memory_bytes)
+        memory_gb = min(float(run.estimated().memory.total_bytes), has_bytes) / 1e9
+    columns = "measured_step_s", "predicted_step_s", "predicted_memory_gb", "remark"
+    return dict(zip(columns, (run.measured_step_s, step_s, memory_gb, remark), strict=True))
 
 
 class RunsAlike(NamedTuple):

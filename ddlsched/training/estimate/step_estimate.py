@@ -10,6 +10,7 @@ the other. All-to-alls of embeddings do not block: they are awaited before the l
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,13 +66,11 @@ class LayerTimes:
 class StepTimes:
     """A step, in seconds: computation by kind, and the communication during which nothing is computed."""
 
-    forward_s: Amount = 0.0
-    recompute_s: Amount = 0.0
-    backward_s: Amount = 0.0
-    exposed_forward_s: Amount = 0.0
-    exposed_recompute_s: Amount = 0.0
-    exposed_input_gradient_s: Amount = 0.0
-    exposed_weight_gradient_s: Amount = 0.0
+    forward_s: Amount
+    backward_s: Amount
+    exposed_forward_s: Amount
+    exposed_input_gradient_s: Amount
+    exposed_weight_gradient_s: Amount
 
     @property
     def step_s(self) -> Amount:
@@ -80,55 +79,32 @@ class StepTimes:
 
     @property
     def compute_s(self) -> Amount:
-        """Computation, recomputation included."""
-        return self.forward_s + self.recompute_s + self.backward_s
+        """Computation."""
+        return self.forward_s + self.backward_s
 
     @property
     def exposed_s(self) -> Amount:
         """Communication that nothing hides."""
-        forward_s = self.exposed_forward_s + self.exposed_recompute_s
-        return forward_s + self.exposed_input_gradient_s + self.exposed_weight_gradient_s
+        return self.exposed_forward_s + self.exposed_input_gradient_s + self.exposed_weight_gradient_s
 
 
-def layerwise_step(layers: Sequence[LayerTimes], *, segments: Sequence[int] = ()) -> StepTimes:
-    """Return the time of a forward and backward pass.
-
-    Parameters
-    ----------
-    layers
-        In forward order.
-    segments
-        Number of layers of each checkpointed segment, in order. Before a segment's backward its forward runs again,
-        collectives included, but for its last layer. Empty: nothing is recomputed.
+def layerwise_step(layers: Sequence[LayerTimes]) -> StepTimes:
+    """Return the time of a forward and backward pass over layers in forward order.
 
     Raises
     ------
     InputError
-        The segments do not add up to the layers, or a layer awaits one that does not come after it.
+        A layer awaits one that does not come after it.
     """
-    if segments and sum(segments) != len(layers):
-        raise InputError(f"segments hold {sum(segments)} layers; expected {len(layers)}, as many as there are")
     forward_s, exposed_forward_s = _forward(layers)
-    recompute_s: Amount = 0.0
-    exposed_recompute_s: Amount = 0.0
-    for segment in _segments(layers, segments):
-        again_s, exposed_s = _forward(segment[:-1])
-        recompute_s, exposed_recompute_s = recompute_s + again_s, exposed_recompute_s + exposed_s
     exposed_input_s, exposed_weight_s = _backward(layers)
     return StepTimes(
         forward_s=forward_s,
-        recompute_s=recompute_s,
         backward_s=sum(layer.input_gradient_s + layer.weight_gradient_s for layer in layers),
         exposed_forward_s=exposed_forward_s,
-        exposed_recompute_s=exposed_recompute_s,
         exposed_input_gradient_s=exposed_input_s,
         exposed_weight_gradient_s=exposed_weight_s,
     )
-
-
-def _segments(layers: Sequence[LayerTimes], sizes: Sequence[int]) -> list[Sequence[LayerTimes]]:
-    ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
-    return [layers[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _forward(layers: Sequence[LayerTimes]) -> tuple[Amount, Amount]:
@@ -188,6 +164,11 @@ class _Schedule:
     forward_s: Amount
     backward_s: Amount
 
+    @property
+    def passes_s(self) -> Amount:
+        """All passes of a step, with what they wait for."""
+        return self.compute_s + self.tensor_s + self.pipeline_s + self.bubble_s + self.data_s
+
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate(_Schedule):
@@ -220,8 +201,7 @@ class Estimate(_Schedule):
     @property
     def step_s(self) -> Amount:
         """The whole step."""
-        parts = self.compute_s + self.tensor_s + self.pipeline_s + self.bubble_s
-        return parts + self.data_s + self.optimiser_s + self.offload_s
+        return self.passes_s + self.optimiser_s + self.offload_s
 
     @property
     def mfu(self) -> Amount:
@@ -282,7 +262,7 @@ def estimate(
     return Estimate(
         **vars(schedule),
         optimiser_s=optimiser_s,
-        offload_s=_offload_s(layers, costs, memory, _total_s(schedule), optimiser_s)
+        offload_s=_offload_s(layers, costs, memory, schedule.passes_s, optimiser_s)
         + _to_host_s(layers, costs, schedule),
         memory=memory,
         missing_bytes=np.maximum(0.0, memory.total_bytes - _capacity_bytes(machine)),
@@ -294,10 +274,6 @@ def estimate(
         power_w=(gpu.power_w + machine.overhead_w) * machine.power_usage_effectiveness,
         price_per_hour=gpu.price_per_hour,
     )
-
-
-def _total_s(schedule: _Schedule) -> Amount:
-    return schedule.compute_s + schedule.tensor_s + schedule.pipeline_s + schedule.bubble_s + schedule.data_s
 
 
 def _capacity_bytes(machine: Machine) -> Amount:
@@ -316,7 +292,7 @@ def _offload_s(layers: Layers, costs: Costs, memory: Memory, passes_s: Amount, o
     own = machine.gpu.memory_bytes_per_s
     spilled = np.maximum(0.0, 1.0 - machine.gpu.memory_bytes / memory.total_bytes)
     longer = (1 - spilled) + spilled * own / machine.expansion.bytes_per_s_per_gpu
-    slowed_s = _total_s(_schedule(layers, costs.with_bandwidth(own / longer)))
+    slowed_s = _schedule(layers, dataclasses.replace(costs, memory_bytes_per_s=own / longer)).passes_s
     return np.where(spilled > 0, slowed_s - passes_s + optimiser_s * (longer - 1), 0.0)
 
 
@@ -344,16 +320,16 @@ def _pipelined(layers: Layers, costs: Costs) -> _Schedule:
     block = costs.part(layers.block)
     first, last = costs.part(layers.first, recomputed=False), costs.part(layers.last, recomputed=False)
     staged = np.asarray(plan.pipeline) > 1
-    ends = _choose(staged, _slower(first, last), _plus(first, last, 1.0))
+    ends = _choose(staged, _choose(first.whole_s > last.whole_s, first, last), first.plus(last))
     at_end, between = stage_blocks(layers.num_blocks, plan)
-    slowest, inner = _plus(ends, block, at_end), _plus(PassTimes(), block, between)
-    slowest = _choose((np.asarray(plan.pipeline) > 2) & (_both_s(inner) > _both_s(slowest)), inner, slowest)
+    slowest, inner = ends.plus(block, at_end), PassTimes().plus(block, between)
+    slowest = _choose((np.asarray(plan.pipeline) > 2) & (inner.whole_s > slowest.whole_s), inner, slowest)
     if plan.balanced:
-        total = _plus(_plus(first, last, 1.0), block, layers.num_blocks)
-        slowest = _plus(PassTimes(), total, 1 / np.asarray(plan.pipeline))
+        total = first.plus(last).plus(block, layers.num_blocks)
+        slowest = PassTimes().plus(total, 1 / np.asarray(plan.pipeline))
     send_s = np.where(staged, 2 * plan.interleave * _send_s(layers, costs), 0.0)
-    longest_s = slowest.compute_s + slowest.exposed_s + send_s
-    through_s = _both_s(first) + _both_s(last) + _both_s(block) * layers.num_blocks + send_s * (plan.pipeline - 1)
+    longest_s = slowest.whole_s + send_s
+    through_s = first.whole_s + last.whole_s + block.whole_s * layers.num_blocks + send_s * (plan.pipeline - 1)
     # With chunks of the model, a stage computes one while it sends another's.
     hidden = np.asarray(plan.overlap) & (np.asarray(plan.interleave) > 1)
     # ZB-H1: of 1F1B's (p - 1) (f + b + w), each w fills a bubble in place of being one.
@@ -405,18 +381,6 @@ def _layer_times(layer: Layer, costs: Costs, *, reduce: bool) -> LayerTimes:
         ),
         awaited_before=layer.awaited_before,
     )
-
-
-def _both_s(part: PassTimes) -> Amount:
-    return part.compute_s + part.exposed_s
-
-
-def _plus(one: PassTimes, other: PassTimes, times: Amount) -> PassTimes:
-    return PassTimes(**{name: getattr(one, name) + times * getattr(other, name) for name in vars(one)})
-
-
-def _slower(one: PassTimes, other: PassTimes) -> PassTimes:
-    return _choose(_both_s(one) > _both_s(other), one, other)
 
 
 def _choose(condition: Amount, one: PassTimes, other: PassTimes) -> PassTimes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
-from ddlsched.errors import InputError
+from ddlsched.ranges import Checked, ranged
 from ddlsched.training.recorded.merging import RecordedIteration
 from ddlsched.training.recorded.rank_steps import MarkKind
 from ddlsched.units import ns_from_s
@@ -23,31 +23,18 @@ _RINGS: Final = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-
 """How many times (n - 1) / n of a message a rank sends, in as many times n - 1 steps."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Card:
+@dataclass(frozen=True, kw_only=True)
+class Card(Checked, who="network card"):
     """A network card: its speed in Gbit/s, and the microseconds of a step from rank to rank."""
 
-    gbps: float = 10.0
-    latency_us: float = 0.0
+    gbps: float = ranged(10.0, 0.0, above=True)
+    latency_us: float = ranged(0.0, 0.0)
 
     def alone_ns(self, task: CollectiveTask, num_ranks: int) -> int:
         """Return the time of a collective among so many ranks, nanoseconds."""
         rings = _RINGS.get(task.kind)
         share, steps = (1.0, 1) if rings is None else (rings * (num_ranks - 1) / num_ranks, rings * (num_ranks - 1))
         return ns_from_s(share * task.message_bytes * _BITS / (self.gbps * 1e9) + steps * self.latency_us * 1e-6)
-
-
-def checked_card(*, gbps: float, latency_us: float) -> Card:
-    """Return a card.
-
-    Raises
-    ------
-    InputError
-        A value is out of range.
-    """
-    if not gbps > 0 or latency_us < 0:
-        raise InputError(f"gbps {gbps:g}, latency_us {latency_us:g}: expected a speed above 0 and a latency from 0")
-    return Card(gbps=gbps, latency_us=latency_us)
 
 
 @dataclass(frozen=True, slots=True)

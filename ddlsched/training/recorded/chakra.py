@@ -21,7 +21,15 @@ from ddlsched.deferred import np
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.chakra_records import Node, read_nodes
 from ddlsched.training.recorded.collective_names import groups_of_text
-from ddlsched.training.recorded.rank_steps import EVERYBODY, Mark, MarkKind, RankCommunication, RankStep, RankTrace
+from ddlsched.training.recorded.rank_steps import (
+    EVERYBODY,
+    Mark,
+    MarkKind,
+    RankCommunication,
+    RankStep,
+    RankTrace,
+    message_group,
+)
 from ddlsched.units import MAX_NS
 
 if TYPE_CHECKING:
@@ -238,12 +246,13 @@ class ChakraFile:
             raise InputError(f"{self.path}: sends or receives; expected its rank in its name, as in job.0.et")
         if size == 0:
             raise self._bad(node, "comm_size", 0, "the bytes of the message")
-        peer = self._whole(node, "comm_dst" if node.kind == _SEND else "comm_src")
-        ends = (self.rank, peer) if node.kind == _SEND else (peer, self.rank)
+        kind, told = ("send", "comm_dst") if node.kind == _SEND else ("receive", "comm_src")
+        peer = self._whole(node, told)
         if peer == self.rank:
-            raise self._bad(node, "comm_dst" if node.kind == _SEND else "comm_src", peer, "another rank")
+            raise self._bad(node, told, peer, "another rank")
         tag = self._whole(node, "comm_tag") if "comm_tag" in node.attributes else 0
-        return RankCommunication("send", size, f"{ends[0]} to {ends[1]}" + (f" (tag {tag})" if tag else ""))
+        group = message_group(kind, self.rank, peer) + (f" (tag {tag})" if tag else "")
+        return RankCommunication("send", size, group)
 
     def _whole(self, node: Node, name: str) -> int:
         value: Any = node.attributes.get(name)

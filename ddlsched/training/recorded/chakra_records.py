@@ -6,10 +6,8 @@ The file is a varint length and a message, again and again: ``GlobalMetadata`` f
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ddlsched.errors import InputError
-from ddlsched.io.files import opened
+from ddlsched.io.files import opened, unzipped
 from ddlsched.io.tables import first_line, read_text, readable
 
 _PACKAGE: Final = "ddlsched.chakra"
@@ -259,23 +257,14 @@ def _refuse_text(path: Path, metadata: bytes) -> None:
 
 def _records(path: Path) -> Iterator[bytes]:
     """Yield the bodies of all records, holding a chunk of the file at a time."""
-    try:
-        with opened(path, _MOST_BYTES) as plain:
-            zipped = plain.peek(2)[:2] == b"\x1f\x8b"
-            yield from _bodies(path, gzip.GzipFile(fileobj=plain) if zipped else plain)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected a Chakra trace") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: cannot be read ({first_line(error)}); expected a whole, readable file") from None
+    with unzipped(path, _MOST_BYTES, "a Chakra trace") as file:
+        yield from _bodies(path, file)
 
 
 def _bodies(path: Path, file: Any) -> Iterator[bytes]:
-    window, at, before, read = b"", 0, 0, 0
+    window, at, before = b"", 0, 0
     while True:
         more = file.read(_CHUNK)
-        read += len(more)
-        if read > _MOST_BYTES:
-            raise InputError(f"{path}: holds more than {_MOST_BYTES / 1e6:,.0f} MB; expected at most that")
         window, at, before = window[at:] + more, 0, before + at
         while True:
             size, start = _length(window, at)

@@ -26,50 +26,34 @@ GLOO: Final = {
 """Of an operator: the kind of its collective, what gloo calls its work, and which argument holds what a rank brings."""
 
 NCCL: Final = {
-    "allreduce": "all-reduce",
-    "allreduce_coalesced": "all-reduce",
-    "allgather": "all-gather",
-    "_allgather_base": "all-gather",
-    "all_gather": "all-gather",
-    "allgather_into_tensor_coalesced": "all-gather",
-    "reduce_scatter": "reduce-scatter",
-    "_reduce_scatter_base": "reduce-scatter",
-    "reduce_scatter_tensor_coalesced": "reduce-scatter",
-    "all_to_all": "all-to-all",
-    "all_to_allv": "all-to-all",
-    "alltoall": "all-to-all",
-    "alltoall_base": "all-to-all",
-    "broadcast": "broadcast",
-    "_broadcast_oop": "broadcast",
-    "barrier": "barrier",
-    "send": "send",
-    "recv": "receive",
+    name: kind
+    for kind, names in {
+        "all-reduce": ("allreduce", "allreduce_coalesced"),
+        "all-gather": ("allgather", "_allgather_base", "all_gather", "allgather_into_tensor_coalesced"),
+        "reduce-scatter": ("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
+        "all-to-all": ("all_to_all", "all_to_allv", "alltoall", "alltoall_base"),
+        "broadcast": ("broadcast", "_broadcast_oop"),
+        "barrier": ("barrier",),
+        "send": ("send",),
+        "receive": ("recv",),
+    }.items()
+    for name in names
 }
 """Of a ``Collective name``: its kind."""
 
 NO_COLLECTIVES: Final = {"wait", "init", "coalesced"}
 """Names of ``record_param_comms`` that move nothing themselves."""
 
+_FLOATS_OF_8_BITS = "float8_e4m3fn", "float8_e5m2", "c10::float8_e4m3fn", "c10::float8_e5m2"
 BYTES_OF: Final = {
-    "float": 4,
-    "double": 8,
-    "half": 2,
-    "bfloat16": 2,
-    "long": 8,
-    "int": 4,
-    "short": 2,
-    "byte": 1,
-    "char": 1,
-    "bool": 1,
-    "c10::half": 2,
-    "c10::bfloat16": 2,
-    "long int": 8,
-    "unsigned char": 1,
-    "signed char": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "c10::float8_e4m3fn": 1,
-    "c10::float8_e5m2": 1,
+    name: size
+    for size, names in {
+        8: ("double", "long", "long int"),
+        4: ("float", "int"),
+        2: ("half", "bfloat16", "c10::half", "c10::bfloat16", "short"),
+        1: ("byte", "char", "bool", "unsigned char", "signed char", *_FLOATS_OF_8_BITS),
+    }.items()
+    for name in names
 }
 """Of a type's name, in small letters, as operators and NCCL write it."""
 

@@ -22,7 +22,14 @@ from typing import Any, NoReturn, TypeAlias
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.collective_names import BYTES_OF, GLOO, NCCL, NO_COLLECTIVES, tensor_bytes
 from ddlsched.training.recorded.kineto_events import KinetoEvents, TraceEvent, ranks_in_text, read_events
-from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, RankTrace, WallTime
+from ddlsched.training.recorded.rank_steps import (
+    EVERYBODY,
+    RankCommunication,
+    RankStep,
+    RankTrace,
+    WallTime,
+    message_group,
+)
 from ddlsched.units import is_whole
 
 
@@ -158,8 +165,7 @@ def _peers(events: KinetoEvents, event: TraceEvent, kind: str) -> tuple[str, str
     peer = str(concrete[2]) if len(concrete) > 2 else ""
     if events.rank is None or not peer.isdecimal():
         _refuse(events, event, "does not tell the other rank; expected a trace with record_shapes=True")
-    ends = (events.rank, int(peer)) if kind == "send" else (int(peer), events.rank)
-    return "send", f"{ends[0]} to {ends[1]}"
+    return "send", message_group(kind, events.rank, int(peer))
 
 
 def _nccl_calls(
@@ -264,8 +270,7 @@ def _nccl_peers(events: KinetoEvents, event: TraceEvent, kind: str) -> tuple[str
     peer: Any = arguments.get("Dst Rank" if kind == "send" else "Src Rank")
     if events.rank is None or not is_whole(peer, 0):
         _refuse(events, event, f"tells no other rank ({peer!r}); expected Src Rank or Dst Rank")
-    ends = (events.rank, int(peer)) if kind == "send" else (int(peer), events.rank)
-    return "send", f"{ends[0]} to {ends[1]}"
+    return "send", message_group(kind, events.rank, int(peer))
 
 
 class GpuTraceClock:
@@ -278,7 +283,7 @@ class GpuTraceClock:
         self._kernels = sorted(events.kernels, key=lambda kernel: (launched_ns(kernel), kernel.begin_ns))
         self._launches = [launched_ns(kernel) for kernel in self._kernels]
         self._ended = list(accumulate((kernel.end_ns for kernel in self._kernels), max))
-        self._backward = events.backward
+        self._events = events
 
     def window(self, step: TraceEvent) -> tuple[int, int]:
         """Return a step's time on the GPU: until what the host has launched by its end has run."""
@@ -291,7 +296,7 @@ class GpuTraceClock:
 
     def wait(self, call: Call, step: TraceEvent, buckets_end_ns: int) -> tuple[int, int] | None:
         """Return from when until when the next kernel after the wait stands still for a collective."""
-        asked_ns = self._backward_end(step) if call.in_backward else call.waited_ns
+        asked_ns = self._events.backward_end_ns(step) if call.in_backward else call.waited_ns
         if asked_ns is None or call.work is None:
             return None
         ended_ns = buckets_end_ns if call.in_backward else call.work[1]
@@ -300,11 +305,6 @@ class GpuTraceClock:
             return None
         could_ns = max(self._launches[place], self._ended[place - 1] if place else 0)
         return could_ns, max(could_ns, min(self._kernels[place].begin_ns, ended_ns))
-
-    def _backward_end(self, step: TraceEvent) -> int:
-        last = bisect_left(self._backward, step.end_ns, key=lambda part: part.begin_ns)
-        ends = [part.end_ns for part in self._backward[:last] if part.begin_ns >= step.begin_ns]
-        return max(ends, default=step.begin_ns)
 
 
 _IDLE_NS = 50_000
@@ -315,7 +315,7 @@ class HostTraceClock:
     """Takes everything to be done when the host asks for it."""
 
     def __init__(self, events: KinetoEvents) -> None:
-        self._backward = [(part.begin_ns, part.end_ns) for part in events.backward]
+        self._events = events
         self._begins = {thread: [begin for begin, _ in all_] for thread, all_ in events.operators.items()}
         self._busy_until = {
             thread: list(accumulate((end for _, end in all_), max)) for thread, all_ in events.operators.items()
@@ -332,7 +332,7 @@ class HostTraceClock:
     def wait(self, call: Call, step: TraceEvent, buckets_end_ns: int) -> tuple[int, int] | None:
         """Return from when until when the calling thread stands still for a collective."""
         if call.in_backward:
-            backward_end_ns = self._backward_end(step)
+            backward_end_ns = self._events.backward_end_ns(step)
             return backward_end_ns, max(buckets_end_ns, backward_end_ns)
         if call.work is None:
             return None
@@ -341,11 +341,6 @@ class HostTraceClock:
             return call.end_ns, max(call.end_ns, ended_ns)
         idle_from_ns = min(self._last_busy(call.thread, ended_ns), ended_ns)
         return (idle_from_ns, ended_ns) if ended_ns - idle_from_ns >= _IDLE_NS else None
-
-    def _backward_end(self, step: TraceEvent) -> int:
-        """Return when the last part of a step's backward pass ends; only then are its collectives waited for."""
-        last = bisect_left(self._backward, (step.end_ns, 0))
-        return max((end for begin, end in self._backward[:last] if begin >= step.begin_ns), default=step.begin_ns)
 
     def _last_busy(self, thread: object, at_ns: int) -> int:
         """Return until when the operators of a thread that have begun by ``at_ns`` take."""

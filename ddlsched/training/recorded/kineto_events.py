@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +89,12 @@ class KinetoEvents:
     def is_on_gpu(self) -> bool:
         """Whether anything ran on a GPU."""
         return bool(self.kernels or self.collective_kernels)
+
+    def backward_end_ns(self, step: TraceEvent) -> int:
+        """Return when the last part of a step's backward pass ends; only then are its collectives waited for."""
+        last = bisect_left(self.backward, step.end_ns, key=lambda part: part.begin_ns)
+        ends = [part.end_ns for part in self.backward[:last] if part.begin_ns >= step.begin_ns]
+        return max(ends, default=step.begin_ns)
 
 
 def read_events(path: Path) -> KinetoEvents:

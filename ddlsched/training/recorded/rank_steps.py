@@ -20,6 +20,11 @@ EVERYBODY = ""
 """The name of the group of all ranks."""
 
 
+def message_group(kind: str, rank: int, peer: int | None) -> str:
+    """Return the group of a message that a rank sends to another, or receives from it: from which rank to which."""
+    return f"{rank} to {peer}" if kind == "send" else f"{peer} to {rank}"
+
+
 class MarkKind(Enum):
     """What lies at a mark."""
 

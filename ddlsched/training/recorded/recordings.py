@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,8 +11,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from ddlsched.errors import InputError
-from ddlsched.io.files import bounded, decoded, opened
-from ddlsched.io.tables import abbreviated, first_line
+from ddlsched.io.files import decoded, unzipped
+from ddlsched.io.tables import abbreviated
 from ddlsched.training.recorded.collective_names import ranks_of
 from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankCommunication, RankStep, RankTrace
 from ddlsched.units import MAX_NS, is_whole
@@ -92,26 +90,14 @@ def read_recording(path: Path) -> RankTrace:
     InputError
         It is not there, or no recording; with the step and the field that cannot be used.
     """
-    found = decoded(_File, _content(path), str(path), f"a recording ({_FORMAT!r})")
+    with unzipped(path, _MOST_BYTES, "a recording") as file:
+        found = decoded(_File, file.read(), str(path), f"a recording ({_FORMAT!r})")
     steps = {each.number: _step(f"{path}, step {n}", each) for n, each in enumerate(found.steps, start=1)}
     ranks = {name: ranks_of(f"{path}, group {name!r}", each) for name, each in found.groups.items()}
     nodes = sum(len(step.marks) for step in steps.values())
     trace = RankTrace(str(path), found.rank, found.ranks, ranks, steps, nodes, tuple(found.unrecorded_ns))
     trace.refuse_no_communication()
     return trace
-
-
-def _content(path: Path) -> bytes:
-    """Return the text of a file, plain or gzipped."""
-    try:
-        with opened(path, _MOST_BYTES) as file:
-            zipped = file.peek(2)[:2] == b"\x1f\x8b"
-            plain = bounded(gzip.GzipFile(fileobj=file), str(path), _MOST_BYTES) if zipped else file
-            return plain.read()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected a recording") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: cannot be read ({first_line(error)}); expected a whole, readable file") from None
 
 
 def _step(where: str, step: _StepFile) -> RankStep:

@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ddlsched.errors import InputError
 from ddlsched.io.files import made_folder, replacing
-from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, WallTime
+from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, WallTime, message_group
 from ddlsched.training.recorded.recordings import SUFFIX, recording_text
 from ddlsched.training.recording import collective_calls
 from ddlsched.units import is_whole
@@ -290,8 +290,7 @@ class Recorder(collective_calls.CallWatcher):
         """Return what a call is in a job; its group is known by its name from now on."""
         rank, _ = self._seat = self._seat or (distributed.get_rank(), distributed.get_world_size())
         if called.kind in ("send", "receive"):
-            ends = (rank, called.peer) if called.kind == "send" else (called.peer, rank)
-            return RankCommunication("send", called.input_bytes, f"{ends[0]} to {ends[1]}")
+            return RankCommunication("send", called.input_bytes, message_group(called.kind, rank, called.peer))
         if called.group is None or called.group is distributed.group.WORLD:
             return RankCommunication(called.kind, called.input_bytes, EVERYBODY)
         name = str(called.group.group_name)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 _WATCH_EVERY = 50_000
 _SUFFIXES = (".csv", ".parquet")
 _BATCH = 65_536
-_COUNTS = ("num_gpus", "iterations", "priority", "line", "source")
+_NUMBERS = ("arrival_s", "duration_s", "compute_s", "time_limit_s")
+_COUNTS = ("num_gpus", "iterations", "priority", "line")
 _UNTOLD = ("user", "time_limit_s", "queue", "priority")
 
 
@@ -167,8 +168,8 @@ class _Log:
         self.notes: Counter[str] = Counter()
         self.refused: list[tuple[int, Refusal]] = []
         self.ids: list[str] = []
-        self.numbers = {name: array("d") for name in ("arrival_s", "duration_s", "compute_s", "time_limit_s")}
-        self.counts = {name: array("q") for name in _COUNTS}
+        self.sources = array("q")
+        self.numbers = {name: array("d") for name in _NUMBERS} | {name: array("q") for name in _COUNTS}
         self.texts: dict[str, list[str | None]] = {"model": [], "user": [], "queue": []}
         self.interned: dict[str | None, str | None] = {}
 
@@ -210,11 +211,7 @@ class _Log:
         self.ids.append(job.job_id)
         for name, numbers in self.numbers.items():
             numbers.append(getattr(job, name))
-        self.counts["num_gpus"].append(job.num_gpus)
-        self.counts["iterations"].append(job.iterations)
-        self.counts["priority"].append(job.priority)
-        self.counts["line"].append(job.line)
-        self.counts["source"].append(source)
+        self.sources.append(source)
         for name, texts in self.texts.items():
             text = getattr(job, name)
             texts.append(self.interned.setdefault(text, text))
@@ -224,10 +221,10 @@ class _Log:
     def frame(self) -> pd.DataFrame:
         ids = self.ids
         if len(self.stems) > 1:
-            ids = [f"{self.stems[source]}/{job_id}" for source, job_id in zip(self.counts["source"], ids, strict=True)]
+            ids = [f"{self.stems[source]}/{job_id}" for source, job_id in zip(self.sources, ids, strict=True)]
         columns: dict[str, Any] = {"job_id": pd.Series(ids, dtype=object)}
         columns |= {name: np.asarray(numbers) for name, numbers in self.numbers.items()}
-        columns |= {name: np.asarray(counts) for name, counts in self.counts.items()}
+        columns["source"] = np.asarray(self.sources)
         columns |= {name: pd.Series(texts, dtype=object) for name, texts in self.texts.items()}
         return pd.DataFrame(columns)
 

@@ -290,13 +290,22 @@ def test_files_appear_whole_or_not_at_all(tmp_path):
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.parquet", b"two")]
 
 
-def test_leftovers_of_the_dead_are_removed(tmp_path):
+def test_leftovers_of_the_dead_are_removed(tmp_path, monkeypatch):
+    kill = os.kill
+
+    def kill_own(process: int, number: int) -> None:
+        if process == 1:
+            raise PermissionError
+        kill(process, number)
+
+    monkeypatch.setattr(os, "kill", kill_own)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     host = socket.gethostname().replace(".", "_")
     names = {
         "of the dead": f"x.parquet.{host}-{dead.pid}.part",
         "of the living": f"x.parquet.{host}-{os.getppid()}.part",
+        "of somebody else": f"x.parquet.{host}-1.part",
         "of elsewhere": "x.parquet.elsewhere-1.part",
         "of elsewhere, old": "y.parquet.elsewhere-1.part",
         "of nobody": "z.part",

@@ -15,7 +15,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InvalidDecisionError, PluginError, TestbedError
 from ddlsched.real.channel import Channel, ChannelEndedError
 from ddlsched.real.gate import loop
-from ddlsched.real.gate.loop import ChannelRank
+from ddlsched.real.gate.live_jobs import GateRank
 from ddlsched.real.testbed.gloo import Ended
 
 TWO = Cluster(num_servers=2, gpus_per_server=1)
@@ -171,7 +171,7 @@ def test_a_policy_that_raises_is_named() -> None:
 
 def test_a_rank_that_cannot_be_told_anything_is_named_with_its_last_words() -> None:
     ours, theirs = socket.socketpair()
-    rank = ChannelRank(Channel(ours), 3, "")
+    rank = GateRank(Channel(ours), 3, "")
     theirs.sendall(b'{"say":"failed","error":"OSError: no memory left"}\n')
     theirs.close()
     with pytest.raises(TestbedError, match="the worker on server 3 is gone: OSError: no memory left"):

@@ -188,6 +188,7 @@ POLICIES = {
 }
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("topology", ["star", "leaf-spine:servers_per_leaf=2,spines=1,oversubscription=2"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_jobs_finish_when_they_do_in_a_simulation(policy: str, topology: str) -> None:

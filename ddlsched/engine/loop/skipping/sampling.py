@@ -24,9 +24,10 @@ FIRST, FIRST_HELD_BACK = 128, 512
 STRETCH, STRETCH_OF_GROUPS = 24, 8
 """Of a small component a stretch has at most so many iterations a job, on average; of jobs of groups that meet others
 as often in an iteration, by the transfers that are simulated, fewer if no transfer is held back."""
-SETTLING, LONGEST_SETTLING, MANY = 16, 512, 48
+SETTLING, LONGEST_SETTLING, MANY, MANY_TRANSFERS = 16, 512, 48, 4096
 """So many iterations a job, but no more of all, pass before the first stretch where no transfer is held back; of more
-jobs than ``MANY``, each of which one that comes or goes touches less, one a job."""
+jobs than ``MANY``, each of which one that comes or goes touches less, one a job. So where jobs of groups have more than
+``MANY_TRANSFERS`` in an iteration, which takes long to simulate: errors are no larger (``llm_steps.py sampled``)."""
 REACH, REACH_HELD_BACK = 120.0, 60.0
 """So many times as long as its stretches were together, the component goes on at its rates before the next one."""
 LEAST = 0.05
@@ -57,15 +58,16 @@ def begin_sampling(s: State, root: int, anchor: int) -> None:
     job.leap_rest_ns, job.component_anchor = 0, anchor
     # What a newcomer does to others takes a while to show; transfers that are held back vary more than that.
     size = job.component_size
-    settled = min(SETTLING * size, LONGEST_SETTLING) if size <= MANY else size
-    job.stretch_left = min(size, FIRST_HELD_BACK // 4) if holds_back(s, root) else settled
     list_links(s, root)
     forget_stretch(s, root)  # a change may reach all of the jobs
-    number = root
+    transfers, number = 0, root
     while number >= 0:
         s.jobs[number].counts = 1
         note_work(s, s.jobs[number])
+        transfers += s.jobs[number].grouped * s.jobs[number].num_transfers
         number = s.jobs[number].next_member
+    settled = size if size > MANY or transfers > MANY_TRANSFERS else min(SETTLING * size, LONGEST_SETTLING)
+    job.stretch_left = min(size, FIRST_HELD_BACK // 4) if holds_back(s, root) else settled
 
 
 @njit

@@ -209,10 +209,9 @@ def _copied_within_hosts(change: ReshardPlan) -> Counter[int]:
     """Return the bytes that devices of a host copy from each other."""
     hosts = change.new.allocation.hosts
     found: Counter[int] = Counter()
-    for tensor in change.tensors:
-        for move in tensor.moves:
-            if move.way in ("host", "relayed"):
-                found[hosts[move.target]] += tensor.cell_bytes(move.cell)
+    for (_, target, way), num_bytes in change.bytes_between_ranks.items():
+        if way in ("host", "relayed"):
+            found[hosts[target]] += num_bytes
     return found
 
 

@@ -5,7 +5,6 @@ A directory without ``checkpoint.json`` is no checkpoint: it is written last, so
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
-from ddlsched.checkpoints.locations import Location, location_of
+from ddlsched.checkpoints.locations import Location, location_of, refuse_leaving
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
@@ -100,13 +99,6 @@ class Checkpoint:
         """
         return described_in(location_of(directory), DESCRIPTION)
 
-    def with_hashes_of(self, names: Mapping[str, str]) -> Checkpoint:
-        """Return the same with the hashes of some tensors only, under the names that these are mapped to."""
-        sha256, xxh3 = (
-            {names[name]: text for name, text in hashes.items() if name in names} for hashes in (self.sha256, self.xxh3)
-        )
-        return dataclasses.replace(self, sha256=sha256, xxh3=xxh3)
-
     def text(self) -> str:
         """Return what ``checkpoint.json`` says."""
         return _json(_File(**_values(self.collection, _OF_COLLECTION), **_values(self, _SHARED)))
@@ -190,7 +182,6 @@ def _refuse_bad_names(checkpoint: Checkpoint, place: Location) -> None:
     if len(checkpoint.files) != num_ranks:
         raise InputError(f"{where}, field files: names {len(checkpoint.files)} files; expected one a rank, {num_ranks}")
     for rank, name in enumerate(checkpoint.files):
-        if name in ("", ".", "..") or any(mark in name for mark in "/\\\0:") or not place.holds(name):
-            raise InputError(f"{where}, field files[{rank}]: {name!r} leaves the directory; expected a file in it")
+        refuse_leaving(place, name, f"{where}, field files[{rank}]")
     if len(set(checkpoint.files)) < num_ranks:
         raise InputError(f"{where}, field files: names a file twice; expected one for each rank")

@@ -97,10 +97,7 @@ class RankBatches:
 
     def every(self, first: int, step: int) -> Iterator[Any]:
         """Yield batches ``first``, ``first + step``, ...: what one of ``step`` reader processes takes."""
-        ahead = first
-        while True:
-            yield self.batch(ahead)
-            ahead += step
+        return map(self.batch, itertools.count(first, step))
 
     def batch(self, ahead: int) -> Any:
         """Return this rank's part of the global batch so many after the state's next one, decoded.

@@ -19,8 +19,8 @@ from ddlsched.checkpoints.arrays import local_array
 from ddlsched.checkpoints.checkpoint import Checkpoint, described_in
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.division import Box, found_division, place_by_name
-from ddlsched.checkpoints.file_forms import HUGGING_FACE_FILES, MEGATRON_FILES, files_beside, has_file, is_file_name
-from ddlsched.checkpoints.locations import Location, location_of
+from ddlsched.checkpoints.file_forms import HUGGING_FACE_FILES, MEGATRON_FILES, files_beside, has_file
+from ddlsched.checkpoints.locations import Location, location_of, refuse_leaving
 from ddlsched.checkpoints.plain_pickles import Record, number_of, shape_of, text_of, unpickled
 from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas, stored_part, whole_parts
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Kind, Tensor
@@ -137,8 +137,7 @@ def _stored(name: str, start: tuple[int, ...], extent: tuple[int, ...], info: An
     if info.transform_descriptors:
         text = f"tensor {name} is stored through {reprlib.repr(info.transform_descriptors)}"
         raise InputError(f"{place.name_of(METADATA)}: {text}; expected plain storage")
-    if not is_file_name(file) or not place.holds(file):
-        raise InputError(f"{place.name_of(METADATA)}: {file!r} leaves the directory; expected a file in it")
+    refuse_leaving(place, file, place.name_of(METADATA))
     if low < 0 or length < 0 or low + length > place.num_bytes(file):
         text = f"tensor {name}: bytes {low} to {low + length} of a file of {place.num_bytes(file)}"
         raise InputError(f"{place.name_of(file)}: {text}: the file is truncated")

@@ -22,7 +22,7 @@ from ddlsched.checkpoints.torch_archives import TORCH_NAMES, archive_of
 _META = "torch.distributed.checkpoint.metadata"
 
 
-class TorchFiles:
+class TorchFiles(FileForm):
     """Chunks as the ranks of a job hold them, each once, in ``__RANK_N.distcp``; Python objects and files as they were.
 
     A rank that holds several boxes of a tensor has as many files.
@@ -64,7 +64,7 @@ class TorchFiles:
         return read_distributed(folder)
 
 
-TORCH_FILES: FileForm = TorchFiles()
+TORCH_FILES = TorchFiles()
 """The form of PyTorch's distributed checkpoints."""
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from ddlsched.checkpoints.checkpoint import DESCRIPTION, Checkpoint
-from ddlsched.checkpoints.locations import Location, location_of
+from ddlsched.checkpoints.locations import Location, is_file_name, location_of
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
 from ddlsched.checkpoints.tensors import Tensor
@@ -32,11 +32,6 @@ def has_file(place: Location, name: str) -> bool:
 def files_beside(place: Location, names: Sequence[str]) -> dict[str, int]:
     """Return the bytes of those files that are there, by name."""
     return {name: place.num_bytes(name) for name in names if has_file(place, name)}
-
-
-def is_file_name(name: Any) -> bool:
-    """Return whether something is the bare name of a file."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0:")
 
 
 def refuse_bad_file_name(tensor: Tensor, taken: Sequence[str]) -> str:
@@ -72,36 +67,24 @@ class FilePlan(NamedTuple):
         return max([*ends, *(at + len(piece) for at, piece in self.pieces.items())])
 
 
-class FileForm(Protocol):
-    """A way to lay out a checkpoint's tensors in files."""
+class FileForm:
+    """A way to lay out a checkpoint's tensors in files: here one safetensors file a rank, and ``checkpoint.json``."""
 
     def held(self, job: Checkpoint) -> Checkpoint:
         """Return a checkpoint whose collection and files say what each file holds of a job's tensors."""
-
-    def file_plan(self, held: Checkpoint, rank: int) -> FilePlan:
-        """Return the file of what :meth:`held` calls a rank."""
-
-    def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
-        """Write what describes the files, and return which files that made."""
-
-    def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
-        """Return a reading of a folder whose files are full, described or not."""
-
-
-class _RankFiles:
-    """One safetensors file a rank, and ``checkpoint.json``."""
-
-    def held(self, job: Checkpoint) -> Checkpoint:
         return job
 
     def file_plan(self, held: Checkpoint, rank: int) -> FilePlan:
+        """Return the file of what :meth:`held` calls a rank."""
         return safetensors_plan(held, rank, {})
 
     def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
+        """Write what describes the files, and return which files that made."""
         job.write_description(folder)
         return [folder / DESCRIPTION]
 
     def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
+        """Return a reading of a folder whose files are full, described or not."""
         return Reading(held, location_of(folder))
 
 
@@ -120,5 +103,5 @@ def whole_file_plan(held: Checkpoint, rank: int) -> FilePlan | None:
     return FilePlan({name: Entry("U8", layout.shape, 0)}, {0: b""}) if kind == "file" else None
 
 
-RANK_FILES: FileForm = _RankFiles()
+RANK_FILES = FileForm()
 """The form of this package's own checkpoints."""

@@ -14,7 +14,7 @@ from ddlsched.checkpoints import file_forms
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import Shard, StoredParallelism, TensorCollection
 from ddlsched.checkpoints.division import named_tensor
-from ddlsched.checkpoints.locations import Location, location_of
+from ddlsched.checkpoints.locations import Location, location_of, refuse_leaving
 from ddlsched.checkpoints.reading import PartsCollection, PartsReading, Reading, whole_parts
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.tensors import Tensor, dense_layout
@@ -98,12 +98,11 @@ def _listed(place: Location) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{where}: has no weight_map ({error!r}); expected the file of each tensor by name") from None
     for name, file in items:
-        if not file_forms.is_file_name(file) or not place.holds(file):
-            raise InputError(f"{where}, field weight_map, {name}: {file!r} leaves the directory; expected a file in it")
+        refuse_leaving(place, file, f"{where}, field weight_map, {name}")
     return dict(items)
 
 
-class _HuggingFace:
+class _HuggingFace(file_forms.FileForm):
     """Whole tensors, each once, in files of bounded size; other files as they were."""
 
     def held(self, job: Checkpoint) -> Checkpoint:
@@ -144,7 +143,7 @@ class _HuggingFace:
         return read_hugging_face(folder)
 
 
-HUGGING_FACE: file_forms.FileForm = _HuggingFace()
+HUGGING_FACE = _HuggingFace()
 """The form of Hugging Face's libraries; it holds values and files, no Python objects (:func:`weights_of`)."""
 
 
@@ -187,14 +186,10 @@ def weights_of(reading: Reading) -> PartsReading:
     names = _weight_names(known)
     if not any(known.collection.by_name[name].kind == "values" for name in names):
         raise InputError(f"{reading.place.name_of('')}: has no weights of a model; expected some beside {_NO_WEIGHTS}")
-    tensors = tuple(
-        dataclasses.replace(tensor, name=names[tensor.name], flat="")
-        for tensor in known.collection.tensors
-        if tensor.name in names
+    kept = [known.collection.by_name[name] for name in names]
+    return old.renewed(
+        [(dataclasses.replace(tensor, name=names[tensor.name], flat=""), parts[tensor.name]) for tensor in kept], names
     )
-    collection = dataclasses.replace(known.collection, tensors=tensors)
-    new = dataclasses.replace(known.with_hashes_of(names), collection=collection, paths={}, files=())
-    return PartsReading(new, {names[name]: parts[name] for name in names}, old.place)
 
 
 def _weight_names(known: Checkpoint) -> Mapping[str, str]:

@@ -9,44 +9,21 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 from ddlsched.errors import InputError
 from ddlsched.io.files import MOST_BYTES, file_system
 
 
-class Location(Protocol):
-    """A folder from which files are read, whole or in ranges of bytes."""
+def is_file_name(name: Any) -> bool:
+    """Return whether something is the bare name of a file."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0:")
 
-    def name_of(self, file: str) -> str:
-        """Return how messages call a file."""
 
-    def holds(self, file: str) -> bool:
-        """Return whether a name stays within the folder, links followed."""
-
-    def num_bytes(self, file: str) -> int:
-        """Return a file's size."""
-
-    def read(self, file: str, low: int, high: int) -> memoryview:
-        """Return the bytes from one number to another, fewer only where the file ends."""
-
-    def read_all(self, file: str) -> bytes:
-        """Return a whole file."""
-
-    def descriptor(self, file: str) -> int | None:
-        """Return an open file's descriptor, if it is local."""
-
-    def version(self, file: str) -> str:
-        """Return a text that changes when the file does, as far as can be told without reading it."""
-
-    def refuse_changes(self) -> None:
-        """Raise InputError if a file that was used is no more what it was at its first use."""
-
-    def touched(self) -> set[str]:
-        """Return the used files of which only the time of the last change of any kind is another.
-
-        That time cannot be put back as the one of the contents can; a new mode or link changes it, too.
-        """
+def refuse_leaving(place: Location, file: Any, where: str) -> None:
+    """Raise InputError, which says where it stands, for a name of no file in a folder."""
+    if not is_file_name(file) or not place.holds(file):
+        raise InputError(f"{where}: {file!r} leaves the directory; expected a file in it")
 
 
 def location_of(directory: Path | str) -> Location:
@@ -78,9 +55,11 @@ class _Folder:
         self._lock = threading.Lock()
 
     def name_of(self, file: str) -> str:
+        """Return how messages call a file."""
         return str(self.folder / file)
 
     def holds(self, file: str) -> bool:
+        """Return whether a name stays within the folder, links followed."""
         inside = Path(os.path.realpath(self.folder / file)).parent
         return inside in (Path(os.path.realpath(self.folder)), self._blobs)
 
@@ -90,9 +69,11 @@ class _Folder:
         return real if self._blobs is not None and real.parent == self._blobs else self.folder / file
 
     def num_bytes(self, file: str) -> int:
+        """Return a file's size."""
         return self._opened(file).num_bytes
 
     def read(self, file: str, low: int, high: int) -> memoryview:
+        """Return the bytes from one number to another, fewer only where the file ends."""
         descriptor, file_bytes, *_ = self._opened(file)
         wanted = max(min(high, file_bytes) - low, 0)
         try:
@@ -104,16 +85,20 @@ class _Folder:
         return memoryview(data)
 
     def read_all(self, file: str) -> bytes:
+        """Return a whole file."""
         _refuse_large(self, file)
         return bytes(self.read(file, 0, self.num_bytes(file)))
 
     def descriptor(self, file: str) -> int | None:
+        """Return an open file's descriptor, if it is local."""
         return self._opened(file).descriptor
 
     def version(self, file: str) -> str:
+        """Return a text that changes when the file does, as far as can be told without reading it."""
         return self._opened(file).version
 
     def refuse_changes(self) -> None:
+        """Raise InputError if a file that was used is no more what it was at its first use."""
         for file, opened in self._files.items():
             try:
                 there = self._path(file).lstat()
@@ -123,6 +108,10 @@ class _Folder:
                 raise InputError(_changed(self.name_of(file)))
 
     def touched(self) -> set[str]:
+        """Return the used files of which only the time of the last change of any kind is another.
+
+        That time cannot be put back as the one of the contents can; a new mode or link changes it, too.
+        """
         return {
             file for file, opened in self._files.items() if os.fstat(opened.descriptor).st_ctime_ns != opened.changed_ns
         }
@@ -266,6 +255,10 @@ class _Remote:
             raise InputError(
                 f"{self.name_of(file)}: cannot be read ({why}); expected a file of a checkpoint"
             ) from error
+
+
+Location: TypeAlias = _Folder | _Remote
+"""A folder from which files are read, whole or in ranges of bytes."""
 
 
 def _refuse_large(location: Location, file: str) -> None:

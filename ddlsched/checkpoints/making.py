@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import BufferedWriter
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import DIGESTS
 from ddlsched.checkpoints.dataset_state import DatasetState
-from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
+from ddlsched.checkpoints.file_forms import FilePlan, safetensors_plan
+from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
@@ -77,9 +78,9 @@ def make_checkpoint(
     checkpoint = made_checkpoint(
         model, parallelism, dtype=dtype, optimiser=optimiser, dataset=dataset, iteration=iteration, seed=seed
     )
-    held = [_described(checkpoint, rank) for rank in range(checkpoint.collection.num_ranks)]
-    _refuse_directory(directory, sum(_size(arrays) for arrays in held))
-    with writable(directory, "a writable folder"), _opened(directory, checkpoint, held) as files:
+    plans = [safetensors_plan(checkpoint, rank, {}) for rank in range(checkpoint.collection.num_ranks)]
+    _refuse_directory(directory, sum(plan.num_bytes for plan in plans))
+    with writable(directory, "a writable folder"), _opened(directory, checkpoint, plans) as files:
         hashes = _write(checkpoint, files, seed, watch)
     checkpoint = dataclasses.replace(checkpoint, sha256=hashes["sha256"], xxh3=hashes["xxh3"])
     checkpoint.write_description(directory)
@@ -110,16 +111,6 @@ def made_checkpoint(
     )
 
 
-def _described(checkpoint: Checkpoint, rank: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    tensors, arrays = checkpoint.collection.by_name, checkpoint.collection.arrays[rank]
-    return {name: (tensors[name].dtype, layout.shape) for name, layout in arrays.items()}
-
-
-def _size(arrays: dict[str, tuple[str, tuple[int, ...]]]) -> int:
-    header, entries = header_bytes(arrays)
-    return len(header) + sum(entry.num_bytes for entry in entries.values())
-
-
 def _refuse_directory(directory: Path, num_bytes: int) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -134,16 +125,15 @@ def _refuse_directory(directory: Path, num_bytes: int) -> None:
 
 @contextlib.contextmanager
 def _opened(
-    directory: Path, checkpoint: Checkpoint, held: list[dict[str, tuple[str, tuple[int, ...]]]]
-) -> Iterator[list[tuple[BufferedWriter, dict[str, Entry]]]]:
+    directory: Path, checkpoint: Checkpoint, plans: list[FilePlan]
+) -> Iterator[list[tuple[BufferedWriter, Mapping[str, Entry]]]]:
     """Open each rank's file, its header written; synchronise all at the end."""
     with contextlib.ExitStack() as stack:
         files = []
-        for name, arrays in zip(checkpoint.files, held, strict=True):
+        for name, plan in zip(checkpoint.files, plans, strict=True):
             file = stack.enter_context((directory / name).open("wb"))
-            header, entries = header_bytes(arrays)
-            file.write(header)
-            files.append((file, entries))
+            file.write(plan.pieces[0])
+            files.append((file, plan.entries))
         yield files
         for file, _ in files:
             file.flush()
@@ -151,7 +141,7 @@ def _opened(
 
 
 def _write(
-    checkpoint: Checkpoint, files: list[tuple[BufferedWriter, dict[str, Entry]]], seed: int, watch: Watcher | None
+    checkpoint: Checkpoint, files: list[tuple[BufferedWriter, Mapping[str, Entry]]], seed: int, watch: Watcher | None
 ) -> dict[str, dict[str, str]]:
     """Write each tensor's parts and return the hashes of the wholes, by digest."""
     hashes: dict[str, dict[str, str]] = {digest: {} for digest in DIGESTS}

@@ -22,7 +22,7 @@ from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.distributed_reading import METADATA, OWN_DESCRIPTION, read_distributed
 from ddlsched.checkpoints.distributed_writing import TorchFiles
 from ddlsched.checkpoints.division import Box, found_division
-from ddlsched.checkpoints.file_forms import MEGATRON_FILES, FileForm, has_file
+from ddlsched.checkpoints.file_forms import MEGATRON_FILES, has_file
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas
 from ddlsched.checkpoints.tensors import Layout, Piece, Tensor
@@ -60,12 +60,9 @@ def read_megatron(directory: Path | str) -> PartsReading:
             single = _layer_of(tensor, layer)
             new.append((single, [part for held in parts[tensor.name] for part in _part_of_layer(held, layer)]))
             paths[single.name] = (tensor.name, layer)
-    collection = dataclasses.replace(known.collection, tensors=tuple(tensor for tensor, _ in new))
-    if not has_file(reading.place, OWN_DESCRIPTION):
-        collection = _divided_as_stored(new)
-    hashed = known.with_hashes_of({tensor.name: tensor.name for tensor, _ in new})
-    checkpoint = dataclasses.replace(hashed, collection=collection, paths=paths, files=())
-    return PartsReading(checkpoint, {tensor.name: found for tensor, found in new}, reading.place)
+    same = {tensor.name: tensor.name for tensor, _ in new}
+    divided = None if has_file(reading.place, OWN_DESCRIPTION) else _divided_as_stored(new)
+    return reading.renewed(new, same, paths, divided)
 
 
 def _is_stacked(tensor: Tensor) -> bool:
@@ -118,42 +115,24 @@ def stacked(reading: Reading) -> PartsReading:
         Layers of a stack are missing, or a model is not divided as Megatron-core does.
     """
     old = PartsReading.of(reading)
-    names = {tensor.name: megatron_name(tensor) for tensor in old.job.tensors}
-    known = _renamed(old.described, names)
-    parts = {names[name]: found for name, found in old.parts().items()}
-    stacks: dict[str, dict[int, Tensor]] = defaultdict(dict)
-    tensors = []
-    for tensor in known.collection.tensors:
-        match known.paths.get(tensor.name):
-            case (str(name), int(layer)) if _STACKED.search(name):
-                stacks[name][layer] = tensor
-            case _:
-                tensors.append(tensor)
-    new_parts = {tensor.name: parts[tensor.name] for tensor in tensors}
+    parts, new = old.parts(), list[tuple[Tensor, Sequence[Replicas]]]()
+    names, paths = {}, {}
+    stacks: dict[str, dict[int, tuple[Tensor, Sequence[Replicas]]]] = defaultdict(dict)
+    for tensor in old.job.tensors:
+        name = megatron_name(tensor)
+        renamed = dataclasses.replace(tensor, name=name), parts[tensor.name]
+        match old.described.paths.get(tensor.name):
+            case (str(stack), int(layer)) if _STACKED.search(stack):
+                stacks[stack][layer] = renamed
+                continue
+            case tuple(path):
+                paths[name] = path
+        names[tensor.name] = name
+        new.append(renamed)
     for name, layers in stacks.items():
-        tensors.append(_stack(name, layers))
-        new_parts[name] = [
-            _stacked_part(part, layer) for layer, tensor in layers.items() for part in parts[tensor.name]
-        ]
-    collection = dataclasses.replace(known.collection, tensors=tuple(tensors))
-    kept = collection.by_name
-    new = dataclasses.replace(
-        known.with_hashes_of({name: name for name in kept}),
-        collection=collection,
-        paths={name: path for name, path in known.paths.items() if name in kept},
-        files=(),
-    )
-    return PartsReading(new, new_parts, old.place)
-
-
-def _renamed(known: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
-    old = known.collection
-    tensors = tuple(dataclasses.replace(tensor, name=names[tensor.name]) for tensor in old.tensors)
-    hashes = {names[name]: digest for name, digest in known.sha256.items()}
-    paths = {names[name]: path for name, path in known.paths.items() if name in names}
-    return dataclasses.replace(
-        known, collection=dataclasses.replace(old, tensors=tensors), sha256=hashes, paths=paths, files=()
-    )
+        stacked_parts = [_stacked_part(part, layer) for layer, (_, held) in layers.items() for part in held]
+        new.append((_stack(name, {layer: tensor for layer, (tensor, _) in layers.items()}), stacked_parts))
+    return old.renewed(new, names, paths)
 
 
 def _stack(name: str, layers: Mapping[int, Tensor]) -> Tensor:
@@ -186,10 +165,6 @@ class _MegatronFiles(TorchFiles):
             path.write_bytes(content)
         return [*super().describe(job, held, folder), *(path for path, _ in new)]
 
-    def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
-        self.describe(job, held, folder)
-        return read_distributed(folder)
-
 
 _TORCH_DIST = {
     "sharded_backend": "torch_dist",
@@ -197,5 +172,5 @@ _TORCH_DIST = {
     "common_backend": "torch",
     "common_backend_version": 1,
 }
-MEGATRON: FileForm = _MegatronFiles()
+MEGATRON = _MegatronFiles()
 """The form of Megatron-core's distributed checkpoints; layers are stacked by :func:`stacked`."""

@@ -74,9 +74,8 @@ class ReshardPlan:
     def bytes_by_way(self) -> Mapping[Way, int]:
         """Bytes of all moves, by how ranks get them."""
         found: Counter[Way] = Counter({"kept": 0, "host": 0, "network": 0, "relayed": 0})
-        for tensor in self.tensors:
-            for move in tensor.moves:
-                found[move.way] += tensor.cell_bytes(move.cell)
+        for (_, _, way), num_bytes in self.bytes_between_ranks.items():
+            found[way] += num_bytes
         return found
 
     @cached_property
@@ -84,10 +83,9 @@ class ReshardPlan:
         """Bytes over the network by sending and receiving host."""
         found: Counter[tuple[int, int]] = Counter()
         senders, receivers = self.old.allocation.hosts, self.new.allocation.hosts
-        for tensor in self.tensors:
-            for move in tensor.moves:
-                if move.way == "network":
-                    found[senders[move.source], receivers[move.target]] += tensor.cell_bytes(move.cell)
+        for (source, target, way), num_bytes in self.bytes_between_ranks.items():
+            if way == "network":
+                found[senders[source], receivers[target]] += num_bytes
         return found
 
     @cached_property

@@ -276,6 +276,41 @@ class PartsReading(Reading):
         parts = {tensor.name: reading.replicas(tensor) for tensor in checkpoint.collection.tensors}
         return cls(checkpoint, parts, reading.place)
 
+    def renewed(
+        self,
+        tensors: Sequence[tuple[Tensor, Sequence[Replicas]]],
+        names: Mapping[str, str],
+        paths: Mapping[str, tuple[str | int, ...]] | None = None,
+        collection: TensorCollection | None = None,
+    ) -> PartsReading:
+        """Return the same checkpoint of other tensors, each with its parts.
+
+        Parameters
+        ----------
+        tensors
+            In order.
+        names
+            New names of those whose contents are old ones', by old name: their hashes hold.
+        paths
+            Where they lie in a nested state, as far as is known.
+        collection
+            How ranks divide them; by default as the old ones.
+        """
+        known = self.described
+        hashes = [
+            {names[name]: text for name, text in of.items() if name in names} for of in (known.sha256, known.xxh3)
+        ]
+        checkpoint = dataclasses.replace(
+            known,
+            collection=collection
+            or dataclasses.replace(known.collection, tensors=tuple(tensor for tensor, _ in tensors)),
+            files=(),
+            sha256=hashes[0],
+            xxh3=hashes[1],
+            paths=paths or {},
+        )
+        return PartsReading(checkpoint, {tensor.name: parts for tensor, parts in tensors}, self.place)
+
     def parts(self) -> dict[str, list[Replicas]]:
         """Return the parts of each tensor."""
         tensors = self.checkpoint.collection.tensors

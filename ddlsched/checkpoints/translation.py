@@ -13,7 +13,6 @@ group, the queries of a group, its key, its value; ``linear_fc1`` of a gated lay
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -308,14 +307,12 @@ def _replaced(old: PartsReading, used: set[str], new: Sequence[_New]) -> PartsRe
     """Return a checkpoint with some tensors in place of others."""
     known = old.described
     kept = [tensor for tensor in known.collection.tensors if tensor.name not in used]
-    collection = dataclasses.replace(known.collection, tensors=(*(made.tensor for made in new), *kept))
     names = {tensor.name: tensor.name for tensor in kept}
     paths = {name: path for name, path in known.paths.items() if name in names}
     paths |= {made.tensor.name: made.path for made in new if made.path is not None}
-    checkpoint = dataclasses.replace(known.with_hashes_of(names), collection=collection, paths=paths, files=())
-    all_parts = old.parts()
-    parts = {made.tensor.name: made.parts for made in new} | {name: all_parts[name] for name in names}
-    return PartsReading(checkpoint, parts, old.place)
+    parts = old.parts()
+    tensors = [(made.tensor, made.parts) for made in new] + [(tensor, parts[tensor.name]) for tensor in kept]
+    return old.renewed(tensors, names, paths)
 
 
 def _config(reading: Reading) -> dict[str, Any]:

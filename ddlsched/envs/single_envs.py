@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -135,22 +135,23 @@ class OrderEnv(SchedulingEnv):
 
     def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
         """Return a placement policy that asks who starts."""
-        return {"placement": _AskedOrder(ask, seconds, self.placement, self.slots)}
+
+        def choose(features: np.ndarray, allowed: np.ndarray, now_s: float) -> int:
+            return ask(Decision(now_s, {"queue": features}, allowed))
+
+        return {"placement": _Of(self.placement, lambda own: Choosing(own, self.slots, choose, seconds.started))}
 
 
 @dataclass(frozen=True)
-class _AskedOrder:
-    ask: Ask
-    seconds: JobSeconds
+class _Of:
+    """A placement policy that is made of another one once that has begun."""
+
     placement: PlacementPolicy | str
-    slots: int
+    made: Callable[[Any], Any]
 
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> Choosing:
-        """Return the policy with its placement."""
-        return Choosing(begun_placement(self.placement, cluster, rng), self.slots, self._choose, self.seconds.started)
-
-    def _choose(self, features: np.ndarray, allowed: np.ndarray, now_s: float) -> int:
-        return self.ask(Decision(now_s, {"queue": features}, allowed))
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> Any:
+        """Return the policy with the one that decides."""
+        return self.made(begun_placement(self.placement, cluster, rng))
 
 
 ELASTIC_JOB_FEATURES = ("gpus", "least", "most", "samples_left", "waited", "rescaling_left")
@@ -271,7 +272,7 @@ class CommunicationEnv(SchedulingEnv):
         """Return a communication policy that asks, and a placement that notes who starts."""
         return {
             "communication": _AskedAdmission(ask, self.cluster.num_gpus),
-            "placement": _NotedPlacement(self.placement, seconds),
+            "placement": _Of(self.placement, lambda own: _Noting(own, seconds)),
         }
 
 
@@ -304,16 +305,6 @@ class _AskedAdmission(AskedPolicy):
             mb_left, gpus = transfer.bytes_left / 1e6, job.num_gpus / self._num_gpus
             row = self._rows[transfer.number] = (log_share(mb_left), log_share(time_left_s), gpus, 1.0)
         return row
-
-
-@dataclass(frozen=True)
-class _NotedPlacement:
-    placement: PlacementPolicy | str
-    seconds: JobSeconds
-
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Noting:
-        """Return the policy with the one that decides."""
-        return _Noting(begun_placement(self.placement, cluster, rng), self.seconds)
 
 
 class _Noting:

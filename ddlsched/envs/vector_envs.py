@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,9 +28,6 @@ from ddlsched.errors import InputError, label
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.choosing import begun_placement
 from ddlsched.policies.cluster_view import GpuKey, is_gpu_order
-from ddlsched.policies.doors import Allocation
-from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
 from ddlsched.workload.elastic_job import ElasticJob
 
 _KEYS: dict[GpuKey, int] = {"load": BY_LOAD, "server": BY_SERVER, "server_load": BY_SERVER_LOAD}
@@ -46,19 +42,11 @@ class _DecidedOutside:
     def __init__(self, wait: Wait) -> None:
         self.advance_run = wait
 
-    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
-        """Fail: jobs are placed outside."""
+    def _fail(self, *_: Any) -> Any:
+        """Fail: what is decided is decided outside."""
         raise NotImplementedError
 
-    def admit(self, transfer: TransferView, network: NetworkView) -> bool:
-        """Fail: the loop asks outside."""
-        raise NotImplementedError
-
-    def allocate(
-        self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
-    ) -> Mapping[str, Allocation]:
-        """Fail: GPUs are given outside."""
-        raise NotImplementedError
+    place = admit = allocate = _fail
 
 
 class _StartVectorEnv(SchedulingVectorEnv):

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-class Told(Protocol):
-    """Is told how much is done."""
-
-    def __call__(self, done: int, total: int, failure: object | None) -> None:
-        """Show ``done`` of ``total``, and the text of what just failed, if it did."""
+Told: TypeAlias = Callable[[int, int, object | None], None]
+"""Told how much is done, of how much, and the text of what just failed, if it did."""
 
 
 @contextlib.contextmanager

@@ -156,13 +156,17 @@ def cell_text(where: str, column: str, value: Any) -> str | None:
     return text or None
 
 
-def cell_number(where: str, column: str, value: Any, expected: str = "expected a finite number >= 0") -> float:
-    """Return a finite number >= 0, from text or from a number."""
+def cell_number(
+    where: str, column: str, value: Any, expected: str = "", *, at_most: float = math.inf, positive: bool = False
+) -> float:
+    """Return a finite number >= 0, or ``positive`` and > 0, from text or from a number."""
+    bound = f", at most {at_most:g}" if at_most < math.inf else ""
+    expected = expected or f"expected a finite number {'>' if positive else '>='} 0{bound}"
     number = _parsed(value)
     if number is None:
         shown = "is empty" if value in (None, "") else f"{abbreviated(value)} is no number"
         raise InputError(f"{where}, column {column}: {shown}; {expected}")
-    if not 0 <= number < math.inf:
+    if not 0 <= number < math.inf or number > at_most or (positive and number == 0):
         raise InputError(f"{where}, column {column}: {abbreviated(value)} is out of range; {expected}")
     return abs(number)  # Of -0.0 too.
 

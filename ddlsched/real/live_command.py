@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddlsched.real.live.failing import FailingNodes
-    from ddlsched.real.live.manager import LiveEvent, Sharer
+    from ddlsched.real.live.manager import LiveEvent
     from ddlsched.real.live.nodes import Launcher, Scavenger
     from ddlsched.real.live.store import StoredJob
+    from ddlsched.workload.profiling import ProfiledAllocator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +205,7 @@ def _failing(asked: LiveOptions, jobs: Sequence[StoredJob]) -> FailingNodes:
     return FailingNodes(asked.nodes or 0, most, disturbances, asked.seed, asked.speed)
 
 
-def _sharer(allocation: str, hold_s: float, jobs: Sequence[StoredJob]) -> Sharer:
+def _sharer(allocation: str, hold_s: float, jobs: Sequence[StoredJob]) -> ProfiledAllocator:
     from ddlsched.plugins.names import resolve
     from ddlsched.workload.profiling import JobMonitor, ProfiledAllocator, ProfilingAdvisor, extrapolated
 

@@ -73,7 +73,6 @@ def slurm_agent(
     partition
         Whose held jobs are started; no other's.
     """
-    import contextlib
     import getpass
 
     from ddlsched.io.files import made_folder

@@ -295,24 +295,23 @@ def _numbers(found: Estimate) -> dict[str, float | bool | str]:
 
 def _table(title: str, samples: str, plan: Parallelism, found: Estimate) -> str:
     """Return the estimate for a reader."""
-    step_s = float(found.step_s)
+    said: dict[str, Any] = _numbers(found)
+    step_s = said["step_s"]
     rate = float(plan.global_batch) / step_s
     lines = [title, f"  {'step':32}{step_s:12.4f} s"]
-    for part, name in _PARTS.items():
-        value = float(getattr(found, part))
-        if value > 0:
-            lines.append(f"    {name:30}{value:12.4f} s{100 * value / step_s:8.1f} %")
+    lines += [
+        f"    {name:30}{said[part]:12.4f} s{100 * said[part] / step_s:8.1f} %"
+        for part, name in _PARTS.items()
+        if said[part] > 0
+    ]
     lines.append(f"  {f'{samples} a second':32}{rate:12.4g}")
-    lines.append(f"  {'model FLOPs utilisation':32}{100 * float(found.mfu):12.1f} %")
-    lines.append(f"  {'energy of a step':32}{float(found.energy_j) / 1e3:12.4g} kJ")
+    lines.append(f"  {'model FLOPs utilisation':32}{100 * said['mfu']:12.1f} %")
+    lines.append(f"  {'energy of a step':32}{said['energy_j'] / 1e3:12.4g} kJ")
     price = f"at {float(found.price_per_hour):g} $ an hour and GPU, a guess unless given"
-    lines.append(f"  {'cost of a step':32}{float(found.cost):12.4g} $   {price}")
-    memory_gb = float(found.memory.total_bytes) / 1e9
-    missing_gb = float(found.missing_bytes) / 1e9
-    verdict = "fits" if found.fits else f"does not fit by {missing_gb:.2f} GB"
-    lines.append(f"  {'memory of a GPU':32}{memory_gb:12.2f} GB  {verdict}")
-    items = {part: float(getattr(found.memory, f"{part}_bytes")) / 1e9 for part in _MEMORY}
-    lines += [f"    {part:30}{size_gb:12.2f} GB" for part, size_gb in items.items()]
+    lines.append(f"  {'cost of a step':32}{said['cost']:12.4g} $   {price}")
+    verdict = "fits" if said["fits"] else f"does not fit by {said['missing_gb']:.2f} GB"
+    lines.append(f"  {'memory of a GPU':32}{said['memory_gb']:12.2f} GB  {verdict}")
+    lines += [f"    {part:30}{said[f'{part}_gb']:12.2f} GB" for part in _MEMORY]
     return "".join(f"{line}\n" for line in lines)
 
 

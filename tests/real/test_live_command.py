@@ -50,7 +50,11 @@ def test_jobs_run_to_their_end_and_a_second_time_there_is_nothing_to_do(files) -
         ("a,count,12,2", "a,count,0,2", "column steps: '0'"),
         ("a,count,12,2", "a,count,12,65", "column max_nodes: '65'"),
         ("max_nodes\na,count,12,2\nb,count,5,1", "max_nodes,samples_per_s\na,count,12,2,64 x\n", "samples_per_s: 'x'"),
-        ("max_nodes\na,count,12,2\nb,count,5,1", "max_nodes,samples_per_s\na,count,12,2,0\n", "numbers above 0"),
+        (
+            "max_nodes\na,count,12,2\nb,count,5,1",
+            "max_nodes,samples_per_s\na,count,12,2,0\n",
+            "column samples_per_s: '0' is out of range",
+        ),
     ],
 )
 def test_faults_in_the_table_of_jobs_are_named(files, old, new, said) -> None:

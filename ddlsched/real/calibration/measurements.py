@@ -110,23 +110,20 @@ def _parsed(row: Row, faults: list[str]) -> tuple[float, float, float, float] | 
     column, unit_s = (COLUMNS[2], 1.0) if COLUMNS[2] in cells else (MICROSECONDS, 1e-6)
     before = len(faults)
 
-    def checked(column: str, at_least: float, at_most: float, *, whole: bool) -> float:
+    def checked(column: str, at_most: float, least_whole: int = 0) -> float:
+        """Return a whole number from one above 0, or any number above 0."""
         try:
-            if whole:
-                return float(cell_whole(where, column, cells[column], int(at_most), int(at_least)))
-            expected = f"expected a number > 0, at most {at_most:g}"
-            number = cell_number(where, column, cells[column], expected)
-            if not at_least < number <= at_most:
-                raise InputError(f"{where}, column {column}: {cells[column]!r} is out of range; {expected}")
+            if least_whole:
+                return float(cell_whole(where, column, cells[column], int(at_most), least_whole))
+            return cell_number(where, column, cells[column], at_most=at_most, positive=True)
         except InputError as fault:
             faults.append(str(fault))
             return float("nan")
-        return number
 
-    jobs = checked("concurrent_jobs", 1, MAX_CONCURRENT, whole=True)
-    sizes = checked("message_bytes", 0, MAX_MESSAGE_BYTES, whole=False)
-    seconds = unit_s * checked(column, 0, _MAX_S / unit_s, whole=False)
-    servers = checked("servers", 2, MAX_CONCURRENT, whole=True) if "servers" in cells else float("nan")
+    jobs = checked("concurrent_jobs", MAX_CONCURRENT, 1)
+    sizes = checked("message_bytes", MAX_MESSAGE_BYTES)
+    seconds = unit_s * checked(column, _MAX_S / unit_s)
+    servers = checked("servers", MAX_CONCURRENT, 2) if "servers" in cells else float("nan")
     return (jobs, sizes, seconds, servers) if len(faults) == before else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,11 +120,13 @@ def _parsed(row: Row) -> list[float]:
 def _numbers(row: Row, columns: Sequence[str]) -> list[float]:
     """Return a row's numbers, of which servers are whole, and message_bytes and transfer_s above 0."""
     where, cells = row
-    values = {name: cell_number(where, name, cells[name]) for name in columns if name != "servers"}
+    most = {"message_bytes": MAX_MESSAGE_BYTES, "transfer_s": _MAX_S}
+    values = {
+        name: cell_number(where, name, cells[name], at_most=most.get(name, math.inf), positive=name in most)
+        for name in columns
+        if name != "servers"
+    }
     values["servers"] = float(cell_whole(where, "servers", cells["servers"], MAX_CONCURRENT, 2))
-    message_bytes, seconds = values["message_bytes"], values["transfer_s"]
-    if not 0 < message_bytes <= MAX_MESSAGE_BYTES or not 0 < seconds <= _MAX_S:
-        raise InputError(f"{where}: message_bytes is {message_bytes:g} and transfer_s {seconds:g}; expected both > 0")
     return [values[name] for name in columns]
 
 

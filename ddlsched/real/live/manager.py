@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 from ddlsched.errors import InputError
 from ddlsched.io.files import made_folder
@@ -18,7 +17,7 @@ from ddlsched.real.live.processes import JobProcesses, assignment_of
 from ddlsched.real.live.reports import Ready, Report, ReportSocket
 from ddlsched.real.live.store import JobStore, StoredJob
 from ddlsched.real.state_folder import Ownership
-from ddlsched.workload.profiling import Candidate, JobMonitor
+from ddlsched.workload.profiling import Candidate, ProfiledAllocator
 
 _MOST_S = 60.0
 
@@ -73,16 +72,6 @@ _POLL_S = 0.02
 _MOST_FAILURES = 5
 
 
-class Sharer(Protocol):
-    """Says how many nodes each job is to have; a ``Profiled`` allocator, say."""
-
-    monitor: JobMonitor
-    advisor: Any
-
-    def counts(self, jobs: list[Candidate], num_nodes: int, now_s: float) -> list[int]:
-        """Return how many nodes each job is to have now."""
-
-
 @dataclass(frozen=True)
 class LiveEvent:
     """What happened, for the timeline; ``nodes`` and ``loss`` where they belong to it."""
@@ -135,14 +124,14 @@ class LiveManager:
 
     folder: Path
     scavenger: Scavenger
-    sharer: Sharer
+    sharer: ProfiledAllocator
     most_jobs: int = 10
-    watch: Callable[[LiveEvent], None] | None = None
+    watch: Callable[[LiveEvent], None] = lambda _: None
     hang_s: float = 300.0
     launcher: Launcher = field(default_factory=LocalLauncher)
     host: str | None = None
     commits: str | None = None
-    warn: Callable[[str], None] | None = None
+    warn: Callable[[str], None] = lambda _: None
     failing: FailingNodes | None = None
     checkpoint: str = ""
     fewest: Mapping[str, int] = field(default_factory=dict)
@@ -219,19 +208,11 @@ class LiveManager:
     def _must_wait(self, job_id: str) -> bool:
         return self._reads.must_wait(job_id) or self._kills.must_wait(job_id)
 
-    def _tell(self, event: LiveEvent) -> None:
-        if self.watch is not None:
-            self.watch(event)
-
-    def _warn(self, what: str) -> None:
-        if self.warn is not None:
-            self.warn(what)
-
     def _take(self, said: Report | Ready) -> None:
         job = self.running.get(said.job)
         if job is not None and isinstance(said, Ready):
             if job.take_ready(said):
-                self._tell(LiveEvent(self.now_s, "script changed", said.job, self._step_for_event(said.job), 1))
+                self.watch(LiveEvent(self.now_s, "script changed", said.job, self._step_for_event(said.job), 1))
         elif job is not None and isinstance(said, Report):
             self._take_report(said, job)
 
@@ -249,7 +230,7 @@ class LiveManager:
             self._ask = True
         self._failures.pop(job_id, None)
         self._kills.succeeded(job_id)
-        self._tell(LiveEvent(self.now_s, "step", job_id, report.step, report.nodes, report.loss))
+        self.watch(LiveEvent(self.now_s, "step", job_id, report.step, report.nodes, report.loss))
 
     def _look_at_nodes(self) -> None:
         """Notice nodes that came or went; what runs on one that went is gone at that moment."""
@@ -257,7 +238,7 @@ class LiveManager:
         if there == self._idle:
             return
         self._idle, self._ask = there, True
-        self._tell(LiveEvent(self.now_s, "nodes", nodes=len(there)))
+        self.watch(LiveEvent(self.now_s, "nodes", nodes=len(there)))
         for job_id, job in list(self.running.items()):
             lost = [node for node in job.nodes if node not in there]
             if lost:
@@ -291,7 +272,7 @@ class LiveManager:
             what = "regrouped" if job.has_survivors() else "started"
             self._interrupted(job_id)
             job.form(self.store.regroup(job_id), self.now_s)
-            self._tell(LiveEvent(self.now_s, what, job_id, self._step_for_event(job_id), len(job.group)))
+            self.watch(LiveEvent(self.now_s, what, job_id, self._step_for_event(job_id), len(job.group)))
 
     def _interrupted(self, job_id: str) -> None:
         self._reported.pop(job_id, None)
@@ -314,14 +295,14 @@ class LiveManager:
         self._stop(job_id)
         self.store.fail(job_id)
         self._ask = True
-        self._tell(LiveEvent(self.now_s, "failed", job_id, self._step_for_event(job_id)))
+        self.watch(LiveEvent(self.now_s, "failed", job_id, self._step_for_event(job_id)))
 
     def _end(self, job_id: str, nodes: list[str], why: str) -> None:
         """End the processes on some nodes; without any left the job waits."""
         job = self.running[job_id]
         job.remove(nodes)
         self._interrupted(job_id)
-        self._tell(LiveEvent(self.now_s, why, job_id, self._step_for_event(job_id), len(nodes)))
+        self.watch(LiveEvent(self.now_s, why, job_id, self._step_for_event(job_id), len(nodes)))
         if not job.workers:
             del self.running[job_id]
             self.store.stop(job_id)
@@ -341,7 +322,7 @@ class LiveManager:
         except DamagedCommitsError as error:
             self._reads.succeeded(job_id)
             self._give_up(job_id)
-            self._warn(f"job {job_id!r} is given up: {error}")
+            self.warn(f"job {job_id!r} is given up: {error}")
             return None
         except InputError as error:
             pause_s = self._reads.failed(job_id, self.now_s)
@@ -349,8 +330,8 @@ class LiveManager:
                 raise
             self._stop(job_id)
             self._ask = True  # others may have its nodes
-            self._tell(LiveEvent(self.now_s, "commits unreadable", job_id))
-            self._warn(f"job {job_id!r}: {error}; tried again in {pause_s:g} s")
+            self.watch(LiveEvent(self.now_s, "commits unreadable", job_id))
+            self.warn(f"job {job_id!r}: {error}; tried again in {pause_s:g} s")
             return None
         self._reads.succeeded(job_id)
         return steps
@@ -375,7 +356,7 @@ class LiveManager:
         self.store.finish(job_id)
         self.sharer.monitor.forget(job_id)
         self._ask = True
-        self._tell(LiveEvent(self.now_s, "finished", job_id))
+        self.watch(LiveEvent(self.now_s, "finished", job_id))
 
     def _share_out(self, jobs: list[StoredJob]) -> None:
         """Ask for sizes and carry out what differs: first jobs that shrink or stop, then those that grow."""
@@ -426,9 +407,9 @@ class LiveManager:
             self.running[job.job_id].add(nodes, self.now_s)
         except (OSError, InputError) as error:  # a link in the place of the folder or of a log, say
             self._give_up(job.job_id)
-            self._warn(f"job {job.job_id!r} is given up: {error}")
+            self.warn(f"job {job.job_id!r} is given up: {error}")
             return
-        self._tell(LiveEvent(self.now_s, "joining", job.job_id, self._step_for_event(job.job_id), len(nodes)))
+        self.watch(LiveEvent(self.now_s, "joining", job.job_id, self._step_for_event(job.job_id), len(nodes)))
 
     def _new(self, job: StoredJob, folder: Path) -> JobProcesses:
         assigned = assignment_of(

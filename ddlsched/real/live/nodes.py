@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol, runtime_checkable
+from typing import IO, Protocol, TypeAlias, runtime_checkable
 
 from ddlsched.cluster.idle_trace import IdleTrace, expand_hosts
 from ddlsched.errors import DdlschedError, InputError
@@ -173,26 +173,6 @@ _SOON_S = 5
 _END_S = 10.0
 
 
-class Launcher(Protocol):
-    """Starts processes on nodes; each reads its orders on stdin."""
-
-    @property
-    def parent(self) -> int:
-        """Return the process that is the parent of those on nodes, or 0 if none of this machine is."""
-
-    def start(self, node: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start a process on a node."""
-
-    def end(self, process: subprocess.Popen[bytes]) -> None:
-        """End a process at once, and return when it has ended."""
-
-    def was_taken(self, exit_code: int) -> bool:
-        """Return whether a process ended because its node was taken away, or not given."""
-
-    def was_killed(self, exit_code: int) -> bool:
-        """Return whether a process was ended from outside, for which its program is not to blame."""
-
-
 class LocalLauncher:
     """Every node is a process on this machine."""
 
@@ -284,3 +264,7 @@ class SlurmLauncher:
                 subprocess.run(command, check=False, capture_output=True, timeout=_END_S)
             except FileNotFoundError:
                 raise InputError("scancel: no such program; expected Slurm's commands on this machine") from None
+
+
+Launcher: TypeAlias = LocalLauncher | SlurmLauncher
+"""Starts processes on nodes; each reads its orders on stdin."""

@@ -46,19 +46,13 @@ def _read(path: Path) -> list[StoredJob]:
             need(f"{where}: the program", "torch", extra="real")
         steps = cell_whole(where, "steps", row["steps"], at_most=10_000_000)
         most = cell_whole(where, "max_nodes", row["max_nodes"], 64)
-        speeds = _speeds(where, row.get("samples_per_s") or "")
+        speeds = (row.get("samples_per_s") or "").split()
+        speeds = tuple(cell_number(where, "samples_per_s", speed, positive=True) for speed in speeds)
         fewest = cell_whole(where, "min_nodes", row["min_nodes"], most) if row.get("min_nodes") else 1
         jobs[name] = StoredJob(name, program, steps, most, "queued", 0, speeds, fewest)
     if not jobs:
         raise InputError(f"{path}: holds no job; expected at least one row")
     return list(jobs.values())
-
-
-def _speeds(where: str, text: str) -> tuple[float, ...]:
-    speeds = tuple(cell_number(where, "samples_per_s", part) for part in text.split())
-    if 0.0 in speeds:
-        raise InputError(f"{where}, column samples_per_s: {abbreviated(text)}; expected numbers above 0")
-    return speeds
 
 
 def _script(where: str, program: str, folder: Path) -> str:

@@ -260,14 +260,14 @@ class LocalSlurm:
             files = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munge.pid"}
             files |= {"log-file": "munge.log", "seed-file": "munge.seed"}
             return [
-                _found("munged"),
+                "munged",
                 "--foreground",
                 "--force",
                 *(f"--{key}={folder / at}" for key, at in files.items()),
             ]
         if name == "slurmctld":
-            return [_found("slurmctld"), "-D"]
-        return [_found("slurmd"), "-D", "-N", name]
+            return ["slurmctld", "-D"]
+        return ["slurmd", "-D", "-N", name]
 
     def _write_files(self) -> None:
         for name in ("state", "spool"):
@@ -298,12 +298,6 @@ def _user() -> str:
 
 def _program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
-
-
-def _found(name: str) -> str:
-    found = _program(name)
-    assert found is not None  # asked as it was made
-    return found
 
 
 def _free_ports(count: int) -> range:

@@ -98,12 +98,10 @@ def sent_freely(
     return run_for_real(Workload.of(jobs), alone, crew).transfers
 
 
-def measured_rows(
-    path: Path, settings: GateSettings, crew: WorkerCrew | None, watch: Callable[[], None] = lambda: None
-) -> Measurements:
+def measured_rows(path: Path, settings: GateSettings, crew: WorkerCrew | None) -> Measurements:
     """Return the measurements in a file; if it is not there, a crew takes them, and they are kept."""
     if not path.exists() and crew is not None:
-        rows = measure_settings(calibration_settings(settings.cluster.num_servers), settings, crew, watch)
+        rows = measure_settings(calibration_settings(settings.cluster.num_servers), settings, crew)
         with replacing(path, "calibration") as file:
             write_measurements(rows, file)
     return read_measurements(path)

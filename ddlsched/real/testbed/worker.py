@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ddlsched.real.channel import Channel, ChannelEndedError
-from ddlsched.real.testbed.gloo import Reducer
+from ddlsched.real.testbed.gloo import GlooReducer
 from ddlsched.real.testbed.machine import behind_this_thread
 from ddlsched.real.torch.training_job import TrainingJob
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
@@ -110,7 +110,7 @@ class Worker:
         Returns what moves bytes, one a job.
     """
 
-    def __init__(self, channel: Channel, make_reducer: Callable[[], Reducer]) -> None:
+    def __init__(self, channel: Channel, make_reducer: Callable[[], GlooReducer]) -> None:
         self._channel, self._make_reducer = channel, make_reducer
         self._ended: queue.SimpleQueue[tuple[int, int, int, str | None]] = queue.SimpleQueue()
         self._wakes, self._wake = socket.socketpair()
@@ -129,7 +129,7 @@ class Worker:
         self._deadlines: list[tuple[float, int, int]] = []
         self._waiting: dict[int, list[int]] = {}
         self._busy: set[int] = set()
-        self._reducer: Reducer | None = None
+        self._reducer: GlooReducer | None = None
         self._training: TrainingJob | None = None
         self._chunks_left: dict[int, int] = {}
 

@@ -32,7 +32,10 @@ def job_of(
     *,
     job_id: str,
     iterations: int,
+    arrival_s: float = 0.0,
+    buckets: int = 8,
     label: str | None = None,
+    user: str | None = None,
     groups: bool = False,
     precision: Precision = "half",
     algorithm: str = "ring",
@@ -43,8 +46,10 @@ def job_of(
     ----------
     model, parallelism, machine
         As for :func:`~.estimate.estimate_checked`.
-    job_id, iterations
-        The job's; it arrives at 0 s.
+    job_id, iterations, arrival_s, user
+        The job's.
+    buckets
+        Parts of the last micro-batch's backward behind which gradients are reduced, if the parallelism overlaps.
     label
         The job's ``model``, for tables.
     precision, algorithm
@@ -66,15 +71,16 @@ def job_of(
         costs = Costs(parallelism=parallelism, machine=machine, precision=precision, algorithm=algorithm)
         iteration = grouped_step(found, model.layers(parallelism), costs)
     else:
-        iteration = step_dag(found, parallelism, machine, algorithm=algorithm)
+        iteration = step_dag(found, parallelism, machine, buckets=buckets, algorithm=algorithm)
     return Job(
         job_id=job_id,
-        arrival_s=0.0,
+        arrival_s=arrival_s,
         num_gpus=int(parallelism.num_gpus),
         iterations=iterations,
         iteration=iteration,
         gpu_memory_mb=float(np.minimum(found.memory.total_bytes, machine.gpu.memory_bytes)) / 1e6,
         model=label,
+        user=user,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import itertools
 import re
 import time
@@ -76,11 +77,9 @@ def read_kernels(path: Path) -> list[Kernel]:
     rows = readable(path, "measured kernels", lambda found: list(csv_rows(found, Kernel._fields, ())))
     kernels = []
     for where, row in rows:
-        numbers = {name: cell_number(where, name, row[name]) for name in Kernel._fields[4:]}
-        moves = row["kernel"] in ("elementwise", "copy")
-        for name in ("traffic_bytes" if moves else "flops", "seconds"):
-            if numbers[name] == 0:
-                raise InputError(f"{where}, column {name}: is 0; expected a number > 0")
+        needed = "traffic_bytes" if row["kernel"] in ("elementwise", "copy") else "flops", "seconds"
+        names = Kernel._fields[4:]
+        numbers = {name: cell_number(where, name, row[name], positive=name in needed) for name in names}
         if row["kernel"] == "attention" and not _ATTENDED.fullmatch(row["size"]):
             raise InputError(
                 f"{where}, column size: is {abbreviated(row['size'])}; expected tokens x numbers of a head, such as "
@@ -207,10 +206,9 @@ def measured_kernels(device: str, *, shapes: int, largest: int) -> Iterator[Kern
     torch = _torch(device)
     gpu = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     eight = device == "cuda" and torch.cuda.get_device_capability() >= (8, 9)
-    second = ("fp8", _product_8_bits) if eight else ("single", _product_single)
     for m, k, n in _shapes(shapes, largest):
-        for precision, make in (("half", _product_half), second):
-            seconds = _seconds(torch, device, make(torch, device, m, k, n))
+        for precision in ("half", "fp8" if eight else "single"):
+            seconds = _seconds(torch, device, _product(torch, device, precision, m, k, n))
             moved = {"half": 2, "single": 4, "fp8": 1}[precision] * (m * k + k * n) + 2 * m * n
             yield Kernel(gpu, "product", precision, f"{m}x{k}x{n}", 2.0 * m * k * n, float(moved), seconds)
     for width in (WIDE_HEAD, NARROW_HEAD):
@@ -248,23 +246,16 @@ def _shapes(count: int, largest: int) -> list[tuple[int, int, int]]:
     return [every[-1], *(every[number] for number in drawn)]
 
 
-def _product_half(torch: Any, device: str, m: int, k: int, n: int) -> Callable[[], object]:
-    one, other = (torch.randn(size, device=device, dtype=torch.bfloat16) for size in ((m, k), (k, n)))
-    return lambda: one @ other
-
-
-def _product_single(torch: Any, device: str, m: int, k: int, n: int) -> Callable[[], object]:
+def _product(torch: Any, device: str, precision: str, m: int, k: int, n: int) -> Callable[[], object]:
+    """Return a product; one of 8 bits has its second matrix by columns, as the tensor cores want it."""
     torch.backends.cuda.matmul.allow_tf32 = True
-    one, other = (torch.randn(size, device=device) for size in ((m, k), (k, n)))
+    make = functools.partial(torch.randn, device=device)
+    if precision == "fp8":
+        one, other = make((m, k)).to(torch.float8_e4m3fn), make((n, k)).to(torch.float8_e4m3fn).t()
+        scale = torch.ones((), device=device)
+        return lambda: torch._scaled_mm(one, other, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+    one, other = (make(size, dtype=torch.bfloat16 if precision == "half" else None) for size in ((m, k), (k, n)))
     return lambda: one @ other
-
-
-def _product_8_bits(torch: Any, device: str, m: int, k: int, n: int) -> Callable[[], object]:
-    """Return a product whose second matrix lies by columns, as the tensor cores want it."""
-    one = torch.randn((m, k), device=device).to(torch.float8_e4m3fn)
-    other = torch.randn((n, k), device=device).to(torch.float8_e4m3fn).t()
-    scale = torch.ones((), device=device)
-    return lambda: torch._scaled_mm(one, other, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
 
 def _attention_times(torch: Any, device: str, batch: int, sequence: int, width: int) -> Callable[[], object]:

@@ -19,7 +19,7 @@ from ddlsched.io.files import read_bytes
 from ddlsched.io.tables import readable
 from ddlsched.training.estimate.hardware import Efficiency, Gpu, Tier, clock
 from ddlsched.training.estimate.models import LatentAttention, Model, Transformer
-from ddlsched.training.estimate.small_models import INCEPTION_V3, LSTM_PTB, RESNET_50, VGG_16, Dlrm
+from ddlsched.training.estimate.small_models import CNNS, LSTM_PTB, Dlrm
 
 Item = TypeVar("Item")
 _GB = 1e9
@@ -89,9 +89,7 @@ data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency
 MODELS: dict[str, Model] = {
     **_PRESETS.models,
     **_PRESETS.recommenders,
-    "vgg-16": VGG_16,
-    "resnet-50": RESNET_50,
-    "inception-v3": INCEPTION_V3,
+    **CNNS,
     "lstm-ptb": LSTM_PTB,
     **{name: _PRESETS.models[earlier] for earlier, names in _PRESETS.alike.items() for name in names},
 }

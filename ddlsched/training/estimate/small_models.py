@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from ddlsched.training.estimate.layers import Layer, LayerCollective, Layers, elementwise, matrix_product
@@ -24,8 +26,7 @@ def data_parallel_only(what: str, parallelism: Parallelism) -> list[Rule]:
     return [*rules, Rule(np.asarray(zero) <= 1, f"ZeRO stage {zero}; expected 0 or 1 for {what}")]
 
 
-@dataclass(frozen=True, slots=True)
-class Convolution:
+class Convolution(NamedTuple):
     """A convolution, or with ``out_size`` 1 a fully connected layer.
 
     ``inputs`` and ``outputs`` are channels, ``kernel`` height x width, ``out_size`` the side of the square it produces;
@@ -123,79 +124,11 @@ class Lstm:
         )
 
 
-def _chain(inputs: int, rows: Iterable[tuple[int, int, int]], *, norm: bool) -> Iterable[Convolution]:
-    for outputs, kernel, out_size in rows:
-        yield Convolution(inputs, outputs, (kernel, kernel), out_size, norm)
-        inputs = outputs
-
-
-def _vgg_16() -> Cnn:
-    rows = [
-        *[(64, 3, 224)] * 2,
-        *[(128, 3, 112)] * 2,
-        *[(256, 3, 56)] * 3,
-        *[(512, 3, 28)] * 3,
-        *[(512, 3, 14)] * 3,
-    ]
-    classifier = [Convolution(512, 4096, (7, 7), 1, False), *_chain(4096, [(4096, 1, 1), (1000, 1, 1)], norm=False)]
-    return Cnn(convolutions=(*_chain(3, rows, norm=False), *classifier))
-
-
-def _resnet_50() -> Cnn:
-    """Return the bottleneck network, with the stride on the 3 x 3 convolution."""
-    layers = [Convolution(3, 64, (7, 7), 112)]
-    inputs = 64
-    for width, blocks, size in ((64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7)):
-        for block in range(blocks):
-            wide = size * 2 if block == 0 and width > 64 else size
-            layers += [
-                Convolution(inputs, width, (1, 1), wide),
-                *_chain(width, [(width, 3, size), (4 * width, 1, size)], norm=True),
-            ]
-            if block == 0:
-                layers.append(Convolution(inputs, 4 * width, (1, 1), size))
-            inputs = 4 * width
-    return Cnn(convolutions=(*layers, Convolution(2048, 1000, (1, 1), 1, False)))
-
-
-def _inception_v3() -> Cnn:
-    """Return the network with its auxiliary classifier, which trains along; images of 299 x 299."""
-    layers = _branch(3, [(32, 3, 3, 149), (32, 3, 3, 147), (64, 3, 3, 147), (80, 1, 1, 73), (192, 3, 3, 71)])
-    for inputs, pooled in ((192, 32), (256, 64), (288, 64)):
-        layers += _branch(inputs, [(64, 1, 1, 35)]) + _branch(inputs, [(48, 1, 1, 35), (64, 5, 5, 35)])
-        layers += _branch(inputs, [(64, 1, 1, 35), (96, 3, 3, 35), (96, 3, 3, 35)]) + _branch(
-            inputs, [(pooled, 1, 1, 35)]
-        )
-    layers += _branch(288, [(384, 3, 3, 17)]) + _branch(288, [(64, 1, 1, 35), (96, 3, 3, 35), (96, 3, 3, 17)])
-    for c in (128, 160, 160, 192):
-        layers += _branch(768, [(192, 1, 1, 17)]) * 2
-        layers += _branch(768, [(c, 1, 1, 17), (c, 1, 7, 17), (192, 7, 1, 17)])
-        layers += _branch(768, [(c, 1, 1, 17), (c, 7, 1, 17), (c, 1, 7, 17), (c, 7, 1, 17), (192, 1, 7, 17)])
-    layers += _branch(768, [(192, 1, 1, 17), (320, 3, 3, 8)])
-    layers += _branch(768, [(192, 1, 1, 17), (192, 1, 7, 17), (192, 7, 1, 17), (192, 3, 3, 8)])
-    for inputs in (1280, 2048):
-        layers += _branch(inputs, [(320, 1, 1, 8)]) + _branch(inputs, [(192, 1, 1, 8)])
-        layers += _branch(inputs, [(384, 1, 1, 8)]) + _branch(inputs, [(448, 1, 1, 8), (384, 3, 3, 8)])
-        layers += 2 * (_branch(384, [(384, 1, 3, 8)]) + _branch(384, [(384, 3, 1, 8)]))
-    auxiliary = [*_branch(768, [(128, 1, 1, 5), (768, 5, 5, 1)]), Convolution(768, 1000, (1, 1), 1, False)]
-    return Cnn(convolutions=(*layers, *auxiliary, Convolution(2048, 1000, (1, 1), 1, False)))
-
-
-def _branch(inputs: int, rows: Sequence[tuple[int, int, int, int]]) -> list[Convolution]:
-    """Return a chain from rows of outputs, kernel height, kernel width and the side of what comes out."""
-    chain: list[Convolution] = []
-    for outputs, height, width, out_size in rows:
-        chain.append(Convolution(inputs, outputs, (height, width), out_size))
-        inputs = outputs
-    return chain
-
-
-VGG_16 = _vgg_16()
-"""Simonyan and Zisserman, ICLR 2015."""
-RESNET_50 = _resnet_50()
-"""He et al., CVPR 2016, as torchvision builds it."""
-INCEPTION_V3 = _inception_v3()
-"""Szegedy et al., CVPR 2016, as torchvision builds it."""
+_TABLE = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, tuple[Convolution, ...]])
+CNNS = {name: Cnn(convolutions=convolutions) for name, convolutions in _TABLE.items()}
+"""VGG-16 (Simonyan and Zisserman, ICLR 2015); ResNet-50 (He et al., CVPR 2016), with the stride on the 3 x 3
+convolution, and Inception v3 (Szegedy et al., CVPR 2016) on images of 299 x 299, with its auxiliary classifier, which
+trains along: both as torchvision builds them."""
 LSTM_PTB = Lstm(num_layers=2, hidden=1500, vocabulary=10_000, sequence=35)
 """Zaremba et al., 2014, the large model for the Penn Treebank."""
 

@@ -144,11 +144,7 @@ class _Wrapping:
                 return original(*args, **kwargs)
             given = given_to(*args, **kwargs)
             token = self._watcher.calls(_called(kind, parameters, given))
-            self._inside.now = True
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                self._inside.now = False
+            result = self._looking_away(original, *args, **kwargs)
             is_async = isinstance(result, distributed.Work)
             self._watcher.returned(token, at_once=not is_async)
             if is_async:
@@ -171,11 +167,7 @@ class _Wrapping:
             group = distributed.distributed_c10d._resolve_process_group(group_name)
             sent = given["self"]
             token = self._watcher.calls(CollectiveCall(_FUNCTIONAL[name], sent.numel() * sent.element_size(), group))
-            self._inside.now = True
-            try:
-                result = functional.wait_tensor(original(*args, **kwargs))
-            finally:
-                self._inside.now = False
+            result = self._looking_away(lambda: functional.wait_tensor(original(*args, **kwargs)))
             self._watcher.returned(token, at_once=True)
             return result
 
@@ -183,6 +175,13 @@ class _Wrapping:
 
     def _looks_away(self) -> bool:
         return not self._watcher.watching or getattr(self._inside, "now", False)
+
+    def _looking_away(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._inside.now = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._inside.now = False
 
     def _tell_end(self, work: Any, token: Any) -> None:
         try:

@@ -65,7 +65,10 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     [
         (["2,1e6,0.1,0.01"], "holds 1 rows; expected at least 3"),
         (["1,1e6,0.1,0.01"], r"row 1 \(line 2\), column servers: '1' is out of range"),
-        (["2,1e6,0.1,0"], r"row 1 \(line 2\): message_bytes is 1e\+06 and transfer_s 0; expected both > 0"),
+        (
+            ["2,1e6,0.1,0"],
+            r"row 1 \(line 2\), column transfer_s: '0' is out of range; expected a finite number > 0, at most 1e\+06",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, rows: list[str], message: str) -> None:

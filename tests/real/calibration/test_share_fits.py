@@ -102,7 +102,7 @@ GOOD = ["200000,800000,2,0,0.07", "200000,1600000,2,0,0.06", "400000,1600000,2,0
     [
         ([*GOOD, "200000,soon,2,0,0.07"], r"shares\.csv, row 4 \(line 5\), column other_bytes: 'soon' is no number"),
         ([*GOOD, "200000,800000,1,0,0.07"], "column servers: '1' is out of range or not whole"),
-        ([*GOOD, "200000,800000,2,0,0"], "message_bytes is 200000 and transfer_s 0; expected both > 0"),
+        ([*GOOD, "200000,800000,2,0,0"], "column transfer_s: '0' is out of range; expected a finite number > 0"),
         ([*GOOD, "800000,200000,2,0,0.1"], "column other_bytes: 200000 is out of range; expected 0, or more than mess"),
         ([GOOD[0], "800000,0,2,400000,0.07"], "holds 1 rows of whole messages beside other_bytes; expected at least 3"),
     ],

@@ -48,7 +48,7 @@ def manager(
     sharer = ProfiledAllocator(
         CountProgramme(lookahead_s=10), advisor, JobMonitor(warm_up_steps=1, least_steps=3), (0.3, 0.3)
     )
-    watch = None if events is None else events.append
+    watch = (lambda _: None) if events is None else events.append
     return LiveManager(folder, scavenger, sharer, 10, watch, hang_s, commits=commits), scavenger
 
 

@@ -231,7 +231,7 @@ CANNOT_BE_SAID: list[tuple[str, Any, str]] = [
     ("heads", "", "column heads: is empty; expected a whole number"),
     ("layers", "True", "column layers: 'True' is no number"),
     ("hidden", 10**9, "column hidden: .* expected a whole number from 1 to 100000000"),
-    ("iteration_ms", 0, "iteration_ms is 0; expected milliseconds > 0"),
+    ("iteration_ms", 0, "column iteration_ms: '0' is out of range; expected milliseconds > 0"),
     ("iteration_ms", "fast", "column iteration_ms: 'fast' is no number; expected milliseconds > 0"),
     ("gpus", 3, "tensor .* expected their product to be the 3 GPUs"),
     ("heads", 1_000_003, ""),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -122,11 +123,13 @@ def live_slurm(folder: Path, *more: object):
     return run("live", folder / "jobs.csv", "--state", folder / "state", *options, *more)
 
 
-def test_slurm_is_asked_once_in_a_short_run(slurm) -> None:
+def test_slurm_is_asked_once_in_five_seconds(slurm) -> None:
+    begin_s = time.monotonic()
     done = live_slurm(slurm)
+    took_s = time.monotonic() - begin_s  # long where others use the machine, too
     assert done.exit_code == 0, done.stderr
     assert "2 finished" in done.stderr
-    assert len((slurm / "asked").read_text()) == 1
+    assert 1 <= len((slurm / "asked").read_text()) <= 1 + took_s / 5
 
 
 def test_slurm_that_fails_is_one_line_and_the_run_goes_on(slurm) -> None:

@@ -118,7 +118,7 @@ class GateClient(WaitingBuckets):
         self._channel, self._member = channel, member
         self._failed: TestbedError | None = None
         self._began = threading.Event()
-        channel.send(msgspec.to_builtins(member))
+        channel.send(msgspec.to_builtins(member, enc_hook=float))  # NumPy's numbers, too
         self._thread = threading.Thread(target=self._listen, name="ddlsched gate", daemon=True)
         self._thread.start()
         if not self._began.wait(_BEGIN_S):

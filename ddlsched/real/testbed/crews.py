@@ -185,10 +185,10 @@ class WorkerAgent(TokenService):
         self._workers: set[int] = set()
 
     def serve(self) -> None:
-        """Answer everybody who knows the token, each in a copy of this process, until interrupted."""
+        """Answer everybody who knows the token, each in a copy of this process, until closed or interrupted."""
         prepare()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        while True:
+        while not self._closed:
             callers = self._listener.callers(_TURN_S)
             self._bury()
             for caller in callers:

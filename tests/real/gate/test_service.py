@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ddlsched.cluster.cluster import Cluster
@@ -175,6 +176,12 @@ def test_a_wrong_token_is_refused(gate: Gate, token: Path) -> None:
         joined(gate, token, "a", 1)
     assert eventually(lambda: gate.refused)
     assert "a wrong proof of the token came" in gate.refused[0]
+
+
+def test_a_time_may_be_one_of_numpys(gate: Gate, token: Path) -> None:
+    for number, compute_s in enumerate((np.float64(0.1), np.float32(0.1))):
+        member = Member(job_id=f"a{number}", rank=0, size=1, iterations=10, compute_s=compute_s, message_bytes=1e6)
+        GateClient.connected(str(gate.service.address), token, member, 0).close()
 
 
 def test_ranks_that_never_come_are_not_waited_for_without_end(

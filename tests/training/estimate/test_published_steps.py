@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from command_line import refused, run
 from experiment_scripts import scripts_of
 from measurements import DATA
 from tiers import tried
 
 from ddlsched.errors import InputError
+from ddlsched.training.estimate import presets
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Efficiency, Machine, operations_s
 from ddlsched.training.estimate.layers import Operation
@@ -184,6 +186,12 @@ def test_steps_in_one_graph_and_later_releases_are_faster(tmp_path: Path) -> Non
     assert first / second == pytest.approx(1 + RELEASE_GAIN)
     assert second / third == pytest.approx(1 + RELEASE_GAIN)
     assert fourth < 0.8 * third
+
+
+def test_every_constant_of_a_program_is_one_of_efficiencies() -> None:
+    said = yaml.safe_load(Path(presets.__file__).with_name("programs.yaml").read_text())["programs"].values()
+    names = {name for program in said for constants in program["efficiencies"].values() for name in constants}
+    assert names <= {field.name for field in dataclasses.fields(Efficiency)}  # others would be read past
 
 
 def test_gpus_of_a_family_share_constants_at_their_clocks() -> None:

@@ -117,7 +117,7 @@ def _stops(restarts: int, moved: list[bool]) -> str:
     """Return who took a job off its GPUs, and how often; ``moved`` has an entry for each time that a policy did."""
     counts = {
         "Stopped by failures": restarts - len(moved),
-        "Stopped by the order": moved.count(False),
+        "Stopped by a policy": moved.count(False),
         "Moved": sum(moved),
     }
     return ", ".join(f"{what} {_many(count, 'time')}" for what, count in counts.items() if count)

@@ -21,7 +21,7 @@ import numpy as np
 import yaml
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.cluster.cluster_files import read_cluster, throughputs_of
+from ddlsched.cluster.cluster_files import read_cluster, tenants_of, throughputs_of
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.comparisons.comparison import Comparison, begin, finish
 from ddlsched.comparisons.settings import Location, Settings, Where, checked_settings, text_of
@@ -188,8 +188,10 @@ class ComparisonPlan:
         self._match_allocations(where)
         located(where(("throughputs",)), self._match_throughputs)
         options = self.settings.given_options
+        tenants = located(where(("options", "queues")), lambda: tenants_of(options.get("queues")))
+        queue = next(iter(tenants.leaves)) if tenants else None
         for place in self.places.values():
-            tried = partial(_refusal, Workload.of([_job_of_a_second(place.cluster)]), place)
+            tried = partial(_refusal, Workload.of([replace(_job_of_a_second(place.cluster), queue=queue)]), place)
             refusal = tried(options)
             if refusal is not None:
                 faulty = [name for name in options if tried({name: options[name]}) is not None]

@@ -302,7 +302,7 @@ def _seconds(times_ns: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 COUNTS = {
-    "stops": "Stops by the order",
+    "stops": "Stops by a policy",
     "moves": "Moves by the placement",
     "state_bytes": "State over the network (GB)",
     "inside_bytes": "Over ports of GPUs (GB)",

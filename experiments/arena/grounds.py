@@ -114,7 +114,7 @@ GROUNDS = {
         ),
         _leaf_spine("Philly", "philly", block_gpus=1),
         _leaf_spine("Helios-like", "helios", block_gpus=1, num_jobs=200),
-        _leaf_spine("Alibaba", "alibaba", block_gpus=1, num_jobs=200),
+        _leaf_spine("Alibaba", "alibaba", block_gpus=1, num_jobs=200, sampled=False),
         Ground(
             name="2,048-GPU Clos",
             jobs="clos",

@@ -67,7 +67,7 @@ def test_a_job_that_the_order_stopped() -> None:
     lines, told, events = explained("a", *FOUR_SERVERS, *price)
     # Stopped at 1.2 s after an iteration; "b" and "d" end at 5.2 and 5 s; "a" goes on where "d" was: one worker's state
     # crosses two cards of 1.25e9 B/s in 0.4 s, then it restarts.
-    assert "Stopped by the order 1 time: 0.100 s on its GPUs were for nothing" in lines
+    assert "Stopped by a policy 1 time: 0.100 s on its GPUs were for nothing" in lines
     assert "On GPUs 2 times:" in lines
     assert "0.100 to 1.200 s on GPUs 1, 2, stopped by the order" in lines
     assert "5.200 to 26.600 s on GPUs 0, 1, 0.500 GB of state over the network" in lines

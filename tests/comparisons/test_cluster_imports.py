@@ -268,6 +268,18 @@ def test_a_folder_that_cannot_be_written_is_one_line(taken: str) -> None:
     refused(run("import-cluster", "kueue", str(EXAMPLE), "--out", "o"), f"{taken}: ", "expected a ")
 
 
+def test_compare_holds_admissions_against_each_other_and_stops_are_not_said_to_be_by_the_order() -> None:
+    imported("kueue", EXAMPLE)
+    flags = ["--server-table", "o/servers.csv", "--restart-s", "30", "--admission", "kueue"]
+    given = ["o/jobs.csv", "--queues", "o/queues.yaml", *flags]
+    found = run("compare", *given, "--admission", "kai", "--processes", "1", "--json").stdout
+    assert {row["policy"] for row in json.loads(found)["comparison"]} == {"kueue", "kai"}
+    refused(run("compare", "o/jobs.csv", "--queues", "nowhere.yaml", *flags), "--queues: nowhere.yaml: no such file")
+    said = run("simulate", *given).stdout
+    assert "stops by a policy" in said
+    assert "by the order" not in said
+
+
 def test_what_if_says_who_gains() -> None:
     imported("kueue", EXAMPLE)
     flags = ["--queues", "o/queues.yaml", "--server-table", "o/servers.csv"]

@@ -73,7 +73,7 @@ def test_runs_have_the_counts_that_are_not_0_everywhere(folder: Path) -> None:
 def test_the_report_shows_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reported = Reported.open(folder)
     table = door_table(reported, reported.settings[0])
-    assert table.columns == ["Stops by the order", "State over the network (GB)"]
+    assert table.columns == ["Stops by a policy", "State over the network (GB)"]
     values = {policy: [cell.value for cell in cells if cell] for policy, cells in table.rows}
     assert values == {"stops": ["1.00", "0.500"], "waits": ["0.00", "0.000"]}
     monkeypatch.setattr(html_report, "draw_charts", lambda _: [])
@@ -91,7 +91,7 @@ def test_simulate_prints_them(folder: Path) -> None:
     command += ["--exclusive", "--topology", LEAF_SPINE, "--restart-s", "2", "--state-mb", "500"]
     printed = run(*command, "--order", STOPPING).stdout
     lines = [" ".join(line.split()) for line in printed.splitlines()]
-    assert "stops by the order 1" in lines
+    assert "stops by a policy 1" in lines
     assert "state over the network 0.500 GB" in lines
     told = json.loads(run(*command, "--order", STOPPING, "--json").stdout)
     assert (told["stops"], told["state_bytes"]) == (1, 500e6)

@@ -426,7 +426,7 @@ def test_explain_says_who_stopped_a_job(tmp_path, monkeypatch):
     said = run_command("simulate", "w.csv", *options, "--run-out", "run.parquet")
     assert said.exit_code == 0, said.stderr
     said = run_command("explain", "run.parquet", "long")
-    assert "Stopped by the order 1 time: 0.500 s on its GPUs were for nothing" in said.stdout
+    assert "Stopped by a policy 1 time: 0.500 s on its GPUs were for nothing" in said.stdout
 
 
 # ---- Bad answers and bad prices

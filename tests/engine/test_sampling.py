@@ -329,31 +329,45 @@ def test_item_27_how_seldom_samples_will_be_is_known_before_they_are_taken(
     assert found == _sampled_one_by_one(taken % (room + 1), step_ns, next_ns, until_ns, room)
 
 
-def _in_pairs(job_id: str, transfers: int, duration_ns: int) -> Job:
-    """Return a job on four GPUs that computes before each of so many all-reduces of two pairs."""
+def _in_pairs(job_id: str, transfers: int, duration_ns: int, every: int = 1) -> Job:
+    """Return a job on four GPUs that computes before every so manieth of so many all-reduces of two pairs."""
     tasks: list[ComputeTask | CollectiveTask] = []
     for number in range(transfers):
         before = (f"s{number - 1}",) if number else ()
-        tasks.append(ComputeTask(name=f"c{number}", duration_ns=duration_ns, after=before))
-        sums = {"message_bytes": 1e5, "group": "pairs", "after": (f"c{number}",)}
+        if number % every == 0:
+            tasks.append(ComputeTask(name=f"c{number}", duration_ns=duration_ns, after=before))
+            before = (f"c{number}",)
+        sums = {"message_bytes": 1e5, "group": "pairs", "after": before}
         tasks.append(CollectiveTask(name=f"s{number}", kind="all-reduce", **sums))  # type: ignore[arg-type]
     step = IterationDag(tuple(tasks), {"pairs": ((0, 1), (2, 3))})
     return Job(job_id=job_id, arrival_s=1e6, num_gpus=4, iterations=LONG, iteration=step, gpu_memory_mb=1)
 
 
-@pytest.mark.parametrize(("transfers", "settling"), [(100, 32), (2_100, 2)])
-def test_jobs_of_groups_with_many_transfers_settle_for_an_iteration_each(transfers: int, settling: int) -> None:
-    jobs = [_in_pairs("a", transfers, 100_000), _in_pairs("b", transfers, 123_456)]
-    result = ddlsched.simulate(
+def _met(jobs: list[Job], until_s: float, sample: bool) -> Result:
+    """Return a run in which two jobs of :func:`_in_pairs` share the cards of four servers."""
+    return ddlsched.simulate(
         Workload.of(jobs),
         ddlsched.Cluster(num_servers=4, gpus_per_server=2, exclusive=True),
         placement=Fixed(gpus={"a": [0, 2, 4, 6], "b": [1, 3, 5, 7]}),
-        sample=True,
-        until_s=1e6 + 0.02 * transfers,
+        sample=sample,
+        until_s=until_s,
         **SENDING["max-min"],
     )
+
+
+@pytest.mark.parametrize(("transfers", "settling"), [(100, 32), (2_100, 2)])
+def test_jobs_of_groups_with_many_transfers_settle_for_an_iteration_each(transfers: int, settling: int) -> None:
+    jobs = [_in_pairs("a", transfers, 100_000), _in_pairs("b", transfers, 123_456)]
+    result = _met(jobs, 1e6 + 0.02 * transfers, True)
     assert result.leapt_iterations > 20
     assert 0 <= result.computed_iterations - settling - 2 * STRETCH_OF_GROUPS <= 2
+
+
+def test_what_jobs_of_groups_send_is_work_where_they_compute_at_the_start_of_an_iteration_alone() -> None:
+    jobs = [_in_pairs("a", 2_100, 1_000_000, every=2_100), _in_pairs("b", 2_100, 1_234_567, every=2_100)]
+    sampled, exact = (_met(jobs, 1e6 + 21, sample) for sample in (True, False))
+    assert sampled.leapt_iterations > 40
+    assert abs(sampled.contended_iterations - exact.contended_iterations) <= 1
 
 
 @pytest.mark.parametrize("stretch_bytes", [0.0, 1e-3, 1e12])

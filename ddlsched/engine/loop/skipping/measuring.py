@@ -30,18 +30,24 @@ def may_be_measured(s: State, root: int) -> bool:
 
 
 @njit
-def load_ns_of_iteration(s: State, job: Records) -> int:
-    load_ns = np.int64(0)
-    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
-        load_ns += s.tasks[job.first_task + s.transfers[number].task].load_ns
-    return load_ns
+def load_ns(s: State, job: Records, transfer: Records) -> float:
+    """How long a transfer takes alone, and those that it stands for, for an average worker of its job."""
+    task = s.tasks[job.first_task + transfer.task]
+    if job.grouped == 0:
+        return np.float64(task.load_ns)
+    taking_part = 0
+    for member in range(task.first_member, task.first_member + task.num_members):
+        taking_part += s.gpus[s.workers[job.first_worker + s.members[member]].gpu].group_size
+    return task.load_ns * (taking_part / job.num_gpus)
 
 
 @njit
 def note_work(s: State, job: Records) -> None:
     """Note the work of an iteration: compute of a worker, and transfers as they take alone, nanoseconds."""
-    load_ns = 0.0 if job.grouped == 1 else load_ns_of_iteration(s, job)
-    job.iteration_work = job.service_ns / job.iterations / job.num_gpus + load_ns
+    sent_ns = 0.0
+    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
+        sent_ns += load_ns(s, job, s.transfers[number])
+    job.iteration_work = job.service_ns / job.iterations / job.num_gpus + sent_ns
 
 
 @njit
@@ -50,18 +56,20 @@ def work_left(s: State, job: Records) -> float:
     run = s.run[0]
     left = job.remaining_service_ns / job.num_gpus + job.load_left_ns
     for number in range(job.first_worker, job.first_worker + (1 if job.lockstep == 1 else job.num_gpus)):
-        g = s.gpus[s.workers[number].gpu]
+        worker, g = s.workers[number], s.gpus[s.workers[number].gpu]
+        if job.grouped == 1 and worker.leader == number:
+            left += worker.load_left_ns * (g.group_size / job.num_gpus)
         if g.worker == number:
             weight = 1.0 if job.lockstep == 1 else g.group_size / job.num_gpus
             lasts_ns = s.end_ns[s.position[s.workers[number].gpu]] - g.started_ns
             done = (run.now_ns - g.started_ns) / max(lasts_ns, 1)
             left -= weight * done * s.tasks[job.first_task + g.task].duration_ns
-    if job.grouped == 0 and job.num_linked > 0:
+    if job.num_linked > 0:
         for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
             transfer = s.transfers[number]
             if transfer.state != TransferState.IDLE and transfer.bytes > 0.0:
                 sent = 1.0 - bytes_left_now(transfer, run.now_ns) / transfer.bytes
-                left -= sent * s.tasks[job.first_task + transfer.task].load_ns
+                left -= sent * load_ns(s, job, transfer)
     return left
 
 

@@ -147,7 +147,7 @@ class LocalSlurm:
     gpu_kinds: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        missing = [name for name in _PROGRAMS if _program(name) is None]
+        missing = [name for name in _PROGRAMS if shutil.which(name, path=_search_path()) is None]
         if missing:
             raise InputError(
                 f"{', '.join(missing)}: no such program; expected Slurm here, as Debian's packages "
@@ -183,8 +183,7 @@ class LocalSlurm:
     @property
     def environment(self) -> dict[str, str]:
         """Return the environment in which Slurm's commands reach this Slurm."""
-        path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
-        return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
+        return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": _search_path()}
 
     def run(self, *command: str) -> str:
         """Run one of Slurm's commands and return what it writes.
@@ -296,8 +295,9 @@ def _user() -> str:
     return pwd.getpwuid(os.geteuid()).pw_name
 
 
-def _program(name: str) -> str | None:
-    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+def _search_path() -> str:
+    """Return where programs are looked for; daemons lie where a user's path may not lead."""
+    return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
 
 
 def _free_ports(count: int) -> range:

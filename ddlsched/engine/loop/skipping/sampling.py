@@ -27,7 +27,7 @@ as often in an iteration, by the transfers that are simulated, fewer if no trans
 SETTLING, LONGEST_SETTLING, MANY, MANY_TRANSFERS = 16, 512, 48, 4096
 """So many iterations a job, but no more of all, pass before the first stretch where no transfer is held back; of more
 jobs than ``MANY``, each of which one that comes or goes touches less, one a job. So where jobs of groups have more than
-``MANY_TRANSFERS`` in an iteration, which takes long to simulate: errors are no larger (``llm_steps.py sampled``)."""
+``MANY_TRANSFERS`` in an iteration, which takes long to simulate; ``llm_steps.py sampled`` prints their errors."""
 REACH, REACH_HELD_BACK = 120.0, 60.0
 """So many times as long as its stretches were together, the component goes on at its rates before the next one."""
 LEAST = 0.05

@@ -100,9 +100,12 @@ class Mutant(NamedTuple):
         return source[: self.begin] + self.text.encode() + source[self.end :]
 
     def said(self, source: bytes) -> str:
-        """Return it in one line."""
+        """Return it in one line, with its column, as a line may have two that read alike."""
         there = source[self.begin : self.end].decode()
-        return f"{self.path}:{self.line}: " + " -> ".join(" ".join(text.split())[:60] for text in (there, self.text))
+        column = self.begin - source.rfind(b"\n", 0, self.begin)
+        return f"{self.path}:{self.line}:{column}: " + " -> ".join(
+            " ".join(text.split())[:60] for text in (there, self.text)
+        )
 
 
 def mutants_of(path: str, source: bytes) -> list[Mutant]:
@@ -117,8 +120,9 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
         return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
 
     def text(node: ast.expr) -> str:
-        begin, end = span(node)
-        return source[begin:end].decode()
+        begin, end = span(node)  # without the parentheses around it
+        said = source[begin:end].decode()
+        return f"({said})" if isinstance(node, _LOOSE) else said
 
     found = []
     for node in _executed(ast.parse(source)):
@@ -128,6 +132,8 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
     return found
 
 
+_LOOSE = (ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda, ast.UnaryOp)
+"""What may need parentheses."""
 _VALUED = (ast.Assign, ast.AnnAssign, ast.Compare, ast.IfExp, ast.Return)
 """What has a value by itself, not as a part of another."""
 

@@ -75,7 +75,7 @@ _TURNED = {
     ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is",
 }  # fmt: skip
 _SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
-_GIVEN = re.compile(r"\s*(?:def (\w+)|(\w+)(?:: [^=]+)? = )")
+_GIVEN = re.compile(r"\s*(?:def (\w+)|((?:\w+, )*\w+)(?:: [^=]+)? = )")
 _KIND = {False: "compiled", True: "plain"}
 _SETTINGS = """
 [run]
@@ -228,8 +228,8 @@ class Covered:
         return (lines.get(mutant.line) or lines.get(_begin(source, mutant.line), set())) - {""}
 
     def _that_name(self, name: str, plain: bool, path: str) -> set[str]:
-        """Return the tests that run lines of a file, else of any, in which there is a name; none if it is compiled."""
-        named, found, is_named = re.compile(rf"\b{name}\b"), set[str](), False
+        """Return the tests that run lines of a file, else of any, with one of the names; none if it is compiled."""
+        named, found, is_named = re.compile(rf"\b(?:{name.replace(', ', '|')})\b"), set[str](), False
         for paths in ([path], [each for of, each in self._tests if of == plain]):
             for each in paths if name and not is_named else ():
                 lines, source = self._tests.get((plain, each), {}), (self._tree / each).read_text()
@@ -255,7 +255,7 @@ def _begin(source: str, line: int) -> int:
 
 
 def _name(source: str, line: int) -> str:
-    """Return what a statement that runs on import gives its name to."""
+    """Return what a statement that runs on import gives its name to, or the names."""
     above = source.splitlines()[line - 1 :: -1]
     return next((found[1] or found[2] for text in above if (found := _GIVEN.match(text))), "")
 

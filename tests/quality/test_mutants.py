@@ -67,7 +67,7 @@ def test_item_27_the_same_seed_draws_the_same_faults_and_all_of_them_are_program
 
 
 MODULE = b"""\
-STEP = 1
+WIDTH, STEP = 0, 1
 WAITED = 2
 
 
@@ -130,6 +130,7 @@ def test_item_27_the_tests_that_run_a_line_run_and_one_that_looks_notices_a_faul
     both = "['test_more_is_a_number', 'test_one_more']"
     found = [line.removeprefix("FOUND; ") for line in done.stdout.splitlines() if line.startswith("FOUND")]
     assert sorted(found) == [
+        f"0 -> 1; {both}",
         f"1 -> 2; {both}",
         f"2 -> 3; {both}",
         f"9 -> 10; {both}",
@@ -139,6 +140,7 @@ def test_item_27_the_tests_that_run_a_line_run_and_one_that_looks_notices_a_faul
     ]
     noticed, survived = ("noticed", "test_more.py::test_one_more"), ("survived", "")
     assert {fault.split(": ", 1)[1]: what for fault, what in results_of(tmp_path / "results").items()} == {
+        "0 -> 1": survived,
         "1 -> 2": noticed,
         "2 -> 3": survived,
         "9 -> 10": survived,

@@ -16,6 +16,7 @@ from ddlsched.errors import InputError
 from ddlsched.workload.generators import streams
 from ddlsched.workload.generators.elastic_mix import elastic_mix
 from ddlsched.workload.generators.microsoft import MODELS
+from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 from ddlsched.workload.generators.streams import gpu_seconds, stream, trace_window
 from ddlsched.workload.workload_files import draws_from_seed, workload_of, write_workload
 
@@ -59,6 +60,10 @@ def test_the_published_mix_arrives_within_20_minutes():
 def test_a_window_begins_anywhere_that_it_fits(drawn, window):
     rng = mock.Mock(uniform=drawn)
     assert streams._timed("a.csv", np.array([7.0, 8.0, 9.5, 10.0, 11.0]), 1.5, rng) == window
+
+
+def test_a_mix_for_16_gpus_has_jobs_of_16():
+    assert max(job.num_gpus for job in monkeytree_mix(seed=1, jobs=20, gpus=16, most_gpus=16)) == 16
 
 
 def test_gpu_seconds_are_the_time_alone_times_the_gpus():

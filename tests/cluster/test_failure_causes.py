@@ -54,6 +54,11 @@ def test_llama_3_is_interrupted_as_often_by_each_cause_as_published() -> None:
     assert poisson.ppf(0.005, 419) <= found.total() - planned <= poisson.ppf(0.995, 419)
 
 
+def test_a_slow_gpu_may_be_noticed_within_a_second() -> None:
+    cause = FailureCause(cause="slow", per="gpu", takes="server", mtbf_s=1e6, noticed_s=0.5, slowdown=2.0)
+    assert cause.slows
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [

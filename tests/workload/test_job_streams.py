@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from unittest import mock
 
 import numpy as np
@@ -48,12 +49,12 @@ def trace(tmp_path_factory):
 
 
 def test_the_published_mix_arrives_within_20_minutes():
-    rng = np.random.default_rng(3)
+    jobs, rng = ddlsched.microsoft_160(seed=3), np.random.default_rng(3)
     rng.permutation(160)
     rng.integers(len(MODELS), size=160)
-    rng.integers(1000, 6000, size=160, endpoint=True)
-    expected = np.sort(rng.uniform(0.0, 20 * 60.0, size=160))
-    assert arrivals_of(ddlsched.microsoft_160(seed=3)) == pytest.approx(expected, abs=1e-8)
+    assert [job.iterations for job in jobs] == rng.integers(1000, 6000, size=160, endpoint=True).tolist()
+    assert arrivals_of(jobs) == pytest.approx(np.sort(rng.uniform(0.0, 20 * 60.0, size=160)), abs=1e-8)
+    assert Counter(job.num_gpus for job in jobs) == {1: 80, 2: 14, 4: 26, 8: 30, 16: 8, 32: 2}
 
 
 @pytest.mark.parametrize(("drawn", "window"), [(min, (0, 2, 7.0)), (max, (2, 4, 9.5))])

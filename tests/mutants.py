@@ -47,6 +47,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import coverage
+import hypothesis
 import numba
 import pytest
 from tiers import is_drawn
@@ -322,6 +323,12 @@ class Noticing:
     def __init__(self, chosen: dict[str, float], least_s: float, now: Path) -> None:
         self._chosen, self._least_s, self._now = chosen, least_s, now
 
+    def pytest_sessionstart(self) -> None:
+        """Look for no simpler case once one fails, which takes longer than to find it."""
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile("noticing", hypothesis.settings(), phases=phases)
+        hypothesis.settings.load_profile("noticing")
+
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep what is chosen."""
         took = self._chosen
@@ -334,7 +341,7 @@ class Noticing:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Say which test it is; let the system end what does not end: also what waits, and compiled code."""
         self._now.write_text(nodeid)
-        most_s = self._least_s + 5 * self._chosen[nodeid]
+        most_s = self._least_s + 3 * self._chosen[nodeid]
         signal.setitimer(signal.ITIMER_PROF, most_s)
         signal.setitimer(signal.ITIMER_REAL, 20 + 5 * most_s)
 

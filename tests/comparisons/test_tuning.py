@@ -13,6 +13,7 @@ from command_line import run
 import ddlsched
 from ddlsched.comparisons import tuning
 from ddlsched.comparisons.tuning import knobs, with_values
+from ddlsched.errors import UnknownNameError
 
 SMALL = "microsoft-160:scale=0.002"
 OVERLAP = {"communication": "bounded-overlap:limit=1"}
@@ -177,3 +178,8 @@ def test_untuned_policies_that_fail_end_the_search_before_its_first_trial() -> N
     assert done.exit_code == 1
     assert "nothing to compare with: untuned, seed 1: placement Mine: has no place" in done.stderr
     assert "1/40" not in done.stderr
+
+
+def test_a_workload_that_names_no_jobs_is_refused_with_one_seed_too() -> None:
+    with pytest.raises(UnknownNameError):
+        tuning.tune("nothing-160", OVERLAP, seeds=(1,))

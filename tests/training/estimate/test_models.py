@@ -14,6 +14,7 @@ from ddlsched.training.estimate.memory import memory_per_gpu
 from ddlsched.training.estimate.models import Transformer, forward_flops_per_sample, parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism, refuse_broken
 from ddlsched.training.estimate.presets import MODELS, preset
+from ddlsched.training.estimate.small_models import LSTM_PTB
 
 PUBLISHED_PARAMETERS = {
     "gpt3-125m": 125e6,
@@ -157,3 +158,7 @@ def test_presets_say_of_models_only_what_they_are_described_by() -> None:
     text = Path(presets.__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     known = {field.name for field in dataclasses.fields(Transformer)}
     assert {name: set(said) - known for name, said in yaml.safe_load(text)["models"].items() if set(said) - known} == {}
+
+
+def test_the_penn_treebank_has_10_000_words() -> None:
+    assert LSTM_PTB.vocabulary == 10_000

@@ -158,3 +158,8 @@ def test_the_first_and_the_last_shade_are_of_half_as_much_as_the_others() -> Non
     shares = np.diff(figure.colorbar.call_args.args[0].norm.boundaries) / 80
     one = 1 / (len(SHADES) - 1)
     assert shares == pytest.approx([one / 2, *[one] * (len(SHADES) - 2), one / 2])
+
+
+def test_a_chart_of_phases_says_what_its_colours_are() -> None:
+    (legend,) = simulate(JOBS).plot.phases().legends
+    assert len(legend.get_texts()) > 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,9 @@ import pytest
 from in_process_ranks import Exchange, Outcome, ThreadCrew, quick_job, run_jobs, settings
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.real.gate.gate import GateSettings
 from ddlsched.real.gate.transfer_gate import TransferGate
+from ddlsched.simulation import simulate
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job
 
@@ -192,3 +196,8 @@ def test_of_a_whole_message_is_guessed_how_far_it_comes_and_of_one_in_chunks_not
     TransferGate._estimate(gate, 5)
     assert [transfer.columns.bytes_left for transfer in active] == [[8.0], [0.0]]
     assert [transfer.columns.since_ns for transfer in active] == [[5], [0]]
+
+
+def test_a_gate_and_a_simulation_have_one_seed_unless_told() -> None:
+    (seed,) = (field.default for field in dataclasses.fields(GateSettings) if field.name == "seed")
+    assert seed == inspect.signature(simulate).parameters["seed"].default

@@ -239,7 +239,7 @@ def tune(
     workload
         A generator whose jobs the seed makes, such as ``"microsoft-160:scale=0.01"``.
     policies
-        Texts by kind: ``placement``, ``order``, ``communication``, ``allocation`` or ``path``.
+        Texts by kind: ``placement``, ``order``, ``communication``, ``allocation``, ``path`` or ``admission``.
     ranges
         What is tuned; see :func:`ddlsched.comparisons.tuning.knobs`.
     metric

@@ -10,9 +10,9 @@ from command_line import run
 
 @pytest.fixture(autouse=True)
 def no_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let no program be found."""
+    """Let no program be found, of the daemons either."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("ddlsched.real.slurm.local_cluster._program", lambda name: None)
+    monkeypatch.setattr("ddlsched.real.slurm.local_cluster._search_path", lambda: str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def test_llama_3_is_interrupted_as_often_by_each_cause_as_published() -> None:
         ("a,rack,1,server,,,,,,,", "takes is 'server'; expected job, or no less than a rack"),
         ("a,server,1,,soon,,,,,,", "column noticed_s: 'soon' is no number"),
         ("a,server,1,,5,,,1,,,", "is warned of"),
+        ("a,server,1,,,,,2,,,", "column warned: '2' is out of range"),
         ("a,server,1,,,,,,8,,", "least_gpus is 8"),
         ("a,server,1,,,,99,,,,", "shape is 99.0"),
         ("a,server,1,,,,,,,,0.5", "lemon_times is 0.5"),

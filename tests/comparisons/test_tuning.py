@@ -6,6 +6,7 @@ import json
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from command_line import run
@@ -88,6 +89,24 @@ def test_a_search_finds_the_best_goes_on_and_is_checked(monkeypatch: pytest.Monk
     assert again.values == first.values
     with pytest.raises(ddlsched.InputError, match="holds another search"):
         tuning.tune(SMALL, OVERLAP, trials=4, **(search | {"seeds": (1, 3)}))
+
+
+@pytest.mark.usefixtures("in_a_new_folder")
+def test_a_search_that_was_killed_in_its_first_trial_tries_the_untuned_policies_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("optuna")
+    search = {"ranges": ["communication.limit=1,2,3"], "seeds": (1,), "held_out": (11,), "processes": 1, "trials": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning._Search, "value", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tuning.tune(SMALL, OVERLAP, **search)
+    assert tuning.tune(SMALL, OVERLAP, **search).values == {"communication.limit": 1}
+
+
+def _interrupted(search: tuning._Search, trial: Any, _: object) -> None:
+    [knob.suggest(trial) for knob in search.knobs]
+    raise KeyboardInterrupt
 
 
 def _never(*_: object) -> None:

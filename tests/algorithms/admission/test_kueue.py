@@ -156,6 +156,17 @@ def test_a_kind_is_taken_where_borrowed_quota_comes_back_before_one_where_the_ow
     assert play(case, Kueue())[1] == [0, 2]
 
 
+def test_a_kind_with_room_is_taken_before_one_where_borrowed_quota_would_have_to_come_back() -> None:
+    kinds = {"x": Quota(gpus=1), "y": Quota(gpus=1)}
+    queues = (
+        Queue(name="all"),
+        Queue(name="a", parent="all", quotas=kinds, preemption=Preemption(reclaim="any")),
+        Queue(name="b", parent="all", quotas={"x": Quota()}),
+    )
+    case = Case(Tenants(queues=queues), (Submission("b", 1), Submission("a", 1)))
+    assert play(case, Kueue())[1] == [0, 1]
+
+
 def test_the_job_whose_quota_is_nearest_goes_first_whatever_its_priority() -> None:
     """A group's own 4 GPUs are nearer to its queue than to one that hangs at the root, above all groups."""
     group = Queue(name="group", parent="all", quotas={"any": Quota(gpus=4)})

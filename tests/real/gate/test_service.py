@@ -148,6 +148,19 @@ def test_a_gate_that_is_gone_fails_what_waits_and_what_comes(token: Path) -> Non
     assert len(Transfer(clients, 1).failed) == 2
 
 
+def test_who_leaves_fails_what_waits_for_the_gate_at_once(gate: Gate, token: Path) -> None:
+    clients = joined(gate, token, "a")
+    transfer = Transfer(clients[:1])  # which waits for the other rank
+    clients[0].close()
+    assert transfer.failed == ["the gate was left"]
+
+
+def test_a_rank_that_the_job_has_not_is_refused(gate: Gate, token: Path) -> None:
+    beyond = Member(job_id="a", rank=2, size=2, iterations=10, compute_s=0.1, message_bytes=1e6)
+    with pytest.raises(TestbedError, match="rank 2 of 2 joined; expected 0 to 1"):
+        GateClient.connected(str(gate.service.address), token, beyond, 0)
+
+
 def test_ranks_that_differ_in_a_messages_size_end_their_job(gate: Gate, token: Path) -> None:
     clients = joined(gate, token, "a")
     failed: list[str] = []

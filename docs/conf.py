@@ -99,7 +99,9 @@ def _broken_well(app: object, page: str, template: str, context: dict, doctree: 
 
 
 def _lines_apart(code: re.Match[str]) -> str:
-    return re.sub(r"[^\n]+\n", r'<span class="line">\g<0></span>', code[0])
+    lines = re.sub(r"[^\n]+\n", r'<span class="line">\g<0></span>', code[0])
+    # Words with a hyphen, outside of tags and of options, which are whole already.
+    return re.sub(r"(?<![\w.-])\w[\w.]*-[\w.-]+(?![^<]*>)", r'<span class="word">\g<0></span>', lines)
 
 
 def setup(app: object) -> None:

@@ -1,41 +1,27 @@
 """Puts faults in at random, one at a time, and runs the tests that cover the line.
 
     python tests/mutants.py --cover tests/network            first: which test runs which line
-    python tests/mutants.py --cover --plain tests/network    the same, nothing compiled
+    python tests/mutants.py --cover --plain tests/engine     the same, nothing compiled
     python tests/mutants.py --seed 7 --number 20 ddlsched/network
     python tests/mutants.py ddlsched/network/rates.py:51     every fault of a line
+    python tests/mutants.py --told                           what became of all that were tried
 
-A fault is a comparison turned, a sign, a constant, a guard removed, or a line dropped. It is put into a copy of the
-tree, in --data, where what --cover found is kept, too; --cover brings the copy up to date. Coverage does not see
-compiled lines: tests that run them are found, and run, with ``NUMBA_DISABLE_JIT=1``. What runs on import is covered by
-the tests of the lines that name it, else of its file. Those of its own room are chosen first, then others, of each
-those of random cases, then the quickest, up to --most-s of CPU; one that fails, or needs ten times its time, has
-noticed the fault. What survives is tried once more, with all others up to --then-s, for the loop compiled. A line that
-no test covers is a survivor. ``--cover --plain --times`` only times tests: those of random cases then run for every
-fault of the loop.
-Prints each survivor: a test to write, a line to delete, or a change that changes nothing.
+A fault is a comparison turned, a sign, a constant, a guard removed, or a line dropped. --cover copies the tree into
+--data, once, and keeps there what it finds; later calls add tests and bring only those up to date. Remove the folder to
+begin anew. Each process puts its faults into a copy of its own, so that several may run beside each other, and appends
+each verdict to --results: a fault that has one is not tried again.
 
-So far 97 % are not reached, and few were tried. What was drawn, in seconds of CPU or of a busy machine's wall-clock:
-how many were noticed at first, and what became of the others. They change nothing (or how something looks, a limit, a
-published number); tests that were not chosen notice them; they have tests since, or the line is gone; they are not
-decided, or it is not told.
+A process has imported the libraries, not the product, and forks for each fault. Tests run in rounds of --rounds seconds
+of CPU together: the quickest of the room first, in the first round at most two cases of a function. One that fails,
+or needs many times its time, has noticed the fault. Coverage does not see compiled lines: tests that run them are
+found, and run, with ``NUMBA_DISABLE_JIT=1``; with --compiled what survived there is tried as users run it, a minute
+each. What runs on import is covered by the tests of the lines that name it, else of its file.
 
-=====================================================  ====  =====  =======  ======  =====  ====
-Draw: seeds (--most-s)                                   Of  First  Nothing  Others  Since  Open
-=====================================================  ====  =====  =======  ======  =====  ====
-network, contention: 61, 71, 91 (12 to 30 s)            120     88       15       2     15     0
-policies, workload, cluster, comparisons, results,
-topologies, algorithms: 62, 64, 73, 92 (10 to 40 s)     175     98       27       7     43     0
-workload, cluster, results, checkpoints: 11 (20 s)       80     50        0       0     15    15
-loop, random runs: 51 to 56, 72, 74, 93 (20 to 30 s)     73     40        8       9      8     8
-loop, few tests: 31 (15, 45 s)                           42     14        0       0      0    28
-loop, random runs: 111, the first 11 (26 s)              11      7        1       0      2     1
-rooms but loop, network, real, training, cli: 101,
-the first 25 (5 s)                                       25     18        3       1      3     0
-=====================================================  ====  =====  =======  ======  =====  ====
-
-Five of the seven survivors of 101 were tried for 60 s more, with tests of all rooms but those: none was noticed.
-
+A survivor is a test to write, a line to delete, or a change that changes nothing. For those write a line into the
+results with ``nothing`` for the verdict and say why; a test that was written since is found by --cover, and the fault
+is tried again once its line in the results is gone.
+The file in the repository holds what was tried of the 500 of seed 35 over all rooms, by tests of the lines or, where
+those were not known, of the module, ten seconds of CPU each; "written since" is a test that a survivor led to.
 Ends with status 1 if fewer than 97 % are noticed, in the event loop and the contention models 99 %.
 """
 
@@ -43,13 +29,16 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -60,6 +49,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import coverage
+import hypothesis
 import numba
 import pytest
 from tiers import is_drawn
@@ -70,18 +60,25 @@ COMPILED = {"ddlsched/engine/loop/batch/": "tests/envs/", LOOP: "tests/engine/"}
 """Folders of what is only compiled, a minute for each fault, and of its tests."""
 PLAIN = {"NUMBA_DISABLE_JIT": "1", "FUZZ": "8"}
 """A test of random cases tries few of them where each takes seconds."""
-STAMPED, COMPILING_S = ("ddlsched/engine/", "ddlsched/policies/"), 150.0
-"""Where faults may have the loop compiled anew, which the first test waits for: it takes less CPU than that."""
+STAMPED = (LOOP, *(f"ddlsched/{part}" for part in ("engine/native/", "engine/records.py", "engine/field_values.py")))
+STAMPED_POLICIES = tuple(
+    f"ddlsched/policies/{name}.py" for name in ("network_views", "job_view", "choosing", "view_parts")
+)
+COMPILING_S = 150.0
+"""Where faults have the loop compiled anew, which the first test waits for: it takes less CPU than that."""
 STRICT = (LOOP, "ddlsched/network/", "algorithms/contention/")
 ASKED, ASKED_OF_STRICT = 0.97, 0.99
-IMPORTED = ("hypothesis", "matplotlib.pyplot", "networkx", "pandas", "pyarrow.parquet", "scipy.stats")
+IMPORTED = (
+    "hypothesis", "matplotlib.pyplot", "msgspec", "networkx", "numba.core.ccallback", "pandas", "pyarrow.parquet",
+    "scipy.optimize", "scipy.sparse.csgraph", "scipy.stats",
+)  # fmt: skip
 """What tests would import anew for each fault."""
 _TURNED = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
     ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is",
 }  # fmt: skip
 _SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
-_GIVEN = re.compile(r"\s*(?:def (\w+)|(\w+)(?:: [^=]+)? = )")
+_GIVEN = re.compile(r"\s*(?:def (\w+)|((?:\w+, )*\w+)(?:: [^=]+)? = )")
 _KIND = {False: "compiled", True: "plain"}
 _SETTINGS = """
 [run]
@@ -106,9 +103,12 @@ class Mutant(NamedTuple):
         return source[: self.begin] + self.text.encode() + source[self.end :]
 
     def said(self, source: bytes) -> str:
-        """Return it in one line."""
+        """Return it in one line, with its column, as a line may have two that read alike."""
         there = source[self.begin : self.end].decode()
-        return f"{self.path}:{self.line}: " + " -> ".join(" ".join(text.split())[:60] for text in (there, self.text))
+        column = self.begin - source.rfind(b"\n", 0, self.begin)
+        return f"{self.path}:{self.line}:{column}: " + " -> ".join(
+            " ".join(text.split())[:60] for text in (there, self.text)
+        )
 
 
 def mutants_of(path: str, source: bytes) -> list[Mutant]:
@@ -123,8 +123,9 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
         return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
 
     def text(node: ast.expr) -> str:
-        begin, end = span(node)
-        return source[begin:end].decode()
+        begin, end = span(node)  # without the parentheses around it
+        said = source[begin:end].decode()
+        return f"({said})" if isinstance(node, _LOOSE) else said
 
     found = []
     for node in _executed(ast.parse(source)):
@@ -134,6 +135,8 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
     return found
 
 
+_LOOSE = (ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda, ast.UnaryOp)
+"""What may need parentheses."""
 _VALUED = (ast.Assign, ast.AnnAssign, ast.Compare, ast.IfExp, ast.Return)
 """What has a value by itself, not as a part of another."""
 
@@ -228,8 +231,8 @@ class Covered:
         return (lines.get(mutant.line) or lines.get(_begin(source, mutant.line), set())) - {""}
 
     def _that_name(self, name: str, plain: bool, path: str) -> set[str]:
-        """Return the tests that run lines of a file, else of any, in which there is a name; none if it is compiled."""
-        named, found, is_named = re.compile(rf"\b{name}\b"), set[str](), False
+        """Return the tests that run lines of a file, else of any, with one of the names; none if it is compiled."""
+        named, found, is_named = re.compile(rf"\b(?:{name.replace(', ', '|')})\b"), set[str](), False
         for paths in ([path], [each for of, each in self._tests if of == plain]):
             for each in paths if name and not is_named else ():
                 lines, source = self._tests.get((plain, each), {}), (self._tree / each).read_text()
@@ -255,7 +258,7 @@ def _begin(source: str, line: int) -> int:
 
 
 def _name(source: str, line: int) -> str:
-    """Return what a statement that runs on import gives its name to."""
+    """Return what a statement that runs on import gives its name to, or the names."""
     above = source.splitlines()[line - 1 :: -1]
     return next((found[1] or found[2] for text in above if (found := _GIVEN.match(text))), "")
 
@@ -317,30 +320,32 @@ class Covering:
 
 
 class Noticing:
-    """Runs chosen tests, those of random cases first; the process ends if one needs ten times its time."""
+    """Runs chosen tests, the quickest files first; the process ends if a test needs many times its time."""
 
-    def __init__(self, chosen: dict[str, float], drawn: set[str], least_s: float) -> None:
-        self._chosen, self._drawn, self._least_s = chosen, drawn, least_s
+    def __init__(self, chosen: dict[str, float], least_s: float, now: Path) -> None:
+        self._chosen, self._least_s, self._now = chosen, least_s, now
+
+    def pytest_sessionstart(self) -> None:
+        """Look for no simpler case once one fails, which takes longer than to find it."""
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile("noticing", hypothesis.settings(), phases=phases)
+        hypothesis.settings.load_profile("noticing")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep what is chosen."""
         took = self._chosen
         chosen = [item for item in items if item.nodeid in took]
-        files: Counter[tuple[bool, Path]] = Counter()
+        files: Counter[Path] = Counter()
         for item in chosen:
-            files[item.nodeid not in self._drawn, item.path] += took[item.nodeid]  # type: ignore[assignment]
-
-        def place(item: pytest.Item) -> tuple[bool, float, Path, float]:
-            part = item.nodeid not in self._drawn, item.path
-            return part[0], files[part], item.path, took[item.nodeid]
-
-        items[:] = sorted(chosen, key=place)
+            files[item.path] += took[item.nodeid]  # type: ignore[assignment]
+        items[:] = sorted(chosen, key=lambda item: (files[item.path], item.path, took[item.nodeid]))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Let the system end what does not end: also what waits, and compiled code."""
-        most_s = self._least_s + 10 * self._chosen[nodeid]
+        """Say which test it is; let the system end what does not end: also what waits, and compiled code."""
+        self._now.write_text(nodeid)
+        most_s = self._least_s + 3 * self._chosen[nodeid]
         signal.setitimer(signal.ITIMER_PROF, most_s)
-        signal.setitimer(signal.ITIMER_REAL, 10 * most_s)
+        signal.setitimer(signal.ITIMER_REAL, 20 + 5 * most_s)
 
 
 def tests_pass(tree: Path, plain: bool, plugin: Any, arguments: list[str]) -> bool:
@@ -367,36 +372,32 @@ def tests_pass(tree: Path, plain: bool, plugin: Any, arguments: list[str]) -> bo
         os._exit(code)
 
 
-def is_noticed(mutant: Mutant, covered: Covered, tree: Path, most_s: float, before_s: float = -1.0) -> bool:
-    """Put a fault in, run the tests that cover it but for those of an earlier, shorter round, and take it out."""
+def noticed_by(mutant: Mutant, covered: Covered, tree: Path, plain: bool, rounds: list[float]) -> str:
+    """Put a fault in, run the tests that cover it round by round, and take it out; return the test that noticed it."""
     target = tree / mutant.path
     source = target.read_bytes()
-    of_loop = mutant.path.startswith(LOOP)
-    compiling_s = COMPILING_S if mutant.path.startswith(STAMPED) else 30.0
-    chosen = {}
-    for plain in (of_loop, not of_loop):
-        tests = covered.by(mutant, plain)
-        ran, may_run = (_within(tests, covered.drawn, each, _own(mutant.path)) for each in (before_s, most_s))
-        if of_loop and not plain:  # it is compiled anew, which takes longer than most tests: not in the first round
-            ran, may_run = {}, may_run if before_s >= 0 else {}
-        chosen[plain] = {test: took for test, took in may_run.items() if test not in ran}
     kept = Path(cache_from_source(str(target)))
     target.write_bytes(mutant.put_into(source))
     kept.unlink(missing_ok=True)  # Python would take a file of the same second and size for the same
+    least_s = 3.0 if plain else COMPILING_S if _is_stamped(mutant.path) else 15.0
+    waiting, now = covered.by(mutant, plain), tree.parent / "now"
     try:
-        return not all(
-            tests_pass(
-                tree,
-                plain,
-                Noticing(tests, covered.drawn, 5.0 if plain else compiling_s),
-                ["-x", *sorted({test.partition("::")[0] for test in tests})],
-            )
-            for plain, tests in chosen.items()
-            if tests
-        )
+        for number, most_s in enumerate(rounds):
+            tests = _within(waiting, covered.drawn, most_s, _own(mutant.path), 0 if number else 2)
+            waiting = {test: took for test, took in waiting.items() if test not in tests}
+            now.write_text("import")
+            files = sorted({test.partition("::")[0] for test in tests})
+            if tests and not tests_pass(tree, plain, Noticing(tests, least_s, now), ["-x", *files]):
+                return now.read_text()
     finally:
         target.write_bytes(source)
         kept.unlink(missing_ok=True)
+    return ""
+
+
+def _is_stamped(path: str) -> bool:
+    """Return whether a fault there has the loop compiled anew."""
+    return path.startswith((*STAMPED, *STAMPED_POLICIES))
 
 
 def _own(path: str) -> str:
@@ -405,40 +406,94 @@ def _own(path: str) -> str:
     return f"tests/{parts[0] if room == 'ddlsched' else room}/"
 
 
-def _within(tests: dict[str, float], drawn: set[str], most_s: float, own: str) -> dict[str, float]:
-    """Return those that take together no longer than that: the room's own, then others.
+def _within(tests: dict[str, float], drawn: set[str], most_s: float, own: str, cases: int = 0) -> dict[str, float]:
+    """Return those that take together no longer than that: the room's own, then others; the quickest first.
 
-    Of each, those of random cases go first, then the quickest.
+    Those of random cases may take three times as long for it. ``cases`` of a function are enough, unless that is 0.
     """
     found: dict[str, float] = {}
-    order = sorted(tests.items(), key=lambda each: (not each[0].startswith(own), each[0] not in drawn, each[1]))
+    of_function: Counter[str] = Counter()
+    order = sorted(
+        tests.items(), key=lambda each: (not each[0].startswith(own), each[1] / (1 + 2 * (each[0] in drawn)))
+    )
     for test, took in order:
-        if took <= most_s:
+        function = test.partition("[")[0]
+        if took <= most_s and not 0 < cases <= of_function[function]:
             found[test], most_s = took, most_s - took
+            of_function[function] += 1
     return found
 
 
 def copied(tree: Path) -> None:
-    """Bring a copy of all files that git knows up to date, and its entry points: those installed may be older."""
+    """Copy all files that git knows, and their entry points, which those installed may lack; later the tests only."""
+    places = ["tests"] if tree.exists() else []
     tree.mkdir(parents=True, exist_ok=True)
-    known = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    known = subprocess.run(["git", "ls-files", "-z", *places], cwd=ROOT, capture_output=True, check=True).stdout
     subprocess.run(
         ["xargs", "-0", "cp", "-p", "--parents", "-t", str(tree.resolve())], cwd=ROOT, input=known, check=True
     )
-    subprocess.run(
-        [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "egg_info"], cwd=tree, check=True
-    )
+    if not places:
+        program = "import setuptools; setuptools.setup()"
+        subprocess.run([sys.executable, "-c", program, "-q", "egg_info"], cwd=tree, check=True)
 
 
-def cover(data: Path, plain: bool, tests: list[str], most_s: float, times: bool = False) -> None:
-    """Note which lines tests run and how long they take (or only that), beside what is noted already."""
+def cover(data: Path, plain: bool, tests: list[str], most_s: float) -> None:
+    """Note which lines tests run and how long they take, beside what is noted already."""
     (data / "settings").write_text(_SETTINGS + f"data_file = {data / _KIND[plain]}\n")
     noted = ["--cov", f"--cov-config={data / 'settings'}", "--cov-context=test", "--cov-append", "--cov-report="]
-    tests_pass(data / "tree", plain, Covering(data, plain, most_s), [*([] if times else noted), *tests])
+    tests_pass(data / "tree", plain, Covering(data, plain, most_s), [*noted, *tests])
+
+
+def results_of(file: Path) -> dict[str, tuple[str, str]]:
+    """Return what became of each fault, and by which test or why; what was written last counts."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return {fault: (verdict, by) for fault, verdict, by in (line.split("\t") for line in lines)}
+
+
+def try_all(data: Path, file: Path, chosen: list[Mutant], compiled: bool, rounds: list[float]) -> None:
+    """Try what has no verdict yet, in a copy of the tree; ``compiled``: what survived with nothing compiled."""
+    covered = Covered(data)
+    list(map(import_module, IMPORTED))
+    gc.freeze()  # otherwise each process that is forked copies what its garbage collector looks at
+    with tempfile.TemporaryDirectory(dir=data) as folder:
+        tree = Path(folder) / "tree"
+        shutil.copytree(data / "tree", tree, symlinks=True)
+        for mutant in random.sample(chosen, len(chosen)):
+            said = mutant.said((tree / mutant.path).read_bytes())
+            if results_of(file).get(said, ("",))[0] != ("survived-plain" if compiled else ""):
+                continue
+            kinds = (
+                [False] if compiled else [True] if _is_stamped(mutant.path) and covered.by(mutant, True) else [False]
+            )
+            by = noticed_by(mutant, covered, tree, kinds[0], rounds)
+            verdict = "noticed" if by else "survived-plain" if kinds[0] else "survived"
+            with file.open("a") as results:
+                results.write(f"{said}\t{verdict}\t{by}\n")
+            print(verdict, said, by, flush=True)
+
+
+def told(results: dict[str, tuple[str, str]]) -> int:
+    """Print how many were noticed of those that change anything, by room; return 1 if fewer than is asked."""
+    status = 0
+    rooms: dict[str, Counter[str]] = {}
+    for fault, (verdict, _) in results.items():
+        for room in (_own(fault)[6:-1], "loop and contention" if fault.startswith(STRICT) else "the others"):
+            rooms.setdefault(room, Counter())[verdict] += 1
+    print("room, tried, change nothing, noticed, of, share")
+    for room, counts in sorted(rooms.items(), key=lambda each: (" " in each[0], each[0])):
+        changing = counts.total() - counts["nothing"]
+        share = counts["noticed"] / changing if changing else 1.0
+        print(f"{room}, {counts.total()}, {counts['nothing']}, {counts['noticed']}, {changing}, {share:.1%}")
+        if " " in room:
+            status |= share < (ASKED_OF_STRICT if room.startswith("loop") else ASKED)
+    for fault, (verdict, by) in sorted(results.items()):
+        if verdict != "noticed":
+            print(verdict, fault, by)
+    return status
 
 
 def main(arguments: list[str]) -> int:
-    """Put them in, one after the other."""
+    """Note what tests cover, or put faults in, or tell what became of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "places",
@@ -448,40 +503,24 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--number", type=int, default=500)
-    parser.add_argument("--most-s", type=float, default=60.0, help="of the tests of a fault; with --plain, of a test")
-    parser.add_argument("--then-s", type=float, default=600.0, help="of others, if those notice nothing")
+    parser.add_argument("--rounds", type=float, nargs="+", default=[4.0, 30.0, 120.0], help="seconds of CPU of tests")
+    parser.add_argument("--compiled", action="store_true", help="try compiled what survived with nothing compiled")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "mutants", help="a folder; it may be removed")
+    parser.add_argument("--results", type=Path, default=Path(__file__).with_name("mutants.tsv"), help="a file")
+    parser.add_argument("--told", action="store_true", help="only print what is in the results")
     parser.add_argument("--cover", action="store_true", help="note what the tests in these folders run")
-    parser.add_argument("--times", action="store_true", help="with --cover: note only how long they take")
     parser.add_argument("--plain", action="store_true", help="with --cover: nothing is compiled")
+    parser.add_argument("--most-s", type=float, default=15.0, help="with --plain: of a test, in CPU")
     asked = parser.parse_args(arguments)
     if asked.cover:
         copied(asked.data / "tree")
-        cover(asked.data, asked.plain, asked.places, asked.most_s, asked.times)
+        cover(asked.data, asked.plain, asked.places, asked.most_s)
         print(*(asked.data / "log").read_text().splitlines()[-1:])
         return 0
-    found: dict[Mutant, bool] = {}
-    covered, tree, _ = Covered(asked.data), asked.data / "tree", list(map(import_module, IMPORTED))
-    with suppress(KeyboardInterrupt):
-        chosen = drawn(tree, asked.places, asked.seed, asked.number)
-        for before_s, most_s in ((-1.0, asked.most_s), (asked.most_s, asked.then_s)):
-            for mutant in [each for each in chosen if most_s > before_s and not found.get(each)]:
-                said = mutant.said((tree / mutant.path).read_bytes())
-                found[mutant] = is_noticed(mutant, covered, tree, most_s, before_s)
-                print("noticed " if found[mutant] else "SURVIVED", said, flush=True)
-    noticed = {of: [seen for each, seen in found.items() if each.path.startswith(STRICT) == of] for of in (True, False)}
-    return told(noticed)
-
-
-def told(noticed: dict[bool, list[bool]]) -> int:
-    """Print the shares that were noticed; return 1 if one is less than is asked."""
-    status = 0
-    for strict, what, least in ((True, "event loop and network", ASKED_OF_STRICT), (False, "other rooms", ASKED)):
-        if found := noticed[strict]:
-            share = sum(found) / len(found)
-            print(f"{what}: {sum(found)} of {len(found)} noticed ({share:.1%}; {least:.0%} of what changes anything)")
-            status |= share < least
-    return status
+    if not asked.told:
+        chosen = drawn(asked.data / "tree", asked.places, asked.seed, asked.number)
+        try_all(asked.data, asked.results, chosen, asked.compiled, asked.rounds)
+    return told(results_of(asked.results))
 
 
 if __name__ == "__main__":

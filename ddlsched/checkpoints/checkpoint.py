@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -45,7 +45,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tensors: tuple[Tensor, ...]
     sha256: dict[str, str] = {}
     xxh3: dict[str, str] = {}
-    paths: dict[str, tuple[str | int, ...]] = {}
+    paths: dict[str, Annotated[tuple[str | int, ...], msgspec.Meta(min_length=1)]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ddlsched.errors import DdlschedError, FaultyInputError, InputError, PluginError
+from ddlsched.plugins.user_files import NOT_THE_PLUGINS, interrupted_plugin
 
 if TYPE_CHECKING:
     from ddlsched.engine.run_progress import RunProgress
@@ -111,10 +110,6 @@ def notice(text: str) -> None:
     sys.stderr.flush()
 
 
-_NOT_THE_PLUGINS = (str(Path(__file__).parents[1]) + os.sep, dataclasses.__file__, "<")
-"""Beginnings of the file names of our frames, and of those that Python puts between ours and a plug-in's."""
-_LIBRARIES = {"site-packages", Path(os.__file__).parent.name}
-"""Folders of others' code."""
 _INTERRUPTED = 130
 _LONGEST = 4000
 """Characters of a message that are shown; of a longer one its beginning and its end."""
@@ -145,19 +140,9 @@ def reported() -> Iterator[None]:
 
 def interrupted(by: KeyboardInterrupt) -> int:
     """Tell that Ctrl-C ended the program, and which line of a policy ran, if one did; return the exit code."""
-    _say(f"interrupted{_line_of_plugin(by)}")
+    place = interrupted_plugin(by)
+    _say(f"interrupted{place and f' in {place}: a policy that never answers ends no run'}")
     return _INTERRUPTED
-
-
-def _line_of_plugin(by: KeyboardInterrupt) -> str:
-    """Return where a plug-in that we called was, or nothing: it may never have ended."""
-    called, place = False, "".join(getattr(by, "__notes__", []))  # of a compiled one, whose frames nobody sees
-    for frame, line in traceback.walk_tb(by.__traceback__):
-        file = frame.f_code.co_filename
-        called = called or file.startswith(_NOT_THE_PLUGINS[0])
-        if called and not file.startswith(_NOT_THE_PLUGINS) and not _LIBRARIES & {*Path(file).parts}:
-            place = f"{file}, line {line}, {frame.f_code.co_name}"
-    return place and f" in {place}: a policy that never answers ends no run"
 
 
 def exit_code(error: DdlschedError) -> int:
@@ -191,6 +176,6 @@ def _show_plugin_traceback(error: DdlschedError) -> None:
 
 
 def _from_plugin_on(frames: TracebackType | None) -> TracebackType | None:
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_NOT_THE_PLUGINS):
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(NOT_THE_PLUGINS):
         frames = frames.tb_next
     return frames

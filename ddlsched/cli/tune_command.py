@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddlsched.comparisons.tuning import Tuned
 
 _RUNS = "The runs"
-_TUNED = ("placement", "order", "communication", "allocation", "path")
+_TUNED = ("placement", "order", "communication", "allocation", "path", "admission")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,9 @@ def tune(
 
     refuse_ineffective(context)
     if not tuned.values:
-        raise InputError("no policy to tune; expected --placement, --order, --communication, --allocation or --path")
+        raise InputError(
+            f"no policy to tune; expected {', '.join(f'--{door}' for door in _TUNED[:-1])} or --{_TUNED[-1]}"
+        )
     asked = search.made()
     with progress_bar("trials") as tell:
         found = searched(

@@ -183,6 +183,8 @@ def _value(part: str, default: Any) -> Any:
 
 
 _HIGHER_IS_BETTER = frozenset({"gpu_utilisation", "jain_index"})
+_FINISHED = ("COMPLETE", "PRUNED")
+"""What trials are that have come to their end; one that was interrupted has failed, or runs for ever."""
 _KEPT_SHARE = 0.5
 """Of the gain on the tuning seeds, what has to be left on the held-out ones."""
 
@@ -239,7 +241,7 @@ def tune(
     workload
         A generator whose jobs the seed makes, such as ``"microsoft-160:scale=0.01"``.
     policies
-        Texts by kind: ``placement``, ``order``, ``communication``, ``allocation`` or ``path``.
+        Texts by kind: ``placement``, ``order``, ``communication``, ``allocation``, ``path`` or ``admission``.
     ranges
         What is tuned; see :func:`ddlsched.comparisons.tuning.knobs`.
     metric
@@ -274,8 +276,8 @@ def tune(
     untuned = {knob.name: knob.default for knob in found}
     if failure := search.simulated({"untuned": untuned}, seeds)[1]:  # kept: the first trial finds its runs done
         raise SimulationError(f"there is nothing to compare with: {failure}")
-    if not study.trials:
-        study.enqueue_trial(untuned, skip_if_exists=True)
+    if {trial.state.name for trial in study.trials}.isdisjoint({*_FINISHED, "WAITING"}):
+        study.enqueue_trial(untuned)
     while (done := _finished(study)) < trials:
         watch(done, trials)
         study.optimize(lambda trial: search.value(trial, seeds), n_trials=1)
@@ -319,7 +321,7 @@ def _study(folder: Path, asked: Mapping[str, Any], metric: str) -> optuna.Study:
 
 
 def _finished(study: optuna.Study) -> int:
-    return sum(trial.state.is_finished() for trial in study.trials)
+    return sum(trial.state.name in _FINISHED for trial in study.trials)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,15 @@ and that lie in its folder, found from its import statements; what it finds by o
 from __future__ import annotations
 
 import ast
+import dataclasses
 import hashlib
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import sysconfig
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -25,6 +28,10 @@ from typing import Any
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean
 from ddlsched.io.files import read_bytes, refuse_irregular
 
+NOT_THE_PLUGINS = (str(Path(__file__).parents[1]) + os.sep, dataclasses.__file__, "<")
+"""Beginnings of the file names of our frames, and of those that Python puts between ours and a plug-in's."""
+_LIBRARIES = {"site-packages", Path(os.__file__).parent.name}
+"""Folders of others' code."""
 _MOST_BYTES = 1 << 24
 """Of a Python file; its syntax tree takes some hundred times as many."""
 
@@ -222,3 +229,14 @@ def _importing_from(folder: Path, neighbours: list[Path]) -> Iterator[None]:
 def _taken_out(names: set[str]) -> dict[str, ModuleType]:
     chosen = [name for name in sys.modules if name.partition(".")[0] in names]
     return {name: sys.modules.pop(name) for name in chosen}
+
+
+def interrupted_plugin(by: KeyboardInterrupt) -> str:
+    """Return where a plug-in that we called was when Ctrl-C came, or nothing: it may never have ended."""
+    called, place = False, "".join(getattr(by, "__notes__", []))  # of a compiled one, whose frames nobody sees
+    for frame, line in traceback.walk_tb(by.__traceback__):
+        file = frame.f_code.co_filename
+        called = called or file.startswith(NOT_THE_PLUGINS[0])
+        if called and not file.startswith(NOT_THE_PLUGINS) and not _LIBRARIES & {*Path(file).parts}:
+            place = f"{file}, line {line}, {frame.f_code.co_name}"
+    return place

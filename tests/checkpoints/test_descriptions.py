@@ -94,6 +94,14 @@ def test_any_change_of_a_description_is_read_or_refused_in_one_line(data: st.Dat
     assert isinstance(found, Checkpoint) or "\n" not in found
 
 
+def test_a_path_of_no_parts_is_refused_by_its_field() -> None:
+    # Programs look at a path's first part: of weights it is "model".
+    found = read(json.dumps(DESCRIPTIONS[0] | {"paths": {"a": []}}).encode())
+    assert isinstance(found, str)
+    assert "length >= 1" in found
+    assert "paths" in found
+
+
 @pytest.mark.parametrize(
     "text", [b"", b"[" * 100_000, b"\xff\xfe{\x00}\x00", b"[]", b"null", b'{"format": NaN}', b'"\xff"']
 )

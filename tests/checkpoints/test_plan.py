@@ -20,6 +20,7 @@ from ddlsched.checkpoints.arrays import box_of
 from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.division import divided
 from ddlsched.checkpoints.plan import ReshardPlan, plan
+from ddlsched.checkpoints.reshard_command import plan_text
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor
 from ddlsched.errors import InputError
@@ -181,6 +182,7 @@ def test_a_replica_for_another_host_is_fetched_once_and_handed_on() -> None:
     assert found.bytes_by_way == {"kept": 4000, "host": 3 * 4000, "network": 2 * 4000, "relayed": 6 * 4000}
     assert found.bytes_between_hosts == {(0, 1): 4000, (0, 2): 4000}
     assert first_replica_plan(old, new).bytes_by_way["network"] == 8 * 4000
+    assert plan_text(found).splitlines()[-2].count("██") == 6  # what is handed on is not the old rank's to send
 
 
 def test_the_nearest_replica_sends() -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from small_jobs import GPT, stored
@@ -224,6 +225,19 @@ def test_rows_of_tensors_that_lie_alike_are_found_once(folder: Path, monkeypatch
     for tensor in reading.checkpoint.collection.tensors:
         content_hash(tensor, reading.replicas(tensor), "xxh3", buffers)
     assert len(made) == 1
+
+
+def test_rows_are_read_again_once_a_run_was_read_over_them(folder: Path) -> None:
+    (folder / "file").write_bytes(bytes(range(100)))
+    with (folder / "file").open("rb") as opened:
+        place = mock.Mock(descriptor=mock.Mock(return_value=opened.fileno()))
+        source, buffers = mock.Mock(place=place, byte_range=lambda piece: piece), gathering.Buffers(100)
+        rows: list[Any] = [gathering._Rows(source, 0, 10)]
+        buffers.begins(rows)
+        run: Any = (50, 90)
+        assert bytes(buffers.data(source, run)) == bytes(range(50, 90))
+        assert buffers.begins(rows) == [0]
+        assert bytes(buffers._read[:10]) == bytes(range(10))
 
 
 def test_a_run_that_was_stopped_checks_what_it_does_not_copy_again(

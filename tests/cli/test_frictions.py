@@ -46,9 +46,13 @@ def policies(tmp_path: Path) -> Path:
     return path
 
 
-def test_item_25_an_endless_loop_is_named_with_its_line_when_the_run_is_interrupted(policies: Path) -> None:
+@pytest.mark.parametrize("several", [[], ["--order", "fifo", "--processes", "2"]])
+def test_item_25_an_endless_loop_is_named_with_its_line_when_the_run_is_interrupted(
+    policies: Path, several: list[str]
+) -> None:
     noticed = "import sys; from ddlsched.cli import main; print('begun', flush=True); main()"
-    order = ["simulate", str(GOLDEN), "--exclusive", "--order", f"{policies}:Endless"]
+    order = ["compare" if several else "simulate", str(GOLDEN), "--exclusive", "--order", f"{policies}:Endless"]
+    order += [*several, "--out", str(policies.parent / "out")] if several else []
     policies.write_text(POLICIES.replace("while True:", "print('asked', flush=True)\n        while True:"))
     with subprocess.Popen(
         [sys.executable, "-c", noticed, *order],

@@ -54,6 +54,11 @@ def test_llama_3_is_interrupted_as_often_by_each_cause_as_published() -> None:
     assert poisson.ppf(0.005, 419) <= found.total() - planned <= poisson.ppf(0.995, 419)
 
 
+def test_a_slow_gpu_may_be_noticed_within_a_second() -> None:
+    cause = FailureCause(cause="slow", per="gpu", takes="server", mtbf_s=1e6, noticed_s=0.5, slowdown=2.0)
+    assert cause.slows
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -62,6 +67,7 @@ def test_llama_3_is_interrupted_as_often_by_each_cause_as_published() -> None:
         ("a,rack,1,server,,,,,,,", "takes is 'server'; expected job, or no less than a rack"),
         ("a,server,1,,soon,,,,,,", "column noticed_s: 'soon' is no number"),
         ("a,server,1,,5,,,1,,,", "is warned of"),
+        ("a,server,1,,,,,2,,,", "column warned: '2' is out of range"),
         ("a,server,1,,,,,,8,,", "least_gpus is 8"),
         ("a,server,1,,,,99,,,,", "shape is 99.0"),
         ("a,server,1,,,,,,,,0.5", "lemon_times is 0.5"),

@@ -6,6 +6,7 @@ import json
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from command_line import run
@@ -13,6 +14,7 @@ from command_line import run
 import ddlsched
 from ddlsched.comparisons import tuning
 from ddlsched.comparisons.tuning import knobs, with_values
+from ddlsched.errors import UnknownNameError
 
 SMALL = "microsoft-160:scale=0.002"
 OVERLAP = {"communication": "bounded-overlap:limit=1"}
@@ -90,6 +92,24 @@ def test_a_search_finds_the_best_goes_on_and_is_checked(monkeypatch: pytest.Monk
         tuning.tune(SMALL, OVERLAP, trials=4, **(search | {"seeds": (1, 3)}))
 
 
+@pytest.mark.usefixtures("in_a_new_folder")
+def test_a_search_that_was_killed_in_its_first_trial_tries_the_untuned_policies_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("optuna")
+    search = {"ranges": ["communication.limit=1,2,3"], "seeds": (1,), "held_out": (11,), "processes": 1, "trials": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning._Search, "value", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tuning.tune(SMALL, OVERLAP, **search)
+    assert tuning.tune(SMALL, OVERLAP, **search).values == {"communication.limit": 1}
+
+
+def _interrupted(search: tuning._Search, trial: Any, _: object) -> None:
+    [knob.suggest(trial) for knob in search.knobs]
+    raise KeyboardInterrupt
+
+
 def _never(*_: object) -> None:
     raise AssertionError("a run was simulated again")
 
@@ -121,7 +141,7 @@ def test_more_of_a_metric_may_be_better() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((SMALL,), "no policy to tune"),
+        ((SMALL,), "expected --placement, --order, --communication, --allocation, --path or --admission"),
         ((SMALL, "--placement", "lwf", "--seeds", "1-6", "--held-out", "6-9"), "on and held out; expected each in one"),
         ((SMALL, "--placement", "lwf", "--metric", "speed"), "metric 'speed': is not compared"),
         ((SMALL, "--placement", "lwf", "--seeds", "x"), "--seeds: expected how many"),
@@ -146,6 +166,22 @@ def test_the_command_prints_flags_and_changes() -> None:
     found = json.loads(done.stdout)
     assert found["policies"] == {"communication": f"bounded-overlap:limit={found['values']['communication.limit']}"}
     assert found["held_out_interval"] is None
+
+
+@pytest.mark.usefixtures("in_a_new_folder")
+def test_an_admission_is_tuned_too() -> None:
+    pytest.importorskip("optuna")
+    Path("queues.yaml").write_text("queues: [{name: a, gpus: 8}]\n")
+    Path("gen.py").write_text(
+        "from dataclasses import replace\nimport ddlsched\ndef queued(seed):\n"
+        "    jobs = ddlsched.microsoft_160(seed=seed, scale=0.002).jobs\n"
+        "    return ddlsched.Workload.of([replace(job, queue='a') for job in jobs if job.num_gpus <= 8])\n"
+    )
+    flags = ["--queues", "queues.yaml", "--admission", "kueue", "--vary", "admission.fair_sharing=false,true"]
+    flags += ["--trials", 1, "--seeds", "1,2", "--held-out", "11,12", "--processes", 1, "--json"]
+    done = run("tune", "gen.py:queued", *flags)
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["policies"] == {"admission": "kueue:fair_sharing=false"}
 
 
 def test_the_first_failure_of_a_trial_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,3 +213,8 @@ def test_untuned_policies_that_fail_end_the_search_before_its_first_trial() -> N
     assert done.exit_code == 1
     assert "nothing to compare with: untuned, seed 1: placement Mine: has no place" in done.stderr
     assert "1/40" not in done.stderr
+
+
+def test_a_workload_that_names_no_jobs_is_refused_with_one_seed_too() -> None:
+    with pytest.raises(UnknownNameError):
+        tuning.tune("nothing-160", OVERLAP, seeds=(1,))

@@ -22,6 +22,8 @@ from tiers import examples
 
 from ddlsched import Cluster, IterationDag, Job, Workload, simulate
 from ddlsched.engine import build, driver
+from ddlsched.engine.loop.splitting import put_on_network
+from ddlsched.engine.records import example_state
 from ddlsched.network.contention import MaxMin, ring_bytes
 from ddlsched.network.topology import Topology
 from ddlsched.network.traffic import Traffic, traffic_of
@@ -402,3 +404,10 @@ def test_a_snapshot_has_room_for_a_job_that_was_split_since() -> None:
     found = [simulate(Workload.of(jobs), cluster, timeline=timeline, **policies) for timeline in (False, True)]
     assert found[0].finished.state.run[0].jumps > 0
     pd.testing.assert_frame_equal(found[0].links, found[1].links)
+
+
+def test_a_job_that_was_split_is_in_no_component_that_is_known() -> None:
+    state = example_state()
+    state.jobs[0].component = state.run[0].first_component + 3
+    put_on_network(state, 0)
+    assert state.jobs[0].component <= state.run[0].first_component

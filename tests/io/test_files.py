@@ -123,6 +123,10 @@ def test_a_parquet_file_of_more_rows_than_memory_holds_is_refused(tmp_path, monk
     assert path.stat().st_size < 10_000  # equal values take next to nothing, until they are read
     with opened_parquet(path) as file:
         assert file.read().num_rows == 100_000
+    monkeypatch.setattr(reading, "MOST_PARQUET_BYTES", path.stat().st_size - 1)
+    with pytest.raises(InputError, match="is larger than"):
+        opened_parquet(path)
+    monkeypatch.setattr(reading, "MOST_PARQUET_BYTES", path.stat().st_size)
     monkeypatch.setattr(reading, "MOST_ROWS", 99_999)
     with pytest.raises(InputError, match=re.escape(f"{path}: has 100,000 rows; expected at most 99,999")):
         opened_parquet(path)

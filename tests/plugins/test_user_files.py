@@ -97,6 +97,7 @@ def test_two_files_have_each_its_own_neighbour(tmp_path):
     (other / "helper.py").write_text("limit = 3\n")
     limits = [class_in_file(folder / "mine.py", "Mine").limit for folder in (tmp_path, other)]
     assert limits == [1, 3]
+    assert "helper" not in sys.modules
 
 
 def test_nothing_is_left_behind_by_a_file_that_cannot_be_imported(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import ddlsched
 from ddlsched.engine.compiled_forms import compile_method
 from ddlsched.errors import PluginError
 from ddlsched.policies.compiling.source import CannotCompileError
+from ddlsched.policies.compiling.syntax import assigned
 from ddlsched.testing import example_workload, python_form
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
@@ -322,3 +324,7 @@ def test_a_file_that_was_edited_after_it_was_imported_is_asked_in_python(load, t
     (tmp_path / "attack.py").write_text(HEAD + key("return -job.num_gpus"))
     with pytest.raises(CannotCompileError, match="has changed since"):
         compile_method(module.P(), "key")
+
+
+def test_variables_of_a_generator_are_its_own() -> None:
+    assert assigned(ast.parse("a = [b for b in c]\nd = sum(e for e in f)")) == {"a", "d"}

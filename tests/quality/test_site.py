@@ -256,14 +256,15 @@ def test_item_26_lines_of_code_and_of_parameters_are_broken_well(monkeypatch: py
     assert spec is not None
     assert spec.loader is not None
     spec.loader.exec_module(conf := importlib.util.module_from_spec(spec))
-    code = 'compare<span class="w"> </span>--gpus-per-server<span> </span>4 --seeds 2 a--b\n'
+    code = 'compare<span class="w-x"> </span>--gpus-per-server<span> </span>4 --seeds 2 srsf-1:kappa<b>=</b>1\n'
     context = {"body": f"<pre>{code}\n{code}</pre>(--draws 2) <strong>order</strong> -- Who goes first."}
     conf._broken_well(None, "page", "", context, None)
     options = ["--gpus-per-server", "--seeds"]
     assert re.findall(r'<span class="option">([^<]*)</span>', context["body"]) == [*options, *options, "--draws"]
+    assert re.findall(r'<span class="word">([^<]*)</span>', context["body"]) == ["srsf-1"] * 2
     assert context["body"].count('<span class="line">compare') == 2
     assert context["body"].endswith("<strong>order</strong>: Who goes first.")
-    assert ".option" in (DOCS / "_static" / "site.css").read_text()
+    assert all(kept in (DOCS / "_static" / "site.css").read_text() for kept in (".option", "pre .word"))
 
 
 def test_item_26_the_front_page_has_an_answer_a_picture_and_three_doors() -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from tiers import examples
@@ -24,7 +25,7 @@ from ddlsched.errors import MeasurementError
 from ddlsched.real.calibration import agent as agent_module
 from ddlsched.real.calibration.agent import RingAgent
 from ddlsched.real.calibration.measurements import MeasurePlan, measure
-from ddlsched.real.channel import Address, connect
+from ddlsched.real.channel import Address, WireError, _prove, connect
 from ddlsched.real.gate.client import GateClient, RankMembership
 from ddlsched.real.gate.service import GateService, Membership
 from ddlsched.real.live.reports import Report, ReportSocket, send_report
@@ -215,3 +216,11 @@ def test_a_manager_hears_reports_beside_them(faults: list[str]) -> None:
         tried(faults, send, serves)
     finally:
         reports.close()
+
+
+def test_one_who_speaks_another_version_is_told_so_and_nothing_is_sent() -> None:
+    channel = mock.Mock()
+    channel.next.return_value = {"version": "older", "nonce": "1"}
+    with pytest.raises(WireError, match="it speaks 'older'"):
+        _prove(channel, b"token", {})
+    channel.send.assert_not_called()

@@ -112,6 +112,7 @@ def check_rows(events: list[dict[str, Any]]) -> None:
     # A viewer takes the thread with its process's number for its main thread, and number 0 for the idle one.
     assert len({tid for _, tid in content}) == len(content)
     assert not {tid for _, tid in content} & {0, 1, 2, 3}
+    assert all(int(str(tid)[1:]) == places[pid, tid] for pid, tid in content)  # of GPU 14 it is 1014
     assert sorted(names) == sorted(names, key=lambda row: (row[0], places[row]))
     processes = row_metadata(events, "process_name", "name")
     assert processes == {pid: {1: "GPUs", 2: "Links", 3: "Jobs"}[pid] for pid in {pid for pid, _ in content}}

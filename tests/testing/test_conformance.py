@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ddlsched.testing import CommunicationConformance, OrderingConformance
+from ddlsched.network.collectives import Phase, Rank
+from ddlsched.testing import CommunicationConformance, OrderingConformance, network_conformance
 
 
 def promises(name):
@@ -145,3 +146,10 @@ def test_a_broken_promise_changes_a_run_and_is_found_there_too(policy):
 
     with pytest.raises(AssertionError):
         Checks().test_runs_alike()
+
+
+def test_what_some_ranks_send_the_others_leaves_out_what_stays_among_them() -> None:
+    one, two, three = (Rank(server, 0, 0) for server in range(3))
+    flows = ((one, two, 1.0), (one, three, 2.0), (two, three, 4.0), (three, one, 8.0))
+    phases = [Phase(flows, 1), Phase(flows, 1, merged=True)]
+    assert network_conformance._sent_by(phases, {one, two}) == (2.0 + 4.0) + 4.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +14,10 @@ from tiers import tried
 import ddlsched
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.errors import InputError
+from ddlsched.workload.generators import streams
 from ddlsched.workload.generators.elastic_mix import elastic_mix
+from ddlsched.workload.generators.microsoft import MODELS
+from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 from ddlsched.workload.generators.streams import gpu_seconds, stream, trace_window
 from ddlsched.workload.workload_files import draws_from_seed, workload_of, write_workload
 
@@ -41,6 +46,25 @@ def trace(tmp_path_factory):
     ]
     write_workload(ddlsched.Workload.of(came), path)
     return path
+
+
+def test_the_published_mix_arrives_within_20_minutes():
+    jobs, rng = ddlsched.microsoft_160(seed=3), np.random.default_rng(3)
+    rng.permutation(160)
+    rng.integers(len(MODELS), size=160)
+    assert [job.iterations for job in jobs] == rng.integers(1000, 6000, size=160, endpoint=True).tolist()
+    assert arrivals_of(jobs) == pytest.approx(np.sort(rng.uniform(0.0, 20 * 60.0, size=160)), abs=1e-8)
+    assert Counter(job.num_gpus for job in jobs) == {1: 80, 2: 14, 4: 26, 8: 30, 16: 8, 32: 2}
+
+
+@pytest.mark.parametrize(("drawn", "window"), [(min, (0, 2, 7.0)), (max, (2, 4, 9.5))])
+def test_a_window_begins_anywhere_that_it_fits(drawn, window):
+    rng = mock.Mock(uniform=drawn)
+    assert streams._timed("a.csv", np.array([7.0, 8.0, 9.5, 10.0, 11.0]), 1.5, rng) == window
+
+
+def test_a_mix_for_16_gpus_has_jobs_of_16():
+    assert max(job.num_gpus for job in monkeytree_mix(seed=1, jobs=20, gpus=16, most_gpus=16)) == 16
 
 
 def test_gpu_seconds_are_the_time_alone_times_the_gpus():

@@ -11,27 +11,30 @@ write nothing: a finished run comes back as bytes, and the client stores it.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from ddlsched.comparisons.sweeps.run import Run, RunOutcome, execute, sources_digest
 from ddlsched.errors import DdlschedError, InputError, need
 from ddlsched.io.child_processes import follow_parent
 from ddlsched.io.files import read_bytes
-from ddlsched.plugins.user_files import files_named, substituted, with_neighbours
+from ddlsched.plugins.user_files import files_named, interrupted_plugin, substituted, with_neighbours
 from ddlsched.simulation import warm_up
 
 if TYPE_CHECKING:
     from distributed import Client
 
+_TELL_S = 1.0
+"""How long Ctrl-C waits for processes to say which line of a plug-in they are at."""
 _DIED = "its process died twice, the second time with no other run in it (no memory left, or a crash of compiled code)"
 
 
@@ -74,25 +77,63 @@ def _until_one_dies(
 
     pool = get_reusable_executor(max_workers=count, initializer=follow_parent, initargs=(os.getpid(),))
     suspects: list[Task] = []
+    futures: set[Future[RunOutcome]] = set()
 
     def submit(task: Task) -> Future[RunOutcome]:
         try:
-            future: Future[RunOutcome] = pool.submit(execute, task.run, task.wanted, _file(progress, task))
+            future: Future[RunOutcome] = pool.submit(_interruptible, task.run, task.wanted, _file(progress, task))
         except BrokenProcessPool as error:
             future = Future()
             future.set_exception(error)
+        futures.add(future)
         return future
 
     try:
         for task, future in drain(left, submit, lambda: 0 if suspects else 2 * count):
+            futures.remove(future)
             if isinstance(future.exception(), BrokenProcessPool):
                 suspects.append(task)
             else:
                 yield task, future.result()
-    except BaseException:  # Ctrl-C, or the sweep stops
-        pool.shutdown(wait=True, kill_workers=True)
+    except BaseException as error:  # Ctrl-C, or the sweep stops
+        try:
+            if isinstance(error, KeyboardInterrupt):
+                error.add_note(_interrupted_plugins(pool, futures))
+        finally:
+            pool.shutdown(wait=True, kill_workers=True)
         raise
     return suspects
+
+
+def _interruptible(run: Run, wanted: Collection[str], progress: Path | None) -> RunOutcome:
+    """Carry out a run; when the parent asks where it is, raise KeyboardInterrupt that names a plug-in's line."""
+    signal.signal(signal.SIGUSR1, _interrupt)
+    try:
+        return execute(run, wanted, progress)
+    except KeyboardInterrupt as by:
+        raise KeyboardInterrupt(interrupted_plugin(by)) from None
+    finally:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a process that waits for its next run has nothing to tell
+
+
+def _interrupt(*_: object) -> NoReturn:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # by which compiled code hands on what it heard
+    raise KeyboardInterrupt
+
+
+def _interrupted_plugins(pool: Any, futures: Collection[Future[RunOutcome]]) -> str:
+    """Return the lines of plug-ins at which the runs of a pool's processes are, and end these runs."""
+    asked = [*pool._processes]
+    for process in asked:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGUSR1)
+    told: list[str] = []
+    with suppress(TimeoutError):
+        for future in as_completed(futures, timeout=_TELL_S):
+            told += map(str, [error] if isinstance(error := future.exception(), KeyboardInterrupt) else [])
+            if len(told) == len(asked):
+                break
+    return ", and in ".join(dict.fromkeys(filter(None, told)))
 
 
 def drain(

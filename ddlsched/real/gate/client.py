@@ -15,6 +15,8 @@ from ddlsched.real.channel import Channel, ChannelEndedError, connect, parse_add
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S
 
 MOST_RANKS = 4096
+GROUP_S = 20.0
+"""Ranks that form a group answer nothing meanwhile, and give up after so long."""
 _BEGIN_S = 120.0
 
 

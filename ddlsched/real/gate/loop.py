@@ -9,13 +9,14 @@ from typing import Any, Protocol
 
 from ddlsched.errors import TestbedError
 from ddlsched.real.channel import ChannelEndedError
+from ddlsched.real.gate.client import GROUP_S
 from ddlsched.real.gate.gate import Gate
 from ddlsched.real.gate.live_jobs import GateRank, LiveJob
 from ddlsched.units import NS_PER_S, s_from_ns
 
 PING_S = 1.0
 HANG_S = 6.0
-"""A rank of which so long nothing is heard hangs."""
+"""A rank of which so long nothing is heard hangs, unless it forms its group."""
 STALL_S = 6.0
 """A server that has received nothing for so long, while a transfer crosses it, is cut off."""
 _LEAST_BYTES = 1_500
@@ -74,7 +75,7 @@ class Watch:
 
     def _refuse_hanging(self, job: LiveJob, rank: GateRank, now_ns: int) -> None:
         silent_ns = now_ns - max(self._heard_ns.get(rank, 0), job.placed_ns)
-        if silent_ns > HANG_S * _NS:
+        if silent_ns > (HANG_S if job.began_ns >= 0 else HANG_S + GROUP_S) * _NS:
             raise TestbedError(
                 f"the worker of job {job.job.job_id!r} on server {rank.server} hangs: nothing heard for "
                 f"{s_from_ns(silent_ns):.1f} s"

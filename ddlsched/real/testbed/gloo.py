@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.errors import TestbedError
+from ddlsched.real.gate.client import GROUP_S
 from ddlsched.real.testbed.machine import behind_this_thread
 
 ITEM_BYTES = 4
 """Of a float32, of which messages consist."""
-_GROUP_S = 20.0
 _TRANSFER_S = 3600.0
 """The gate finds out sooner when a transfer has no end."""
 _SIOCGIFFLAGS = 0x8913
@@ -43,7 +43,7 @@ class GlooReducer:
         """Return the port at which the other ranks are to join."""
         from torch.distributed import TCPStore
 
-        wait = timedelta(seconds=_GROUP_S)
+        wait = timedelta(seconds=GROUP_S)
         self._store = TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=wait)
         return int(self._store.port)
 
@@ -52,10 +52,10 @@ class GlooReducer:
         from torch.distributed import ProcessGroupGloo, TCPStore
 
         if self._store is None:
-            self._store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_GROUP_S))
+            self._store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=GROUP_S))
         options = ProcessGroupGloo._Options()
         options._threads = max(threads, 2)
-        options._timeout = timedelta(seconds=_GROUP_S)
+        options._timeout = timedelta(seconds=GROUP_S)
         with behind_this_thread():
             options._devices = [ProcessGroupGloo.create_device(hostname=address)]
             self._group = ProcessGroupGloo(self._store, rank, size, options)

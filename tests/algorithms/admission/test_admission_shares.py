@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from algorithms.admission import kai
 from algorithms.admission.kai import Kai
 from algorithms.admission.shares import UsageHistory
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
@@ -268,3 +270,16 @@ def test_kinds_are_refused(policy: Any) -> None:
     queues = Tenants(queues=(Queue(name="a", quotas={"a100": Quota(gpus=4)}),))
     with pytest.raises(InputError, match="expected quotas of 'any', and one root queue"):
         starts(queues, [job("a1", "a", 1, 0, 1)], policy)
+
+
+def test_kai_lets_no_group_take_more_than_its_share_from_a_poorer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 2 more of 4 it would have 1.5 times its share; the other, without the one that would go, 1.25 times."""
+    mine, other = (SimpleNamespace(name=name, used=used, quota=4) for name, used in (("mine", 4), ("other", 6)))
+    monkeypatch.setattr(kai, "below_common", lambda *_: (mine, other))
+    monkeypatch.setattr(kai, "used_below", lambda node: node.used)
+    monkeypatch.setattr(kai, "_quota", lambda node: node.quota)
+    run = kai._KaiRun(Kai())
+    run.shares = {"mine": 4.0, "other": 4.0}
+    holding: Any = SimpleNamespace(job=SimpleNamespace(priority=0), num_gpus=1)
+    wanted: list[Any] = [SimpleNamespace(node=None, gpus=gpus) for gpus in (2, 0)]
+    assert [run.gives_way(holding, SimpleNamespace(), need) for need in wanted] == [False, True]  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tiers import tried
 
 from ddlsched import compare, simulate
 from ddlsched.comparisons.charts import jct_charts
+from ddlsched.comparisons.charts.style import SHADES
 from ddlsched.comparisons.comparison import Comparison
 from ddlsched.errors import InputError
 from ddlsched.results.statistics import Interval
@@ -148,3 +150,16 @@ def test_item_23_the_page_on_figures_runs(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     exec(compile(program.replace("seeds=5", "seeds=2, processes=1"), "paper_figures.md", "exec"), {})
     assert Path("changes.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_first_and_the_last_shade_are_of_half_as_much_as_the_others() -> None:
+    figure = mock.MagicMock()
+    jct_charts._shade_bar(figure, mock.MagicMock(), 80.0)
+    shares = np.diff(figure.colorbar.call_args.args[0].norm.boundaries) / 80
+    one = 1 / (len(SHADES) - 1)
+    assert shares == pytest.approx([one / 2, *[one] * (len(SHADES) - 2), one / 2])
+
+
+def test_a_chart_of_phases_says_what_its_colours_are() -> None:
+    (legend,) = simulate(JOBS).plot.phases().legends
+    assert len(legend.get_texts()) > 1

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from in_process_ranks import Exchange, Outcome, ThreadCrew, quick_job, run_jobs, settings
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.real.gate.gate import GateSettings
+from ddlsched.real.gate.transfer_gate import TransferGate
+from ddlsched.simulation import simulate
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job
 
@@ -174,3 +180,24 @@ def test_jobs_placed_at_one_instant_begin_together() -> None:
     outcome = ran([quick_job("a"), quick_job("b"), quick_job("late", arrival_s=0.1)])
     a, b, late = outcome.gate.jobs
     assert a.began_ns == b.began_ns < late.began_ns
+
+
+def test_of_a_whole_message_is_guessed_how_far_it_comes_and_of_one_in_chunks_not() -> None:
+    active = [
+        SimpleNamespace(
+            chunks=chunks,
+            view=SimpleNamespace(bytes_left=8.0, links=()),
+            columns=SimpleNamespace(bytes_left=[0.0], since_ns=[0], ns_per_byte=[0.0], rate=[0.0]),
+        )
+        for chunks in (1, 2)
+    ]
+    costs = SimpleNamespace(network=SimpleNamespace(links=()), model=SimpleNamespace(alone_per_byte_s=1e-9))
+    gate: Any = SimpleNamespace(active=active, _costs=costs)
+    TransferGate._estimate(gate, 5)
+    assert [transfer.columns.bytes_left for transfer in active] == [[8.0], [0.0]]
+    assert [transfer.columns.since_ns for transfer in active] == [[5], [0]]
+
+
+def test_a_gate_and_a_simulation_have_one_seed_unless_told() -> None:
+    (seed,) = (field.default for field in dataclasses.fields(GateSettings) if field.name == "seed")
+    assert seed == inspect.signature(simulate).parameters["seed"].default

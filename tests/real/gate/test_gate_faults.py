@@ -123,6 +123,24 @@ def test_a_rank_that_hangs_is_found_out() -> None:
         run_jobs([quick_job("a", gpus=2)], settings(TWO), ThreadCrew(Exchange(), Hanging))
 
 
+class Forming(LocalReducer):
+    """A rank that waits for the others, of which one is slow, as the group forms."""
+
+    def join(self, host: str, port: int, address: str, rank: int, size: int, threads: int) -> None:
+        if rank == 0:
+            time.sleep(1.4)
+        super().join(host, port, address, rank, size, threads)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_rank_that_forms_its_group_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [quick_job("a", gpus=2)]
+    assert run_jobs(jobs, settings(TWO), ThreadCrew(Exchange(), Forming)).rows
+    monkeypatch.setattr(loop, "GROUP_S", 0.1)
+    with pytest.raises(TestbedError, match=r"worker of job 'a' on server 0 hangs: nothing heard for \d\.\d s"):
+        run_jobs(jobs, settings(TWO), ThreadCrew(Exchange(), Forming))
+
+
 class CutOff(LocalReducer):
     """A server that receives nothing any more; the all-reduce never ends."""
 

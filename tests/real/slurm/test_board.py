@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -96,3 +96,10 @@ def test_what_a_job_asks_for_it_gets_on_the_nodes_that_the_policy_chooses(placem
     begun = demanding.begin(Cluster(num_servers=4, gpus_per_server=4), np.random.default_rng(0))
     assert begun.place(job_view(num_gpus=gpus), cluster_view()) == answer
     assert begun.wake_s(2.0) == (3.5 if isinstance(placement, Last) else None)
+
+
+def test_a_job_that_needs_all_the_memory_of_a_gpu_fits_and_one_that_needs_more_does_not() -> None:
+    board = Board(PolicyNames(placement="lwf:kappa=1", order="fifo", gpu_memory_mb=MEMORY_MB), NODES)
+    job = training("large", 1)
+    fits = [board.fits(replace(job, gpu_memory_mb=MEMORY_MB + more), Demand()) for more in (0.0, 1.0)]
+    assert fits == [True, False]

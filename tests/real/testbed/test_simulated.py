@@ -9,9 +9,10 @@ from in_process_ranks import quick_job
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.network.weighted_shares import ConnectionShares
 from ddlsched.plugins.names import resolve
 from ddlsched.real.testbed.fidelity import Mix
-from ddlsched.real.testbed.run_models import InChunks, RunModel, simulated_runs
+from ddlsched.real.testbed.run_models import InChunks, RunModel, _by_packets, simulated_runs
 from ddlsched.simulation import simulate
 from ddlsched.workload.job import Workload
 
@@ -76,3 +77,9 @@ def test_a_model_says_what_it_is() -> None:
     assert str(RunModel(contention="max-min")) == "max-min"
     whole = RunModel(contention="max-min", in_chunks="linear", chunks_end=True, jitter_cv=0.02, seeds=5)
     assert str(whole) == ("max-min; in chunks linear; chunks under way end; computes vary by 2 %, mean of 5 seeds")
+
+
+def test_each_ablation_of_packets_leaves_one_thing_out() -> None:
+    whole, *ablations = (model.contention for model in _by_packets(ConnectionShares()).values())
+    left_out = [{"queue_bytes": 2e6}, {"react_s": 0.0}, {"overhead": 0.0}]
+    assert ablations == [replace(whole, **fields) for fields in left_out]

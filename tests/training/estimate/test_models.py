@@ -14,6 +14,7 @@ from ddlsched.training.estimate.memory import memory_per_gpu
 from ddlsched.training.estimate.models import Transformer, forward_flops_per_sample, parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism, refuse_broken
 from ddlsched.training.estimate.presets import MODELS, preset
+from ddlsched.training.estimate.small_models import LSTM_PTB
 
 PUBLISHED_PARAMETERS = {
     "gpt3-125m": 125e6,
@@ -95,10 +96,11 @@ def test_fused_attention_computes_as_much_and_keeps_no_scores() -> None:
     kept = [sum(layer.activation_bytes for layer in gpt.layers(Parallelism()).block) for gpt in (plain, fused)]
     assert kept[0] - kept[1] == pytest.approx(2 * 16 * 4096**2 - 4 * 4096 * 16)
     moved = [
-        sum(operation.traffic_bytes for layer in gpt.layers(Parallelism()).block for operation in layer.forward)
+        [operation.traffic_bytes for layer in gpt.layers(Parallelism()).block for operation in layer.forward]
         for gpt in (plain, fused)
     ]
-    assert moved[1] < moved[0] / 2
+    assert sum(moved[1]) < sum(moved[0]) / 2
+    assert 2 * (4 * 4096 * 1024) in moved[1]  # queries, keys, values and what comes out, of two bytes
 
 
 def test_experts_are_spread_and_visited() -> None:
@@ -157,3 +159,7 @@ def test_presets_say_of_models_only_what_they_are_described_by() -> None:
     text = Path(presets.__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     known = {field.name for field in dataclasses.fields(Transformer)}
     assert {name: set(said) - known for name, said in yaml.safe_load(text)["models"].items() if set(said) - known} == {}
+
+
+def test_the_penn_treebank_has_10_000_words() -> None:
+    assert LSTM_PTB.vocabulary == 10_000

@@ -17,7 +17,7 @@ from measurements import DATA
 from tiers import tried
 
 from ddlsched.errors import InputError
-from ddlsched.training.estimate import presets
+from ddlsched.training.estimate import presets, published_rows
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Efficiency, Machine, operations_s
 from ddlsched.training.estimate.layers import Operation
@@ -527,3 +527,8 @@ def test_published_tables_are_met_with_the_shipped_constants(name: str) -> None:
             near = 0.1 if one.plan.pipeline == 1 else 0.15
             assert float(step.memory.total_bytes) / 2**30 == pytest.approx(float(one.row["memory_gib"]), rel=near)
     assert {one.program for one in runs} <= set(PROGRAMS)
+
+
+def test_a_stage_of_zero_is_the_number_in_its_name() -> None:
+    named = {name: stage for name, stage in published_rows._SHARDINGS.items() if name.startswith("zero")}
+    assert named == {f"zero{stage}": stage for stage in range(3)}

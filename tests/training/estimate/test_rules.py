@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.energy_costs import halving_rules
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 from ddlsched.training.estimate.step_estimate import estimate_checked
@@ -87,3 +91,8 @@ def test_clusters_refused(line, message) -> None:
 def test_gpus_that_fill_no_nodes() -> None:
     with pytest.raises(InputError, match="12 GPUs do not fill nodes of 8"):
         parse_cluster("h100").machine(12)
+
+
+def test_halving_and_doubling_is_for_powers_of_two() -> None:
+    groups: dict[str, Any] = {"data": [SimpleNamespace(size=size) for size in (1, 2, 6, 64)]}
+    assert [bool(rule.holds) for rule in halving_rules(groups)] == [True, True, False, True]

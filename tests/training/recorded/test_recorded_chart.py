@@ -28,3 +28,13 @@ def test_the_measured_step_has_its_phases_and_its_waits() -> None:
         (9, 1, PALETTE["teal"].lower()),
         (4, 5, PALETTE["orange"].lower()),
     ]
+
+
+def test_each_task_that_waits_for_another_has_an_arrow_from_it() -> None:
+    forward = ComputeTask(name="forward-1", duration_ns=MS)
+    tasks = (forward, AllReduceTask(name="r", message_bytes=1000.0, after=("forward-1",)))
+    clock = WallTime(0, 10 * MS)
+    clock.phase("forward", 0)
+    figure = recorded_chart(timed_alone(IterationDag(tasks), 2, Card(gbps=10, latency_us=0)), clock.step())
+    (arrow,) = (line for axes in figure.axes for line in axes.lines)
+    assert list(arrow.get_xdata()) == [1.0, 1.0]

@@ -31,12 +31,12 @@ from ddlsched.cluster.failure_causes import read_causes
 from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.workload.generators.microsoft import MODELS
-from ddlsched.workload.traces import trace_import
+from ddlsched.workload.traces import trace_import, trace_models
 from ddlsched.workload.traces.columns import FORMATS, reader_of
 from ddlsched.workload.traces.text_formats import APPLICATIONS, STEPS_PER_S
 from ddlsched.workload.traces.trace_import import ImportedTrace, Selection, failure_rows, import_trace, write_jobs
 from ddlsched.workload.traces.trace_models import PARAMETERS, JobRule, model_of
-from ddlsched.workload.traces.traced import moment_s
+from ddlsched.workload.traces.traced import TracedJob, moment_s
 
 SAMPLES = Path(__file__).parent / "samples"
 REAL = DATA / "traces"
@@ -738,3 +738,18 @@ def test_a_trace_without_failures_is_no_table_of_causes() -> None:
 @pytest.mark.parametrize("text", ["1970-01-02 00:00:01", "1970-01-02 00:00:01+00:00", "1970-01-02 08:00:01+08:00"])
 def test_a_moment_counts_from_1970_in_any_zone(text: str) -> None:
     assert moment_s({"at": text}, "at") == 86_401.0
+
+
+def test_a_job_that_failed_within_a_second_ran_no_longer_than_that() -> None:
+    job = TracedJob(
+        job_id="a", arrival_s=0.0, num_gpus=2, duration_s=86_400.0, failed_after_s=0.864, note="state FAILED"
+    )
+    _, gpu_days, failed, job_days = trace_import._counted([job])
+    assert (gpu_days, sum(failed.values()), sum(job_days.values())) == pytest.approx((2e-5, 1, 1e-5))
+
+
+def test_a_long_iteration_is_whole_nanoseconds_each_way() -> None:
+    known = pd.DataFrame({"forward_s": [1.0], "backward_s": [1.0]})
+    traced = pd.DataFrame({"iterations": [1.0], "duration_s": [math.nan], "compute_s": [10_000.000000005]})
+    forward_s, backward_s = trace_models._passes(traced, known)
+    assert (forward_s[0], backward_s[0]) == (4_000.000000002, 6_000.000000003)

@@ -230,7 +230,7 @@ class SampledError:
 
 
 STATED = {
-    "no transfer held back": SampledError(0.3, 2.0),
+    "no transfer held back": SampledError(0.3, 2.2),
     "transfers held back for up to a third of their time": SampledError(0.5, 5.3),
     "transfers held back for more than a third of their time": SampledError(0.9, 12.6),
     "jobs of groups and no transfer held back": SampledError(0.2, 0.9),

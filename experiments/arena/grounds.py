@@ -55,7 +55,7 @@ class Ground:
     block_gpus: int
     per_pod: int = 0
     load: float = 0.9
-    sampled: bool = True
+    sampled: bool = False
 
     @property
     def gpus(self) -> int:
@@ -97,7 +97,7 @@ def _leaf_spine(name: str, jobs: str, **differs: float) -> Ground:
 GROUNDS = {
     ground.name: ground
     for ground in (
-        _leaf_spine("64-GPU mix", "mix"),
+        _leaf_spine("64-GPU mix", "mix", sampled=True),
         _leaf_spine("Other models", "other"),
         Ground(
             name="MonkeyTree's mix",
@@ -110,11 +110,10 @@ GROUNDS = {
             per_rack=64,
             spines=16,
             block_gpus=8,
-            sampled=False,
         ),
-        _leaf_spine("Philly", "philly", block_gpus=1),
-        _leaf_spine("Helios-like", "helios", block_gpus=1, num_jobs=200),
-        _leaf_spine("Alibaba", "alibaba", block_gpus=1, num_jobs=200, sampled=False),
+        _leaf_spine("Philly", "philly", block_gpus=1, sampled=True),
+        _leaf_spine("Helios-like", "helios", block_gpus=1, num_jobs=200, sampled=True),
+        _leaf_spine("Alibaba", "alibaba", block_gpus=1, num_jobs=200),
         Ground(
             name="2,048-GPU Clos",
             jobs="clos",
@@ -127,6 +126,7 @@ GROUNDS = {
             per_pod=32,
             spines=0,
             block_gpus=8,
+            sampled=True,
         ),
         _leaf_spine(
             "LLM cluster",
@@ -139,7 +139,6 @@ GROUNDS = {
             spines=8,
             block_gpus=8,
             load=0.8,
-            sampled=False,
         ),
         _leaf_spine(
             "Fine-tuning",
@@ -148,7 +147,6 @@ GROUNDS = {
             gbps=400.0,
             block_gpus=1,
             load=0.8,
-            sampled=False,
         ),
     )
 }

@@ -42,8 +42,6 @@ def _cells(axes: Any, rows: pd.DataFrame) -> None:
     """Draw a cell a network, and above them what else earns, from the least to the most that it takes off."""
     for network in rows.drop_duplicates(["gbps", "oversubscription"]).itertuples():
         _box(axes, network, "white", edgecolor=MUTED, linewidth=0.5)
-    if absent := [place for place, gbps in enumerate(GBPS) if gbps not in set(rows["gbps"])]:
-        axes.text(sum(absent) / len(absent), 1.5, "not played", ha="center", va="center", color=MUTED)
     counted = counting(rows)
     sure = counted[earning(counted)]
     for best in sure[sure["part"] == "placement"].itertuples():

@@ -40,8 +40,6 @@ MIXES = {
 GBPS = (100.0, 400.0, 1600.0, 6400.0)
 OVERSUBSCRIPTION = (1.0, 2.0, 4.0, 8.0)
 LOADS = ("0.5", "0.8", BURST)
-SLOW_GBPS = 400.0
-"""Load 0.5 is played up to here."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -84,7 +82,6 @@ class Point:
 POINTS = tuple(
     Point(mix=mix, load=load, gbps=gbps, oversubscription=over)
     for mix, load, gbps, over in product(MIXES, LOADS, GBPS, OVERSUBSCRIPTION)
-    if load != "0.5" or gbps <= SLOW_GBPS
 )
 QUICK = tuple(
     Point(mix=mix, load="0.8", gbps=gbps, oversubscription=4.0) for mix in ("CNNs", "fine-tuning") for gbps in GBPS[:2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.field_values import Stretch
+from ddlsched.engine.field_values import Contention, Stretch
 from ddlsched.engine.loop.skipping.due import quiet_until_ns
 from ddlsched.engine.loop.skipping.leaps import leap, longest_leap_ns, until_keys_cross_ns
 from ddlsched.engine.loop.skipping.measuring import (
@@ -27,7 +27,9 @@ as often in an iteration, by the transfers that are simulated, fewer if no trans
 SETTLING, LONGEST_SETTLING, MANY, MANY_TRANSFERS = 16, 512, 48, 4096
 """So many iterations a job, but no more of all, pass before the first stretch where no transfer is held back; of more
 jobs than ``MANY``, each of which one that comes or goes touches less, one a job. So where jobs of groups have more than
-``MANY_TRANSFERS`` in an iteration, which takes long to simulate; ``llm_steps.py sampled`` prints their errors."""
+``MANY_TRANSFERS`` in an iteration, which takes long to simulate; ``llm_steps.py sampled`` prints their errors. None
+where links are filled max-min and no job is of groups: there errors are the same without, while shares by count let
+jobs drift for long."""
 REACH, REACH_HELD_BACK = 120.0, 60.0
 """So many times as long as its stretches were together, the component goes on at its rates before the next one."""
 LEAST = 0.05
@@ -56,8 +58,6 @@ def begin_sampling(s: State, root: int, anchor: int) -> None:
     """Have the iterations of a component counted; after a few its first stretch begins."""
     job = s.jobs[root]
     job.leap_rest_ns, job.component_anchor = 0, anchor
-    # What a newcomer does to others takes a while to show; transfers that are held back vary more than that.
-    size = job.component_size
     list_links(s, root)
     forget_stretch(s, root)  # a change may reach all of the jobs
     transfers, number = 0, root
@@ -66,8 +66,22 @@ def begin_sampling(s: State, root: int, anchor: int) -> None:
         note_work(s, s.jobs[number])
         transfers += s.jobs[number].grouped * s.jobs[number].num_transfers
         number = s.jobs[number].next_member
-    settled = size if size > MANY or transfers > MANY_TRANSFERS else min(SETTLING * size, LONGEST_SETTLING)
-    job.stretch_left = min(size, FIRST_HELD_BACK // 4) if holds_back(s, root) else settled
+    job.stretch_left = settling(s, root, transfers)
+
+
+@njit
+def settling(s: State, root: int, transfers_of_groups: int) -> int:
+    """How many iterations of a component pass before its first stretch.
+
+    What a newcomer does to others takes a while to show; transfers that are held back vary more than that.
+    """
+    run, size = s.run[0], np.int64(s.jobs[root].component_size)
+    if holds_back(s, root):
+        return min(size, FIRST_HELD_BACK // 4)
+    if transfers_of_groups == 0 and run.contention == Contention.SHARES and run.weights_are_fixed == 1:
+        return np.int64(0)
+    long = size > MANY or transfers_of_groups > MANY_TRANSFERS
+    return size if long else min(SETTLING * size, LONGEST_SETTLING)
 
 
 @njit

@@ -85,7 +85,9 @@ def test_flows_take_the_paths_that_the_rule_gives_by_hand(row: list[str]) -> Non
     assert result.jobs["jct_s"].tolist() == pytest.approx([float(expected_s)] * 2)
     names = [link.name for link in result.finished.network.links]
     wanted = {"a": spines[:2], "b": spines[2:]}
-    for transfer in transfer_slices(result).itertuples():
+    transfers = transfer_slices(result)
+    assert set(transfers["job_id"]) == set(wanted)
+    for transfer in transfers.itertuples():
         there, back = wanted[transfer.job_id]
         crossed = {names[link] for link in transfer.links if " to " in names[link]}
         assert crossed == {

@@ -14,7 +14,7 @@ from command_line import run
 from ddlsched.cli.installation_commands import description_of
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import KINDS, Kind, made_by, names
-from ddlsched.ranges import Range, check_fields, choices_of, range_of, ranged
+from ddlsched.ranges import Range, check_arguments, check_fields, choices_of, range_of, ranged
 
 PLUGINS = [(kind, name) for kind in KINDS for name in names(kind)]
 
@@ -115,3 +115,10 @@ def test_ranges_are_said_with_units() -> None:
     check_fields(Optional(9), "optional")
     with pytest.raises(InputError, match="optional: seed is 10; expected a whole number from 0 to 9, or none"):
         check_fields(Optional(10), "optional")
+
+
+def test_an_argument_outside_its_range_is_refused_and_its_ends_are_not() -> None:
+    check_arguments("plot", jobs=(1, 1), share=(0.5, 0.0, 0.5))
+    for given in ({"jobs": (0, 1)}, {"share": (0.6, 0.0, 0.5)}):
+        with pytest.raises(InputError, match=f"plot: {next(iter(given))} is 0"):
+            check_arguments("plot", **given)

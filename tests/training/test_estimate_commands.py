@@ -61,6 +61,8 @@ def test_rows_are_kept_and_predicted() -> None:
         "remark",
     ]
     assert (table["predicted_ms"] > 0).all()
+    for said, in_seconds in (("predicted_ms", "predicted_step_s"), ("iteration_ms", "measured_step_s")):
+        assert table[said].tolist() == pytest.approx((1e3 * table[in_seconds]).tolist())
     assert run("estimate", "--rows", "rows.csv").stdout == Path("predicted.csv").read_text()
 
 

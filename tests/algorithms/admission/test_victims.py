@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,8 +22,9 @@ from ddlsched import Cluster, DataParallelIteration, Job, Quota, Workload, simul
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
 from ddlsched.engine.native.jit import runs_in_python
 from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import TenantsView, Victim
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 from ddlsched.testing.admission_conformance import Case, Submission, play, random_case
+from ddlsched.testing.handmade import job_view
 
 pytestmark = pytest.mark.drawn
 RULES = ["never", "lower-priority", "lower-or-newer", "any"]
@@ -142,3 +145,10 @@ def test_who_has_no_room_finds_no_victims_at_its_level(seed: int, monkeypatch: p
     policies = {"placement": "kueue-topology", "admission": "kueue"}
     simulate(Workload.of(jobs), cluster, queues=Tenants(queues=tuple(queues)), **policies)
     assert min(counts[True, False], counts[False, True]) > 30
+
+
+def test_only_who_holds_gpus_of_the_kind_gives_way() -> None:
+    job = job_view(number=0, num_gpus=1)
+    held = [HeldQuota.of(job, kind, since_ns=0) for kind in ("a100", "h100")]
+    tenants = cast(Any, SimpleNamespace(now_ns=1, ordered=lambda _: enumerate(held)))
+    assert Need(job, cast(Any, None), "h100").candidates(tenants, "queue", "any") == held[1:]

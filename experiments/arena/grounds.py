@@ -112,7 +112,7 @@ GROUNDS = {
             block_gpus=8,
         ),
         _leaf_spine("Philly", "philly", block_gpus=1, sampled=True),
-        _leaf_spine("Helios-like", "helios", block_gpus=1, num_jobs=200, sampled=True),
+        _leaf_spine("Helios-like", "helios", block_gpus=1, num_jobs=200),
         _leaf_spine("Alibaba", "alibaba", block_gpus=1, num_jobs=200),
         Ground(
             name="2,048-GPU Clos",

@@ -462,11 +462,9 @@ def try_all(data: Path, file: Path, chosen: list[Mutant], compiled: bool, rounds
             said = mutant.said((tree / mutant.path).read_bytes())
             if results_of(file).get(said, ("",))[0] != ("survived-plain" if compiled else ""):
                 continue
-            kinds = (
-                [False] if compiled else [True] if _is_stamped(mutant.path) and covered.by(mutant, True) else [False]
-            )
-            by = noticed_by(mutant, covered, tree, kinds[0], rounds)
-            verdict = "noticed" if by else "survived-plain" if kinds[0] else "survived"
+            plain = not compiled and _is_stamped(mutant.path) and bool(covered.by(mutant, True))
+            by = noticed_by(mutant, covered, tree, plain, rounds)
+            verdict = "noticed" if by else "survived-plain" if plain else "survived"
             with file.open("a") as results:
                 results.write(f"{said}\t{verdict}\t{by}\n")
             print(verdict, said, by, flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,16 @@ from tiers import tried
 from algorithms.placement.first_fit import FirstFit
 from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Server, Workload, simulate
 from ddlsched.engine import build
-from ddlsched.envs import AllocationEnv, AllocationVectorEnv, OrderEnv, OrderVectorEnv, PlacementEnv, PlacementVectorEnv
+from ddlsched.envs import (
+    AllocationEnv,
+    AllocationVectorEnv,
+    OrderEnv,
+    OrderVectorEnv,
+    PlacementEnv,
+    PlacementVectorEnv,
+    vector_envs,
+)
+from ddlsched.envs.vector_envs import MOST_KEYS, NO_ORDER
 from ddlsched.errors import InputError
 from ddlsched.policies.cluster_view import is_gpu_order
 from ddlsched.policies.views import ClusterView, GpuId, JobView
@@ -297,3 +307,7 @@ def test_jobs_on_servers_whose_inside_takes_time_start_as_in_simulate(topology: 
         seen, _, ended, _, _ = vector.step(seen["action_mask"].argmax(axis=1))
     unasked = simulate(jobs, cluster, order="fifo", seed=1)
     assert [outcome(vector.result(number)) for number in (0, 1)] == [outcome(unasked)] * 2
+
+
+def test_a_placement_orders_the_gpus_of_jobs_of_up_to_all_of_them() -> None:
+    assert (vector_envs._orders(SimpleNamespace(), 4) == [[NO_ORDER] + [0] * (MOST_KEYS - 1)] * 5).all()

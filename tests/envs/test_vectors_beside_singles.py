@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,16 @@ from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Server, 
 from ddlsched.engine import build
 from ddlsched.engine.loop.batch.starts import room_of
 from ddlsched.engine.records import example_state, make_records
-from ddlsched.envs import AllocationEnv, AllocationVectorEnv, OrderEnv, OrderVectorEnv, PlacementEnv, PlacementVectorEnv
+from ddlsched.envs import (
+    AllocationEnv,
+    AllocationVectorEnv,
+    OrderEnv,
+    OrderVectorEnv,
+    PlacementEnv,
+    PlacementVectorEnv,
+    vector_envs,
+)
+from ddlsched.envs.vector_envs import MOST_KEYS, NO_ORDER
 from ddlsched.errors import InputError
 from ddlsched.policies.cluster_view import is_gpu_order
 from ddlsched.policies.views import ClusterView, GpuId, JobView
@@ -306,3 +316,7 @@ def test_a_gpu_has_room_for_a_job_that_needs_all_that_is_free() -> None:
     gpus.free_bytes, jobs.memory_bytes = [7, 6, 7, 7], 7
     find_room = getattr(room_of, "py_func", room_of)
     assert find_room(example_state()._replace(gpus=gpus), jobs[0], [0, 3, 4]) == (3, 2)
+
+
+def test_a_placement_orders_the_gpus_of_jobs_of_up_to_all_of_them() -> None:
+    assert (vector_envs._orders(SimpleNamespace(), 4) == [[NO_ORDER] + [0] * (MOST_KEYS - 1)] * 5).all()

@@ -241,6 +241,7 @@ def test_corruption_that_is_found_late_costs_an_older_checkpoint() -> None:
     first, since_s = lost_s[0], found_s[0] - failures[0].time_ns / 1e9
     assert since_s <= first <= since_s + 3.0
     assert result.jobs["lost_s"].iloc[0] == pytest.approx(sum(lost_s))
+    assert {stay.hold_ns for stay in result.finished.stays[1:]} == {2_000}  # to save or read 1 MB; it does not hang
 
 
 def test_a_replaced_lemon_fails_as_rarely_as_others() -> None:

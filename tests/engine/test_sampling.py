@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import ddlsched
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.engine import build
+from ddlsched.engine.field_values import Stretch
 from ddlsched.engine.loop.skipping.foreseen import settled
 from ddlsched.engine.loop.skipping.leaps import leap_link
 from ddlsched.engine.loop.skipping.sampling import SHORTEST, STRETCH_OF_GROUPS
@@ -277,6 +278,22 @@ def test_so_much_passes_before_the_first_leap(sending: str, count: int, settling
     )
     assert result.leapt_iterations > 10 * count
     assert 0 <= result.computed_iterations - settling - stretch <= 2 * count
+
+
+def test_jobs_whose_state_recurs_are_measured_anew() -> None:
+    """The recurrence breaks a stretch off; in the one that has begun since, what they were at its start is noted."""
+    each = {"iterations": LONG, "forward_s": 0.01, "backward_s": 0.01, "message_bytes": 2e6}
+    jobs = [data_parallel_job(name, 2, **each) for name in "ab"]  # type: ignore[arg-type]
+    state = ddlsched.simulate(
+        Workload.of(jobs),
+        ddlsched.Cluster(num_servers=2, gpus_per_server=2, exclusive=True),
+        placement=Fixed(gpus={"a": [0, 2], "b": [1, 3]}),
+        sample=True,
+        until_s=1.0,
+        **SENDING["max-min"],
+    ).finished.state
+    assert state.jobs.stretch[0] == Stretch.EXACT
+    assert state.jobs.measuring.tolist() == [1, 1]
 
 
 def test_item_27_who_has_leapt_keeps_no_other_from_leaping(monkeypatch: pytest.MonkeyPatch) -> None:

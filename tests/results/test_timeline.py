@@ -53,7 +53,12 @@ def run(*jobs: Job, gpus: dict[str, list[int]], timeline: Any = True, **options:
 @pytest.fixture(scope="module")
 def mix() -> Result:
     """Return the 64-GPU mix, shortened, with up to three transfers on a server."""
-    return ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=SCALE), scheduler="srsf-3", timeline=True)
+    return run_of_mix()
+
+
+def run_of_mix(**given: Any) -> Result:
+    workload = ddlsched.microsoft_160(seed=1, scale=SCALE)
+    return ddlsched.simulate(workload, scheduler="srsf-3", timeline=True, **given)
 
 
 @pytest.fixture(scope="module")
@@ -359,8 +364,9 @@ def test_every_all_reduce_sends_its_bytes(contention, communication):
     assert per_link.to_numpy() == pytest.approx(result.links["bytes"].to_numpy(), rel=1e-6)
 
 
-def test_the_number_sharing_is_that_of_overlapping_transfers(mix):
-    table = transfer_slices(mix)
+@pytest.mark.parametrize("given", [{}, {"contention": MaxMin()}], ids=["linear", "max-min"])
+def test_the_number_sharing_is_that_of_overlapping_transfers(given):
+    table = transfer_slices(run_of_mix(**given))
     start, end = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
     on = np.zeros((16, len(table)), bool)
     for place, links in enumerate(table["links"]):

@@ -283,3 +283,5 @@ def test_kai_lets_no_group_take_more_than_its_share_from_a_poorer_one(monkeypatc
     holding: Any = SimpleNamespace(job=SimpleNamespace(priority=0), num_gpus=1)
     wanted: list[Any] = [SimpleNamespace(node=None, gpus=gpus) for gpus in (2, 0)]
     assert [run.gives_way(holding, SimpleNamespace(), need) for need in wanted] == [False, True]  # type: ignore[arg-type]
+    run.shares["other"] = 8.0  # within its share, but not its quota, it gives way to who stays within its own
+    assert [run.gives_way(holding, SimpleNamespace(), need) for need in wanted] == [False, True]  # type: ignore[arg-type]

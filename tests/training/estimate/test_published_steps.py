@@ -72,6 +72,12 @@ def test_a_row_that_cannot_be_said_is_kept_with_the_reason(tmp_path: Path) -> No
     assert "int3" in unsaid.reason
 
 
+def test_a_row_that_is_longer_than_the_header_may_be_shifted(tmp_path: Path) -> None:
+    header, row, *_ = FOUNDRY.strip().splitlines()
+    (kept,) = read_published(written(tmp_path, f"{header}\n{row},more\n"))
+    assert "more fields than the header" in kept.reason
+
+
 def test_rows_become_a_model_a_plan_and_a_program(tmp_path: Path) -> None:
     small, unknown, large = read_published(written(tmp_path, BRIDGE))
     assert (small.program, small.gpu, small.plan.expert, small.plan.data) == ("megatron-bridge-graphs", "gb300", 8, 8)
@@ -292,7 +298,8 @@ def test_offload_zero_bubble_and_asynchronous_collectives_change_what_they_name(
         return estimate(model, dataclasses.replace(plan, **more), machine)  # type: ignore[arg-type]
 
     usual = found()
-    assert float(found(zero_bubble=True).bubble_s) < 0.7 * float(usual.bubble_s)
+    # Two of three passes' bubbles are filled, if all three are as long; the one for weights is the shortest.
+    assert 1 / 3 < float(found(zero_bubble=True).bubble_s) / float(usual.bubble_s) < 0.5
     assert float(found(asynchronous=True).tensor_s) < 0.7 * float(usual.tensor_s)
     sharded = [dataclasses.replace(plan, pipeline=1, data=16, zero=3, shards=shards) for shards in (0, 16, 4)]
     whole, same, hybrid = (estimate(model, one, machine) for one in sharded)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from measurements import DATA, needs_data
 
 from ddlsched.errors import InputError
-from ddlsched.training.recorded.kineto import read_kineto
+from ddlsched.training.recorded.kineto import _whole, read_kineto
 from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 
@@ -389,3 +390,8 @@ def test_a_collective_takes_from_its_kernel_what_its_call_does_not_tell(tmp_path
     found = read_iteration([write(tmp_path / "old.json", [STEP, *begin, *old, *end])])
     new = read_iteration([write(tmp_path / "new.json", [STEP, *begin, *nccl(40, "allreduce", 100, (300, 450)), *end])])
     assert found.dag == new.dag
+
+
+def test_a_trace_without_steps_is_one_step_until_its_last_kernel_ends() -> None:
+    events: Any = SimpleNamespace(operators={"add": [(5, 7)]}, kernels=[SimpleNamespace(begin_ns=6, end_ns=9)])
+    assert _whole(events)[:2] == (5, 9)

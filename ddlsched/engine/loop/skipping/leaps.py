@@ -108,7 +108,7 @@ def leap(s: State, root: int, leap_ns: int, stretch_ns: int) -> None:
         carried = job.leap_carry
         passed = carried - job.stretch_work / job.iteration_work * share
         iterations = min(max(np.int64(passed), 0), job.iterations_left - 1)
-        job.leap_carry = min(max(passed - iterations, 0.0), 1.0)
+        job.leap_carry = max(passed - iterations, 0.0)
         leap_job(s, job, iterations, iterations + job.leap_carry - carried, leap_ns, stretch_ns)
         number = job.next_member
     hand_out(s, busy_ns, run.now_ns + leap_ns)

@@ -85,7 +85,6 @@ def best_map(
     lookahead_s: float,
     solver: str = "highs",
     time_limit_s: float = _UNLIMITED_S,
-    warm_start: bool = True,
 ) -> NodeMap:
     """Return the best map of nodes to trainers without migration: a job only adds or only loses nodes.
 
@@ -103,8 +102,6 @@ def best_map(
         One of :data:`SOLVERS`.
     time_limit_s
         After which the best map found so far is returned.
-    warm_start
-        Whether to start from the present map.
 
     Raises
     ------
@@ -137,9 +134,7 @@ def best_map(
         params=mathopt.SolveParameters(
             time_limit=timedelta(seconds=time_limit_s), relative_gap_tolerance=0.0, absolute_gap_tolerance=0.0
         ),
-        model_params=mathopt.ModelSolveParameters(
-            solution_hints=[mathopt.SolutionHint(variable_values=hint)] if warm_start else []
-        ),
+        model_params=mathopt.ModelSolveParameters(solution_hints=[mathopt.SolutionHint(variable_values=hint)]),
     )
     return _read(result, has, len(owner))
 

@@ -289,7 +289,7 @@ def _left_out(plan: ReshardPlan, by_rank: bool, rows: Sequence[int], columns: Se
     lines = []
     for collection, shown, does in (
         (plan.old, rows, "old {}s are no rows, as they send nothing: others hold the same bytes"),
-        (plan.new, columns, "new {}s are no columns, as they receive nothing"),
+        (plan.new, columns, "new {}s are no columns: they receive nothing, or what a rank of their host hands on"),
     ):
         numbers = range(collection.num_ranks) if by_rank else collection.allocation.hosts
         missing = sorted(set(numbers) - set(shown))

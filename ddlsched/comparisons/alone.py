@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.deferred import pd
 from ddlsched.plugins import DEFAULT_CONTENTION
+from ddlsched.plugins.names import resolve
 from ddlsched.results.metrics import finish_time_fairness, size_class
 from ddlsched.simulation import simulate
 from ddlsched.units import MAX_NS, NS_PER_S
@@ -62,8 +64,8 @@ def alone_s(workload: Workload, cluster: Cluster, contention: ContentionModel | 
     Iterations are alike and follow each other without a gap, so this is iterations x the time of one, exact to
     the nanosecond. Those of all different jobs come from one run of the engine, in which each job arrives after
     the one before has left. Of a forward pass, a backward pass and one all-reduce, which follow each other,
-    only the all-reduce is simulated, and of passes on one server nothing but that it ends, so that a workload
-    whose jobs all differ in duration takes no longer.
+    only the all-reduce is simulated, and of passes on a server whose inside costs nothing but that it ends, so that a
+    workload whose jobs all differ in duration takes no longer.
 
     A contention model whose rates depend on how far the job is has iterations that are not alike: it is asked about the
     first one.
@@ -88,13 +90,15 @@ def _parts(workload: Workload, cluster: Cluster) -> Iterator[tuple[int, _Kind]]:
     one_memory = np.ptp(cluster.gpu_memory_bytes) == 0
     smallest = int(np.diff(cluster.first_gpus).min())
     one_speed = (cluster.relative_speed == 1.0).all() and cluster.throughputs is None
+    free_inside = getattr(resolve("topology", cluster.topology), "inside", None) is None
     for job in workload:
         memory_mb, iteration = 0.0 if one_memory else job.gpu_memory_mb, job.iteration
         model = None if cluster.throughputs is None else job.model
-        on_one_server = job.num_gpus <= smallest
-        if one_speed and isinstance(iteration, DataParallelIteration) and (on_one_server or iteration.buckets == 1):
-            message_bytes = 0.0 if on_one_server else iteration.message_bytes
-            reduce = DataParallelIteration(forward_s=0.0, backward_s=0.0, message_bytes=message_bytes)
+        silent = free_inside and job.num_gpus <= smallest
+        if one_speed and isinstance(iteration, DataParallelIteration) and (silent or iteration.buckets == 1):
+            reduce = replace(iteration, forward_s=0.0, backward_s=0.0)
+            if silent:
+                reduce = DataParallelIteration(forward_s=0.0, backward_s=0.0, message_bytes=0.0)
             yield job.compute_ns, _Kind(reduce, job.num_gpus, memory_mb)
         else:
             yield 0, _Kind(iteration, min(job.num_gpus, cluster.num_gpus), memory_mb, model)

@@ -141,5 +141,4 @@ def slurm_trial(*, nodes: int = 4, gpus_per_node: int = 4) -> None:
     with contextlib.suppress(KeyboardInterrupt), LocalSlurm(nodes, gpus_per_node) as slurm:
         emit(f"export SLURM_CONF={slurm.folder / 'slurm.conf'}\n")
         notice(f"{nodes} nodes are ready; Ctrl-C ends them")
-        while True:
-            signal.pause()
+        signal.pause()

@@ -66,11 +66,11 @@ def test_the_programme_finds_the_best_of_all_maps_without_migration(problem) -> 
 
 
 @settings(max_examples=examples(25, by_default=8))
-@given(problems(most_jobs=4, most_nodes=9), st.sampled_from(sorted(SOLVERS)), st.booleans())
-def test_the_programme_equals_the_node_level_milp(problem, solver, warm_start) -> None:
+@given(problems(most_jobs=4, most_nodes=9), st.sampled_from(sorted(SOLVERS)))
+def test_the_programme_equals_the_node_level_milp(problem, solver) -> None:
     trainers, owner, lookahead_s = problem
     counts = CountProgramme(lookahead_s=lookahead_s).counts(trainers, len(owner))
-    found = best_map(trainers, owner, lookahead_s=lookahead_s, solver=solver, warm_start=warm_start)
+    found = best_map(trainers, owner, lookahead_s=lookahead_s, solver=solver)
     best = objective(trainers, counts, lookahead_s)
     assert found.is_optimal
     assert found.objective == pytest.approx(best, rel=1e-6, abs=1e-6)
@@ -154,7 +154,7 @@ def test_the_milp_answers_within_its_time_limit_or_says_so() -> None:
     rng = np.random.default_rng(1)
     trainers = [Trainer(nodes=0, rates=np.append(0.0, rng.uniform(0, 9, 64).cumsum())) for _ in range(10)]
     with pytest.raises(SimulationError, match=r"no solution found|time limit"):
-        best_map(trainers, [None] * 60, lookahead_s=10, time_limit_s=0.001, warm_start=False)
+        best_map(trainers, [None] * 60, lookahead_s=10, time_limit_s=0.001)
 
 
 def test_breakpoints_are_where_the_rates_bend() -> None:

@@ -81,3 +81,8 @@ def test_columns_of_two_sources_are_merged_row_by_row() -> None:
     found = list(chunks([Copy(0, own, left), Copy(1, own._replace(start=(0, 5)), right)], 40))
     assert len(found) == 25
     assert all(len(chunk.copies) == 2 and chunk.high - chunk.low == 40 for chunk in found)
+
+
+def test_rows_that_lie_far_apart_are_copied_one_by_one() -> None:
+    whole = Piece((0, 0), (3, 10), 0, (1000, 1))
+    assert [chunk[:2] for chunk in chunks([Copy(0, whole, whole)], 100)] == [(0, 10), (1000, 1010), (2000, 2010)]

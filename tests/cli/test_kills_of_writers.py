@@ -29,7 +29,12 @@ COMMANDS = {
     "workload": ["workload", "microsoft-160", "--seed", "1", "--out", "jobs.csv"],
     "import": ["workload", "import", "swf", "trace.swf", "--seed", "1", "--out", "jobs.csv"],
     "simulate": ["simulate", "small.csv", "--run-out", "run.parquet", "--jobs-out", "times.csv"],
+    "report": ["report", "compared", "--out", "report.html"],
+    "calibrate": ["calibrate", "measured.csv", "--chart", "fit.png"],
+    "timeline": ["simulate", "small.csv", "--timeline", "timeline.json"],
 }
+COMPARISON = ["compare", "small.csv", "--scheduler", "ada-srsf", "--scheduler", "srsf-1", "--out", "compared"]
+MEASURED = Path(__file__).parents[2] / "experiments" / "fidelity" / "measured" / "calibration.csv"
 
 
 def started(folder: Path, command: list[str]) -> subprocess.Popen[bytes]:
@@ -67,15 +72,16 @@ def whole(folder: Path, name: str) -> object:
 
 def written(folder: Path, before: set[str]) -> set[str]:
     """Return the names of files that a command has written for its user; those that begin with a dot are none."""
-    return {
-        path.name for path in folder.iterdir() if path.is_file() and path.name not in before and path.name[0] != "."
-    }
+    names = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {str(name) for name in names if not any(part[0] == "." for part in name.parts)} - before
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "trace.swf").write_text(SWF)
     finished(tmp_path, ["workload", "microsoft-160", "--scale", "0.002", "--seed", "1", "--out", "small.csv"])
+    finished(tmp_path, [*COMPARISON, "--seeds", "3", "--processes", "1"])
+    shutil.copy(MEASURED, tmp_path / "measured.csv")
     return tmp_path
 
 
@@ -83,7 +89,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_a_killed_command_writes_is_whole_and_ends_the_same(name: str, folder: Path) -> None:
     command, draw, kills = COMMANDS[name], random.Random(name), 0
-    before = {path.name for path in folder.iterdir()}
+    before = written(folder, set())
     finished(folder, command)  # what is compiled, is
     expected = {path: whole(folder, path) for path in written(folder, before)}
     said, run_s = finished(folder, command)

@@ -90,9 +90,12 @@ def test_a_failure_loses_the_iteration_that_was_running_and_the_job_goes_on_afte
     assert result.placements[["from_s", "to_s"]].to_numpy().tolist() == [[0.0, 2.5], [10.0, 12.0]]
 
 
-def test_work_since_the_last_checkpoint_is_lost_and_a_restart_takes_time() -> None:
+@pytest.mark.parametrize("forward_s", [0.0, 0.25])
+def test_work_since_the_last_checkpoint_is_lost_and_a_restart_takes_time(forward_s: float) -> None:
     outages = (Outage(server=0, from_s=5.5, to_s=6.0),)
-    result = simulated(job(iterations=9), outages=outages, checkpoint_iterations=3, restart_s=0.25)
+    split = job(iterations=9, forward_s=forward_s, backward_s=1.0 - forward_s)
+    result = simulated(split, outages=outages, checkpoint_iterations=3, restart_s=0.25)
+    assert (result.skipped_iterations > 0) == (forward_s > 0.0)  # where a task takes no time, none is
     row = result.jobs.loc[0]
     assert (row.lost_s, row.restart_s, row.finish_s) == (2.5, 0.25, 12.25)
 

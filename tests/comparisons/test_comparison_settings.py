@@ -394,3 +394,8 @@ def test_a_users_file_that_cannot_be_imported_is_the_files_fault():
 def test_what_no_run_could_do_is_known_before_the_first(given, said):
     with pytest.raises(InputError, match=said):
         plan(**given).try_out(str)
+
+
+def test_a_table_of_servers_is_read_where_it_is_named() -> None:
+    with pytest.raises((InputError, ValidationError), match=r"none\.csv"):
+        TypeAdapter(fields.ServerTable).validate_python("none.csv")

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 from command_line import run
 
@@ -218,3 +219,10 @@ def test_untuned_policies_that_fail_end_the_search_before_its_first_trial() -> N
 def test_a_workload_that_names_no_jobs_is_refused_with_one_seed_too() -> None:
     with pytest.raises(UnknownNameError):
         tuning.tune("nothing-160", OVERLAP, seeds=(1,))
+
+
+def test_the_change_is_that_of_the_tuned_policies() -> None:
+    rows = [(name, seed, jct_s) for name, jct_s in (("untuned", 4.0), ("tuned", 3.0)) for seed in (1, 2)]
+    runs = pd.DataFrame(rows, columns=["policy", "seed", "average_jct_s"])
+    search: Any = SimpleNamespace(metric="average_jct_s", simulated=lambda *_: (runs, None))
+    assert tuning._change(search, {}, (1, 2))["change"] == pytest.approx(-0.25)

@@ -241,6 +241,7 @@ def test_corruption_that_is_found_late_costs_an_older_checkpoint() -> None:
     first, since_s = lost_s[0], found_s[0] - failures[0].time_ns / 1e9
     assert since_s <= first <= since_s + 3.0
     assert result.jobs["lost_s"].iloc[0] == pytest.approx(sum(lost_s))
+    assert {stay.hold_ns for stay in result.finished.stays[1:]} == {2_000}  # to save or read 1 MB; it does not hang
 
 
 def test_a_replaced_lemon_fails_as_rarely_as_others() -> None:
@@ -331,8 +332,11 @@ class Silly:
 
 
 class Never:
+    def __init__(self, answer):
+        self.answer = answer
+
     def interval_s(self, job):
-        return -1.0
+        return self.answer
 
 
 def test_answers_that_are_none_are_refused() -> None:
@@ -340,8 +344,9 @@ def test_answers_that_are_none_are_refused() -> None:
     outage = Outage(server=0, from_s=5, to_s=8)
     with pytest.raises(InvalidDecisionError, match=r"recovery Silly answered \{0: 1\} for job 'a'"):
         run(job, servers=3, outages=(outage,), recovery=Silly())
-    with pytest.raises(PluginError, match=r"interval_s answered -1\.0 for job 'a'"):
-        run(job, checkpoint=Never())
+    for answer in (-1.0, 0.0):
+        with pytest.raises(PluginError, match=rf"interval_s answered {answer} for job 'a'"):
+            run(job, checkpoint=Never(answer))
 
 
 @pytest.mark.parametrize("order", ["fifo", "stopping-srtf"])

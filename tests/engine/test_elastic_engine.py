@@ -103,6 +103,12 @@ def run_by_hand(*jobs, at, servers=4, gpus_per_server=1, **options) -> Result:
     )
 
 
+def test_a_job_that_waits_for_its_first_gpus_is_sampled_as_queued() -> None:
+    samples = run_by_hand(elastic_job(), at={0: {}, 2.0: {"a": Allocation(1)}}).samples
+    assert samples["queued_jobs"].tolist() == (samples["time_s"] < 2.0).tolist()
+    assert samples["queued_jobs"].any()
+
+
 def test_a_resize_costs_the_iteration_under_way_and_the_rescale_time() -> None:
     # Iterations of 10 samples take 0.1 s: 10 of them by 1.05 s, half an iteration lost. From then 2 s of rescaling,
     # then 20 samples each 0.1 s: the other 900 take 45 iterations, 4.5 s.

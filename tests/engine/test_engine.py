@@ -14,6 +14,7 @@ from golden_cases import golden_cases
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from jobs_by_hand import Fixed, data_parallel_job
 from policies_of_users import Ageing
 from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import (
@@ -34,7 +35,7 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine import build, driver
 from ddlsched.engine.field_values import Communication, Contention
 from ddlsched.engine.policy_forms import PolicyForms
-from ddlsched.network.contention import MaxMin
+from ddlsched.network.contention import Linear, MaxMin
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
@@ -251,3 +252,19 @@ def test_events_of_workers_in_lockstep_are_all_counted() -> None:
     cluster = ddlsched.Cluster(num_servers=3, gpus_per_server=1)
     result = ddlsched.simulate(ddlsched.Workload.of(jobs), cluster, placement="first-fit", timeline=True)
     assert result.finished.state.run[0].events == 2 * 4 * (2 * 3 + 1)
+
+
+def test_who_comes_to_one_card_of_a_ring_alone_slows_it() -> None:
+    """1 ns a byte alone, 2.5 ns for each of two on a server: 10 of 20 MB until 20 ms, the others with b until 45 ms."""
+    jobs = [
+        data_parallel_job(name, gpus=2, backward_s=compute_s, message_bytes=20e6)
+        for name, compute_s in (("a", 0.01), ("b", 0.02))
+    ]
+    result = ddlsched.simulate(
+        ddlsched.Workload.of(jobs),
+        ddlsched.Cluster(num_servers=3, gpus_per_server=2, gpu_memory_mb=1),
+        placement=Fixed(gpus={"a": [0, 2], "b": [1, 4]}),
+        communication="bounded-overlap:limit=2",
+        contention=Linear(latency_s=0.0, per_byte_s=1e-9, penalty_per_byte_s=0.5e-9),
+    )
+    assert result.jobs["finish_s"].tolist() == [0.045, 0.055]

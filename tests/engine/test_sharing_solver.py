@@ -262,6 +262,7 @@ def test_a_lower_level_gets_what_a_higher_one_leaves():
 def test_what_rounding_leaves_is_nothing_to_a_lower_level():
     third = Ring((0,))
     assert solved([1.0], third, third, third, Ring((0,), level=1))[3] == 0.0
+    assert solved([1e9, 1e9 - 1.0], Ring((0, 1)), Ring((0,), level=1))[1] == NEGLIGIBLE * 1e9  # from there on it counts
 
 
 def test_a_starved_level_resumes():

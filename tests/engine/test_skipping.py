@@ -427,3 +427,27 @@ def test_a_component_jumps_no_farther_than_the_first_end_of_a_slow_job_outside()
     )
     assert result.finished.state.run[0].jumps > 1
     assert result.jobs["finish_s"].tolist() == [15.6, 15.61, 20.0, 20.01, 20.0]
+
+
+class WhereItWas(Fixed):
+    """Places each job on given GPUs, once they are there."""
+
+    def place(self, job: JobView, cluster: ClusterView) -> list[int] | None:
+        gpus = self.gpus[job.job_id]
+        return gpus if set(gpus) <= set(cluster.eligible_gpus(job)) else None
+
+
+def test_while_a_job_starts_again_none_that_it_meets_is_compared_with_what_it_was() -> None:
+    outage = Outage(server=2, from_s=6.0, to_s=6.1)
+    jobs = ddlsched.simulate(
+        long_jobs(2, 2),
+        ddlsched.Cluster(num_servers=3, gpus_per_server=2, gpu_memory_mb=1),
+        order="fifo",
+        placement=WhereItWas(gpus={"0": [0, 2], "1": [3, 4]}),
+        communication="bounded-overlap:limit=9",
+        disturbances=Disturbances(outages=(outage,), restart_s=2.0),
+        until_s=7.5,
+    ).finished.state.jobs
+    assert jobs.restarting.tolist() == [0, 1]
+    assert jobs.anchor.any()
+    assert not jobs.window.any()

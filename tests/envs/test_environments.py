@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -287,3 +288,10 @@ def test_an_error_of_the_run_reaches_the_caller_of_step() -> None:
     env = OrderEnv(STREAM, cluster=EXCLUSIVE, settings={"order": "none"})
     with pytest.raises(InputError, match="none"):
         env.reset(seed=1)
+
+
+def test_a_transfers_job_has_the_time_left_that_its_gpus_need() -> None:
+    job = SimpleNamespace(remaining_service_ns=60_000_000_000, num_gpus=4)
+    admission = single_envs._AskedAdmission(lambda _: 0, 8)
+    row = admission._row(SimpleNamespace(number=0, job=job, bytes_left=3e6))  # type: ignore[arg-type]
+    assert row == (single_envs.log_share(3.0), single_envs.log_share(15.0), 0.5, 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,18 @@ from tiers import tried
 from algorithms.placement.first_fit import FirstFit
 from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Server, Workload, simulate
 from ddlsched.engine import build
-from ddlsched.envs import AllocationEnv, AllocationVectorEnv, OrderEnv, OrderVectorEnv, PlacementEnv, PlacementVectorEnv
+from ddlsched.engine.loop.batch.starts import room_of
+from ddlsched.engine.records import example_state, make_records
+from ddlsched.envs import (
+    AllocationEnv,
+    AllocationVectorEnv,
+    OrderEnv,
+    OrderVectorEnv,
+    PlacementEnv,
+    PlacementVectorEnv,
+    vector_envs,
+)
+from ddlsched.envs.vector_envs import MOST_KEYS, NO_ORDER
 from ddlsched.errors import InputError
 from ddlsched.policies.cluster_view import is_gpu_order
 from ddlsched.policies.views import ClusterView, GpuId, JobView
@@ -297,3 +309,14 @@ def test_jobs_on_servers_whose_inside_takes_time_start_as_in_simulate(topology: 
         seen, _, ended, _, _ = vector.step(seen["action_mask"].argmax(axis=1))
     unasked = simulate(jobs, cluster, order="fifo", seed=1)
     assert [outcome(vector.result(number)) for number in (0, 1)] == [outcome(unasked)] * 2
+
+
+def test_a_gpu_has_room_for_a_job_that_needs_all_that_is_free() -> None:
+    gpus, jobs = make_records("gpu", 4), make_records("job", 1)
+    gpus.free_bytes, jobs.memory_bytes = [7, 6, 7, 7], 7
+    find_room = getattr(room_of, "py_func", room_of)
+    assert find_room(example_state()._replace(gpus=gpus), jobs[0], [0, 3, 4]) == (3, 2)
+
+
+def test_a_placement_orders_the_gpus_of_jobs_of_up_to_all_of_them() -> None:
+    assert (vector_envs._orders(SimpleNamespace(), 4) == [[NO_ORDER] + [0] * (MOST_KEYS - 1)] * 5).all()

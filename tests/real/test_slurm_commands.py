@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import run
+
+from ddlsched.real import slurm_commands
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +37,21 @@ def test_what_cannot_be_done_is_said_in_a_line(arguments: list[str], why: str) -
     assert done.exit_code == 2
     assert why in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_trial_says_what_is_ready_and_waits_for_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waited: list[object] = []
+    monkeypatch.setattr(
+        "ddlsched.real.slurm.local_cluster.LocalSlurm", lambda *_: nullcontext(SimpleNamespace(folder=Path()))
+    )
+    monkeypatch.setattr(slurm_commands.signal, "pause", lambda: waited.append(signal.getsignal(signal.SIGTERM)))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        slurm_commands.slurm_trial(nodes=2)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert waited == [signal.default_int_handler]  # which raises KeyboardInterrupt
+    assert "2 nodes are ready; Ctrl-C ends them" in capsys.readouterr().err

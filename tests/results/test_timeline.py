@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
 import threading
 from collections import Counter, defaultdict
@@ -26,6 +27,7 @@ from tiers import examples
 import ddlsched
 from ddlsched import AllReduceTask, Cluster, ComputeTask, InputError, IterationDag, Job, Workload
 from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.engine.outcome import Window
 from ddlsched.network.contention import EqualShare, Linear, MaxMin, ring_bytes
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
@@ -53,7 +55,12 @@ def run(*jobs: Job, gpus: dict[str, list[int]], timeline: Any = True, **options:
 @pytest.fixture(scope="module")
 def mix() -> Result:
     """Return the 64-GPU mix, shortened, with up to three transfers on a server."""
-    return ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=SCALE), scheduler="srsf-3", timeline=True)
+    return run_of_mix()
+
+
+def run_of_mix(**given: Any) -> Result:
+    workload = ddlsched.microsoft_160(seed=1, scale=SCALE)
+    return ddlsched.simulate(workload, scheduler="srsf-3", timeline=True, **given)
 
 
 @pytest.fixture(scope="module")
@@ -359,8 +366,9 @@ def test_every_all_reduce_sends_its_bytes(contention, communication):
     assert per_link.to_numpy() == pytest.approx(result.links["bytes"].to_numpy(), rel=1e-6)
 
 
-def test_the_number_sharing_is_that_of_overlapping_transfers(mix):
-    table = transfer_slices(mix)
+@pytest.mark.parametrize("given", [{}, {"contention": MaxMin()}], ids=["linear", "max-min"])
+def test_the_number_sharing_is_that_of_overlapping_transfers(given):
+    table = transfer_slices(run_of_mix(**given))
     start, end = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
     on = np.zeros((16, len(table)), bool)
     for place, links in enumerate(table["links"]):
@@ -658,3 +666,9 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     reader.join(timeout=10)
     assert pipe.is_fifo()
     assert read_events(received)
+
+
+@pytest.mark.parametrize("span", [(5.0, 3.0), (3.0, 3.0), (-1.0, 3.0), (math.nan, 3.0), (1e30, math.inf)])
+def test_a_window_that_holds_no_time_of_a_run_is_refused(span: tuple[float, float]) -> None:
+    with pytest.raises(InputError, match=r"expected 0 <= FROM < TO, seconds"):
+        Window(*span)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ddlsched.network.collectives import Phase, Rank
-from ddlsched.testing import CommunicationConformance, OrderingConformance, network_conformance
+from ddlsched.testing import CommunicationConformance, OrderingConformance, admission_conformance, network_conformance
 
 
 def promises(name):
@@ -153,3 +154,21 @@ def test_what_some_ranks_send_the_others_leaves_out_what_stays_among_them() -> N
     flows = ((one, two, 1.0), (one, three, 2.0), (two, three, 4.0), (three, one, 8.0))
     phases = [Phase(flows, 1), Phase(flows, 1, merged=True)]
     assert network_conformance._sent_by(phases, {one, two}) == (2.0 + 4.0) + 4.0
+
+
+def test_cases_of_tenants_have_groups_and_start_at_once_unless_asked_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(admission_conformance, "random_case", lambda _, groups: asked.append(groups))
+    monkeypatch.setattr(admission_conformance, "_fault", lambda *given: asked.append(given[3]))
+    assert admission_conformance.find_fault(None, cases=1) is None
+    assert admission_conformance.find_fault(None, cases=1, groups=False, at_once=False) is None
+    assert asked == [True, True, False, False]
+
+
+@pytest.mark.parametrize(("available", "faults"), [(1, 0), (2, 1), (3, 1)])
+def test_a_victim_is_needless_beside_whom_a_job_would_have_fitted(available: int, faults: int) -> None:
+    node = SimpleNamespace(add=lambda *_: None, remove=lambda *_: None, available=lambda _: available)
+    play: Any = SimpleNamespace(quotas={"a": node}, faults=[])
+    answer: Any = SimpleNamespace(job=SimpleNamespace(queue="a", num_gpus=2), kind="any")
+    admission_conformance._Play._check_need(play, answer, [SimpleNamespace(queue="a", kind="any", num_gpus=1)])  # type: ignore[list-item]
+    assert len(play.faults) == faults

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ddlsched.errors import InputError
-from ddlsched.io.files import writable
+from ddlsched.io.files import made_folder, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -296,10 +296,11 @@ def new_panels(height_inches: float, panels: int, *, width_inches: float = COLUM
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write ``stem``.png and ``stem``.svg, the same bytes for the same figure, and return their paths."""
     png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
-    with writable(png, "a folder to write charts to"):
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(png, metadata={"Software": None})
-        figure.savefig(svg, metadata={"Date": None, "Creator": None})
+    made_folder(stem.parent, "charts")
+    with replacing(png, "chart") as new:
+        figure.savefig(new, metadata={"Software": None})
+    with replacing(svg, "chart") as new:
+        figure.savefig(new, metadata={"Date": None, "Creator": None})
     return [png, svg]
 
 

@@ -477,7 +477,7 @@ def _starts(
             yield from policies.place_round(queue, cluster)
         return
     place = 0
-    while place < len(queue) and (place := acts.next_fitting(queue, place)) >= 0:
+    while (place := acts.next_fitting(queue, place)) >= 0:
         job = queue[place]
         gpus = policies.place(job, cluster)
         if gpus is not None:

@@ -88,7 +88,6 @@ def follow(s: State, gpu: int, leader: int) -> None:
         worker = s.workers[number]
         if worker.num_ready > 0:
             leave_ready(s, number)
-            worker.num_ready = 0
         worker.leader = worker_on(s, leader, worker.job)
         worker.busy_ns -= s.workers[worker.leader].busy_ns
     g.next_in_group, first.next_in_group = first.next_in_group, gpu

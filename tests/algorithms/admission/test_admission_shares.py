@@ -78,6 +78,7 @@ def test_kai_gives_quotas_first_and_the_rest_by_weight() -> None:
     assert used(queues, [("a", 1)] * 9, Kai()) == {"a": 8}
     limited = tenants(queue("a", 2, limit=1), queue("b", 2), spare=4)
     assert used(limited, [("a", 1)] * 9, Kai()) == {"a": 3}
+    assert used(tenants(queue("a"), queue("b"), spare=3), MANY, Kai()) == {"a": 2, "b": 1}  # nothing is left over
 
 
 def test_kai_keeps_jobs_that_may_not_be_preempted_within_the_quota() -> None:
@@ -282,4 +283,6 @@ def test_kai_lets_no_group_take_more_than_its_share_from_a_poorer_one(monkeypatc
     run.shares = {"mine": 4.0, "other": 4.0}
     holding: Any = SimpleNamespace(job=SimpleNamespace(priority=0), num_gpus=1)
     wanted: list[Any] = [SimpleNamespace(node=None, gpus=gpus) for gpus in (2, 0)]
+    assert [run.gives_way(holding, SimpleNamespace(), need) for need in wanted] == [False, True]  # type: ignore[arg-type]
+    run.shares["other"] = 8.0  # within its share, but not its quota, it gives way to who stays within its own
     assert [run.gives_way(holding, SimpleNamespace(), need) for need in wanted] == [False, True]  # type: ignore[arg-type]

@@ -90,3 +90,13 @@ def test_measured_against_simulated_times_begin_at_0() -> None:
     errors = pd.DataFrame({"model": ["a", "a"], "measured_jct_s": [90.0, 100.0], "simulated_jct_s": [95.0, 99.0]})
     (axes,) = real_charts.measured_against_simulated(errors).axes
     assert axes.get_xlim() == axes.get_ylim() == (0.0, pytest.approx(110.0))
+
+
+def test_a_pareto_chart_has_decades_and_names_its_axes() -> None:
+    values = np.array([1.0, 10.0, 100.0])
+    figure = training_charts.pareto_chart(
+        values, values[::-1], np.arange(3), names="abc", time_axis="step (s)", cost_axis="GPUs"
+    )
+    (axes,) = figure.axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("GPUs", "step (s)")

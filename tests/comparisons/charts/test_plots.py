@@ -339,6 +339,22 @@ def test_style_leaves_matplotlib_as_it_was(tmp_path):
     assert dict(matplotlib.rcParams) == before
 
 
+def test_a_chart_that_is_stopped_half_way_leaves_the_one_before_whole(tmp_path, monkeypatch):
+    paths = save(a_bar_chart(), tmp_path / "chart")
+    before = [path.read_bytes() for path in paths]
+
+    def stopped(figure, path, **_):
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    figure = a_bar_chart()
+    monkeypatch.setattr(type(figure), "savefig", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        save(figure, tmp_path / "chart")
+    assert [path.read_bytes() for path in paths] == before
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+
+
 def test_style_overrules_the_users_own():
     import matplotlib
 

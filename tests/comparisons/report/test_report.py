@@ -402,8 +402,7 @@ def test_charts_that_cannot_be_written_are_one_line(folder, tmp_path):
     done = run("report", copy)
     assert done.exit_code == 2
     assert done.stderr == (
-        f"ddlsched: error: {copy}/charts/average-jct.png: cannot be written (File exists); "
-        "expected a folder to write charts to\n"
+        f"ddlsched: error: {copy}/charts: cannot be used (File exists); expected a folder for charts\n"
     )
 
 

@@ -457,3 +457,4 @@ def test_what_a_process_that_died_told_of_its_progress_is_gone(tmp_path, monkeyp
     outcome = workers._alone(SimpleNamespace(run=None, wanted=(), key="died"), tmp_path)
     assert "its process died" in str(outcome)
     assert [file.name for file in tmp_path.iterdir()] == ["another"]
+    assert workers._alone(SimpleNamespace(run=None, wanted=(), key="died"), tmp_path) == outcome  # it had told nothing

@@ -189,6 +189,7 @@ def test_the_report_has_every_table_and_draws_both_charts(
     assert "max-min:per_byte_s=1e-7" in text
     assert "In 9 of 9 runs the machine may have been the limit" in text
     charts = report.write(tmp_path)
+    assert [*pd.read_csv(tmp_path / "jobs.csv")] == [*report.jobs]
     assert {path.name for path in charts} == {
         f"{stem}.{suffix}" for stem in ("measured_against_simulated", "error_distribution") for suffix in ("png", "svg")
     }

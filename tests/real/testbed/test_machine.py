@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ddlsched.real.testbed.launcher import fork_worker
 from ddlsched.real.testbed.machine import ahead_of_others, behind_this_thread
+from ddlsched.real.testbed.worker import Worker
 
 
 def scheduling_of_a_new_thread() -> tuple[int, int]:
@@ -69,3 +74,33 @@ def test_without_realtime_nothing_changes() -> None:
     before = os.sched_getscheduler(0)
     with behind_this_thread():
         assert scheduling_of_a_new_thread()[0] == before
+
+
+def test_a_worker_ends_with_who_started_it() -> None:
+    read, write = os.pipe()
+    parent = os.fork()
+    if not parent:  # pragma: no cover
+        fork_worker(lambda: time.sleep(60 * bool(os.write(write, f"{os.getpid()}".encode()))))
+        time.sleep(60)
+    worker = int(os.read(read, 20))
+    for end in (read, write):
+        os.close(end)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    until_s = time.monotonic() + 5
+    while _runs(worker) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert not _runs(worker)
+
+
+def _runs(process: int) -> bool:
+    """Return whether a process is there and has not ended."""
+    stat = Path(f"/proc/{process}/stat")
+    return stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z"
+
+
+def test_a_worker_without_a_job_has_received_nothing() -> None:
+    said: list[dict[str, Any]] = []
+    worker = Worker(SimpleNamespace(send=said.append), None)  # type: ignore[arg-type]
+    worker._pong({"asked_ns": 5})
+    assert said == [{"say": "pong", "asked_ns": 5, "computing": 0, "received_bytes": 0, "cards_down": []}]

@@ -72,6 +72,12 @@ def test_a_row_that_cannot_be_said_is_kept_with_the_reason(tmp_path: Path) -> No
     assert "int3" in unsaid.reason
 
 
+def test_a_row_that_is_longer_than_the_header_may_be_shifted(tmp_path: Path) -> None:
+    header, row, *_ = FOUNDRY.strip().splitlines()
+    (kept,) = read_published(written(tmp_path, f"{header}\n{row},more\n"))
+    assert "more fields than the header" in kept.reason
+
+
 def test_rows_become_a_model_a_plan_and_a_program(tmp_path: Path) -> None:
     small, unknown, large = read_published(written(tmp_path, BRIDGE))
     assert (small.program, small.gpu, small.plan.expert, small.plan.data) == ("megatron-bridge-graphs", "gb300", 8, 8)
@@ -292,7 +298,8 @@ def test_offload_zero_bubble_and_asynchronous_collectives_change_what_they_name(
         return estimate(model, dataclasses.replace(plan, **more), machine)  # type: ignore[arg-type]
 
     usual = found()
-    assert float(found(zero_bubble=True).bubble_s) < 0.7 * float(usual.bubble_s)
+    # Two of three passes' bubbles are filled, if all three are as long; the one for weights is the shortest.
+    assert 1 / 3 < float(found(zero_bubble=True).bubble_s) / float(usual.bubble_s) < 0.5
     assert float(found(asynchronous=True).tensor_s) < 0.7 * float(usual.tensor_s)
     sharded = [dataclasses.replace(plan, pipeline=1, data=16, zero=3, shards=shards) for shards in (0, 16, 4)]
     whole, same, hybrid = (estimate(model, one, machine) for one in sharded)
@@ -532,3 +539,10 @@ def test_published_tables_are_met_with_the_shipped_constants(name: str) -> None:
 def test_a_stage_of_zero_is_the_number_in_its_name() -> None:
     named = {name: stage for name, stage in published_rows._SHARDINGS.items() if name.startswith("zero")}
     assert named == {f"zero{stage}": stage for stage in range(3)}
+
+
+def test_gradients_hide_behind_what_recomputation_adds_to_backward() -> None:
+    model, machine = dataclasses.replace(MODELS["llama-3-8b"], sequence=64), parse_cluster("h100").machine(32)
+    plan = Parallelism(data=32, global_batch=32, overlap=True)
+    plain, again = (estimate(model, dataclasses.replace(plan, recompute=how), machine) for how in ("none", "full"))
+    assert float(again.data_s) < float(plain.data_s)

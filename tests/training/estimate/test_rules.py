@@ -20,6 +20,10 @@ CASES = [
     ({"tensor": 8, "data": 4, "global_batch": 6}, "global batch 6 is not divisible by data 4 x micro-batch 1"),
     ({"tensor": 8, "data": 4, "micro_batch": 3, "global_batch": 16}, "not divisible by data 4 x micro-batch 3"),
     ({"tensor": 8, "data": 4, "global_batch": 4, "zero": 4}, "ZeRO stage is 4; expected 0, 1, 2 or 3"),
+    (
+        {"data": 32, "global_batch": 32, "expert_skew": 1.5},
+        "expert skew is 1.5; expected a number from 1 to the 1 GPUs",
+    ),
     ({"tensor": 0}, "tensor is 0; expected a whole number from 1"),
     ({"data": 32, "global_batch": 32, "expert": 3}, "expert 3 does not divide data 32"),
     ({"data": 32, "global_batch": 32, "expert": 4}, "experts 1 not divisible by expert 4"),

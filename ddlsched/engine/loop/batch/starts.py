@@ -156,9 +156,7 @@ def starts_here(s, run, i, number, gpus, t):
     num_servers = _list_servers(s, gpus, job.num_gpus, t.servers)
     if not _may_start(s, i, job, gpus, num_servers, t):
         return False
-    num_links, cables_s = ZERO, 0.0
-    if job.num_transfers > 0:
-        num_links, cables_s = _list_ring(num_servers, t)
+    num_links, cables_s = _list_ring(num_servers if job.num_transfers > 0 else ZERO, t)
     crossings = num_links * job.num_transfers
     num_job_links = _list_job_links(num_links, t)
     if now.num_entries + crossings > len(s.entries) or now.num_job_links + num_job_links > len(s.job_links):

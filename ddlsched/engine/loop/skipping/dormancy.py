@@ -266,8 +266,8 @@ def dormant_done_ns(s: State, job: Records) -> int:
     done_ns = passed_ns // job.period_ns * job.compute_ns
     passed_ns %= job.period_ns
     for task in range(job.first_task, job.first_task + job.num_tasks):
-        if s.tasks[task].transfer < 0 and s.tasks[task].ends_ns <= passed_ns:
-            done_ns += s.tasks[task].duration_ns
+        if s.tasks[task].ends_ns <= passed_ns:
+            done_ns += s.tasks[task].duration_ns  # a collective's is 0
     return done_ns
 
 

@@ -57,8 +57,7 @@ def examine(s: State, anchor: int) -> None:
     if s.run[0].now_ns > job.resting_until_ns and recurs(s, anchor):
         first = s.jobs[job.root]
         first.stretch, first.stretch_left = Stretch.NONE, first.component_size
-        if s.run[0].sampling == 1:
-            forget_stretch(s, job.root)
+        forget_stretch(s, job.root)
 
 
 @njit

@@ -316,8 +316,6 @@ def balanced(rooms: Rooms, count: int, level: int) -> tuple[int, list[Domain]] |
     size, slice_level = rooms.size, rooms.slice_level
     needed = count // size
     least, domains = _best(rooms, needed, level)
-    if not least:
-        return None
     if level < slice_level:
         by_entropy = sorted(domains, key=lambda domain: (-domain.slices, -_entropy(domain.children), domain.path))
         chosen = fewest(by_entropy, needed, size)

@@ -328,3 +328,7 @@ def test_an_iteration_alone_takes_what_the_mix_says(model: MixedModel) -> None:
 def test_the_mix_refuses_bad_values(given: Any) -> None:
     with pytest.raises(InputError, match=r"monkeytree-mix: (jobs|load|scale|gpus|most_gpus) is "):
         monkeytree_mix(seed=0, **given)
+
+
+def test_an_edge_keeps_its_colour_though_another_would_do() -> None:
+    assert edge_colours([("a", "x"), ("a", "y")], kept=[1]) == [1, 0]

@@ -42,3 +42,5 @@ def test_soft_goes_up_and_at_last_anywhere():
 def test_slices_are_refused():
     with pytest.raises(InputError, match="expected one level of the whole job"):
         place(gpus=4, required_levels="2:rack")
+    with pytest.raises(InputError, match="expected one level of the whole job"):
+        place(gpus=4, required_levels="pod rack")

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from command_line import run
 
+from ddlsched.checkpoints import checkpoint_command
 from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.tensors import Cut, CutPart
 
 SMALL = ("--layers", 2, "--hidden", 16, "--heads", 4, "--vocabulary", 50, "--positions", 8)
 STORED = Path(__file__).parent / "distributed"
@@ -51,3 +53,8 @@ def test_pytorch_checkpoints_are_read_and_written_without_pytorch(
         ended = run("reshard", source, tmp_path / str(number), "--to", "tp=2", "--format", form, "--verify")
         assert ended.exit_code == 0, ended.stderr
     assert Checkpoint.read(tmp_path / "1").iteration == 12
+
+
+def test_a_cut_says_its_parts_where_there_are_several() -> None:
+    cuts = [Cut(dim=1, axis="tensor", parts=(CutPart(8),) * count) for count in (1, 2)]
+    assert [*map(checkpoint_command._cut, cuts)] == ["dimension 1 over tensor", "dimension 1 over tensor in 2 parts"]

@@ -183,3 +183,7 @@ def test_an_elastic_job_waits_for_as_long_as_the_plan_says() -> None:
     result = simulate(Workload.of(jobs), cluster, allocation=policy, rescale_cost=model)
     long = result.jobs.set_index("job_id").loc["long"]
     assert long["restart_s"] == pytest.approx(model.seconds(2, 4))
+
+
+def test_a_rule_of_replicas_has_one_stage_and_one_part_unless_told() -> None:
+    assert ReplicaRule()(4) == ReplicaRule(tp=1, pp=1)(4)

@@ -419,6 +419,7 @@ def test_a_full_disk() -> None:
 
 def test_workload_file_and_stdout_are_the_same() -> None:
     result = run("workload", "microsoft-160", "--seed", 3, "--out", "w.csv")
+    assert "wrote 160 jobs to w.csv" in result.stderr
     assert (result.exit_code, result.stdout) == (0, "")
     assert "160 jobs" in result.stderr
     result = run("workload", "microsoft-160", "--seed", 3)

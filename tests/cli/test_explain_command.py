@@ -125,3 +125,11 @@ def test_only_what_touches_the_job_is_recorded(monkeypatch: pytest.MonkeyPatch) 
     )
     assert run("explain", "run.parquet", job_id).exit_code == 0
     assert windows == [Window(jobs.loc[job_id, "start_s"], jobs.loc[job_id, "finish_s"], job_id)]
+
+
+def test_all_that_is_told_of_a_job_is_in_its_json() -> None:
+    job_id = stored()["network_wait_s"].idxmax()
+    found = json.loads(run("explain", "run.parquet", job_id, "--json").stdout)
+    parts = ("phases_s", "blockers", "reservations", "transfers", "failures", "stays")
+    assert [*found] == ["job_id", "state", *parts]
+    assert found["transfers"]

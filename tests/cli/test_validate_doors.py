@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from command_line import refused, run
 
+from ddlsched.cli.validate_command import network_summary
+from ddlsched.cluster.cluster import Cluster
+
 HEADER = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb,model\n"
 
 
@@ -132,3 +135,8 @@ def test_a_comparison_says_its_conditions() -> None:
     assert "Paths of flows were chosen by ecmp under" in told
     assert "servers exclusive leaf-spine: exclusive, one job a GPU at a time." in told
     assert "(12 new, 4 old), with the throughputs of t.csv; a throughput of 1 means the workload's times." in told
+
+
+def test_a_network_has_the_cards_of_all_its_servers() -> None:
+    cluster = Cluster(num_servers=3, gpus_per_server=4, topology="rail-only")
+    assert network_summary(cluster)["network_cards"] == 3 * 8  # whatever GPUs a server has

@@ -210,6 +210,9 @@ def test_volcano() -> None:
     assert queue.quotas == {"any": Quota(gpus=8, borrowing_limit=4, lending_limit=6)}
     (job,) = read_workload("o/jobs.csv")
     assert (job.num_gpus, job.priority, job.queue, job.user) == (8, 7, "dev", "ann")
+    Path("v.yaml").write_text(VOLCANO.replace("weight: 2, ", ""))
+    imported("volcano", Path("v.yaml"))
+    assert (queue.weight, read_tenants("o/queues.yaml").by_name["dev"].weight) == (2.0, 1.0)
 
 
 def test_kai() -> None:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 from command_line import COMMAND, Run, refused, run
 
 import ddlsched
+from ddlsched.cli.compare_command import comparison_text
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.comparison import Comparison
 from ddlsched.errors import InputError, UnknownNameError
@@ -615,3 +617,11 @@ def test_what_the_card_did_to_the_constants_is_said_of_each_cluster():
         "16x4 star:nic_gbps=100 10gbe: Linear contention: b = 8.56e-10 s and η = 2.35e-10 s a byte, as given, "
         "whatever the topology's card of 100 Gbit/s.",
     ]
+
+
+def test_a_table_says_whether_it_is_over_draws_or_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddlsched.results.paired_comparison.readable", lambda rows, baseline, over: over)
+    monkeypatch.setattr("ddlsched.results.paired_comparison.with_holm", lambda rows: rows)
+    table = pd.DataFrame({"workload": ["drawn", "file"], "cluster": "c", "metric": "average_jct_s"})
+    compared: Any = SimpleNamespace(table=lambda: table, asked={"drawn_workloads": ["drawn"]}, baseline="", notes=list)
+    assert comparison_text(compared) == "drawn on c\n\ndraws\n\nfile on c\n\nseeds\n"

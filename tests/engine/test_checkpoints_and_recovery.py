@@ -332,8 +332,11 @@ class Silly:
 
 
 class Never:
+    def __init__(self, answer):
+        self.answer = answer
+
     def interval_s(self, job):
-        return -1.0
+        return self.answer
 
 
 def test_answers_that_are_none_are_refused() -> None:
@@ -341,8 +344,9 @@ def test_answers_that_are_none_are_refused() -> None:
     outage = Outage(server=0, from_s=5, to_s=8)
     with pytest.raises(InvalidDecisionError, match=r"recovery Silly answered \{0: 1\} for job 'a'"):
         run(job, servers=3, outages=(outage,), recovery=Silly())
-    with pytest.raises(PluginError, match=r"interval_s answered -1\.0 for job 'a'"):
-        run(job, checkpoint=Never())
+    for answer in (-1.0, 0.0):
+        with pytest.raises(PluginError, match=rf"interval_s answered {answer} for job 'a'"):
+            run(job, checkpoint=Never(answer))
 
 
 @pytest.mark.parametrize("order", ["fifo", "stopping-srtf"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -226,3 +227,11 @@ def test_a_policy_that_begins_or_does_not_change_is_not_told(capsys: pytest.Capt
         simulate(Workload.of([reducing("a", 1e6)]), FOUR, placement=placement)
     simulate(Workload.of([reducing("a", 1e6), reducing("b", 2e6)]), FOUR, contention="crux")
     assert "changed during the run" not in capsys.readouterr().err
+
+
+def test_a_policy_is_woken_at_the_first_nanosecond_that_is_not_before_its_time() -> None:
+    def woken_ns(wake_s: float) -> int | None:
+        asked: Any = SimpleNamespace(order=SimpleNamespace(wake_s=lambda _: wake_s), _ask=lambda *given: given[3]())
+        return CheckedPolicies.wake_ns(asked, "order", 0)
+
+    assert [woken_ns(wake_s) for wake_s in (0.1, 0.1000000004, 0.1000000006)] == [100_000_000, 100_000_001, 100_000_001]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from command_line import run
 from jobs_by_hand import Fixed, data_parallel_job
@@ -130,3 +133,12 @@ def test_a_long_run_is_announced_with_what_makes_it_shorter() -> None:
         assert "2.0 billion task ends a run, up to 7 min of one core" in said.stderr
         assert "--scale 0.1" in said.stderr
     assert long_run_remark(10**8) is None
+
+
+@pytest.mark.parametrize(("left", "share"), [(0, 1.0), (1, 0.0)])
+def test_of_one_iteration_all_or_nothing_is_done(left: int, share: float) -> None:
+    columns = {"iterations": 1, "iterations_left": left, "state": 0}
+    columns |= dict.fromkeys(("dormant", "dormant_since_ns", "period_ns"), 0)
+    jobs = SimpleNamespace(**{name: np.array([value]) for name, value in columns.items()})
+    told: Any = SimpleNamespace(_state=SimpleNamespace(jobs=jobs, now_ns=0), _ends=np.array([True]))
+    assert run_progress.ProgressTeller._share(told) == share

@@ -14,7 +14,7 @@ from command_line import run
 from ddlsched.cli.installation_commands import description_of
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import KINDS, Kind, made_by, names
-from ddlsched.ranges import Range, check_arguments, check_fields, choices_of, range_of, ranged
+from ddlsched.ranges import Checked, Range, check_arguments, check_fields, choices_of, range_of, ranged
 
 PLUGINS = [(kind, name) for kind in KINDS for name in names(kind)]
 
@@ -122,3 +122,16 @@ def test_an_argument_outside_its_range_is_refused_and_its_ends_are_not() -> None
     for given in ({"jobs": (0, 1)}, {"share": (0.6, 0.0, 0.5)}):
         with pytest.raises(InputError, match=f"plot: {next(iter(given))} is 0"):
             check_arguments("plot", **given)
+
+
+def test_a_checked_class_tells_its_other_bases_of_subclasses() -> None:
+    told: list[str] = []
+
+    class Registered:
+        def __init_subclass__(cls) -> None:
+            told.append(cls.__name__)
+
+    class Both(Checked, Registered, who="both"):
+        pass
+
+    assert (told, Both._who) == (["Both"], "both")

@@ -39,7 +39,9 @@ def test_what_cannot_be_done_is_said_in_a_line(arguments: list[str], why: str) -
     assert "Traceback" not in done.stderr
 
 
-def test_the_trial_waits_for_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_says_what_is_ready_and_waits_for_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     waited: list[object] = []
     monkeypatch.setattr(
         "ddlsched.real.slurm.local_cluster.LocalSlurm", lambda *_: nullcontext(SimpleNamespace(folder=Path()))
@@ -52,3 +54,4 @@ def test_the_trial_waits_for_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
     assert waited == [signal.default_int_handler]  # which raises KeyboardInterrupt
+    assert "2 nodes are ready; Ctrl-C ends them" in capsys.readouterr().err

@@ -9,6 +9,8 @@ import pytest
 from command_line import refused, run
 
 from ddlsched import errors
+from ddlsched.errors import InputError
+from ddlsched.real import testbed_command
 from ddlsched.real.testbed import namespaces
 
 HEADER = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb\n"
@@ -121,3 +123,17 @@ def test_every_command_has_help(command: str) -> None:
     done = run("testbed", *command.split(), "--help")
     assert done.exit_code == 0
     assert "Usage" in done.stdout
+
+
+def test_an_agent_says_before_it_listens_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef\n")
+    token.chmod(0o600)
+
+    def lacking(*asked: str, extra: str) -> None:
+        raise InputError(f"{asked} {extra}")
+
+    monkeypatch.setattr(testbed_command, "need", lacking)
+    monkeypatch.setattr("ddlsched.real.testbed.crews.WorkerAgent", lambda *_, **__: pytest.fail("it listens"))
+    with pytest.raises(InputError, match=r"'the testbed', 'torch'.*real"):
+        testbed_command.agent("127.0.0.1:0", token_file=token)

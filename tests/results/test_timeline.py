@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import os
 import threading
 from collections import Counter, defaultdict
@@ -26,6 +27,7 @@ from tiers import examples
 import ddlsched
 from ddlsched import AllReduceTask, Cluster, ComputeTask, InputError, IterationDag, Job, Workload
 from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.engine.outcome import Window
 from ddlsched.network.contention import EqualShare, Linear, MaxMin, ring_bytes
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
@@ -664,3 +666,9 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     reader.join(timeout=10)
     assert pipe.is_fifo()
     assert read_events(received)
+
+
+@pytest.mark.parametrize("span", [(5.0, 3.0), (3.0, 3.0), (-1.0, 3.0), (math.nan, 3.0), (1e30, math.inf)])
+def test_a_window_that_holds_no_time_of_a_run_is_refused(span: tuple[float, float]) -> None:
+    with pytest.raises(InputError, match=r"expected 0 <= FROM < TO, seconds"):
+        Window(*span)

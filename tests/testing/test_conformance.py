@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,3 +163,12 @@ def test_cases_of_tenants_have_groups_and_start_at_once_unless_asked_otherwise(m
     assert admission_conformance.find_fault(None, cases=1) is None
     assert admission_conformance.find_fault(None, cases=1, groups=False, at_once=False) is None
     assert asked == [True, True, False, False]
+
+
+@pytest.mark.parametrize(("available", "faults"), [(1, 0), (2, 1), (3, 1)])
+def test_a_victim_is_needless_beside_whom_a_job_would_have_fitted(available: int, faults: int) -> None:
+    node = SimpleNamespace(add=lambda *_: None, remove=lambda *_: None, available=lambda _: available)
+    play: Any = SimpleNamespace(quotas={"a": node}, faults=[])
+    answer: Any = SimpleNamespace(job=SimpleNamespace(queue="a", num_gpus=2), kind="any")
+    admission_conformance._Play._check_need(play, answer, [SimpleNamespace(queue="a", kind="any", num_gpus=1)])  # type: ignore[list-item]
+    assert len(play.faults) == faults

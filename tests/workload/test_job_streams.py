@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from unittest import mock
 
 import numpy as np
@@ -225,3 +227,8 @@ def test_jobs_that_grow_and_shrink_are_refused(tmp_path):
     write_workload(elastic, tmp_path / "elastic.json")
     with pytest.raises(InputError, match="expected rigid jobs"):
         stream(seed=1, of=str(tmp_path / "elastic.json"))
+
+
+@pytest.mark.parametrize("make", [streams.gpu_seconds, streams.stream, streams.trace_window])
+def test_times_are_those_on_the_servers_of_the_default_cluster(make: Callable[..., object]) -> None:
+    assert inspect.signature(make).parameters["gpus_per_server"].default == ddlsched.Cluster().gpus_per_server

@@ -78,6 +78,7 @@ def test_kai_gives_quotas_first_and_the_rest_by_weight() -> None:
     assert used(queues, [("a", 1)] * 9, Kai()) == {"a": 8}
     limited = tenants(queue("a", 2, limit=1), queue("b", 2), spare=4)
     assert used(limited, [("a", 1)] * 9, Kai()) == {"a": 3}
+    assert used(tenants(queue("a"), queue("b"), spare=3), MANY, Kai()) == {"a": 2, "b": 1}  # nothing is left over
 
 
 def test_kai_keeps_jobs_that_may_not_be_preempted_within_the_quota() -> None:

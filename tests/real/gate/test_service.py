@@ -200,6 +200,7 @@ def test_a_time_may_be_one_of_numpys(gate: Gate, token: Path) -> None:
 def test_ranks_that_never_come_are_not_waited_for_without_end(
     gate: Gate, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert client_module._BEGIN_S == 120.0  # the two minutes of GateClient's description
     monkeypatch.setattr(client_module, "_BEGIN_S", 0.3)
     with pytest.raises(TestbedError, match=r"job 'a' did not begin within 0\.3 s; expected 3 ranks at the gate"):
         joined_alone(gate, token)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from ddlsched.errors import InputError
+from ddlsched.real.live import reports
 from ddlsched.real.live.nodes import LocalLauncher, SlurmLauncher
 from ddlsched.real.live.reports import Ready, ReportSocket, send_report
 
@@ -75,3 +79,18 @@ def test_reports_by_tcp_are_believed_with_the_token_only() -> None:
 def test_an_address_of_somebody_else_is_refused() -> None:
     with pytest.raises(InputError, match=r"192\.0\.2\.1: cannot listen there"):
         ReportSocket({"a": "right"}.get, "192.0.2.1")
+
+
+def test_a_manager_that_is_slow_to_answer_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, contextlib.ExitStack() as waiting:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(0)
+        for _ in range(2):
+            caller = waiting.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            caller.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                caller.connect(str(tmp_path / "s"))
+        asked = threading.Thread(target=reports._is_dead, args=(tmp_path / "s",), daemon=True)
+        asked.start()
+        asked.join(2)
+        assert not asked.is_alive()

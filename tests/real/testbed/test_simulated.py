@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from in_process_ranks import quick_job
@@ -11,9 +13,11 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.network.weighted_shares import ConnectionShares
 from ddlsched.plugins.names import resolve
+from ddlsched.real.testbed import run_models
 from ddlsched.real.testbed.fidelity import Mix
 from ddlsched.real.testbed.run_models import InChunks, RunModel, _by_packets, simulated_runs
 from ddlsched.simulation import simulate
+from ddlsched.workload.dag import AllReduceTask
 from ddlsched.workload.job import Workload
 
 TWO = Cluster(num_servers=2, gpus_per_server=1)
@@ -83,3 +87,13 @@ def test_each_ablation_of_packets_leaves_one_thing_out() -> None:
     whole, *ablations = (model.contention for model in _by_packets(ConnectionShares()).values())
     left_out = [{"queue_bytes": 2e6}, {"react_s": 0.0}, {"overhead": 0.0}]
     assert ablations == [replace(whole, **fields) for fields in left_out]
+
+
+@pytest.mark.parametrize(("moved_bytes", "reduced_bytes"), [(8e6, 8e6), (6e6, 4e6), (2e6, 4e6)])
+def test_a_ring_on_two_servers_reduces_what_it_moves_or_its_least_message(
+    moved_bytes: float, reduced_bytes: float
+) -> None:
+    tasks = [AllReduceTask(name=f"{size}", message_bytes=size) for size in (4e6, 8e6)]
+    job = SimpleNamespace(dag=SimpleNamespace(tasks=tasks))
+    transfer: Any = SimpleNamespace(servers=(0, 1), message_bytes=moved_bytes, job=job)
+    assert run_models._reduced_bytes(transfer) == reduced_bytes

@@ -16,6 +16,7 @@ from ddlsched.training.estimate.hardware import Efficiency, operations_s
 from ddlsched.training.estimate.kernel_speeds import (
     STEP_ERROR,
     Kernel,
+    _shapes,
     kernel_speeds,
     read_kernels,
     write_kernels,
@@ -149,3 +150,8 @@ def test_a_product_takes_what_its_constants_say() -> None:
     measured = dataclasses.replace(gpu, efficiency=speeds)
     expected_s = (1e11 + 2e9) / (0.6 * gpu.peak("half"))
     assert float(operations_s(Operation(1e11, 0.0), measured)) == pytest.approx(expected_s, rel=0.02)
+
+
+def test_sides_of_products_are_powers_of_two_and_half_as_much_again() -> None:
+    assert _shapes(1, 192) == [(192, 192, 192)]
+    assert {side for shape in _shapes(64, 400) for side in shape} == {128, 192, 256, 384}

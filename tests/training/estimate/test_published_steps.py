@@ -539,3 +539,10 @@ def test_published_tables_are_met_with_the_shipped_constants(name: str) -> None:
 def test_a_stage_of_zero_is_the_number_in_its_name() -> None:
     named = {name: stage for name, stage in published_rows._SHARDINGS.items() if name.startswith("zero")}
     assert named == {f"zero{stage}": stage for stage in range(3)}
+
+
+def test_gradients_hide_behind_what_recomputation_adds_to_backward() -> None:
+    model, machine = dataclasses.replace(MODELS["llama-3-8b"], sequence=64), parse_cluster("h100").machine(32)
+    plan = Parallelism(data=32, global_batch=32, overlap=True)
+    plain, again = (estimate(model, dataclasses.replace(plan, recompute=how), machine) for how in ("none", "full"))
+    assert float(again.data_s) < float(plain.data_s)

@@ -19,6 +19,7 @@ from measurements import DATA, needs_data
 import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin
+from ddlsched.training.recorded import chakra_records
 from ddlsched.training.recorded.alone import Card, summary, timed_alone
 from ddlsched.training.recorded.chakra_records import NODE
 from ddlsched.training.recorded.merging import RecordedIteration
@@ -485,3 +486,8 @@ def test_item_18_sends_in_a_ring_take_a_message_and_a_computation_a_step(tmp_pat
     alone = timed_alone(recorded.dag, 4, Card(gbps=10.0))
     assert alone.iteration_ns == 6 * (100_000 + 7_000)
     assert recorded.notes["messages would wait for each other in a circle: none waits for its receiver"] == 1
+
+
+def test_nodes_of_messages_are_counted_from_one() -> None:
+    text = '{"version": "0.0.4"} {"id": 7, "name": "a"} {"id": 8, "name": "b"}'
+    assert [(node.number, node.node_id) for node in chakra_records._messages(text)] == [(1, 7), (2, 8)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from measurements import DATA, needs_data
 
 from ddlsched.errors import InputError
-from ddlsched.training.recorded.kineto import _whole, read_kineto
+from ddlsched.training.recorded.agreement import common_steps
+from ddlsched.training.recorded.kineto import _peers, _whole, message_group, read_kineto
 from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 
@@ -395,3 +397,17 @@ def test_a_collective_takes_from_its_kernel_what_its_call_does_not_tell(tmp_path
 def test_a_trace_without_steps_is_one_step_until_its_last_kernel_ends() -> None:
     events: Any = SimpleNamespace(operators={"add": [(5, 7)]}, kernels=[SimpleNamespace(begin_ns=6, end_ns=9)])
     assert _whole(events)[:2] == (5, 9)
+
+
+def test_a_message_tells_its_peer_in_the_third_of_its_inputs() -> None:
+    events: Any = SimpleNamespace(rank=1)
+    send: Any = SimpleNamespace(arguments={"Concrete Inputs": ["", "", "4"]})
+    assert _peers(events, send, "send") == ("send", message_group("send", 1, 4))
+
+
+def test_steps_that_not_every_rank_has_are_counted() -> None:
+    step = SimpleNamespace(form=lambda: ())
+    traces: Any = [
+        SimpleNamespace(rank=n, source=f"{n}", notes=Counter(), steps=dict.fromkeys(range(n), step)) for n in (2, 5)
+    ]
+    assert common_steps(traces).notes == {"steps that not every rank has, left out": 3}

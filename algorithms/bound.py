@@ -208,18 +208,18 @@ class JctBound:
     Attributes
     ----------
     alone_s
-        Each job as if it were alone.
+        Of each job as if it were alone (J,): its own JCT is not below it either.
     programme_s
         By the linear programme, which knows that jobs share GPUs, memory and cards.
     """
 
-    alone_s: float
+    alone_s: np.ndarray
     programme_s: float
 
     @property
     def average_jct_s(self) -> float:
-        """The larger of the two."""
-        return max(self.alone_s, self.programme_s)
+        """The larger of the mean of the first and the second."""
+        return max(float(self.alone_s.mean()), self.programme_s)
 
 
 def average_jct_bound_s(
@@ -281,7 +281,7 @@ def jct_bound(workload: Workload, cluster: Cluster, contention: ContentionModel,
         raise InputError(f"jct_bound: intervals is {intervals}; expected a whole number from 1")
     phases = _phases(workload, cluster, contention)
     programme_s = least_mean_busy_s(phases, intervals) + float((phases.alone_s / 2 - phases.arrival_s).sum())
-    return JctBound(float(phases.alone_s.mean()), programme_s / len(workload))
+    return JctBound(phases.alone_s, programme_s / len(workload))
 
 
 def _phases(workload: Workload, cluster: Cluster, contention: ContentionModel) -> Phases:

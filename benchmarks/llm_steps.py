@@ -172,14 +172,15 @@ def sampled(path: str | None = None) -> str:
     """Return how far sampled runs are from exact ones at the same GPUs and starts; with paths to choose, on 1,024."""
     gpus, jobs, iterations = (1_024, 10, 300) if path else (2_048, 30, 3_000)
     rows, cluster, given = [], shared(gpus // 8, "rail-clos:nvlink_gbps=3600"), SHARED | {"path": path}
-    for seed in range(1, 6):
+    for seed in range(101, 111):
         workload = drawn({64: 0.35, 128: 0.35, 512: 0.3}, jobs, iterations, gpus, seed)
         exact = ddlsched.simulate(workload, cluster, placement="whole-servers", **given)
         with TemporaryDirectory() as folder:
             (run := Path(folder) / "run.parquet").write_bytes(run_bytes(exact, {}, {}, stays=True))
             again = ddlsched.simulate(workload, cluster, replay=run, sample=True, **given)
         rows.append({"seed": seed} | measured(exact, again))
-    return str(table_of(pd.DataFrame(rows), ["class"]).to_string(index=False))
+    leapt = pd.DataFrame(rows).query("leapt > 0")  # the others are exact
+    return str(table_of(leapt, ["class"]).to_string(index=False))
 
 
 @app.command()

@@ -85,6 +85,8 @@ _INTEGERS = {
         # long each of its jobs was measured, and by how much it changed in that time
         "stretch stretch_iterations stretch_left stretch_from_ns stretch_ns stretches_ns leap_left_ns leap_rest_ns "
         "measuring measured_ns first_of_links "
+        # how many whole iterations it had in the last stretch, when the first began and how long they took together
+        "whole_iterations whole_from_ns whole_ns "
         "stretch_gpu_wait_ns stretch_communicating_ns stretch_network_wait_ns stretch_key key_now "
         # of a component, at its root: what of a period is looked at for the samples within those that it jumps over
         "phases num_phases phases_from_ns phases_ns looks_ns samples_from_ns samples_step_ns computed_before_ns "

@@ -233,7 +233,7 @@ STATED = {
     "no transfer held back": SampledError(0.3, 2.2),
     "transfers held back for up to a third of their time": SampledError(0.5, 5.3),
     "transfers held back for more than a third of their time": SampledError(0.9, 12.6),
-    "jobs of groups and no transfer held back": SampledError(0.2, 0.9),
+    "jobs of groups and no transfer held back": SampledError(0.1, 0.9),
     "jobs of groups and transfers held back": SampledError(0.2, 2.1),
 }
 """By how much of their time transfers are held back: the worst cluster of

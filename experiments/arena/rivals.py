@@ -60,16 +60,19 @@ ROUND_S = 360.0
 DEFAULTS = {"threshold_gpu_s": 100.0, "patience": 2.0, "long_s": 4800.0, "most_delay": 0.1} | dict.fromkeys(
     ("gavel_s", "sia_s", "rubick_s", "interval_s"), ROUND_S
 )
+DEFAULTS |= {"kappa": 1.0, "most": 4.0, "rounds": 4.0}  # of LWF and Muri
+DEFAULTS |= {"tiny": 0.4, "medium": 0.7, "few_arrivals": 2.0, "window_s": 100.0}  # of Lucid
 """The numbers that are tuned, as their authors have them."""
 
 
 PLACEMENTS: dict[str, dict[str, str]] = {
     "first-fit": {},
-    "LWF-1": {"placement": "lwf"},
+    "LWF-1": {"placement": "lwf:kappa={kappa:g}"},
     "HiveD": {"placement": "hived"},
     "whole racks": {"placement": "whole-racks:servers_per_rack={per_rack},servers_per_pod={per_pod}"},
 }
-"""None knows a length: where GPUs are not shared, those that LWF-1 may choose have nobody on them."""
+"""None knows a length: where GPUs are not shared, those that LWF-1 may choose have nobody on them. Its name is that of
+its authors' number, also where tuning finds another."""
 _TIERS = {"placement": "whole-racks:servers_per_rack={per_rack},rings_up={spines}", "path": "perfect"}
 _NEAR = {"placement": "near-enough", "path": "least-congested"}
 _ROOM = ("order.long_s=600:19200", "order.most_delay=0.01:1")
@@ -97,6 +100,9 @@ def _allocating(name: str, knows: str) -> Rival:
     )
 
 
+_MURI = "muri:most={most:g},rounds={rounds:g}"
+_LUCID = "lucid:tiny={tiny},medium={medium},few_arrivals={few_arrivals:g},window_s={window_s}"
+_LUCID_RANGES = ("tiny=0.1:0.5", "medium=0.5:0.9", "few_arrivals=-1:8", "window_s=25:400")
 _MONKEYTREE = "monkeytree:gpus_per_rack={rack_gpus},block_gpus={block_gpus},spines={spines}"
 RIVALS = (
     *(
@@ -118,15 +124,28 @@ RIVALS = (
         )
     ),
     Rival(name="EASY, first-fit", differs={"placement": "easy-backfill:error_sigma=0"}, knows=_LENGTHS),
-    Rival(name="SRSF, LWF-1", differs={"order": "srsf", "placement": "lwf"}, knows=_LENGTHS),
+    Rival(
+        name="SRSF, LWF-1",
+        differs=PLACEMENTS["LWF-1"] | {"order": "srsf"},
+        knows=_LENGTHS,
+        tunes=("placement.kappa=0:64",),
+    ),
     Rival(
         name="Ada-SRSF",
-        differs={"order": "srsf", "placement": "lwf", "communication": "adadual"},
+        differs=PLACEMENTS["LWF-1"] | {"order": "srsf", "communication": "adadual"},
         knows=_LENGTHS | {"bytes"},
     ),
     Rival(name="Arnold", differs={"placement": "arnold:servers_per_pod={per_rack}"}, knows=_RINGS),
-    Rival(name="Muri-S", differs={"order": "srsf", "placement": "muri"}, knows=_LENGTHS | {"phases"}, shares=True),
-    Rival(name="Lucid", differs={"order": "srsf", "placement": "lucid"}, knows=_LENGTHS | {"phases"}, shares=True),
+    *(
+        Rival(
+            name=name,
+            differs={"order": "srsf", "placement": text},
+            knows=_LENGTHS | {"phases"},
+            shares=True,
+            tunes=tuple(f"placement.{one}" for one in ranges),
+        )
+        for name, text, ranges in (("Muri-S", _MURI, ("most=2:4", "rounds=1:8")), ("Lucid", _LUCID, _LUCID_RANGES))
+    ),
     _allocating("gavel", "throughputs"),
     _allocating("sia", "goodput"),
     _allocating("rubick", "curves"),

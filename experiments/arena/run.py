@@ -92,13 +92,13 @@ def tuned_on(ground: Ground, rival: Rival, jobs: int, folder: Path, processes: i
     ]
 
 
-_TUNED_ON = ("whole racks", "near enough")
+_TUNED_ON = ("whole racks", "near enough", "SRSF, LWF-1", "Muri-S", "Lucid")
 
 
 def tuned_on_all(
     grounds: Sequence[Ground], rivals: Sequence[Rival], jobs: int, folder: Path, processes: int
 ) -> pd.DataFrame:
-    """Return the rows of all grounds; an order is tuned on whole racks, and has these numbers on every placement."""
+    """Return the rows of all grounds; a part is tuned in one entrant, and has these numbers in every other."""
     tuned = [rival for rival in rivals if rival.tunes and (rival.allocates or rival.name.endswith(_TUNED_ON))]
     rows = []
     for ground in grounds:

@@ -70,8 +70,8 @@ class Spread:
         return [job.number, job.number + 2]
 
 
-def run(path: Any, *jobs: ddlsched.Job, spines: int = 2, **given: Any) -> ddlsched.Result:
-    topology = LeafSpine(servers_per_leaf=2, spines=spines, oversubscription=2 / spines)
+def run(path: Any, *jobs: ddlsched.Job, spines: int = 2, latency_s: float = 0.0, **given: Any) -> ddlsched.Result:
+    topology = LeafSpine(servers_per_leaf=2, spines=spines, oversubscription=2 / spines, latency_s=latency_s)
     return ddlsched.simulate(
         ddlsched.Workload.of(jobs or (job("a"), job("b"))),
         ddlsched.Cluster(num_servers=4, gpus_per_server=1, topology=topology),
@@ -316,6 +316,12 @@ def test_a_path_is_chosen_anew_for_each_transfer() -> None:
         for row in transfer_slices(result).itertuples()
     ]
     assert sorted(taken) == [("a", 0, True), ("a", 1, True), ("b", 0, False), ("b", 1, False), ("b", 2, True)]
+
+
+@pytest.mark.parametrize("path", ["sglb", FewestFlowsAnew()], ids=["compiled", "in Python"])
+def test_a_path_that_is_chosen_anew_is_as_late_as_one_that_stays(path: Any) -> None:
+    stays, anew = (run(each, job("a"), latency_s=0.1).jobs["jct_s"].item() for each in (None, path))
+    assert stays == anew > 4.1
 
 
 def test_links_carry_what_is_sent_when_paths_change() -> None:

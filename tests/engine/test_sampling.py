@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from ddlsched.engine import build
 from ddlsched.engine.field_values import Stretch
 from ddlsched.engine.loop.skipping.foreseen import settled
 from ddlsched.engine.loop.skipping.leaps import leap_link
-from ddlsched.engine.loop.skipping.sampling import STRETCH_OF_GROUPS
+from ddlsched.engine.loop.skipping.sampling import SHORTEST, STRETCH_OF_GROUPS
 from ddlsched.engine.native.jit import runs_in_python
 from ddlsched.engine.records import make_records
 from ddlsched.results.metrics import sampled_text
@@ -373,12 +374,29 @@ def _met(jobs: list[Job], until_s: float, sample: bool) -> Result:
     )
 
 
-@pytest.mark.parametrize(("transfers", "settling"), [(100, 32), (2_100, 2)])
-def test_jobs_of_groups_with_many_transfers_settle_for_an_iteration_each(transfers: int, settling: int) -> None:
+@pytest.mark.parametrize(("transfers", "settling", "each"), [(100, 32, STRETCH_OF_GROUPS), (2_100, 2, SHORTEST)])
+def test_jobs_of_groups_with_many_transfers_settle_for_an_iteration_each(
+    transfers: int, settling: int, each: int
+) -> None:
     jobs = [_in_pairs("a", transfers, 100_000), _in_pairs("b", transfers, 123_456)]
     result = _met(jobs, 1e6 + 0.02 * transfers, True)
     assert result.leapt_iterations > 20
-    assert 0 <= result.computed_iterations - settling - 2 * STRETCH_OF_GROUPS <= 2
+    assert 0 <= result.computed_iterations - settling - 2 * each <= 2
+
+
+def test_large_jobs_of_groups_leap_once_past_the_samples_which_add_up() -> None:
+    """One is four times as fast: of the slow one, whose stretch is waited for, a whole iteration is measured."""
+    jobs = [replace(_in_pairs(name, 2_100, ns), arrival_s=0.0) for name, ns in (("a", 50_000), ("b", 400_000))]
+    sampled, exact = (_met(jobs, 400, sample) for sample in (True, False))
+    assert sampled.finished.state.run.leaps[0] == 1
+    assert sampled.contended_iterations == pytest.approx(exact.contended_iterations, abs=1)
+    assert sampled.computed_iterations < 16
+    busy, exactly_busy = (result.samples.set_index("time_s")["busy_gpus"] for result in (sampled, exact))
+    assert (busy.index > 60).sum() > 100
+    assert (busy[60:] / exactly_busy[60:]).to_numpy() == pytest.approx(1.0, rel=0.05)
+    for result in (sampled, exact):
+        busy_s = (result.samples["busy_gpus"] * np.diff(result.samples["time_s"], prepend=0.0)).sum()
+        assert busy_s == pytest.approx(result.gpus["busy_s"].sum(), rel=1e-9)
 
 
 def test_what_jobs_of_groups_send_is_work_where_they_compute_at_the_start_of_an_iteration_alone() -> None:

@@ -1,11 +1,16 @@
 """Sia on its own workloads: its authors' simulator with their policy, and with the one of this project.
 
     python tests/rivals/sia_trace.py --artifact artifacts/sia-simulator     160 jobs on 64 GPUs of three kinds
+    python tests/rivals/sia_trace.py --artifact artifacts/sia-simulator --gavel --workloads 1 2 3 4 5 6 7 8 9 10
 
 The artifact is siasosp23/artifacts @ aaf7a0d; cvxpy and autograd have to be installed for it. Its jobs are goodput
 models over batch sizes that are fitted anew as they run, which ``ddlsched`` does not have, so that its own classes run
 them: arrivals, batches, fits, progress and what a restart costs. Decided here, with ``algorithms/allocation/sia.py``,
 is what each job gets: configurations, normalised goodputs, restart factors, the programme, and the servers.
+
+``--gavel`` plays its baseline instead, Gavel with fixed batches in rounds of 360 s: with its own shares of time, of the
+largest sum of throughputs, and with the max-min fair ones of ``algorithms/allocation/gavel.py``. It has to have ecos
+and psutil, too.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import numpy as np
 import pandas as pd
 
 import ddlsched
+from algorithms.allocation.gavel import Gavel, max_min_shares
 from algorithms.allocation.kinds import Kinds
 from algorithms.allocation.sia import (
     Configuration,
@@ -44,14 +50,16 @@ from ddlsched.policies.elastic_views import CapacityView
 from experiments.commands import PUBLIC_DATA
 
 ROUND_S = 60
+GAVEL_ROUND_S = 360
 RESTART_S = {"imagenet": 250.0, "bert": 120.0, "yolov3": 45.0, "deepspeech2": 25.0}
 """What a restart of a model is thought to take; of others what ``Sia.restart_s`` says."""
 
 
-def its_modules(folder: Path) -> dict[str, ModuleType]:
+def its_modules(folder: Path, *, gavel: bool = False) -> dict[str, ModuleType]:
     """Return the modules of its simulator.
 
-    Its solver, CBC, is replaced by HiGHS, which SciPy has. A fit that was made once is not made again.
+    Its solver, CBC, is replaced by HiGHS, which SciPy has. A fit that was made once is not made again, and none for
+    Gavel, which reads none.
 
     Raises
     ------
@@ -66,10 +74,13 @@ def its_modules(folder: Path) -> dict[str, ModuleType]:
     pd.DataFrame.append = _append  # type: ignore[attr-defined]
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            found = {name: import_module(name) for name in ("simulator_config", "sia", "cluster", "job")}
+            found = {name: import_module(name) for name in ("simulator_config", "sia", "cluster", "job", "gavel")}
             cvxpy = import_module("cvxpy")
     except ImportError as error:
         raise InputError(f"--artifact: {folder} needs {error.name}; expected it installed") from error
+    if gavel:
+        found["job"].fit_perf_params = lambda *_: None  # type: ignore[attr-defined]
+        return found
     solve = cvxpy.Problem.solve
     cvxpy.Problem.solve = lambda self, **_: solve(self, solver=cvxpy.SCIPY)
     found["job"].fit_perf_params = _once(found["job"].fit_perf_params)  # type: ignore[attr-defined]
@@ -179,6 +190,41 @@ def started(its: dict[str, ModuleType], workload: pd.DataFrame, *, ours: bool) -
     return its["cluster"].Cluster(workload, policy, nodes, per_node, max_physical_nodes=most)
 
 
+def max_min(gavel: Any) -> Callable[[], dict[str, dict[str, float]]]:
+    """Return what gives its Gavel the shares of this project's, of each job on each kind."""
+    solver = Solver("sia_trace", Gavel().time_limit_s)
+
+    def shares() -> dict[str, dict[str, float]]:
+        state = gavel.get_allocation_state()
+        speeds = np.array([list(of.values()) for of in state["throughputs"].values()])
+        workers = [state["cluster_spec"][kind] for kind in gavel._cluster_name]
+        found = max_min_shares(speeds, [*state["scale_factors"].values()], workers, solver)
+        if found is None:
+            raise InputError(f"gavel: a programme of {len(speeds)} jobs was not solved; expected that it is")
+        named = zip(state["throughputs"], found.tolist(), strict=True)
+        return {name: dict(zip(gavel._cluster_name, row, strict=True)) for name, row in named}
+
+    return shares
+
+
+def gavel_played(its: dict[str, ModuleType], workload: pd.DataFrame, *, ours: bool) -> Any:
+    """Run its simulator with its Gavel until all jobs have ended."""
+    config = its["simulator_config"]
+    per_node = {kind: config.cluster_ngpus_per_node[kind] for kind in config.cluster_nnodes}
+    with contextlib.redirect_stdout(io.StringIO()):
+        policy = its["gavel"].GavelPolicy(GAVEL_ROUND_S, policy=config.gavel_default_policy)
+        policy.populate_valid_configs(config.cluster_nnodes, per_node, config.cluster_max_physical_nnodes)
+        if ours:
+            policy.compute_allocations = max_min(policy)
+        most = config.cluster_max_physical_nnodes
+        cluster = its["cluster"].Cluster(workload, policy, config.cluster_nnodes, per_node, max_physical_nodes=most)
+        cluster.disable_bsz_tuning()
+        while not cluster.all_complete():
+            cluster.step(GAVEL_ROUND_S)
+            cluster.logs.clear()
+    return cluster
+
+
 def decided(cluster: Any) -> dict[str, tuple[str, int]]:
     """Return the kind and the number of GPUs of each job that has some."""
     return {name: (kind, len(at)) for name, (kind, at) in cluster.allocations.items() if kind}
@@ -222,9 +268,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=PUBLIC_DATA / "traces" / "sia-sosp23" / "saturn", metavar="DIR")
     parser.add_argument("--workloads", type=int, nargs="*", default=[1])
     parser.add_argument("--jobs", type=int, default=None, help="only so many, the first ones")
-    parser.add_argument("--out", type=Path, default=Path("results/rivals/sia_trace.csv"), metavar="FILE")
+    parser.add_argument("--gavel", action="store_true", help="its baseline in place of its policy")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: results/rivals/sia_trace.csv, sia_gavel.csv")
     given = parser.parse_args()
-    its, rows = its_modules(given.artifact), []
+    its, rows = its_modules(given.artifact, gavel=given.gavel), []
+    out = given.out or Path("results/rivals") / ("sia_gavel.csv" if given.gavel else "sia_trace.csv")
     for number in given.workloads:
         file = given.data / f"workload-{number}.csv"
         if not file.is_file():
@@ -232,14 +280,18 @@ def main() -> None:
                 f"--data: {file} is not there; expected the artifact's workloads/saturn or another of them"
             )
         workload = pd.read_csv(file).head(given.jobs)
-        with contextlib.redirect_stdout(io.StringIO()):
-            clusters = {"its": started(its, workload, ours=False), "ours": started(its, workload, ours=True)}
-        print(f"{given.data.name} {number}, the first round that differs:", played(clusters))
+        if given.gavel:
+            clusters = {name: gavel_played(its, workload, ours=name == "ours") for name in ("its", "ours")}
+        else:
+            with contextlib.redirect_stdout(io.StringIO()):
+                clusters = {"its": started(its, workload, ours=False), "ours": started(its, workload, ours=True)}
+            print(f"{given.data.name} {number}, the first round that differs:", played(clusters))
         rows += [row_of(f"{given.data.name}-{number}", policy, cluster) for policy, cluster in clusters.items()]
     table = pd.DataFrame(rows)
     print(table.to_string(index=False, float_format="{:,.1f}".format))
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(given.out, index=False, float_format="%.6g", lineterminator="\n")
+    print(table.groupby("policy", sort=False)["average_jct_s"].mean().to_string())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(out, index=False, float_format="%.6g", lineterminator="\n")
 
 
 if __name__ == "__main__":

@@ -75,6 +75,28 @@ def test_pages_show_sias_own_workload_row_by_row():
         assert f"| {policy} | {' | '.join(cells)} | {row['restarts_per_job']:.1f} |" in RIVALS
 
 
+def test_pages_tell_the_mean_of_sias_gavel_with_both_shares():
+    rows = pd.read_csv(EXPECTED / "sia_gavel.csv").groupby("policy")["average_jct_s"]
+    assert rows.size().to_dict() == {"its": 10, "ours": 10}
+    its, ours = (rows.mean()[policy] / 3600 for policy in ("its", "ours"))
+    assert f"{its:.2f} h in its simulator" in RIVALS
+    assert f"with ours {ours:.2f} h" in RIVALS
+    assert abs(its / 2.548240277778 - 1) < 0.05  # what its README prints, hours
+
+
+def test_its_gavel_gets_the_shares_of_ours():
+    """Two jobs and a worker of two kinds, each ten times as fast on another."""
+    state = {
+        "throughputs": {"x": {"a": 10.0, "b": 1.0}, "y": {"a": 1.0, "b": 10.0}},
+        "scale_factors": {"x": 1, "y": 1},
+        "cluster_spec": {"a": 1, "b": 1},
+    }
+    gavel = SimpleNamespace(get_allocation_state=lambda: state, _cluster_name=["a", "b"])
+    shares = sia_trace.max_min(gavel)()
+    assert shares["x"] == pytest.approx({"a": 1.0, "b": 0.0}, abs=1e-6)
+    assert shares["y"] == pytest.approx({"a": 0.0, "b": 1.0}, abs=1e-6)
+
+
 def test_an_artifact_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"--artifact: .* has no sia.py; expected the folder sia-simulator"):
         sia_trace.its_modules(tmp_path)

@@ -148,7 +148,7 @@ def start_iteration(s: State, job: Records) -> None:
     if job.anchor == 1 and job.due == 0:
         make_due(s, s.workers[job.first_worker].job, Due.BEGINS.value)
     if job.counts == 1:
-        count_iteration(s, job.root)
+        count_iteration(s, job)
     begin_sources(s, job)
 
 

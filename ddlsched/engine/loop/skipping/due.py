@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.field_values import Due
+from ddlsched.engine.field_values import Due, Stretch
 from ddlsched.engine.loop.tasks import uneven_ns
 from ddlsched.engine.native.jit import njit
-from ddlsched.engine.records import State
+from ddlsched.engine.records import Records, State
 
 
 @njit
@@ -22,12 +22,17 @@ def make_due(s: State, number: int, why: int) -> None:
 
 
 @njit
-def count_iteration(s: State, root: int) -> None:
+def count_iteration(s: State, job: Records) -> None:
     """A job of a sampled component begins an iteration; after so many the next step is due."""
-    first = s.jobs[root]
+    first, now_ns = s.jobs[job.root], s.run[0].now_ns
     first.stretch_left -= 1
+    if first.stretch == Stretch.EXACT and job.whole_from_ns >= 0:
+        job.whole_iterations += 1
+        job.whole_ns = now_ns - job.whole_from_ns
+    elif first.stretch == Stretch.EXACT:
+        job.whole_from_ns = now_ns
     if first.stretch_left <= 0 and first.due == 0:
-        make_due(s, root, Due.GOES_ON.value)
+        make_due(s, job.root, Due.GOES_ON.value)
 
 
 @njit

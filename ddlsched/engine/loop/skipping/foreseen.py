@@ -138,6 +138,22 @@ def foresee(s: State, root: int, periods: int) -> None:
 
 
 @njit
+def hand_out(s: State, busy_ns: float, until_ns: int) -> None:
+    """Hand samples before a time their parts of what has been added to ``busy_ns`` for all of the time until then."""
+    run = s.run[0]
+    added_ns, from_ns, place = run.busy_ns - busy_ns, run.now_ns, 0
+    sample_ns = run.next_sample_ns
+    while sample_ns < until_ns:
+        part_ns = added_ns * ((sample_ns - from_ns) / (until_ns - run.now_ns))
+        s.foreseen[place].busy_ns += part_ns
+        run.busy_ns -= part_ns
+        from_ns, place, sample_ns = sample_ns, place + 1, sample_ns + run.sample_step_ns
+    if place > 0:
+        s.foreseen[place].busy_ns += run.busy_ns - busy_ns
+        run.busy_ns = busy_ns
+
+
+@njit
 def forget_foreseen(record: Records) -> None:
     record.busy_ns, record.running, record.waiting = 0.0, 0, 0
 

@@ -12,6 +12,7 @@ import numpy as np
 from ddlsched.engine.field_values import KEY_WORDS, ZERO, TransferState
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.order import sort_items
+from ddlsched.engine.loop.skipping.foreseen import hand_out
 from ddlsched.engine.loop.skipping.measuring import holds_back, order_key
 from ddlsched.engine.loop.skipping.period_snapshots import shifted
 from ddlsched.engine.loop.tasks import compute_steps, uneven_ns
@@ -100,7 +101,7 @@ def leap(s: State, root: int, leap_ns: int, stretch_ns: int) -> None:
     """Let a component go on for ``leap_ns`` at the rates of its stretch."""
     run = s.run[0]
     run.leaps += 1
-    number = root
+    busy_ns, number = run.busy_ns, root
     while number >= 0:
         job = s.jobs[number]
         share = leap_ns / max(job.measured_ns, 1)
@@ -110,6 +111,7 @@ def leap(s: State, root: int, leap_ns: int, stretch_ns: int) -> None:
         job.leap_carry = max(passed - iterations, 0.0)
         leap_job(s, job, iterations, iterations + job.leap_carry - carried, leap_ns, stretch_ns)
         number = job.next_member
+    hand_out(s, busy_ns, run.now_ns + leap_ns)
     if run.rerouting == 1:
         spread_bytes(s, root)
     place = s.jobs[root].first_of_links

@@ -183,3 +183,8 @@ def test_what_cannot_be_is_refused(make, said) -> None:
 def test_gains_are_those_of_the_papers_objective() -> None:
     trainer = Trainer(nodes=2, rates=np.array([0.0, 3.0, 5.0, 6.0]), scale_up_s=2.0, scale_down_s=1.0)
     np.testing.assert_allclose(gains(trainer, 10.0), [-5.0, 30.0 - 5.0, 50.0, 60.0 - 10.0])
+
+
+def test_on_a_piece_the_rate_grows_from_its_begin_to_its_end() -> None:
+    found = best_map([Trainer(nodes=1, rates=np.arange(9.0))], [0, *[None] * 7], lookahead_s=100.0)
+    assert (found.counts(1), found.objective) == ([8], pytest.approx(800.0))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from command_line import run
 
 from ddlsched.errors import FaultyInputError, InputError
 from ddlsched.plugins.names import resolve
+from ddlsched.real import calibrate_command
 from ddlsched.real.calibration.fit import (
     FORMS,
     calibrate,
@@ -251,3 +255,18 @@ def test_every_bad_row_is_a_line_on_stderr(tmp_path):
     done = run("calibrate", path)
     assert done.exit_code == 2
     assert [line.split("row ")[1][0] for line in done.stderr.splitlines()] == ["1", "2"]
+
+
+@pytest.mark.parametrize("errors", [(0.5, 0.1), (0.1, 0.5)])
+def test_that_no_model_is_near_is_said_of_the_nearest_one(errors: tuple[float, float]) -> None:
+    fits: Any = [
+        SimpleNamespace(
+            form=SimpleNamespace(name="a"),
+            tested_error=SimpleNamespace(value=error, low=error, high=error),
+            constants={},
+            preset="a",
+        )
+        for error in errors
+    ]
+    rows = MagicMock(settings=np.array([0]), all_alone=False)
+    assert ("No model is near" in calibrate_command._table("rows.csv", rows, fits, [])) is (errors[0] > 0.2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ddlsched.real.testbed import launcher
 from ddlsched.real.testbed.launcher import fork_worker
 from ddlsched.real.testbed.machine import ahead_of_others, behind_this_thread
 from ddlsched.real.testbed.worker import Worker
@@ -104,3 +106,18 @@ def test_a_worker_without_a_job_has_received_nothing() -> None:
     worker = Worker(SimpleNamespace(send=said.append), None)  # type: ignore[arg-type]
     worker._pong({"asked_ns": 5})
     assert said == [{"say": "pong", "asked_ns": 5, "computing": 0, "received_bytes": 0, "cards_down": []}]
+
+
+@pytest.mark.parametrize(("answer", "served"), [(0, 1), (-1, 0)])
+def test_a_worker_serves_only_in_a_namespace_that_it_has_entered(
+    answer: int, served: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a").touch()
+    serving: list[int] = []
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")  # which it changes
+    monkeypatch.setattr(launcher, "NAMESPACES", tmp_path)
+    monkeypatch.setattr(launcher, "_libc", lambda: SimpleNamespace(setns=lambda *_: answer))
+    monkeypatch.setattr(launcher, "Worker", lambda *_: SimpleNamespace(serve=lambda: serving.append(1)))
+    with contextlib.nullcontext() if served else pytest.raises(OSError, match="namespace a cannot be entered"):
+        launcher.become_worker(None, namespace="a", realtime=False)  # type: ignore[arg-type]
+    assert len(serving) == served

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_jobs import MODELS, stored
 
+from ddlsched.checkpoints import division
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
@@ -125,3 +126,8 @@ finally:
     arguments = ["reshard", str(folder / "a"), str(folder / "b"), "--to", "pp=2"]
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
     assert "pydantic" not in done.stderr.split()
+
+
+def test_half_a_model_of_one_rank_is_no_division() -> None:
+    assert [found.tp for found in division._degrees(2, True)] == [2]
+    assert [found.tp for found in division._degrees(8, True)] == [4, 8]

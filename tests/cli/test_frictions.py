@@ -15,8 +15,9 @@ from command_line import refused, run
 from golden_cases import FOLDER
 
 from ddlsched import Cluster, Disturbances, Workload, simulate
+from ddlsched.cli import reporting
 from ddlsched.cluster.disturbances import jitter_factors
-from ddlsched.errors import InputError, SimulationError
+from ddlsched.errors import InputError, PluginError, SimulationError
 from ddlsched.network.contention import MaxMin
 from ddlsched.plugins.names import resolve
 from ddlsched.results.paired_comparison import compare_runs
@@ -197,3 +198,12 @@ def test_a_workload_of_no_jobs_is_refused() -> None:
 def test_a_sampled_run_in_which_nobody_meets_says_so() -> None:
     done = run("simulate", GOLDEN, "--servers", 64, "--exclusive", "--sample")
     assert "Sampled: but no jobs share GPUs or links, so that all iterations are exact." in done.stdout
+
+
+def test_what_a_plug_in_raised_is_shown_behind_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[BaseException] = []
+    monkeypatch.setattr(reporting, "_show_plugin_traceback", shown.append)
+    error = PluginError("order mine.py:Mine: key raised")
+    with pytest.raises(SystemExit), reporting.reported():
+        raise error
+    assert shown == [error]

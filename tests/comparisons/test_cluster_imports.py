@@ -329,3 +329,8 @@ def test_changes() -> None:
     for bad in ("servers", "servers=many", "quota.x=1", "nothing=1", "until_s=soon"):
         with pytest.raises(InputError):
             changed(given, [bad])
+
+
+def test_an_object_whose_fields_are_none_is_named() -> None:
+    Path("v.yaml").write_text(VOLCANO.partition("spec:")[0] + "spec: 3\n")
+    refused(run("import-cluster", "volcano", "v.yaml"), "Queue: spec is 3; expected fields")

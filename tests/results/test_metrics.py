@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.comparisons.alone import job_metrics
 from ddlsched.comparisons.comparison_tables import CLASS_METRICS, class_metrics, compare_classes
 from ddlsched.errors import InputError
+from ddlsched.results import metrics
 from ddlsched.results.metrics import network_remark, run_metrics, size_class
 from ddlsched.results.paired_comparison import ALL_METRICS, METRICS, readable
 from ddlsched.results.result import PHASES
@@ -312,3 +315,11 @@ def test_classes_of_nothing_are_refused():
 
 def test_usual_metrics_of_classes_are_there(real):
     assert set(CLASS_METRICS) <= set(class_metrics(real).columns)
+
+
+@pytest.mark.parametrize(("share", "place"), [(0.0, 0), (0.2, 1), (0.5, 2)])
+def test_a_sampled_run_is_of_a_class_by_the_share_of_waits_in_communication(share: float, place: int) -> None:
+    jobs = pd.DataFrame({"network_wait_s": [share], "communication_s": [1.0 - share]})
+    columns = SimpleNamespace(grouped=np.array([0]))
+    run: Any = SimpleNamespace(jobs=jobs, finished=SimpleNamespace(state=SimpleNamespace(jobs=columns)))
+    assert metrics.sampling_class(run) == [*metrics.STATED][place]

@@ -13,7 +13,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.network.weighted_shares import ConnectionShares
 from ddlsched.plugins.names import resolve
-from ddlsched.real.testbed import run_models
+from ddlsched.real.testbed import real_run, run_models
 from ddlsched.real.testbed.fidelity import Mix
 from ddlsched.real.testbed.run_models import InChunks, RunModel, _by_packets, simulated_runs
 from ddlsched.simulation import simulate
@@ -97,3 +97,13 @@ def test_a_ring_on_two_servers_reduces_what_it_moves_or_its_least_message(
     job = SimpleNamespace(dag=SimpleNamespace(tasks=tasks))
     transfer: Any = SimpleNamespace(servers=(0, 1), message_bytes=moved_bytes, job=job)
     assert run_models._reduced_bytes(transfer) == reduced_bytes
+
+
+def test_the_jct_of_a_real_job_begins_at_its_arrival_and_leaves_out_its_setup() -> None:
+    job = SimpleNamespace(
+        placed_ns=5 * 10**9, began_ns=6 * 10**9, finished_ns=10 * 10**9, view=SimpleNamespace(servers={1, 0})
+    )
+    job.job = SimpleNamespace(job_id="a", arrival_s=3.0, iterations=7)
+    gate: Any = SimpleNamespace(jobs=[job])
+    row = real_run._jobs_table(gate).iloc[0]
+    assert (row.jct_s, row.setup_s, row.servers) == (10.0 - 3.0 - 1.0, 1.0, "0,1")

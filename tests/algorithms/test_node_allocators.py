@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from algorithms.allocation.count_programme import CountProgramme, best_counts
-from algorithms.allocation.node_milp import SOLVERS, NodeMilp, best_map, breakpoints
+from algorithms.allocation.node_milp import SOLVERS, NodeMilp, _add_trainer, best_map, breakpoints
 from algorithms.allocation.sharing import NodeEqualShare
 from ddlsched.errors import InputError, SimulationError
 from ddlsched.workload.trainers import Trainer, gains, objective, rates_at
@@ -188,3 +188,13 @@ def test_gains_are_those_of_the_papers_objective() -> None:
 def test_on_a_piece_the_rate_grows_from_its_begin_to_its_end() -> None:
     found = best_map([Trainer(nodes=1, rates=np.arange(9.0))], [0, *[None] * 7], lookahead_s=100.0)
     assert (found.counts(1), found.objective) == ([8], pytest.approx(800.0))
+
+
+@pytest.mark.parametrize(("has", "is_possible"), [((1, 0), True), ((1, 1), True), ((0, 0), True), ((0, 1), False)])
+def test_no_job_gives_a_node_and_takes_another(has: tuple[int, int], is_possible: bool) -> None:
+    mathopt = pytest.importorskip("ortools.math_opt.python.mathopt")
+    model = mathopt.Model()
+    nodes = [model.add_integer_variable(lb=value, ub=value) for value in has]
+    _add_trainer(model, Trainer(nodes=1, rates=np.arange(3.0)), nodes, [True, False], 1.0)
+    result = mathopt.solve(model, mathopt.SolverType.HIGHS)
+    assert result.has_primal_feasible_solution() == is_possible

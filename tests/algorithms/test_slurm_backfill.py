@@ -82,3 +82,9 @@ def test_others_give_way_only_on_gpus_that_are_not_reserved(limit_s: float, wher
     rounds = policy.start_round(job_queue(*jobs[2:]), view, victims)
     assert {job.number: (list(gpus), [each.number for each in gone]) for job, gpus, gone in rounds} == where
     assert policy.reservations_ns()[2] == 100 * 10**9
+
+
+@pytest.mark.parametrize(("end_s", "where"), [(1050.0, {3: [2]}), (1051.0, {})])
+def test_as_few_go_together_when_the_first_ends_late(end_s: float, where: dict[int, list[int]]) -> None:
+    """Job 2 gets GPUs 0 and 2 when job 0 has ended, at 1000 s; or 0 and 1, if job 1 is counted as ended with it."""
+    assert starts(3, [(1, 1000.0), (1, end_s), (2, 50.0), (1, 2000.0)], **EXACT) == {0: [0], 1: [1], **where}

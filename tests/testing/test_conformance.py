@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ddlsched.engine.field_values import SliceKind
 from ddlsched.network.collectives import Phase, Rank
 from ddlsched.testing import CommunicationConformance, OrderingConformance, admission_conformance, network_conformance
 
@@ -172,3 +175,16 @@ def test_a_victim_is_needless_beside_whom_a_job_would_have_fitted(available: int
     answer: Any = SimpleNamespace(job=SimpleNamespace(queue="a", num_gpus=2), kind="any")
     admission_conformance._Play._check_need(play, answer, [SimpleNamespace(queue="a", kind="any", num_gpus=1)])  # type: ignore[list-item]
     assert len(play.faults) == faults
+
+
+@pytest.mark.parametrize(("end_ns", "is_right"), [(400, True), (100, False), (25, False)])
+def test_bytes_of_all_iterations_are_expected(end_ns: int, is_right: bool) -> None:
+    """Of 4 iterations of 1000 bytes, at 10 bytes in a nanosecond."""
+    sent = [(SliceKind.TRANSFER, 0, 0, end_ns, 1e10)]
+    columns = [("kind", int), ("owner", int), ("start_ns", int), ("end_ns", int), ("rate", float)]
+    slices = np.array(sent, columns)
+    transfers, jobs = [SimpleNamespace(job=0, bytes=1000.0, num_entries=1)], [SimpleNamespace(iterations=4)]
+    state = SimpleNamespace(transfers=transfers, jobs=jobs)
+    result: Any = SimpleNamespace(finished=SimpleNamespace(state=state, slices=slices))
+    with nullcontext() if is_right else pytest.raises(AssertionError):
+        network_conformance._assert_bytes_conserved(result)

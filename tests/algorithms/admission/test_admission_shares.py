@@ -286,3 +286,17 @@ def test_kai_lets_no_group_take_more_than_its_share_from_a_poorer_one(monkeypatc
     assert [run.gives_way(holding, SimpleNamespace(), need) for need in wanted] == [False, True]  # type: ignore[arg-type]
     run.shares["other"] = 8.0  # within its share, but not its quota, it gives way to who stays within its own
     assert [run.gives_way(holding, SimpleNamespace(), need) for need in wanted] == [False, True]  # type: ignore[arg-type]
+
+
+def test_kai_gives_a_last_gpu_that_two_queues_share_to_the_first() -> None:
+    leaves: list[Any] = [
+        SimpleNamespace(name=name, children=[], queue=SimpleNamespace(weight=1.0), leaves=list) for name in "ab"
+    ]
+    run = kai._KaiRun(Kai())
+    run.shares = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kai, "requested_below", lambda *_: 3)
+        patch.setattr(kai, "_limit", lambda _: 3)
+        patch.setattr(kai, "_quota", lambda _: 0)
+        run._divide(leaves, 3.0, 3, SimpleNamespace())  # type: ignore[arg-type]
+    assert run.shares == {"a": 2.0, "b": 1.0}

@@ -107,3 +107,15 @@ def test_the_jct_of_a_real_job_begins_at_its_arrival_and_leaves_out_its_setup() 
     gate: Any = SimpleNamespace(jobs=[job])
     row = real_run._jobs_table(gate).iloc[0]
     assert (row.jct_s, row.setup_s, row.servers) == (10.0 - 3.0 - 1.0, 1.0, "0,1")
+
+
+def test_a_fit_without_steps_has_a_model_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = {name: SimpleNamespace(value=1e-6) for name in ("latency_s", "per_byte_s")}
+    fit = SimpleNamespace(whole="size-shares", in_chunks="size-shares", constants=constants)
+    monkeypatch.setattr(run_models, "fitted_models", lambda _: {})
+    monkeypatch.setattr(run_models, "fitted_constants", lambda _: {})
+    monkeypatch.setattr(run_models, "fit_size_shares", lambda *_: fit)
+    rows: Any = None
+    models = run_models.run_models(rows, SimpleNamespace()).by_name  # type: ignore[arg-type]
+    assert isinstance(found := models["connection-shares"].contention, ConnectionShares)
+    assert (found.latency_s, found.step_s) == (1e-6, 0.0)

@@ -205,6 +205,7 @@ SAME = {
     "floor of whole numbers": key("return math.floor(job.remaining_service_ns), math.ceil(job.service_ns)"),
     "is of views": key("other = job\nreturn -job.num_gpus if other is job else job.num_gpus"),
     "negative division": key("return -job.remaining_service_ns // 7, -job.remaining_service_ns % 7"),
+    "an item behind the last": key("return job.gpus[len(job.gpus)]"),
     "minus 0": key("return 0 / -job.service_ns if job.num_gpus > 2 else 0.0"),
     "more than 64 bits": key("return job.remaining_service_ns * job.remaining_service_ns"),
     "no start yet": key("return job.start_s + 1.0"),

@@ -150,6 +150,19 @@ def test_a_whole_number_as_a_float_makes_no_difference_to_careful_code(name):
     check()
 
 
+def test_careful_code_divides_no_whole_number_that_is_no_float():
+    divide = _compiled(CAREFUL["divide"], types.int64, types.int64)
+    assert divide(2**53, 3) == (True, 2**53 / 3)
+    assert not divide(2**53 + 1, 3)[0]
+    assert not divide(3, 2**53 + 1)[0]
+
+
+def test_0_is_divided_by_the_least_whole_number():
+    returned, answer = _compiled(NAMESPACE["divide"], types.int64, types.int64)(0, -(2**63))
+    assert returned
+    assert _bits(answer) == _bits(0 / -(2**63))
+
+
 @given(WHOLE, WHOLE)
 def test_in_64_bits_nothing_raises_without_need(a, b):
     returned, _ = _ADD(a, b)

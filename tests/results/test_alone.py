@@ -16,6 +16,7 @@ import ddlsched
 from ddlsched.cluster.cluster import Server
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.network.contention import Linear, MaxMin
+from ddlsched.plugins.names import names
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.job import Job, Workload
 from topologies.leaf_spine import LeafSpine
@@ -129,3 +130,13 @@ def test_many_jobs_of_different_durations_are_one_simulated_kind(monkeypatch):
     ]
     alone_s(Workload.of(jobs), ddlsched.Cluster())
     assert simulated == [2]
+
+
+@pytest.mark.parametrize("topology", ["star", "rail-optimised:nvlink_gbps=3600"])
+@pytest.mark.parametrize("algorithm", names("collective"))
+def test_a_data_parallel_job_alone_takes_what_its_run_takes(algorithm: str, topology: str) -> None:
+    cluster = ddlsched.Cluster(num_servers=3, gpus_per_server=8, topology=topology)
+    iteration = DataParallelIteration(forward_s=0.01, backward_s=0.02, message_bytes=1e8, algorithm=algorithm)
+    for gpus in (2, 6, 8, 24):
+        one = Workload.of([job(num_gpus=gpus, iterations=10, iteration=iteration)])
+        assert alone_s(one, cluster, "max-min").tolist() == one_at_a_time_s(one, cluster, "max-min")

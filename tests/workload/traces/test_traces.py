@@ -512,6 +512,11 @@ def test_the_command_writes_jobs_refusals_and_a_report(tmp_path: Path) -> None:
     assert printed.stdout == table.read_text()
 
 
+def test_where_no_terminal_shows_how_far_a_long_trace_is_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddlsched.workload.traces.trace_import._WATCH_EVERY", 1)
+    assert run("workload", "import", "alibaba-openb", SAMPLES / "alibaba-openb.csv").exit_code == 0
+
+
 def test_parquet_keeps_the_report_and_is_written_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow.parquet as pq
 

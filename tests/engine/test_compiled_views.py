@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from ddlsched.engine import compiled_views
-from ddlsched.engine.native.view_types import FLOW, JOB, LINK, LOADS, NETWORK, TRANSFER
+from ddlsched.engine.native.view_types import FLOW, JOB, LINK, LOADS, NETWORK, TRANSFER, ViewType
 from ddlsched.network.contention import SharedLink
 from ddlsched.policies.views import FlowView, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.testing import network_view
@@ -35,3 +36,10 @@ def names_in_python(view: object) -> set[str]:
 )
 def test_names_are_the_same_in_both_worlds(view, names):
     assert compiled_views.names_of(view) == names
+
+
+@pytest.mark.parametrize("view", [NETWORK, LOADS], ids=["network", "network of a path policy"])
+def test_item_27_a_network_shows_all_its_links_from_the_first(view: ViewType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_views, "state_of", lambda _: SimpleNamespace(links="abc"))
+    monkeypatch.setattr(compiled_views, "make_links", lambda _, first, count: [*range(first, first + count)])
+    assert compiled_views._attributes["links"][view.what](None) == [0, 1, 2]

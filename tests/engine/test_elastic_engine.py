@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +18,15 @@ from tiers import examples
 import ddlsched
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.engine import build, driver
+from ddlsched.engine.field_values import JobState
+from ddlsched.engine.rescaling import ElasticJobs
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.policies.elastic_views import ElasticJobView
 from ddlsched.results.result import PHASES, Result
 from ddlsched.results.slices import compute_slices
 from ddlsched.testing import python_form
 from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob
+from ddlsched.workload.job import Workload
 
 
 @given(elastic_settings())
@@ -300,3 +305,13 @@ def test_a_cost_that_is_no_time_is_refused(cost) -> None:
     workload = ddlsched.Workload.of([elastic_job()])
     with pytest.raises(ddlsched.PluginError, match=r"rescale cost .* job 'a': answered .*; expected seconds from 0"):
         ddlsched.simulate(workload, allocation=answering({"a": Allocation(1)}), rescale_cost=cost)
+
+
+def test_item_27_a_job_is_gone_from_the_instant_in_which_it_finished() -> None:
+    workload = Workload.of([elastic_job(), dataclasses.replace(elastic_job(), job_id="b")])
+    columns: Any = SimpleNamespace(state=np.array([JobState.RUNNING, JobState.RUNNING]))
+    jobs = ElasticJobs(workload, columns)
+    jobs.take_in(0, JobState.FINISHED, 2)
+    columns.state[0] = JobState.FINISHED
+    jobs.take_in(1, JobState.FINISHED, 1)
+    assert [*jobs.there] == [1]

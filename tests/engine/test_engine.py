@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.engine import build, driver
+from ddlsched.engine import build, driver, field_values
 from ddlsched.engine.field_values import Communication, Contention
 from ddlsched.engine.policy_forms import PolicyForms
 from ddlsched.network.contention import Linear, MaxMin
@@ -268,3 +269,10 @@ def test_who_comes_to_one_card_of_a_ring_alone_slows_it() -> None:
         contention=Linear(latency_s=0.0, per_byte_s=1e-9, penalty_per_byte_s=0.5e-9),
     )
     assert result.jobs["finish_s"].tolist() == [0.045, 0.055]
+
+
+def test_item_27_no_two_names_stand_for_one_number() -> None:
+    kinds = [kind for kind in vars(field_values).values() if isinstance(kind, type) and issubclass(kind, IntEnum)]
+    assert {Communication, Contention} < {*kinds}
+    for kind in kinds:
+        assert [value.name for value in kind] == [*kind.__members__]

@@ -15,6 +15,7 @@ from tiers import tried
 from algorithms.placement.first_fit import FirstFit
 from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Server, Workload, simulate
 from ddlsched.engine import build
+from ddlsched.engine.field_values import Question
 from ddlsched.engine.loop.batch.starts import room_of
 from ddlsched.engine.records import example_state, make_records
 from ddlsched.envs import (
@@ -320,3 +321,15 @@ def test_a_gpu_has_room_for_a_job_that_needs_all_that_is_free() -> None:
 
 def test_a_placement_orders_the_gpus_of_jobs_of_up_to_all_of_them() -> None:
     assert (vector_envs._orders(SimpleNamespace(), 4) == [[NO_ORDER] + [0] * (MOST_KEYS - 1)] * 5).all()
+
+
+def test_item_27_a_round_of_sizes_is_closed_once_and_the_next_question_opens_another() -> None:
+    run: dict[str, Any] = {"question": Question.ALLOCATION, "in_round": 0}
+    called: list[str] = []
+    outside = SimpleNamespace(
+        open_round=lambda: called.append("open") or ([], [], [], 0), close_round=lambda _: called.append("close")
+    )
+    arrays = SimpleNamespace(**dict.fromkeys(("there", "held", "hold_until_ns", "given"), np.zeros((1, 0), np.int64)))
+    vector: Any = SimpleNamespace(_runs=[run], _arrays=arrays)
+    assert all(AllocationVectorEnv._answers(vector, 0, outside) for _ in range(3))  # type: ignore[arg-type]
+    assert called == ["open", "close", "open"]

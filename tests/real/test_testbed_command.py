@@ -137,3 +137,7 @@ def test_an_agent_says_before_it_listens_what_it_lacks(monkeypatch: pytest.Monke
     monkeypatch.setattr("ddlsched.real.testbed.crews.WorkerAgent", lambda *_, **__: pytest.fail("it listens"))
     with pytest.raises(InputError, match=r"'the testbed', 'torch'.*real"):
         testbed_command.agent("127.0.0.1:0", token_file=token)
+
+
+def test_item_27_without_options_a_testbed_has_four_servers() -> None:
+    assert testbed_command.NetworkOfNamespaces().cluster().num_servers == 4

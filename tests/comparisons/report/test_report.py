@@ -436,3 +436,10 @@ def test_a_report_that_cannot_be_written_is_refused_before_charts_are_drawn(fold
 def test_the_title_says_how_much_was_compared(policies: list[str], settings: list[Any], title: str) -> None:
     reported = SimpleNamespace(policies=policies, settings=[ComparedSetting(*each) for each in settings])
     assert html_report._title(reported) == title  # type: ignore[arg-type]
+
+
+def test_item_27_times_of_a_placement_map_have_six_digits() -> None:
+    stay = {"job_id": "a", "gpu": 0, "server": 0, "from_s": 1.2345678, "to_s": 12.345678}
+    chart = placement_chart(pd.DataFrame([stay]), [1], "first")
+    assert chart is not None
+    assert chart.placement["times_s"] == [1.23457, 12.3457]

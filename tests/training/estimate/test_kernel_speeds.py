@@ -6,6 +6,7 @@ import dataclasses
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,6 +17,7 @@ from ddlsched.training.estimate.hardware import Efficiency, operations_s
 from ddlsched.training.estimate.kernel_speeds import (
     STEP_ERROR,
     Kernel,
+    _product,
     _shapes,
     kernel_speeds,
     read_kernels,
@@ -155,3 +157,10 @@ def test_a_product_takes_what_its_constants_say() -> None:
 def test_sides_of_products_are_powers_of_two_and_half_as_much_again() -> None:
     assert _shapes(1, 192) == [(192, 192, 192)]
     assert {side for shape in _shapes(64, 400) for side in shape} == {128, 192, 256, 384}
+
+
+@pytest.mark.parametrize(("precision", "number"), [("half", "bfloat16"), ("single", "float32")])
+def test_item_27_products_are_measured_in_their_own_precision(precision: str, number: str) -> None:
+    torch = pytest.importorskip("torch")
+    product: Any = _product(torch, "cpu", precision, 2, 3, 4)()
+    assert (product.dtype, product.shape) == (getattr(torch, number), (2, 4))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -473,3 +474,18 @@ def test_moments_of_a_gpu_are_told_by_its_events(monkeypatch: pytest.MonkeyPatch
     clock = CudaClock()
     first, second = clock.moment(), clock.moment()
     assert clock.ns(second) - clock.ns(first) == 250_000
+
+
+def test_item_27_a_model_keeps_its_own_reduction_until_it_is_watched(tmp_path: Path) -> None:
+    from ddlsched.training.recording.recorder import Recorder
+
+    hooks: list[Any] = []
+    model = SimpleNamespace(
+        process_group=None, register_comm_hook=lambda *hook: hooks.append(hook), find_unused_parameters=False
+    )
+    recorder = Recorder(tmp_path, 0, 1)
+    forward = recorder._forward(lambda _, number: number)
+    for watching in (False, True):
+        recorder.watching = watching
+        assert forward(model, 3) == 3
+        assert len(hooks) == watching

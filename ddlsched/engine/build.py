@@ -33,6 +33,7 @@ _FIRST_SAMPLE_NS = 1_000_000
 _SEEDS = 2**32
 _MOST_MODELS = 1000
 _SNAPSHOT_WORDS = 1 << 17
+_SNAPSHOT_WORDS_OF_GROUPS = 1 << 26  # four times what 16,384 different workers take; nothing unwritten takes memory
 _SCRATCH = 1 << 12
 
 
@@ -104,7 +105,7 @@ def build_state(
         position=_nowhere(num_items, num_gpus, num_transfers, arrays.owned),
         arrivals=np.argsort(jobs.arrival_ns, kind="stable").astype(np.int64),
         work=np.zeros(len(workload) + num_transfers, np.int64),
-        snapshots=np.zeros(_SNAPSHOT_WORDS << 5 * bool(jobs.grouped.any()), np.int64),
+        snapshots=np.zeros(_SNAPSHOT_WORDS_OF_GROUPS if jobs.grouped.any() else _SNAPSHOT_WORDS, np.int64),
         memory_classes=memory_classes,
         room=np.zeros(len(memory_classes) + 2, np.int64),
         items=np.zeros(longest, np.int64),

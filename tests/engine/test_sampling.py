@@ -23,6 +23,10 @@ from ddlsched.engine.native.jit import runs_in_python
 from ddlsched.engine.records import make_records
 from ddlsched.results.metrics import sampled_text
 from ddlsched.results.result import PHASES, Result
+from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.estimated_jobs import job_of
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import MODELS
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job, Workload
 from tests.jobs_by_hand import Fixed, data_parallel_job
@@ -382,6 +386,22 @@ def test_jobs_of_groups_with_many_transfers_settle_for_an_iteration_each(
     result = _met(jobs, 1e6 + 0.02 * transfers, True)
     assert result.leapt_iterations > 20
     assert 0 <= result.computed_iterations - settling - 2 * each <= 2
+
+
+def test_jobs_alone_on_16_384_gpus_all_have_room_for_their_snapshots() -> None:
+    """And once more as they come and go; one without a snapshot would be simulated to its end."""
+    machine = parse_cluster("h200").machine(512)
+    plan = Parallelism(tensor=8, pipeline=8, data=8, global_batch=256, micro_batch=1, zero=1, overlap=True)
+    large = job_of(MODELS["llama-3-70b"], plan, machine, job_id="a", iterations=1, groups=True)
+    state = ddlsched.simulate(
+        Workload.of([replace(large, gpu_memory_mb=1)]),
+        ddlsched.Cluster(num_servers=64, gpus_per_server=8, topology="rail-clos:nvlink_gbps=3600", exclusive=True),
+        placement="first-fit",
+        path="ecmp",
+        **SENDING["max-min"],
+    ).finished.state
+    assert state.jobs.num_leaders[0] == 512
+    assert 4 * 32 * state.run.num_words[0] < len(state.snapshots)
 
 
 def test_large_jobs_of_groups_leap_once_past_the_samples_which_add_up() -> None:

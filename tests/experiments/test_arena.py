@@ -18,6 +18,7 @@ from tiers import tried
 import ddlsched
 from ddlsched import Disturbances
 from ddlsched.comparisons.sweeps.sweep import sweep
+from ddlsched.engine.stop_prices import going_on_elsewhere_s
 from ddlsched.errors import InputError
 from ddlsched.workload.elastic_job import ConstantRescaleCost
 from ddlsched.workload.workload_files import write_workload
@@ -86,17 +87,40 @@ def test_every_language_model_fits_and_sends_wherever_it_spans_servers(kind):
     assert (message_bytes > 0) == (kind.gpus > 1)
 
 
-def test_one_price_list_holds_for_all_who_stop():
-    stopping, allocating = (rival for rival in rivals.RIVALS if rival.name in ("Tiresias, HiveD", "Gavel"))
-    options = stopping.options(MIX)
-    assert options["disturbances"] == Disturbances(restart_s=30.0, state_mb=3500.0)
-    assert "rescale_cost" not in allocating.options(MIX)
+@pytest.mark.parametrize("name", grounds.GROUNDS)
+def test_one_price_list_holds_for_all_who_stop(name):
+    """30 s and 3,500 MB a GPU, whatever the ground, the entrant and what its jobs hold."""
+    ground, prices = grounds.GROUNDS[name], Disturbances(restart_s=30.0, state_mb=3500.0)
+    assert prices.state_bytes(80e9) == prices.state_bytes(1.0) == 3.5e9
+    for rival in (*rivals.RIVALS, *parts.PARTS):
+        options = rival.options(ground)
+        assert options.get("disturbances") == (None if rival.allocates else prices)
+        assert "rescale_cost" not in options  # jobs of a fixed size bring theirs along
+    for gpus in (1, 2 * ground.gpus_per_server):
+        job = data_parallel_job(gpus=gpus, forward_s=1.0)
+        pays_s = going_on_elsewhere_s(prices, job, ground.network, ground.gpus_per_server)
+        assert grounds.fixed_size_job(job, ground).rescale_cost == ConstantRescaleCost.restart(pays_s)
+
+
+def test_gpus_of_a_server_in_step_pay_for_their_state_together():
     jobs = (data_parallel_job(gpus=gpus, forward_s=1.0) for gpus in (1, 8))
     small, large = (grounds.fixed_size_job(job, MIX).rescale_cost for job in jobs)
     assert small == ConstantRescaleCost.restart(32.8)  # 3,500 MB over 10 Gbit/s
     assert large == ConstantRescaleCost.restart(41.2)  # the cards of its servers of 4 in step
-    assert options["order"].startswith("stopping-tiresias:threshold_gpu_s=100.0,interval_s=360.0")
-    assert "threshold_gpu_s=7," in stopping.options(MIX, {"threshold_gpu_s": 7})["order"]
+
+
+@pytest.mark.parametrize("ground", grounds.GROUNDS.values(), ids=lambda ground: ground.name)
+def test_thresholds_and_jobs_are_of_full_size(ground):
+    """A ground whose iterations were a hundredth would have hardly a job above its authors' 100 GPU-s."""
+    stopping = [rival for rival in rivals.RIVALS if rival.name.startswith("Tiresias") and rival.plays_on(ground)]
+    orders = {rival.options(ground)["order"] for rival in stopping}
+    assert orders == {"stopping-tiresias:threshold_gpu_s=100.0,interval_s=360.0"}
+    orders = {rival.options(ground, {"threshold_gpu_s": 7})["order"] for rival in stopping}
+    assert orders == {"stopping-tiresias:threshold_gpu_s=7,interval_s=360.0"}
+    if ground.jobs not in grounds.TRACES:
+        jobs = grounds.jobs_of(seed=1, ground=ground.jobs, jobs=60)
+        service_s = [job.iterations * job.compute_ns / 1e9 * job.num_gpus for job in jobs]
+        assert np.median(service_s) > 200
 
 
 def test_runs_of_those_who_scatter_jobs_are_sampled_but_where_the_ground_is_exact():

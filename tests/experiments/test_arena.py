@@ -141,15 +141,30 @@ def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():
     }
     always = {"Tiresias, whole racks", "History, whole racks", "Room, near enough", "SRSF, LWF-1"}
     allocating, sharing = {"Gavel", "Sia", "Rubick"}, {"Muri-S", "Lucid"}
+    on_links = {"Crux, first-fit", "MLTCP", "CASSINI"}
+    assert tuned == always | allocating | sharing | on_links
     for ground, rows in table.groupby("ground"):
         playing = {rival.name for rival in rivals.RIVALS if rival.plays_on(grounds.GROUNDS[ground])}
         assert set(rows["policy"]) <= tuned & playing
         without = {"2,048-GPU Clos": allocating, "MonkeyTree's mix": allocating | sharing}.get(ground, set())
-        assert set(rows["policy"]) == (always | allocating | sharing) - without
+        assert set(rows["policy"]) == tuned - without - (set() if ground == "Alibaba" else on_links)
     assert set(table["ground"]) == set(grounds.GROUNDS)
     assert set(table["trials"]) == {run.TRIALS}
     assert set(table["seeds"]) == {run.TUNING_SEEDS}
     assert grounds.TUNING_SEED > 20
+
+
+@pytest.mark.parametrize("name", ["Fine-tuning", "MonkeyTree's mix"])
+def test_arnold_has_nothing_to_tune(name):
+    """Its weight decides between groups of data and of pipelines, and no job here has both."""
+    (rival,), ground = (rival for rival in rivals.RIVALS if rival.name == "Arnold"), grounds.GROUNDS[name]
+    jobs, options = grounds.jobs_of(seed=1001, ground=ground.jobs, jobs=30), rival.options(ground)
+    assert all(len(job.dag.groups) < 2 for job in jobs)
+    jct_s = {
+        tuple(ddlsched.simulate(jobs, **options | {"placement": f"{options['placement']},alpha={alpha}"}).jobs["jct_s"])
+        for alpha in (0.1, 0.9)
+    }
+    assert len(jct_s) == 1
 
 
 def test_rivals_that_share_gpus_or_allocate_do_not_play_with_jobs_of_several_rings():

@@ -360,6 +360,7 @@ def tests_pass(tree: Path, plain: bool, plugin: Any, arguments: list[str]) -> bo
                 os.killpg(child, signal.SIGKILL)
         return os.waitstatus_to_exitcode(status) in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     code = 1
+    chosen = ["-m", "not slow and not browser and not torch and not testbed and not slurm"]  # long ones, too
     try:
         os.setsid()
         os.chdir(tree)
@@ -368,7 +369,8 @@ def tests_pass(tree: Path, plain: bool, plugin: Any, arguments: list[str]) -> bo
         os.environ.pop("PYTEST_CURRENT_TEST", None)
         os.environ |= {"PYTHONPATH": str(tree)} | (PLAIN if plain else {})
         numba.config.reload_config()
-        code = pytest.main(["-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0", *arguments], plugins=[plugin])
+        options = ["-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+        code = pytest.main([*options, *chosen, *arguments], plugins=[plugin])
     finally:
         os._exit(code)
 

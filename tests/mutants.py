@@ -53,7 +53,7 @@ import coverage
 import hypothesis
 import numba
 import pytest
-from tiers import is_drawn
+from tiers import MUST_PASS, is_drawn
 
 ROOT = Path(__file__).resolve().parents[1]
 LOOP = "ddlsched/engine/loop/"
@@ -360,7 +360,6 @@ def tests_pass(tree: Path, plain: bool, plugin: Any, arguments: list[str]) -> bo
                 os.killpg(child, signal.SIGKILL)
         return os.waitstatus_to_exitcode(status) in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     code = 1
-    chosen = ["-m", "not slow and not browser and not torch and not testbed and not slurm"]  # long ones, too
     try:
         os.setsid()
         os.chdir(tree)
@@ -369,8 +368,8 @@ def tests_pass(tree: Path, plain: bool, plugin: Any, arguments: list[str]) -> bo
         os.environ.pop("PYTEST_CURRENT_TEST", None)
         os.environ |= {"PYTHONPATH": str(tree)} | (PLAIN if plain else {})
         numba.config.reload_config()
-        options = ["-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-        code = pytest.main([*options, *chosen, *arguments], plugins=[plugin])
+        options = ["-q", "-n0", "-m", MUST_PASS, "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+        code = pytest.main([*options, *arguments], plugins=[plugin])
     finally:
         os._exit(code)
 

@@ -315,6 +315,7 @@ def test_tails_are_over_the_jobs_of_all_seeds_and_ours_against_each():
     assert ours.tolist() == pytest.approx([0.5] * 3)
 
 
+@pytest.mark.long
 def test_the_committed_league_and_leads_are_those_of_the_committed_seeds(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["run.py", "--leads", "--out", str(tmp_path)])
     assert run.main() == 0
@@ -472,6 +473,7 @@ STRONG = product(
 MEETING = product(["Fine-tuning", "MonkeyTree's mix", "Other models"], [rivals.BASELINE])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ground", "name"), [*STRONG, *MEETING])
 def test_a_committed_row_is_what_is_played_today(ground, name):
     """Of the strong, and where all is exact one whose jobs meet; sampled ones move with what is sampled."""

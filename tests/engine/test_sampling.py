@@ -389,7 +389,6 @@ def test_jobs_of_groups_with_many_transfers_settle_for_an_iteration_each(
     assert 0 <= result.computed_iterations - settling - 2 * each <= 2
 
 
-@pytest.mark.long
 def test_jobs_alone_on_16_384_gpus_all_have_room_for_their_snapshots() -> None:
     """And once more as they come and go; one without a snapshot would be simulated to its end."""
     machine = parse_cluster("h200").machine(512)

@@ -53,7 +53,7 @@ import coverage
 import hypothesis
 import numba
 import pytest
-from tiers import is_drawn
+from tiers import MUST_PASS, is_drawn
 
 ROOT = Path(__file__).resolve().parents[1]
 LOOP = "ddlsched/engine/loop/"
@@ -368,7 +368,8 @@ def tests_pass(tree: Path, plain: bool, plugin: Any, arguments: list[str]) -> bo
         os.environ.pop("PYTEST_CURRENT_TEST", None)
         os.environ |= {"PYTHONPATH": str(tree)} | (PLAIN if plain else {})
         numba.config.reload_config()
-        code = pytest.main(["-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-seed=0", *arguments], plugins=[plugin])
+        options = ["-q", "-n0", "-m", MUST_PASS, "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+        code = pytest.main([*options, *arguments], plugins=[plugin])
     finally:
         os._exit(code)
 

@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tiers import MUST_PASS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -37,7 +39,8 @@ def busy_processes(number: int) -> Iterator[None]:
 
 def run(seed: int, asked: Sequence[str], folder: Path, *, in_background: bool) -> bool:
     """Run the tests once, print a line, and return whether all passed."""
-    command = [sys.executable, "-m", "pytest", "-q", "--random-order-bucket=global", f"--random-order-seed={seed}"]
+    shuffled = ["--random-order-bucket=global", f"--random-order-seed={seed}"]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", MUST_PASS, *shuffled]
     begin_s = time.monotonic()
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_background else signal.getsignal(signal.SIGINT)

@@ -11,6 +11,9 @@ import pytest
 FUZZ = int(os.environ.get("FUZZ") or 0)
 """How many random cases a test tries, if that is set."""
 
+MUST_PASS = "not slow and not browser and not torch and not testbed and not slurm"
+"""Which tests a check runs, by their markers: the default ones and the long ones."""
+
 thorough = False
 """Whether this is a slow run; told before tests are looked for."""
 

@@ -62,6 +62,8 @@ DEFAULTS = {"threshold_gpu_s": 100.0, "patience": 2.0, "long_s": 4800.0, "most_d
 )
 DEFAULTS |= {"kappa": 1.0, "most": 4.0, "rounds": 4.0}  # of LWF and Muri
 DEFAULTS |= {"tiny": 0.4, "medium": 0.7, "few_arrivals": 2.0, "window_s": 100.0}  # of Lucid
+DEFAULTS |= {"levels": 8.0, "orders": 10.0, "drift": 0.05, "least_score": 0.8}  # of Crux and CASSINI
+DEFAULTS |= {"slope": 1.75, "intercept": 0.25}  # of MLTCP
 """The numbers that are tuned, as their authors have them."""
 
 
@@ -104,6 +106,8 @@ _MURI = "muri:most={most:g},rounds={rounds:g}"
 _LUCID = "lucid:tiny={tiny},medium={medium},few_arrivals={few_arrivals:g},window_s={window_s}"
 _LUCID_RANGES = ("tiny=0.1:0.5", "medium=0.5:0.9", "few_arrivals=-1:8", "window_s=25:400")
 _MONKEYTREE = "monkeytree:gpus_per_rack={rack_gpus},block_gpus={block_gpus},spines={spines}"
+_CRUX = {"path": "crux", "contention": "crux:levels={levels:g},orders={orders:g}"}
+_CRUX_RANGES = ("contention.levels=1:8", "contention.orders=1:100")
 RIVALS = (
     *(
         Rival(name=f"{order}, {place}", differs={"order": text} | where, knows=knows, tunes=tunes)
@@ -150,20 +154,26 @@ RIVALS = (
     _allocating("sia", "goodput"),
     _allocating("rubick", "curves"),
     *(
-        Rival(name=f"{name}, {place}", differs=PLACEMENTS[place] | differs, knows=frozenset(knows))
+        Rival(name=f"{name}, {place}", differs=PLACEMENTS[place] | differs, knows=frozenset(knows), tunes=tunes)
         for place in ("first-fit", "HiveD")
-        for name, differs, knows in (
-            ("SGLB", {"path": "sglb"}, ()),
-            ("Crux", {"path": "crux", "contention": "crux"}, ("compute", "bytes", "phases")),
-            ("Perfect routing", {"path": "perfect"}, ("rings",)),
+        for name, differs, knows, tunes in (
+            ("SGLB", {"path": "sglb"}, (), ()),
+            ("Crux", _CRUX, ("compute", "bytes", "phases"), _CRUX_RANGES),
+            ("Perfect routing", {"path": "perfect"}, ("rings",), ()),
         )
     ),
     Rival(name="SGLB, whole racks", differs=PLACEMENTS["whole racks"] | {"path": "sglb"}),
-    Rival(name="MLTCP", differs={"contention": "mltcp"}, knows=frozenset({"bytes"})),
+    Rival(
+        name="MLTCP",
+        differs={"contention": "mltcp:slope={slope},intercept={intercept}"},
+        knows=frozenset({"bytes"}),
+        tunes=("contention.slope=0:8", "contention.intercept=0.05:4"),
+    ),
     Rival(
         name="CASSINI",
-        differs={"placement": "cassini", "communication": "cassini"},
+        differs={"placement": "cassini", "communication": "cassini:drift={drift},least_score={least_score}"},
         knows=frozenset({"bytes", "phases"}),
+        tunes=("communication.drift=0.01:0.5", "communication.least_score=0:1"),
     ),
     Rival(name="MonkeyTree", differs={"placement": _MONKEYTREE, "order": _MONKEYTREE, "path": "perfect"}, knows=_RINGS),
 )

@@ -323,6 +323,7 @@ def earliest_s(now_s: float, ends_s: list[float], gpus: int) -> float:
     return sorted([now_s] * (4 - len(ends_s)) + ends_s)[gpus - 1]
 
 
+@pytest.mark.long
 @given(queues())
 @hypothesis_settings(max_examples=examples(60, by_default=15))
 def test_easy_with_exact_limits_never_starts_the_first_later_than_its_reservation(jobs):

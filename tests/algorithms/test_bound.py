@@ -69,6 +69,7 @@ def test_it_is_below_the_exact_optimum(workload):
     assert average_jct_bound_s(workload, TWO, MODEL, intervals=40) <= found.average_jct_s + 1e-9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.get("scheduler", policy.get("order")))
 @pytest.mark.parametrize(("topology", "contention"), [("star", MODEL), ("leaf-spine:servers_per_leaf=2", MaxMin())])

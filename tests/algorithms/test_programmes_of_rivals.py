@@ -299,6 +299,7 @@ def knapsack(count: int) -> Any:
     return model
 
 
+@pytest.mark.long
 def test_after_its_time_limit_the_best_found_is_used_and_counted(capfd: Any) -> None:
     limited = solver(time_limit_s=0.5)
     for now_s in (7.0, 8.0):

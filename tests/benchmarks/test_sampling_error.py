@@ -34,6 +34,7 @@ def test_the_table_is_what_the_command_writes(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "table.csv"), pd.read_csv(sampling_error.TABLE))
 
 
+@pytest.mark.long
 def test_runs_have_the_starts_of_the_exact_one_whenever_their_jobs_end(monkeypatch: pytest.MonkeyPatch) -> None:
     few = sampling_error.Cluster(8, "microsoft-160:scale=0.05", groups=True)
     monkeypatch.setitem(sampling_error.CLUSTERS, "few", few)

@@ -71,6 +71,7 @@ def replaced(path: Path) -> None:
     path.with_suffix(".new").replace(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", [RANK_1, "checkpoint.json"])
 @pytest.mark.parametrize("change", [cut, overwritten, replaced, Path.unlink])
 def test_a_source_that_changes_during_a_run_is_refused(

@@ -70,6 +70,7 @@ def assert_round_trip(old: TensorCollection, new: TensorCollection, buffer_bytes
         assert described[0] == described[1] | {"xxh3": {}}
 
 
+@pytest.mark.long
 @settings(max_examples=examples(2, by_default=1))
 @given(data=st.data(), buffer_bytes=st.sampled_from((100, 1 << 20)))
 def test_transformers_survive_any_change_and_back(data: st.DataObject, buffer_bytes: int) -> None:

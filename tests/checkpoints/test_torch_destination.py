@@ -40,6 +40,7 @@ def test_what_another_run_can_go_on_with_stays(folder: Path) -> None:
     assert contents(folder / ".b.partial") == left
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verify", tried([True, False], lambda place: place == 0))
 def test_a_run_that_was_stopped_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch, verify: bool) -> None:
     monkeypatch.setattr(execution, "_BATCH_BYTES", 4096)

@@ -64,6 +64,7 @@ def test_a_tensor_is_checked_before_the_last_one_is_copied(folder: Path, monkeyp
     assert set(Checkpoint.read(folder / "b").xxh3) == set(NAMES)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("name", tried([NAMES[0], NAMES[len(NAMES) // 2], NAMES[-1]], lambda place: place != 1))
 def test_a_byte_that_is_written_wrongly_is_found_whenever_it_is(

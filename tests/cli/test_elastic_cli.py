@@ -25,6 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_run_from_files(folder: Path) -> None:
     flags = [*FLAGS, "--rescale-cost", "restart_s=30", "--capacity", str(folder / "servers.csv")]
     files = ["--run-out", str(folder / "run.parquet"), "--timeline", str(folder / "timeline.json")]

@@ -47,6 +47,7 @@ def policies(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("several", [[], ["--order", "fifo", "--processes", "2"]])
 def test_item_25_an_endless_loop_is_named_with_its_line_when_the_run_is_interrupted(
     policies: Path, several: list[str]

@@ -27,6 +27,7 @@ def test_the_same_seed_draws_the_same_commands_and_most_are_known() -> None:
     assert {words[0] for words in commands(1, 200, ["simulate", "estimate"])} == {"simulate", "estimate"}
 
 
+@pytest.mark.long
 def test_a_traceback_a_hang_and_a_death_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def main(command: list[str], **_: object) -> None:
         {"raise": lambda: 1 // 0, "hang": lambda: __import__("time").sleep(60), "die": lambda: os._exit(9)}.get(

@@ -271,6 +271,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(taken: str) -> None:
     refused(run("import-cluster", "kueue", str(EXAMPLE), "--out", "o"), f"{taken}: ", "expected a ")
 
 
+@pytest.mark.long
 def test_compare_holds_admissions_against_each_other_and_stops_are_not_said_to_be_by_the_order() -> None:
     imported("kueue", EXAMPLE)
     flags = ["--server-table", "o/servers.csv", "--restart-s", "30", "--admission", "kueue"]

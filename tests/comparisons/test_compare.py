@@ -137,6 +137,7 @@ def test_what_is_no_comparison_cannot_be_opened(spoil, six_seeds):
         Comparison.open("out")
 
 
+@pytest.mark.long
 def test_a_spoilt_run_is_named_and_done_anew_but_what_is_none_is_kept(capsys):
     first = compare("srsf-1")
     file, other = (Path("out", name) for name in first.runs["file"])
@@ -537,6 +538,7 @@ def test_servers_that_differ_and_disturbances_are_the_same_for_all_policies():
     refused(command("--scheduler", "srsf-1", *flags, "--servers", "4"), "both server_table and servers are given")
 
 
+@pytest.mark.long
 def test_allocation_policies_are_compared_on_elastic_jobs():
     Path("compare.yaml").write_text(
         """

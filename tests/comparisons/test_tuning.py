@@ -93,6 +93,7 @@ def test_a_search_finds_the_best_goes_on_and_is_checked(monkeypatch: pytest.Monk
         tuning.tune(SMALL, OVERLAP, trials=4, **(search | {"seeds": (1, 3)}))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_a_new_folder")
 def test_a_search_that_was_killed_in_its_first_trial_tries_the_untuned_policies_again(
     monkeypatch: pytest.MonkeyPatch,

@@ -41,6 +41,7 @@ def compiled() -> str:
     return printed.getvalue()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("prelude", "why"),
     [

@@ -404,6 +404,7 @@ def _met(jobs: list[Job], until_s: float, sample: bool) -> Result:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("transfers", "settling", "each"), [(100, 32, STRETCH_OF_GROUPS), (2_100, 2, SHORTEST)])
 def test_jobs_of_groups_with_many_transfers_settle_for_an_iteration_each(
     transfers: int, settling: int, each: int
@@ -414,6 +415,7 @@ def test_jobs_of_groups_with_many_transfers_settle_for_an_iteration_each(
     assert 0 <= result.computed_iterations - settling - 2 * each <= 2
 
 
+@pytest.mark.long
 def test_large_jobs_of_groups_leap_once_past_the_samples_which_add_up() -> None:
     """One is four times as fast: of the slow one, whose stretch is waited for, a whole iteration is measured."""
     jobs = [replace(_in_pairs(name, 2_100, ns), arrival_s=0.0) for name, ns in (("a", 50_000), ("b", 400_000))]
@@ -429,6 +431,7 @@ def test_large_jobs_of_groups_leap_once_past_the_samples_which_add_up() -> None:
         assert busy_s == pytest.approx(result.gpus["busy_s"].sum(), rel=1e-9)
 
 
+@pytest.mark.long
 def test_what_jobs_of_groups_send_is_work_where_they_compute_at_the_start_of_an_iteration_alone() -> None:
     jobs = [_in_pairs("a", 2_100, 1_000_000, every=2_100), _in_pairs("b", 2_100, 1_234_567, every=2_100)]
     sampled, exact = (_met(jobs, 1e6 + 21, sample) for sample in (True, False))

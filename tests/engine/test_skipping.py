@@ -333,6 +333,7 @@ def test_iterations_of_contending_jobs_are_jumped_over(
     assert run.jumped_iterations > run.contended_iterations / 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "communication",
     tried(["bounded-overlap:limit=1", "bounded-overlap:limit=2", "adadual"], lambda place: place != 1),

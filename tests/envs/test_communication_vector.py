@@ -31,6 +31,7 @@ def vector() -> Iterator[CommunicationVectorEnv]:
     made.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("jobs", "settings"),
     tried(

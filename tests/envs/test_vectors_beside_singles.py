@@ -168,6 +168,7 @@ def outcome(result: Result) -> Any:
     return result.jobs.to_csv(), result.gpus.to_csv(), result.links.to_csv(), sorted(stays, key=str)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", tried(CASES, lambda place: place % 3 == 0))
 def test_all_is_as_in_single_environments(case: str) -> None:
     """Through the ends of episodes, at which both begin anew at the next step."""
@@ -205,6 +206,7 @@ def test_all_is_as_in_single_environments(case: str) -> None:
     vector.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("placement", ["lwf", "first-fit", "lwf:kappa=3"])
 def test_the_first_of_the_queue_each_time_is_what_simulate_does(placement: str) -> None:
     """Whoever is first and has room starts: as a run without decisions."""
@@ -218,6 +220,7 @@ def test_the_first_of_the_queue_each_time_is_what_simulate_does(placement: str) 
     assert [outcome(vector.result(number)) for number in (0, 1)] == [outcome(unasked)] * 2
 
 
+@pytest.mark.long
 def test_given_jobs_begin_again_as_they_did_first() -> None:
     """The second and third episode of a place are the first to the bit, also after a result was asked for."""
     vector = PlacementVectorEnv(1, GIVEN, cluster=SHARED)

@@ -18,6 +18,7 @@ from tiers import tried
 import ddlsched
 from ddlsched import Disturbances
 from ddlsched.comparisons.sweeps.sweep import sweep
+from ddlsched.engine.stop_prices import going_on_elsewhere_s
 from ddlsched.errors import InputError
 from ddlsched.workload.elastic_job import ConstantRescaleCost
 from ddlsched.workload.workload_files import write_workload
@@ -86,17 +87,40 @@ def test_every_language_model_fits_and_sends_wherever_it_spans_servers(kind):
     assert (message_bytes > 0) == (kind.gpus > 1)
 
 
-def test_one_price_list_holds_for_all_who_stop():
-    stopping, allocating = (rival for rival in rivals.RIVALS if rival.name in ("Tiresias, HiveD", "Gavel"))
-    options = stopping.options(MIX)
-    assert options["disturbances"] == Disturbances(restart_s=30.0, state_mb=3500.0)
-    assert "rescale_cost" not in allocating.options(MIX)
+@pytest.mark.parametrize("name", grounds.GROUNDS)
+def test_one_price_list_holds_for_all_who_stop(name):
+    """30 s and 3,500 MB a GPU, whatever the ground, the entrant and what its jobs hold."""
+    ground, prices = grounds.GROUNDS[name], Disturbances(restart_s=30.0, state_mb=3500.0)
+    assert prices.state_bytes(80e9) == prices.state_bytes(1.0) == 3.5e9
+    for rival in (*rivals.RIVALS, *parts.PARTS):
+        options = rival.options(ground)
+        assert options.get("disturbances") == (None if rival.allocates else prices)
+        assert "rescale_cost" not in options  # jobs of a fixed size bring theirs along
+    for gpus in (1, 2 * ground.gpus_per_server):
+        job = data_parallel_job(gpus=gpus, forward_s=1.0)
+        pays_s = going_on_elsewhere_s(prices, job, ground.network, ground.gpus_per_server)
+        assert grounds.fixed_size_job(job, ground).rescale_cost == ConstantRescaleCost.restart(pays_s)
+
+
+def test_gpus_of_a_server_in_step_pay_for_their_state_together():
     jobs = (data_parallel_job(gpus=gpus, forward_s=1.0) for gpus in (1, 8))
     small, large = (grounds.fixed_size_job(job, MIX).rescale_cost for job in jobs)
     assert small == ConstantRescaleCost.restart(32.8)  # 3,500 MB over 10 Gbit/s
     assert large == ConstantRescaleCost.restart(41.2)  # the cards of its servers of 4 in step
-    assert options["order"].startswith("stopping-tiresias:threshold_gpu_s=100.0,interval_s=360.0")
-    assert "threshold_gpu_s=7," in stopping.options(MIX, {"threshold_gpu_s": 7})["order"]
+
+
+@pytest.mark.parametrize("ground", grounds.GROUNDS.values(), ids=lambda ground: ground.name)
+def test_thresholds_and_jobs_are_of_full_size(ground):
+    """A ground whose iterations were a hundredth would have hardly a job above its authors' 100 GPU-s."""
+    stopping = [rival for rival in rivals.RIVALS if rival.name.startswith("Tiresias") and rival.plays_on(ground)]
+    orders = {rival.options(ground)["order"] for rival in stopping}
+    assert orders == {"stopping-tiresias:threshold_gpu_s=100.0,interval_s=360.0"}
+    orders = {rival.options(ground, {"threshold_gpu_s": 7})["order"] for rival in stopping}
+    assert orders == {"stopping-tiresias:threshold_gpu_s=7,interval_s=360.0"}
+    if ground.jobs not in grounds.TRACES:
+        jobs = grounds.jobs_of(seed=1, ground=ground.jobs, jobs=60)
+        service_s = [job.iterations * job.compute_ns / 1e9 * job.num_gpus for job in jobs]
+        assert np.median(service_s) > 200
 
 
 def test_runs_of_those_who_scatter_jobs_are_sampled_but_where_the_ground_is_exact():
@@ -117,15 +141,30 @@ def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():
     }
     always = {"Tiresias, whole racks", "History, whole racks", "Room, near enough", "SRSF, LWF-1"}
     allocating, sharing = {"Gavel", "Sia", "Rubick"}, {"Muri-S", "Lucid"}
+    on_links = {"Crux, first-fit", "MLTCP", "CASSINI"}
+    assert tuned == always | allocating | sharing | on_links
     for ground, rows in table.groupby("ground"):
         playing = {rival.name for rival in rivals.RIVALS if rival.plays_on(grounds.GROUNDS[ground])}
         assert set(rows["policy"]) <= tuned & playing
         without = {"2,048-GPU Clos": allocating, "MonkeyTree's mix": allocating | sharing}.get(ground, set())
-        assert set(rows["policy"]) == (always | allocating | sharing) - without
+        assert set(rows["policy"]) == tuned - without - (set() if ground == "Alibaba" else on_links)
     assert set(table["ground"]) == set(grounds.GROUNDS)
     assert set(table["trials"]) == {run.TRIALS}
     assert set(table["seeds"]) == {run.TUNING_SEEDS}
     assert grounds.TUNING_SEED > 20
+
+
+@pytest.mark.parametrize("name", ["Fine-tuning", "MonkeyTree's mix"])
+def test_arnold_has_nothing_to_tune(name):
+    """Its weight decides between groups of data and of pipelines, and no job here has both."""
+    (rival,), ground = (rival for rival in rivals.RIVALS if rival.name == "Arnold"), grounds.GROUNDS[name]
+    jobs, options = grounds.jobs_of(seed=1001, ground=ground.jobs, jobs=30), rival.options(ground)
+    assert all(len(job.dag.groups) < 2 for job in jobs)
+    jct_s = {
+        tuple(ddlsched.simulate(jobs, **options | {"placement": f"{options['placement']},alpha={alpha}"}).jobs["jct_s"])
+        for alpha in (0.1, 0.9)
+    }
+    assert len(jct_s) == 1
 
 
 def test_rivals_that_share_gpus_or_allocate_do_not_play_with_jobs_of_several_rings():
@@ -276,6 +315,7 @@ def test_tails_are_over_the_jobs_of_all_seeds_and_ours_against_each():
     assert ours.tolist() == pytest.approx([0.5] * 3)
 
 
+@pytest.mark.long
 def test_the_committed_league_and_leads_are_those_of_the_committed_seeds(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["run.py", "--leads", "--out", str(tmp_path)])
     assert run.main() == 0
@@ -433,6 +473,7 @@ STRONG = product(
 MEETING = product(["Fine-tuning", "MonkeyTree's mix", "Other models"], [rivals.BASELINE])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ground", "name"), [*STRONG, *MEETING])
 def test_a_committed_row_is_what_is_played_today(ground, name):
     """Of the strong, and where all is exact one whose jobs meet; sampled ones move with what is sampled."""

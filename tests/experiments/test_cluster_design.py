@@ -23,6 +23,7 @@ def tables(tmp_path_factory) -> dict[str, pd.DataFrame]:
     return {path.stem: pd.read_csv(path) for path in (out / "tables").glob("*.csv")}
 
 
+@pytest.mark.long
 def test_committed_tables_are_those_of_the_run(tables) -> None:
     committed = {path.stem: pd.read_csv(path) for path in (FOLDER / "expected").glob("*.csv")}
     errors, splits, summary = (committed.pop(name) for name in ("megatron", "splits", "measured_rows"))

@@ -173,6 +173,7 @@ REPEATED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("table", "policy", "seed"), tried(REPEATED, lambda place: place % 3 == 0))
 def test_the_committed_values_can_be_repeated_exactly(table, policy, seed):
     (found,) = (of for of in run.TABLES if of.name == table)
@@ -209,6 +210,7 @@ def test_the_command_prints_and_writes_the_tables(in_small, monkeypatch, tmp_pat
     assert "simulating" in captured.err
 
 
+@pytest.mark.long
 def test_the_quick_form_ends_with_three_sentences(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(run, "TABLES", tuple(dataclasses.replace(table, scale=0.002) for table in run.TABLES))
     monkeypatch.setattr(run, "QUICK_SMALL_SEEDS", 2)

@@ -25,6 +25,7 @@ lublin, main_queue = scripts_of("idle_nodes", "lublin", "main_queue")
 LOG = DATA / "traces" / "swf" / "lublin_256.swf"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "policy", tried(["equal share", "optimum, T_fwd 10 s", "optimum, T_fwd 120 s"], lambda place: place == 0)
 )

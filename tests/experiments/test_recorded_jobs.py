@@ -31,6 +31,7 @@ def test_a_job_simulated_from_its_recording_takes_what_was_measured(name: str) -
     assert here_s == pytest.approx(measured.iteration_s(ranks), rel=0.03)
 
 
+@pytest.mark.long
 def test_item_35_recording_makes_a_step_on_a_gpu_no_more_than_half_as_long_again() -> None:
     table = run.beside_unrecorded(measured.RECORDINGS / measured.ON_GPU)
     assert (table["measured_ms"] / table["unrecorded_ms_mean"]).between(0.97, 1.5).all()

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from ddlsched.errors import FaultyInputError
 
 PARENT = """
@@ -32,6 +34,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.long
 def test_one_leaves_ctrl_c_to_its_parent_and_ends_when_that_is_killed():
     done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGKILL

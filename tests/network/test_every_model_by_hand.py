@@ -209,6 +209,7 @@ def thin_and_inside_by_default(place: int) -> bool:
     return place % 4 in (0, 3) and "gbe" not in THIN_AND_INSIDE[place][0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "port"), tried(THIN_AND_INSIDE, thin_and_inside_by_default))
 def test_item_1_thin_cables_and_insides_with_every_collective(model: str, port: tuple[float, float]) -> None:
     """A weight x share counts on a link in whole 2^-20: of a share of 1/20 and a weight of 1/4 that is 1 / 13,000."""

@@ -64,6 +64,7 @@ def test_a_transfer_that_meets_none_has_its_links_but_for_the_wait() -> None:
     assert rates(*apart, model=waits) == pytest.approx([1 / 1.1, 1 / 1.2])
 
 
+@pytest.mark.long
 def test_rings_that_are_alike_have_equal_shares_of_nearly_all() -> None:
     """Rings of three servers: there is nearly always somebody who sends."""
     for count in (2, 3):
@@ -104,6 +105,7 @@ def test_a_full_queue_costs_time() -> None:
     assert sum(rates(*active, model=SHORT)) < 0.9 * sum(rates(*active))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("megabytes", [5.0, 500.0])
 def test_item_5_a_message_beside_one_of_more_packets_than_are_simulated_has_its_share(megabytes: float) -> None:
     servers = (0, 1, 2, 3)
@@ -261,6 +263,7 @@ def drawn(seed: int) -> Drawn:
     )
 
 
+@pytest.mark.long
 @pytest.mark.drawn
 def test_item_27_packets_take_as_long_as_one_by_one() -> None:
     for seed in range(examples(30, by_default=4)):

@@ -26,6 +26,7 @@ def live(folder: Path, *more: object):
     )
 
 
+@pytest.mark.long
 def test_jobs_run_to_their_end_and_a_second_time_there_is_nothing_to_do(files) -> None:
     done = live(files, "--speed", 60, "--json", "--chart", files / "timeline")
     assert done.exit_code == 0, done.stderr
@@ -80,6 +81,7 @@ def test_no_time_to_hang_is_refused(files) -> None:
     assert "hang_s is 0.0; expected seconds above 0" in live(files, "--hang-s", 0).stderr
 
 
+@pytest.mark.long
 def test_jobs_whose_users_say_how_they_scale_have_what_is_best_for_them_at_once(files) -> None:
     (files / "idle.csv").write_text("node,idle_from_s,idle_to_s\n" + "".join(f"{node},0,600\n" for node in range(3)))
     rows = "a,count,40,3,640 1280 1920\nb,count,40,3,700 710\n"

@@ -41,6 +41,7 @@ def test_a_failure_by_hand() -> None:
     assert failures_of(result)["lost_s"].tolist() == [3.0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("undisturbed", [False, True])
 @pytest.mark.parametrize("seed", range(3))  # the last goes on with what is left of its GPUs
 def test_gpu_time_adds_up_and_no_more_is_lost_than_was_at_risk(seed, undisturbed) -> None:

@@ -213,6 +213,7 @@ def test_a_design_for_a_reader() -> None:
     assert len(rows) == 2
 
 
+@pytest.mark.long
 def test_a_design_writes_tables_and_charts() -> None:
     sweep = ["--sweep", "memory_bandwidth=0.5,1,2", "--sweep", "network_bandwidth=0.5,1"]
     result = run("design", "gpt3-6.7b", "--gpus", 16, *sweep, "--out", "all.csv", "--charts", "charts")

@@ -115,6 +115,7 @@ def starts(queues: Tenants, jobs: list[Job], policy: Any) -> dict[str, float]:
     return dict(zip(result.jobs["job_id"], result.jobs["start_s"], strict=True))
 
 
+@pytest.mark.long
 def test_kai_lets_those_who_used_less_of_late_go_first() -> None:
     """Who has had the cluster all day gets less of what is over the quotas, if usage counts."""
     queues = tenants(queue("a"), queue("b"))

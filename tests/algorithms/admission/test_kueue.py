@@ -42,6 +42,7 @@ def played(*queues: Queue, jobs: list[tuple[Any, ...]], policy: Kueue | None = N
     return set(running)
 
 
+@pytest.mark.long
 def test_a_queue_borrows_what_others_leave_up_to_its_limit() -> None:
     jobs = [("a", 4), ("a", 1), ("a", 1)]
     assert played(queue("a", 4), queue("b", 2), jobs=jobs) == {0, 1, 2}
@@ -49,6 +50,7 @@ def test_a_queue_borrows_what_others_leave_up_to_its_limit() -> None:
     assert played(queue("a", 4), queue("b", 2, lending_limit=0), jobs=jobs) == {0}
 
 
+@pytest.mark.long
 def test_what_is_guaranteed_is_reclaimed_from_the_one_that_came_last_of_low_priority() -> None:
     jobs = [("a", 2), ("a", 2), ("a", 2, 1), ("b", 2)]
     assert played(queue("a", 2), queue("b", 4, reclaim="any"), jobs=jobs) == {0, 2, 3}
@@ -178,6 +180,7 @@ def test_the_job_whose_quota_is_nearest_goes_first_whatever_its_priority() -> No
     assert result.jobs.set_index("job_id")["start_s"].to_dict() == {"far": 3.0, "near": 0.0}
 
 
+@pytest.mark.long
 def test_a_job_whose_room_another_takes_in_its_cycle_preempts_at_once() -> None:
     """Each of b's and c's jobs would have room on the second server; b's goes first, and a has borrowed one GPU."""
     told = {"iterations": 10, "gpu_memory_mb": 1.0, "required_levels": "server"}

@@ -38,6 +38,7 @@ def words(figure: Any) -> str:
     return " | ".join(text.replace("\n", " ") for text in texts if text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", tried(CHARTS, lambda place: place % 3 == 0))
 def test_item_23_a_chart_shows_the_policies_that_are_asked_for_by_their_labels(comparison: Comparison, name: str):
     shown = words(getattr(comparison.plot, name)(policies=["srsf-1", "ada-srsf"], labels=CALLED))

@@ -174,6 +174,7 @@ def test_shades_go_from_little_to_much():
     assert all(contrast(one, "white") < contrast(other, "white") for one, other in itertools.pairwise(SHADES))
 
 
+@pytest.mark.long
 @given(st.text(max_size=80), st.integers(4, 40))
 def test_wrapping_a_label_loses_nothing_and_is_narrow(label, width):
     lines = wrapped(label, width).split("\n")
@@ -210,6 +211,7 @@ def _out_of_view(axis):
     return [label for label, place in labels if not low <= place <= high]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chart", [*CHARTS, *MAPS])
 def test_no_text_is_cut_off_or_overlaps(chart):
     figure, found = drawn_texts(chart)

@@ -98,6 +98,7 @@ def squeezed(texts: list[str]) -> list[str]:
 # ---- One file
 
 
+@pytest.mark.long
 def test_the_report_loads_nothing(page):
     loading = [
         (tag, name) for tag, attributes in page.elements for name in attributes if name in ("src", "srcset", "data")
@@ -112,6 +113,7 @@ def test_the_report_loads_nothing(page):
     assert not re.search(r"url\(|@import", (Path(html_report.__file__).parent / "page" / "report.css").read_text())
 
 
+@pytest.mark.long
 def test_the_same_folder_gives_the_same_bytes(folder, written, tmp_path, quick):
     again = ddlsched.report(folder)
     assert again == written
@@ -119,6 +121,7 @@ def test_the_same_folder_gives_the_same_bytes(folder, written, tmp_path, quick):
     assert html_report.report(str(folder)).read_bytes() == first
 
 
+@pytest.mark.long
 def test_links_lead_to_files_from_wherever_the_report_is(folder, written, tmp_path, quick):
     (tmp_path / "a folder").mkdir()
     elsewhere = html_report.report(folder, tmp_path / "a folder" / "my report.html")
@@ -376,6 +379,7 @@ def test_each_setting_has_charts_of_its_own(tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.long
 def test_runs_that_nothing_random_is_in_have_a_report_without_intervals(tmp_path, monkeypatch):
     monkeypatch.setattr(html_report, "draw_charts", lambda _: [])
     ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.001), tmp_path / "jobs.csv")

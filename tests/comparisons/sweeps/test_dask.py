@@ -114,6 +114,7 @@ def _files(in_a_new_folder):
     Path("helper.py").write_text("limit = 2\n")
 
 
+@pytest.mark.long
 def test_the_same_comes_out_as_on_this_machine(cluster, tmp_path):
     ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), "jobs.csv")
     workloads = ["jobs.csv", "mine.py:first_jobs:file=jobs.csv"]

@@ -90,6 +90,7 @@ def test_sweep_gives_what_simulate_gives(tmp_path):
     assert done.jobs(policy="no such").empty
 
 
+@pytest.mark.long
 def test_processes_give_what_one_process_gives(tmp_path):
     runs = [run(seed=seed) for seed in range(1, 5)]
     done = [sweep(runs, tmp_path / str(n), processes=n) for n in (1, 2)]

@@ -117,6 +117,7 @@ class Hanging(LocalReducer):
             time.sleep(1.4)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("hasty")
 def test_a_rank_that_hangs_is_found_out() -> None:
     with pytest.raises(TestbedError, match=r"worker of job 'a' on server 1 hangs: nothing heard for \d\.\d s"):
@@ -132,6 +133,7 @@ class Forming(LocalReducer):
         super().join(host, port, address, rank, size, threads)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("hasty")
 def test_a_rank_that_forms_its_group_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [quick_job("a", gpus=2)]
@@ -154,6 +156,7 @@ class CutOff(LocalReducer):
         return ["eth0"] if self.rank == 1 else []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("hasty")
 def test_a_link_that_goes_down_is_found_out() -> None:
     expected = r"server 1 has received nothing for \d\.\d s while an all-reduce of job 'a' .*\(down: eth0 of server 1\)"

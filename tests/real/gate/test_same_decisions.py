@@ -188,6 +188,7 @@ POLICIES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.drawn
 @pytest.mark.parametrize("topology", ["star", "leaf-spine:servers_per_leaf=2,spines=1,oversubscription=2"])
 @pytest.mark.parametrize("policy", POLICIES)

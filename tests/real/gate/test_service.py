@@ -124,6 +124,7 @@ def test_two_jobs_on_the_same_links_take_turns_and_others_do_not_wait(gate: Gate
     assert [row.job_id for row in gate.rows] == ["c", "a", "b"]
 
 
+@pytest.mark.long
 def test_a_rank_that_leaves_ends_its_job_and_lets_others_go_on(gate: Gate, token: Path) -> None:
     clients = joined(gate, token, "a")
     first = Transfer(clients, answer=False)
@@ -197,6 +198,7 @@ def test_a_time_may_be_one_of_numpys(gate: Gate, token: Path) -> None:
         GateClient.connected(str(gate.service.address), token, member, 0).close()
 
 
+@pytest.mark.long
 def test_ranks_that_never_come_are_not_waited_for_without_end(
     gate: Gate, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +252,7 @@ class Silent(GateClient):
             super()._obey(message)
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_loses_its_links_to_others(gate: Gate, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "HANG_S", 0.8)
     member = Member(job_id="a", rank=0, size=1, iterations=10, compute_s=0.1, message_bytes=1e6)

@@ -95,6 +95,7 @@ def turn_until(live: LiveManager, events: list[LiveEvent], what: str, hang_s: fl
     return found[what]
 
 
+@pytest.mark.long
 def test_a_stopped_process_is_noticed_ended_and_started_again_from_its_last_commit(tmp_path) -> None:
     events: list[LiveEvent] = []
     live, _ = manager(tmp_path, 1, events)
@@ -110,6 +111,7 @@ def test_a_stopped_process_is_noticed_ended_and_started_again_from_its_last_comm
     assert len(committed_steps(tmp_path / "a")) == 20
 
 
+@pytest.mark.long
 def test_a_process_that_hangs_as_it_starts_is_ended(tmp_path) -> None:
     (tmp_path / "sleep.py").write_text("import time; time.sleep(600)")
     events: list[LiveEvent] = []
@@ -121,6 +123,7 @@ def test_a_process_that_hangs_as_it_starts_is_ended(tmp_path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_only_the_stopped_one_of_a_group_is_ended(tmp_path) -> None:
     events: list[LiveEvent] = []
     live, _ = manager(tmp_path, 2, events)
@@ -180,6 +183,7 @@ def test_reports_that_cannot_be_true_do_not_end_the_manager(tmp_path) -> None:
     assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["finished"]
 
 
+@pytest.mark.long
 def test_who_listens_learns_no_token_and_can_neither_make_reports_nor_have_them_count_again(tmp_path) -> None:
     live, _ = manager(tmp_path, 1)
     live.store.submit("a", program="count", steps=60, max_nodes=1)

@@ -33,6 +33,7 @@ def states(folder: Path) -> list[str]:
     return [job.state for job in JobStore(folder / "jobs.sqlite").jobs()]
 
 
+@pytest.mark.long
 def test_item_8_kills_from_outside_are_not_the_scripts_fault(tmp_path: Path) -> None:
     live, events = manager(tmp_path)
     live.store.submit("a", program="count", steps=20, max_nodes=1)

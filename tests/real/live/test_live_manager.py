@@ -52,6 +52,7 @@ def manager(
     return LiveManager(folder, scavenger, sharer, 10, watch, hang_s, commits=commits), scavenger
 
 
+@pytest.mark.long
 def test_jobs_are_trained_to_their_end_and_profiled_largest_first(tmp_path) -> None:
     events: list[LiveEvent] = []
     live, _ = manager(tmp_path, 3, events)
@@ -98,6 +99,7 @@ def test_a_job_stopped_after_its_last_step_is_done_and_not_started_again(tmp_pat
     assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["finished"]
 
 
+@pytest.mark.long
 def test_a_killed_process_is_started_again_from_what_is_committed(tmp_path) -> None:
     events: list[LiveEvent] = []
     live, _ = manager(tmp_path, 1, events)

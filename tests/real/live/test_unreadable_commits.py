@@ -22,6 +22,7 @@ def all_but_a(where: Path) -> Commits:
     return unreadable(str(where)) if where.name == "a" else commits_at(where)
 
 
+@pytest.mark.long
 def test_a_job_whose_commits_cannot_be_read_waits_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,6 +40,7 @@ def test_a_job_whose_commits_cannot_be_read_waits_and_is_tried_again(
     assert [event.job for event in events if event.what == "finished"] == ["b", "a"]
 
 
+@pytest.mark.long
 def test_a_job_whose_last_commit_cannot_be_read_ends_when_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +58,7 @@ def test_a_job_whose_last_commit_cannot_be_read_ends_when_it_can(
     assert (what.count("started"), what[-1]) == (1, "finished")
 
 
+@pytest.mark.long
 def test_commits_that_cannot_be_read_for_too_long_end_the_manager(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +83,7 @@ def states(folder: Path) -> list[str]:
     return [job.state for job in JobStore(folder / "jobs.sqlite").jobs()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     tried(

@@ -64,6 +64,7 @@ def run_with_signals(number: signal.Signals) -> tuple[int, list[str]]:
     return done.returncode, [*done.stdout.splitlines(), *done.stderr.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_run_that_gets_a_signal_removes_all_whatever_comes_meanwhile(number: signal.Signals) -> None:
     assert run_with_signals(number) == (130, ["removed 3", "ddlsched: error: interrupted"])

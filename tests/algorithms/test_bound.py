@@ -11,7 +11,15 @@ from jobs_by_hand import data_parallel_job
 from tiers import examples, tried
 
 import ddlsched
-from algorithms.bound import Phases, Prices, average_jct_bound_s, dual_value_s, jct_bound, least_mean_busy_s
+from algorithms.bound import (
+    Phases,
+    Prices,
+    _bounds_of_intervals,
+    average_jct_bound_s,
+    dual_value_s,
+    jct_bound,
+    least_mean_busy_s,
+)
 from ddlsched import Cluster, DataParallelIteration, Workload
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError
@@ -93,6 +101,13 @@ def test_any_prices_give_a_value_below_that_of_the_optimal_ones(seed):
     order = np.append(rng.normal(0, 1, (4, 6)) * phases.has.all(axis=1)[:, None], np.zeros((4, 1)), axis=1)
     prices = Prices(resource, rng.exponential(2.0, (4, 2)) * phases.has, order)
     assert dual_value_s(phases, bounds_s, prices) <= best * 1.01
+
+
+def test_time_is_cut_into_as_many_intervals_as_are_asked_and_one_without_end() -> None:
+    bounds_s, finer_s = (_bounds_of_intervals(phases_of(0), count) for count in (6, 24))
+    assert len(bounds_s) == 8
+    assert bounds_s[-1] == np.inf
+    assert (bounds_s[0], bounds_s[-2]) == pytest.approx((finer_s[0], finer_s[-2]))
 
 
 def test_one_job_takes_its_time_alone():

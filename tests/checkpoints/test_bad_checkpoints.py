@@ -65,6 +65,10 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "longer": (lengthened, "has 4 bytes behind its last tensor"),
     "empty": (lambda path: path.write_bytes(b""), "is truncated or no safetensors file (of 0 bytes)"),
     "text": (lambda path: path.write_text("hello, world"), "is truncated or no safetensors file (of 12 bytes)"),
+    "a header of 8 bytes too many": (
+        lambda path: path.write_bytes((10).to_bytes(8, "little") + b"{}"),
+        "is truncated or no safetensors file (of 10 bytes)",
+    ),
     "no JSON": (lambda path: path.write_bytes((8).to_bytes(8, "little") + b"{notjson"), "its header: is no JSON"),
     "a list": (lambda path: path.write_bytes((8).to_bytes(8, "little") + b"[1,2,3] "), "its header is no JSON object"),
     "missing": (Path.unlink, "cannot be read (No such file or directory)"),

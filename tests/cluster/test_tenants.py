@@ -71,6 +71,7 @@ def test_a_file_is_read_and_written(tmp_path: Path) -> None:
             ["reclaim is 'all'; expected one of never"],
         ),
         ("queues: [{name: a, quotas: {any: {gpus: 1}, a100: {gpus: 1}}}]", ["'any' and of kinds"]),
+        ("queues: [{name: a, preemption: lower}]", ["is 'lower'; expected fields"]),
         ("queues: [{name: a, weight: heavy}]", ["weight is 'heavy'"]),
     ],
 )

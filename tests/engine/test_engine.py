@@ -35,6 +35,7 @@ import ddlsched
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine import build, driver, field_values
 from ddlsched.engine.field_values import Communication, Contention
+from ddlsched.engine.loop import heap
 from ddlsched.engine.policy_forms import PolicyForms
 from ddlsched.network.contention import Linear, MaxMin
 from ddlsched.network.topology import Network
@@ -42,6 +43,7 @@ from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
 from ddlsched.testing import python_form
 from ddlsched.workload.dag import AllReduceTask, DataParallelIteration, IterationDag
+from ddlsched.workload.job import Workload
 from topologies.star import Star
 
 
@@ -276,3 +278,23 @@ def test_item_27_no_two_names_stand_for_one_number() -> None:
     assert {Communication, Contention} < {*kinds}
     for kind in kinds:
         assert [value.name for value in kind] == [*kind.__members__]
+
+
+def test_who_is_refused_does_not_count_as_just_ready_any_more() -> None:
+    """Otherwise it would be asked again whenever something happens anywhere."""
+    jobs = [data_parallel_job(f"job {n}", 2, arrival_s=0.1 * n, iterations=20, message_bytes=1e8) for n in range(4)]
+    result = ddlsched.simulate(
+        Workload.of(jobs),
+        ddlsched.Cluster(num_servers=2, gpus_per_server=4),
+        placement=Fixed(gpus={f"job {n}": [n, 4 + n] for n in range(4)}),
+        communication="adadual",
+    )
+    assert result.jobs["network_wait_s"].sum() > 0
+    assert result.finished.state.run[0].num_fresh == 0
+
+
+def test_what_lies_behind_the_end_of_the_heap_of_events_is_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heap, "earliest_child", getattr(heap.earliest_child, "py_func", heap.earliest_child))
+    items, position, end_ns = np.array([0, 1]), np.array([0, -1]), np.array([7, 3])
+    getattr(heap.sift_down, "py_func", heap.sift_down)(items, position, end_ns, 1, 0)
+    assert (items[0], end_ns[0], position.tolist()) == (0, 7, [0, -1])

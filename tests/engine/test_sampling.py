@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ddlsched
+from ddlsched.cluster.disturbances import Outage
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.engine import build
 from ddlsched.engine.field_values import Stretch
@@ -100,6 +101,35 @@ def test_failures_a_warm_up_and_a_cut_do_not_break_what_adds_up() -> None:
     assert jobs[list(PHASES)].sum(axis=1).to_numpy() == pytest.approx(until_s - jobs["arrival_s"], abs=1e-6)
     assert (jobs["lost_s"] >= 0).all()
     assert (result.gpus["utilisation"] <= 1.0).all()
+
+
+class Waits(Fixed):
+    """Places each job on given GPUs once they have room."""
+
+    def place(self, job: Any, cluster: Any) -> list[int] | None:
+        """Return them, or None."""
+        gpus = self.gpus[job.job_id]
+        return gpus if set(gpus) <= set(cluster.eligible_gpus(job)) else None
+
+
+def test_a_stop_behind_a_leap_loses_what_it_does_in_an_exact_run() -> None:
+    """Two jobs contend, in iterations of 49 ms, and stop thrice: 20 iterations may be lost each time."""
+    jobs = [data_parallel_job(f"job {n}", 2, iterations=LONG, forward_s=0.01, message_bytes=2e7) for n in range(2)]
+    outages = tuple(Outage(server=n, from_s=at_s, to_s=at_s + 1) for n, at_s in ((0, 103.21), (1, 156.7), (0, 207.77)))
+    exact, sampled = (
+        ddlsched.simulate(
+            Workload.of(jobs),
+            ddlsched.Cluster(num_servers=2, gpus_per_server=2, gpu_memory_mb=20_000),
+            placement=Waits(gpus={"job 0": [0, 2], "job 1": [1, 3]}),
+            communication="bounded-overlap:limit=99",
+            disturbances=ddlsched.Disturbances(outages=outages, checkpoint_iterations=20),
+            sample=sample,
+        )
+        for sample in (False, True)
+    )
+    assert sampled.leapt_iterations > 0
+    assert exact.jobs["restarts"].tolist() == [3, 3]
+    assert sampled.jobs["lost_s"].to_numpy() == pytest.approx(exact.jobs["lost_s"].to_numpy(), abs=3 * 0.05)
 
 
 class LastFirst:

@@ -11,6 +11,7 @@ import pytest
 from command_line import run
 
 from ddlsched.real import slurm_commands
+from ddlsched.real.slurm.local_cluster import LocalSlurm
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +56,7 @@ def test_the_trial_says_what_is_ready_and_waits_for_ctrl_c(
             signal.signal(number, handler)
     assert waited == [signal.default_int_handler]  # which raises KeyboardInterrupt
     assert "2 nodes are ready; Ctrl-C ends them" in capsys.readouterr().err
+
+
+def test_the_nodes_of_a_trial_are_numbered_from_1() -> None:
+    assert LocalSlurm.node_names.fget(SimpleNamespace(nodes=3)) == ["n1", "n2", "n3"]  # type: ignore[attr-defined]

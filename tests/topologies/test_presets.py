@@ -209,6 +209,7 @@ def test_an_all_reduce_over_an_oversubscribed_core_takes_as_long_as_its_thinnest
         (lambda: Clos(cores=0), "clos: cores is 0; expected a whole number from 1 to 1024"),
         (lambda: Clos(nic_gbps=0.0), "clos: nic_gbps is 0.0; expected Gbit/s > 0"),
         (lambda: Clos(rack_oversubscription=-1.0), "clos: rack_oversubscription is -1.0"),
+        (lambda: Clos(rack_oversubscription=0.0), "clos: rack_oversubscription is 0.0"),
         (lambda: RailOptimised(rails=0), "rail-optimised: rails is 0"),
         (lambda: RailOptimised(rail_gbps=float("nan")), "rail-optimised: rail_gbps is nan"),
         (lambda: DoubleSided(link_gbps=0.0), "double-sided: link_gbps is 0.0"),

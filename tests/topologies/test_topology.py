@@ -162,3 +162,10 @@ def test_the_cables_of_a_star_are_its_graph(inside: float | None) -> None:
     assert [node_of(number) for number in range(5)] == [
         server if inside is None else (server, 0) for server in range(5)
     ]
+
+
+def test_routes_through_one_spine_begin_at_the_switch_of_their_own_server() -> None:
+    network = Network(LeafSpine(servers_per_leaf=2, spines=1), 6)
+    begin, other = network.route(0, 4).links, network.route(2, 4).links
+    assert begin[1] == other[1]
+    assert begin[0] != other[0]

@@ -19,6 +19,7 @@ from ddlsched.errors import InputError
 from ddlsched.workload.generators import streams
 from ddlsched.workload.generators.elastic_mix import elastic_mix
 from ddlsched.workload.generators.microsoft import MODELS
+from ddlsched.workload.generators.monkeytree_mix import MODELS as MIXED_MODELS
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 from ddlsched.workload.generators.streams import gpu_seconds, stream, trace_window
 from ddlsched.workload.workload_files import draws_from_seed, workload_of, write_workload
@@ -232,3 +233,9 @@ def test_jobs_that_grow_and_shrink_are_refused(tmp_path):
 @pytest.mark.parametrize("make", [streams.gpu_seconds, streams.stream, streams.trace_window])
 def test_times_are_those_on_the_servers_of_the_default_cluster(make: Callable[..., object]) -> None:
     assert inspect.signature(make).parameters["gpus_per_server"].default == ddlsched.Cluster().gpus_per_server
+
+
+def test_sharded_llama_models_differ_in_compute_as_those_of_tensor_parallelism_do() -> None:
+    compute_s = {model.name: model.compute_s for model in MIXED_MODELS}
+    sharded, split = ([compute_s[f"llama{n}-70b-{kind}"] for n in (2, 3)] for kind in ("fsdp", "tp"))
+    assert sharded[1] / sharded[0] == pytest.approx(split[1] / split[0])

@@ -74,15 +74,11 @@ def rerate_neighbours(s: State) -> None:
 def weigh(s: State, number: int) -> None:
     """Ask the weight and the level of a transfer."""
     run = s.run[0]
-    transfer = s.transfers[number]
     call_policy(s, Door.CONTENTION.value, run.rate_address, number, ZERO, run.contention_fields)
     weight = run.answer
     call_policy(s, Door.CONTENTION.value, run.level_address, number, ZERO, run.contention_fields)
     if run.failed_door < 0:
         change_share(s, number, weight, np.int64(run.answer))
-    elif transfer.weight == 0.0:
-        transfer.weight = 1.0
-        count_units(s, transfer)
 
 
 @njit
@@ -171,7 +167,8 @@ def rerate_shares(s: State, number: int) -> None:  # noqa: ARG001
     elif run.unweighed == 1:
         weigh_new(s)
     run.unweighed = 0
-    rerate_max_min(s)
+    if run.failed_door < 0:  # who has no weight cannot be filled, and the run ends in this instant
+        rerate_max_min(s)
 
 
 @njit

@@ -301,3 +301,9 @@ def test_kai_gives_a_last_gpu_that_two_queues_share_to_the_first() -> None:
         patch.setattr(kai, "_quota", lambda _: 0)
         run._divide(leaves, 3.0, 3, SimpleNamespace())  # type: ignore[arg-type]
     assert run.shares == {"a": 2.0, "b": 1.0}
+
+
+@pytest.mark.parametrize("name", ["max_age_s", "half_life_s", "calc_period_s"])
+def test_priorities_of_slurm_have_no_time_of_0_to_divide_by(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is 0.0"):
+        SlurmMultifactor(**{name: 0.0})

@@ -44,6 +44,14 @@ def test_a_pass_takes_no_less_than_its_launches() -> None:
         assert (found.forward_s, found.backward_s, found.again_s) == pytest.approx(expected_s)
 
 
+def test_while_a_block_waits_for_its_collectives_it_launches() -> None:
+    plan = Parallelism(tensor=2, recompute="full")
+    slow = dataclasses.replace(machine(size=2, launch_s=1.0), tiers=(Tier(size=2, bytes_per_s=1e6),))
+    found = Costs(parallelism=plan, machine=slow).part(GPT.layers(plan).block)
+    assert found.again_exposed_s > 1.0
+    assert found.again_s + found.again_exposed_s == pytest.approx(15.0)
+
+
 def test_only_what_is_recomputed_is_launched_again() -> None:
     """Selectively: scores, softmax, dropout and context."""
     plan = Parallelism(recompute="selective")

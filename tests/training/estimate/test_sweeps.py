@@ -14,7 +14,7 @@ from tiers import tried
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import parse_cluster
-from ddlsched.training.estimate.design_sweep import DesignSweep, best_of, design, pareto_front
+from ddlsched.training.estimate.design_sweep import DesignSweep, _variant, best_of, design, pareto_front
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
@@ -72,6 +72,14 @@ def test_variants_of_the_cluster() -> None:
     assert cells.index.tolist() == [0.5, 1, 2]
     assert (np.diff(cells.to_numpy(), axis=0) < 0).all()
     assert cells.loc[1.0, 1.0] == one["step_s"].min()
+
+
+def test_an_expansion_moves_as_many_bytes_as_its_axis_says() -> None:
+    ones = dict.fromkeys(("memory_bandwidth", "compute", "link_bandwidth", "network_bandwidth"), np.ones(1))
+    axes = {"expansion_gb": np.array([100.0]), "expansion_gb_per_s": np.array([50.0])}
+    found = _variant(PLAN.machine(8), ones | axes).expansion
+    assert found is not None
+    assert (found.capacity_bytes, found.bytes_per_s) == (100e9, 50e9)
 
 
 def test_expansion_lets_fit_what_did_not() -> None:

@@ -14,7 +14,7 @@ from measurements import DATA, needs_data
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.agreement import common_steps
-from ddlsched.training.recorded.kineto import _peers, _whole, message_group, read_kineto
+from ddlsched.training.recorded.kineto import _nccl_peers, _peers, _whole, message_group, read_kineto
 from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 
@@ -403,6 +403,12 @@ def test_a_message_tells_its_peer_in_the_third_of_its_inputs() -> None:
     events: Any = SimpleNamespace(rank=1)
     send: Any = SimpleNamespace(arguments={"Concrete Inputs": ["", "", "4"]})
     assert _peers(events, send, "send") == ("send", message_group("send", 1, 4))
+
+
+def test_a_message_of_nccl_goes_to_the_rank_that_its_call_tells() -> None:
+    send: Any = SimpleNamespace(arguments={"Dst Rank": 4})
+    events: Any = SimpleNamespace(rank=1)
+    assert _nccl_peers(events, send, "send") == ("send", message_group("send", 1, 4))
 
 
 def test_steps_that_not_every_rank_has_are_counted() -> None:

@@ -81,6 +81,14 @@ def test_a_job_that_the_order_stopped() -> None:
     assert any(event["name"] == "job a forward, iteration 1, cut by the order" for event in events)
 
 
+def test_a_runs_table_says_how_often_a_policy_stopped_jobs_and_what_state_that_sent() -> None:
+    price = ("--order", "stopping-srtf", "--restart-s", 2, "--state-mb", 500)
+    done = run("simulate", "jobs.csv", "--contention", "max-min", *FOUR_SERVERS, *price)
+    rows = [" ".join(line.replace("│", " ").split()) for line in done.stdout.splitlines()]
+    assert "stops by a policy 1" in rows
+    assert "state over the network 0.500 GB" in rows
+
+
 def test_a_job_that_the_placement_moved() -> None:
     Path("jobs.csv").write_text(HEADER + "a,0,2,5,0.5,0.5,0,1000\n")
     lines, told, events = explained("a", *FOUR_SERVERS, "--placement", "mine.py:Away", "--restart-s", 1)

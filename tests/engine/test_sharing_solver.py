@@ -358,6 +358,17 @@ def test_they_are_so_while_rings_come_and_go(topology, bandwidths, num_levels, s
         assert_full_while_rings_come_and_go(solver, rng, 0.3)
 
 
+@pytest.mark.parametrize(("capacities", "doubt"), [([60.0, 6.0], 0), ([6.0, 60.0], 1)])
+def test_a_link_tells_those_apart_that_it_stands_for_only_where_another_takes_unequal_parts_of_it(capacities, doubt):
+    """Every worker of a run is simulated by itself from then on, which costs time."""
+    solver = Solver(capacities, [Ring((0, 1)), Ring((0, 1), weight=2.0), Ring((1,), weight=3.0)])
+    for n in range(3):
+        solver.start(n)
+    solver.links.folded[1] = 1
+    assert solver.rates() == solver.full()
+    assert solver.state.run.doubt == doubt
+
+
 def test_a_link_with_something_to_spare_takes_no_part_until_it_is_full():
     # Two rings share link 0, which binds them, and cross link 1 with two that link 2 binds.
     solver = Solver([2.0, 5.0, 2.0], [Ring((0, 1)), Ring((0, 1)), Ring((1, 2)), Ring((1, 2)), Ring((1,))])

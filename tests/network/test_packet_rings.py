@@ -273,6 +273,25 @@ def test_item_27_packets_take_as_long_as_one_by_one() -> None:
         assert found == pytest.approx(Packets(case.rings, **case.limits).durations_s(*rounds), rel=1e-9)
 
 
+@pytest.mark.long
+def test_where_all_packets_that_there_is_room_for_are_under_way_full_queues_lose_some() -> None:
+    """Two rings of two send more small segments than a flow may have packets, half of them beyond a link's queue."""
+    messages = 2 * 7
+    rings = Rings(
+        num_ranks=np.array([2, 2]),
+        ring_of=np.repeat([0, 1], messages // 2),
+        num_segments=np.full(messages, 2),
+        segment_bytes=np.full(messages, 140.0),
+        forth=np.array([[0, 3], [1, 2]] * 2),
+        back=np.array([[1, 2], [0, 3]] * 2),
+        per_byte_s=np.full(4, PER_BYTE_S),
+    )
+    limits = {"queue_bytes": 1448.0, "packet_bytes": 1448.0, "react_s": 1e-4, "recover_s": 0.001}
+    found = packet_simulation.mean_durations_s(rings, **limits).tolist()
+    rounds = packet_simulation.WARM_ROUNDS, packet_simulation.ROUNDS
+    assert found == pytest.approx(Packets(rings, **limits).durations_s(*rounds), rel=1e-9)
+
+
 def test_item_27_of_what_was_never_counted_it_is_known_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two messages of a ring of two; the first has been reduced three times and a half in 14 s."""
     rings = Rings(

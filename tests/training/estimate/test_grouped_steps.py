@@ -78,6 +78,18 @@ def test_bytes_are_those_of_the_layers() -> None:
     assert sent["send", "on 0"] == sent["send", "back 1"] == pytest.approx(2 * activations / 2)
 
 
+def test_only_a_layer_that_is_computed_again_sends_again() -> None:
+    """Of a block, attention by itself sends nothing; its two all-reduces are of layers that come after products."""
+
+    def sent_bytes(recompute: str) -> float:
+        plan = Parallelism(tensor=2, micro_batch=1, global_batch=1, recompute=recompute)
+        return sum(task.message_bytes for task in step(GPT, plan).tasks if isinstance(task, CollectiveTask))
+
+    again_bytes = GPT.num_layers * 2 * 2.0 * GPT.sequence * GPT.hidden
+    assert sent_bytes("selective") == sent_bytes("none")
+    assert sent_bytes("full") == pytest.approx(sent_bytes("none") + again_bytes)
+
+
 def test_1f1b_and_what_waits_for_what() -> None:
     """Stage 0 of 2 begins two micro-batches before it goes back; stage 1 takes turns."""
     dag = step(GPT, Parallelism(tensor=1, data=1, pipeline=2, micro_batch=1, global_batch=3))

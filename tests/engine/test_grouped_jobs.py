@@ -24,6 +24,7 @@ from ddlsched import Cluster, IterationDag, Job, Workload, simulate
 from ddlsched.engine import build, driver
 from ddlsched.engine.loop.splitting import put_on_network
 from ddlsched.engine.records import example_state
+from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin, ring_bytes
 from ddlsched.network.topology import Topology
 from ddlsched.network.traffic import Traffic, traffic_of
@@ -319,6 +320,19 @@ def test_groups_that_are_all_workers_keep_lockstep_and_skip() -> None:
     result = simulate(Workload.of([job]), Cluster(num_servers=1, topology=STAR), contention="max-min", order="fifo")
     assert result.jobs["jct_s"].item() == pytest.approx(1000 * 0.0025)
     assert result.finished.state.run[0].skipped_iterations > 900
+
+
+def test_a_job_of_groups_that_communicates_longer_than_the_clock_holds_is_refused_when_it_is_placed() -> None:
+    """By its row in the workload; its compute alone is short, and what it sends depends on where it is."""
+    pairs = CollectiveTask(name="c", kind="all-reduce", message_bytes=1e12, group="pairs", after=("w",))
+    step = IterationDag((ComputeTask(name="w", duration_ns=MS), pairs), {"pairs": ((0, 2), (1, 3))})
+    job = Job(job_id="a", arrival_s=0.0, num_gpus=4, iterations=10**7, iteration=step, gpu_memory_mb=1.0)
+    cluster = Cluster(num_servers=2, gpus_per_server=2)
+    in_pairs, apart = (Fixed(gpus={"a": gpus}) for gpus in ([0, 2, 1, 3], [0, 1, 2, 3]))
+    given_: dict[str, Any] = {"contention": "max-min", "order": "fifo"}
+    assert simulate(Workload.of([job]), cluster, placement=in_pairs, **given_).jobs["jct_s"].item() == pytest.approx(1e4)
+    with pytest.raises(InputError, match=r"workload, row 1: job 'a' has more compute and communication x GPUs"):
+        simulate(Workload.of([job]), cluster, placement=apart, **given_)
 
 
 def test_a_job_of_groups_jumps_over_all_but_three_iterations() -> None:

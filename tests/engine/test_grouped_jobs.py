@@ -330,7 +330,8 @@ def test_a_job_of_groups_that_communicates_longer_than_the_clock_holds_is_refuse
     cluster = Cluster(num_servers=2, gpus_per_server=2)
     in_pairs, apart = (Fixed(gpus={"a": gpus}) for gpus in ([0, 2, 1, 3], [0, 1, 2, 3]))
     given_: dict[str, Any] = {"contention": "max-min", "order": "fifo"}
-    assert simulate(Workload.of([job]), cluster, placement=in_pairs, **given_).jobs["jct_s"].item() == pytest.approx(1e4)
+    result = simulate(Workload.of([job]), cluster, placement=in_pairs, **given_)
+    assert result.jobs["jct_s"].item() == pytest.approx(1e4)
     with pytest.raises(InputError, match=r"workload, row 1: job 'a' has more compute and communication x GPUs"):
         simulate(Workload.of([job]), cluster, placement=apart, **given_)
 

@@ -70,6 +70,14 @@ def durations(count: int = 60, scale: float = 1.0) -> Workload:
 
 
 GIVEN = durations()
+IN_BUCKETS = Workload.of(
+    replace(
+        job,
+        iterations=50,
+        iteration=DataParallelIteration(forward_s=0.01, backward_s=0.02, message_bytes=1e8, buckets=1 + number % 3),
+    )
+    for number, job in enumerate(GIVEN)
+)
 CENTURIES = durations(30, scale=1e6)
 """Whose loads, added up for a server, are beyond what compiled code compares."""
 
@@ -207,16 +215,20 @@ def test_all_is_as_in_single_environments(case: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("placement", ["lwf", "first-fit", "lwf:kappa=3"])
-def test_the_first_of_the_queue_each_time_is_what_simulate_does(placement: str) -> None:
+@pytest.mark.parametrize(
+    ("placement", "jobs"),
+    [("lwf", GIVEN), ("first-fit", GIVEN), ("lwf:kappa=3", GIVEN), ("lwf:kappa=0", IN_BUCKETS)],
+    ids=["lwf", "first-fit", "lwf:kappa=3", "jobs of several transfers"],
+)
+def test_the_first_of_the_queue_each_time_is_what_simulate_does(placement: str, jobs: Workload) -> None:
     """Whoever is first and has room starts: as a run without decisions."""
     arguments: dict[str, Any] = {"cluster": SHARED, "settings": {"order": "srsf"}}
-    vector = OrderVectorEnv(2, GIVEN, placement=placement, slots=len(GIVEN), **arguments)
+    vector = OrderVectorEnv(2, jobs, placement=placement, slots=len(jobs), **arguments)
     seen, _ = vector.reset(seed=1)
     ended = np.zeros(2, bool)
     while not ended.all():
         seen, _, ended, _, _ = vector.step(seen["action_mask"].argmax(axis=1))
-    unasked = simulate(GIVEN, SHARED, placement=placement, order="srsf", seed=1)
+    unasked = simulate(jobs, SHARED, placement=placement, order="srsf", seed=1)
     assert [outcome(vector.result(number)) for number in (0, 1)] == [outcome(unasked)] * 2
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.training.recorded.recordings import read_recording
 from ddlsched.training.recording.rank_process import _environment, _free_port, run_recorded
 from ddlsched.workload.dag import CollectiveTask, ComputeTask
+from ddlsched.workload.workload_files import read_workload
 
 pytestmark = pytest.mark.torch
 
@@ -272,6 +275,8 @@ ENDLESS = (
     BEGIN
     + """
 import os
+import random
+import shutil
 open(f"pid{rank}", "w").write(str(os.getpid()))
 model = DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -359,6 +364,46 @@ def test_item_12_ranks_end_with_the_command_that_was_killed(tmp_path: Path) -> N
     while any(map(is_alive, ranks)) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert not any(map(is_alive, ranks))
+
+
+def those_in(folder: Path) -> list[int]:
+    """Return the living processes that work in a folder."""
+    living = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and is_alive(int(each.name))]
+    return [process for process in living if _works_in(process, folder)]
+
+
+def _works_in(process: int, folder: Path) -> bool:
+    try:
+        return Path(f"/proc/{process}/cwd").readlink() == folder.resolve()
+    except OSError:  # it has ended
+        return False
+
+
+def test_whenever_the_command_is_killed_its_ranks_end_and_its_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    """``KILLS=30 tests/torch_training/run -k whenever_the_command_is_killed`` kills that often."""
+    begin_s = time.monotonic()
+    _, told = record_endless(tmp_path, "--steps", "5", "--keep", "kept").communicate(timeout=200)
+    took_s = time.monotonic() - begin_s
+    assert len(read_workload(tmp_path / "job.json").jobs) == 1, told
+    rng, written = random.Random(1), 0
+    for _ in range(int(os.environ.get("KILLS", 2))):
+        (tmp_path / "job.json").unlink(missing_ok=True)
+        shutil.rmtree(tmp_path / "kept")
+        process = record_endless(tmp_path, "--steps", "5", "--keep", "kept")
+        time.sleep(rng.uniform(0.2, took_s))
+        process.kill()
+        process.wait()
+        deadline_s = time.monotonic() + 20
+        while (left := those_in(tmp_path)) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        assert not left
+        if (tmp_path / "job.json").exists():
+            written += len(read_workload(tmp_path / "job.json").jobs)
+        (tmp_path / "kept").mkdir(exist_ok=True)
+    print(f"{written} had written their file")
+    process = record_endless(tmp_path, "--steps", "5", "--keep", "kept")
+    _, told = process.communicate(timeout=200)
+    assert process.returncode == 0, told
 
 
 def test_an_error_of_the_script_has_its_own_traceback_and_no_other(

@@ -104,6 +104,7 @@ def _same_either_way(setting: Setting) -> None:
     assert kept.state.jobs.finish_ns.tolist() == anew.state.jobs.finish_ns.tolist()
 
 
+@pytest.mark.long
 @pytest.mark.drawn
 def test_a_profile_that_is_kept_gives_the_reservations_of_one_made_anew() -> None:
     KEPT.clear()

@@ -63,6 +63,7 @@ def test_a_short_transfer_interrupts_a_long_one():
     assert best(jobs) == pytest.approx((13 + 3) / 2 * UNIT_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_every_schedule_of_the_engine_is_one_of_the_model(seed):
     workload = drawn(seed, 3)

@@ -66,6 +66,7 @@ def test_least_bytes_over_racks_then_servers(sizes: tuple[float, float, float], 
     assert LeastBytes().order(of, range(8), CLUSTER) == Nested(kinds=expected).order(of, range(8), CLUSTER)
 
 
+@pytest.mark.long
 def test_a_run_takes_the_order():
     cluster = Cluster(num_servers=4, gpus_per_server=2, topology="leaf-spine:servers_per_leaf=2")
     workload = Workload.of([job(9.0, 1.0, 5.0)])

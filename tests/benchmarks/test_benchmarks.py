@@ -136,6 +136,7 @@ def test_the_load_of_the_clos_benchmark_counts_jobs_alone_with_their_communicati
     assert heavy.jobs[-1].arrival_s * 2048 * 0.6 == pytest.approx(gpu_s.sum(), rel=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_policies_are_above_the_bound_and_each_job_alone_is_not(exclusive: bool) -> None:
     found, cpu_s = ratios(exclusive, seed=1, scale=0.002, intervals=30)
@@ -177,6 +178,7 @@ def test_the_best_interval_between_checkpoints_is_dalys_where_its_assumptions_ho
     assert least <= youngs < least + 0.001
 
 
+@pytest.mark.long
 def test_the_table_of_rsc_1_gives_its_published_time_to_failure() -> None:
     assert time_to_failure_h(1024, 60, seeds=2) == pytest.approx(7.9, rel=0.1)
 

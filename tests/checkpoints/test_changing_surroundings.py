@@ -122,6 +122,7 @@ def cut_tensor() -> str:
     return [tensor.name for tensor in JOB.tensors if tensor.cuts and tensor.cuts[0].dim == 0][-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("act", [lambda path: path.chmod(0o600), lambda path: os.link(path, path.parent.parent / "l")])
 def test_another_mode_or_link_of_a_source_is_no_change(

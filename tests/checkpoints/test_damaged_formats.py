@@ -41,6 +41,7 @@ def refusal(folder: Path, destination: Path, form: Format) -> str:
     return ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", ["fsdp2", "megatron", "distributed"])
 def test_damage_is_refused_or_harmless(source: str, tmp_path: Path) -> None:
     rng = random.Random(source)

@@ -19,6 +19,7 @@ from ddlsched.checkpoints.tensors import Cut, Tensor
 from ddlsched.errors import InputError
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (2, 3), (3, 2), (4, 1)])
 def test_long_rows_are_read_once_for_all_new_ranks_and_never_need_numpy(
     folder: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int

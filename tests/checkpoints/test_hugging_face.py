@@ -54,6 +54,7 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", [HUGGING_FACE, TORCH_FILES])
 @pytest.mark.parametrize("digest", ["xxh3", "sha256"])
 def test_item_14_hashes_stand_beside_what_is_written_and_verify_finds_later_damage(

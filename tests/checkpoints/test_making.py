@@ -33,6 +33,7 @@ TARGETS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sharding", "to"),
     tried(itertools.product(["none", "zero1", "fsdp"], TARGETS), lambda place: place in (0, 3, 5, 10)),  # each of both

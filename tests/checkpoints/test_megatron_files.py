@@ -94,6 +94,7 @@ def test_stacks_of_different_depths_are_refused(tmp_path: Path) -> None:
         read_megatron(tmp_path / "copy")
 
 
+@pytest.mark.long
 def test_our_models_get_the_names_of_megatron(tmp_path: Path) -> None:
     job = TensorCollection(
         tensors=job_tensors(GPT, dtype="BF16", optimiser=Optimiser(sharding="zero1")),

@@ -157,6 +157,7 @@ def test_the_busiest_host_of_a_large_job_is_within_3_percent_of_the_best_flow(
     assert max(sent.values(), default=0) <= 1.03 * least_busiest_bytes(found)[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sharding", tried(["none", "zero1"], lambda place: place == 1))
 def test_6_7b_parameters_from_64_to_128_gpus_are_planned_within_two_seconds(sharding: str) -> None:
     model = StoredTransformer(num_layers=32, hidden=4096, heads=32, vocabulary=50257, positions=2048)

@@ -26,6 +26,7 @@ def job(model: StoredTransformer = WIDE, **degrees: int) -> TensorCollection:
     return TensorCollection(tensors=job_tensors(model, optimiser=Optimiser()), parallelism=StoredParallelism(**degrees))
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_read_from_a_url(folder: Path) -> None:
     wholes = stored(folder / "a", job(LLAMA, tp=2, pp=2), iteration=5)
     with serving(folder / "a") as (url, _):
@@ -34,6 +35,7 @@ def test_a_checkpoint_is_read_from_a_url(folder: Path) -> None:
     assert_holds(folder / "b", wholes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [{"tp": 8}, {"tp": 2, "pp": 2}])
 def test_a_host_fetches_nothing_twice(folder: Path, monkeypatch: pytest.MonkeyPatch, after: dict[str, int]) -> None:
     monkeypatch.setattr(locations, "_BLOCK_BYTES", 16384)

@@ -140,6 +140,7 @@ def imported(*args: object) -> set[str]:
     return set(found)
 
 
+@pytest.mark.long
 def test_a_copy_imports_only_what_it_needs(folder: Path) -> None:
     stored(folder / "a", JOB)
     assert imported("reshard", folder / "a", folder / "b", "--to", "tp=2,pp=4") == {"typer"}
@@ -148,6 +149,7 @@ def test_a_copy_imports_only_what_it_needs(folder: Path) -> None:
     assert "numpy" in imported("reshard", folder / "a", folder / "d", "--to", "tp=4")  # for rows that lie apart
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("flags", "recorded"), [((), "xxh3"), (("--digest", "sha256"), "sha256")])
 def test_the_digest_of_verify_is_recorded(folder: Path, flags: tuple[str, ...], recorded: Digest) -> None:
     stored(folder / "a", JOB)

@@ -130,6 +130,7 @@ reshard(sys.argv[1], sys.argv[2], to=StoredParallelism(tp=4, dp=2), threads=2)
 """
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wholes = stored(folder / "a", job(tp=2, pp=2))
     before = contents(folder / "a")
@@ -300,6 +301,7 @@ def test_verified_hashes_are_kept(folder: Path, digest: Digest) -> None:
     assert {name for name in DIGESTS if getattr(found, name)} == {digest}
 
 
+@pytest.mark.long
 def test_memory_is_bounded_by_the_buffer(folder: Path) -> None:
     wide = StoredTransformer(num_layers=2, hidden=256, heads=8, vocabulary=3000, pad_vocabulary=8)
     stored(folder / "a", job(wide, tp=2))

@@ -127,6 +127,7 @@ def assert_same(found: dict[str, Array], expected: dict[str, Array]) -> None:
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
 def test_a_llama_becomes_megatrons_layer_by_layer(tmp_path: Path, kind: str) -> None:
     theirs = llama()

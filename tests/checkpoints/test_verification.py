@@ -85,6 +85,7 @@ def test_a_byte_that_is_written_wrongly_is_found_whenever_it_is(
     assert {path.name for path in folder.iterdir()} == {"a"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("name", tried([NAMES[0], NAMES[len(NAMES) // 2], NAMES[-1]], lambda place: place != 1))
 def test_a_byte_that_changes_in_the_new_file_after_it_was_written_is_found(

@@ -676,6 +676,7 @@ def test_main_takes_arguments_and_exits(capsys: pytest.CaptureFixture[str]) -> N
     assert (ended.value.code, capsys.readouterr().out.split()) == (0, names("bundle"))
 
 
+@pytest.mark.long
 def test_a_process_writes_the_result_to_stdout_only() -> None:
     done = process("simulate", "jobs.csv", "--json", "--jobs-out", "times.csv", capture_output=True)
     assert done.returncode == 0
@@ -683,6 +684,7 @@ def test_a_process_writes_the_result_to_stdout_only() -> None:
     assert done.stderr.splitlines()[-1] == "ddlsched: wrote the times of 4 jobs to times.csv"
 
 
+@pytest.mark.long
 def test_a_process_with_bad_input_exits_with_2_and_one_line() -> None:
     done = process("simulate", "jobs.csv", "--placement", "lfw", capture_output=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -708,6 +710,7 @@ def test_a_full_stdout_is_reported_once() -> None:
 HEAVY = ["pandas", "numba", "networkx", "pyarrow", "scipy", "matplotlib", "algorithms", "topologies"]
 
 
+@pytest.mark.long
 def test_what_must_be_quick_imports_nothing_heavy() -> None:
     program = f"""
 import sys

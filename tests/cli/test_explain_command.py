@@ -33,6 +33,7 @@ FLAGS = ["--jitter-cv", "0.2", "--outages", "outages.csv", "--restart-s", "0.1",
 FLAGS += ["--contention", "10gbe:latency_s=1e-4"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", tried([[], FLAGS, ["--until-s", "1.5"]], lambda place: place > 0))
 def test_the_phases_and_blockers_are_those_of_the_stored_run(flags: list[str]) -> None:
     jobs = stored(*flags)

@@ -102,6 +102,7 @@ def average_jct_s(doors: dict[str, Any]) -> float:
     return float(json.loads(done.stdout)["average_jct_s"])
 
 
+@pytest.mark.long
 def test_every_way_gives_the_run_that_simulate_gives(doors: dict[str, Any]) -> None:
     expected = average_jct_s(doors)
     for names in ({"throughputs", "reference_kind"}, {"reference_kind"}, {"exclusive"}, {"restart_s"}, {"state_mb"}):

@@ -92,6 +92,7 @@ def test_a_reader_of_the_help_that_goes_away_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.long
 @needs_full
 @pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&-", ">/dev/full 2>&1"])
 @pytest.mark.parametrize("arguments", tried(["--no-such-flag", "validate no-such-file.csv"], lambda place: place == 0))
@@ -99,6 +100,7 @@ def test_a_stderr_that_cannot_be_written_changes_no_exit_code(arguments: str, re
     assert process(arguments, redirections).returncode == 2
 
 
+@pytest.mark.long
 @needs_full
 def test_a_notice_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None:
     out = tmp_path / "times.csv"

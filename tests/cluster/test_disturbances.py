@@ -128,6 +128,7 @@ def test_without_a_repair_a_run_whose_jobs_cannot_go_on_says_so() -> None:
         simulated(job(), outages=(Outage(server=0, from_s=0.5),))
 
 
+@pytest.mark.long
 def test_a_job_that_failures_never_let_get_on_is_an_error_unless_the_run_is_cut_off() -> None:
     faults = {"server_mtbf_s": 0.2, "server_repair_s": 0.01, "restart_s": 100.0}
     with pytest.raises(

@@ -35,6 +35,7 @@ def test_published_tables_are_read() -> None:
     assert counts["faulty-gpu"] == pytest.approx(148, rel=1e-5)
 
 
+@pytest.mark.long
 def test_llama_3_is_interrupted_as_often_by_each_cause_as_published() -> None:
     """54 days of 16,384 GPUs: each count is within the 99 % interval of a Poisson distribution, and so are the sums."""
     causes, end_ns = read_causes("llama3-16k"), round(54 * 86_400e9)

@@ -96,6 +96,7 @@ def test_every_run_is_what_simulate_gives():
         pd.testing.assert_frame_equal(jobs[result.jobs.columns], result.jobs)
 
 
+@pytest.mark.long
 def test_the_table_is_the_statistics_of_the_runs(six_seeds):
     comparison = six_seeds
     expected = compare_runs(comparison.runs, baseline="ada-srsf", metrics=tuple(ALL_METRICS))
@@ -163,6 +164,7 @@ def test_a_spoilt_run_is_named_and_done_anew_but_what_is_none_is_kept(capsys):
     assert not other.exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_again")
 def test_the_folder_has_what_reports_are_made_of():
     compare(seeds="4,6", servers=[8, 16], timeline=(1, 2))
@@ -234,6 +236,7 @@ def test_a_file_under_policies_that_draw_nothing_is_one_run():
     assert any("jobs: neither the jobs nor the policy draw random numbers" in note for note in comparison.notes())
 
 
+@pytest.mark.long
 def test_a_file_under_a_policy_that_draws():
     ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), "jobs.csv")
     comparison = compare(["ada-srsf", {"name": "random", "placement": "random"}], "jobs.csv", seeds=6)
@@ -246,6 +249,7 @@ def test_a_file_under_a_policy_that_draws():
     assert len(comparison.jobs(policy="random")) == 6 * 160
 
 
+@pytest.mark.long
 def test_a_generator_that_ignores_its_seed_is_found_out():
     Path("gen.py").write_text(
         "import ddlsched\n"
@@ -258,6 +262,7 @@ def test_a_generator_that_ignores_its_seed_is_found_out():
     assert set(comparison.table()["verdict"]) == {"undecided", "not judged"}
 
 
+@pytest.mark.long
 def test_jobs_that_differ_by_seed_are_not_said_to_draw_nothing():
     # Models that the seed draws change what the jobs are, and here no metric: on one GPU nothing contends.
     Path("gen.py").write_text(
@@ -368,6 +373,7 @@ def command(*more: object, workload: str = SMALL) -> Run:
     return run("compare", workload, "--processes", 1, "--out", "out", *more)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_again")
 def test_the_command_prints_tables_and_says_where_things_are():
     result = command("--scheduler", "ada-srsf", "--placement", "random", "--seeds", 6)
@@ -384,6 +390,7 @@ def test_the_command_prints_tables_and_says_where_things_are():
     assert any(text in line and "worse" in line for line in lines)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_again")
 def test_json():
     result = command("--scheduler", "srsf-1", "--scheduler", "srsf-2", "--seeds", "3-4", "--json")
@@ -426,6 +433,7 @@ def test_another_comparison_in_the_folder_is_spoken_of():
     )
 
 
+@pytest.mark.long
 def test_a_file_and_flags_that_replace_its_fields():
     Path("compare.yaml").write_text(f"workloads: {SMALL}\npolicies: [srsf-1, srsf-2]\nseeds: 20\nservers: 8\n")
     flags = ("--seeds", 1, "--servers", 16, "--servers", 9, "--out", "out", "--processes", 1)
@@ -509,6 +517,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", DOCS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.long
 def test_the_yaml_of_the_document_runs():
     (text,) = blocks("yaml")
     Path("compare.yaml").write_text(text, encoding="utf-8")
@@ -610,6 +619,7 @@ def test_the_python_of_the_document_runs():
     assert list(space["comparison"].asked["policies"]) == ["ada-srsf", "mine"]
 
 
+@pytest.mark.long
 def test_what_the_card_did_to_the_constants_is_said_of_each_cluster():
     comparison = compare("srsf-1", FEW, seeds=1, topology=["star", "star:nic_gbps=100"], contention=["linear", "10gbe"])
     remarks = [note for note in comparison.notes() if "Linear contention" in note]

@@ -158,6 +158,7 @@ def test_the_command_refuses_in_a_line(arguments: tuple[str, ...], said: str) ->
     assert (done.exit_code, done.stdout) == (2, "")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_a_new_folder")
 def test_the_command_prints_flags_and_changes() -> None:
     pytest.importorskip("optuna")
@@ -170,6 +171,7 @@ def test_the_command_prints_flags_and_changes() -> None:
     assert found["held_out_interval"] is None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_a_new_folder")
 def test_an_admission_is_tuned_too() -> None:
     pytest.importorskip("optuna")

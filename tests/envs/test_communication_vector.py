@@ -84,6 +84,7 @@ def test_the_return_is_minus_the_average_jct(vector: CommunicationVectorEnv) -> 
         assert returns[number] == pytest.approx(-result.summary()["average_jct_s"] / vector._unit_s, rel=1e-9)
 
 
+@pytest.mark.long
 def test_a_run_that_begins_by_itself_and_has_no_decision_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
     draw = CommunicationEnv.drawn_run

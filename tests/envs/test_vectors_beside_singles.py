@@ -263,6 +263,7 @@ def test_more_jobs_on_a_gpu_than_its_list_has_room_for(monkeypatch: pytest.Monke
     assert [outcome(vector.result(number)) for number in (0, 1)] == [outcome(env.result)] * 2
 
 
+@pytest.mark.long
 def test_the_spaces_are_those_of_the_single_environment() -> None:
     for single, vectors, jobs, arguments in CASES.values():
         vector, env = vectors(2, jobs, **arguments), single(jobs, **arguments)

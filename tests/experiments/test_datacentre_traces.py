@@ -191,6 +191,7 @@ def test_absent_traces_are_named_in_one_line(tmp_path, monkeypatch, capsys):
     assert "philly.csv.gz: no such file; docs/traces.md says where to get it" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @needs_data
 def test_committed_numbers_are_repeated(tmp_path):
     (part,) = (part for part in parts.windows(full=True) if part.name == "cluster02")

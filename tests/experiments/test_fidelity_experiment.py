@@ -271,6 +271,7 @@ def reports(folder: Path) -> dict[str, FidelityReport]:
     return run.reports(*run.measured_runs(folder), run.fitted(folder).by_name)  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 def test_a_run_that_is_interrupted_leaves_tables_and_goes_on_where_it_was(
     testbed: SimulatedTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from experiment_scripts import scripts_of
 EXPECTED = Path(run.__file__).parent / "expected"
 
 
+@pytest.mark.long
 def test_jobs_on_hosts_at_random_run_longer_where_spines_are_few_only() -> None:
     on_few = run.outcome("ZeRO 3", "Clos, half", "hosts at random", "as placed", 0)[0]
     on_many = run.outcome("ZeRO 3", "Clos, full", "hosts at random", "as placed", 0)[0]
@@ -32,6 +33,7 @@ def test_even_splits_over_two_racks_are_as_published() -> None:
     assert (longer.xs("8:8", level="trays") <= longer.xs("15:1", level="trays")).all()
 
 
+@pytest.mark.long
 def test_seed_0_is_part_of_the_published_mean() -> None:
     published = pd.read_csv(EXPECTED / "contention.csv").set_index(["mix", "fabric", "policy"])["longer"]
     mean = published["experts beside ZeRO 3", "Clos, half", "first-fit, as placed"]
@@ -40,6 +42,7 @@ def test_seed_0_is_part_of_the_published_mean() -> None:
     assert own != 0
 
 
+@pytest.mark.long
 def test_jobs_in_required_blocks_lose_nothing_to_others_but_wait() -> None:
     names = "blocks required", "blocks preferred"
     required, preferred = (run.outcome("3 to 10 hosts", "Clos, half", name, "as placed", 0) for name in names)

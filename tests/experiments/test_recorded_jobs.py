@@ -21,6 +21,7 @@ run, astra_sim, rebucketing, measured, phases, together, processors = scripts_of
 MIB = 1 << 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["cnn", "gpt", "recommender", *(f"gpu/{name}" for name in run.GPU_JOBS)])
 def test_a_job_simulated_from_its_recording_takes_what_was_measured(name: str) -> None:
     ranks = measured.traces(name)

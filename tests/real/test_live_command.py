@@ -93,6 +93,7 @@ def test_jobs_whose_users_say_how_they_scale_have_what_is_best_for_them_at_once(
     assert set(joined[:2]) == {("a", 2), ("b", 1)}  # b, who hardly gains, has one; nobody is tried at other sizes
 
 
+@pytest.mark.long
 def test_jobs_commit_where_they_are_told_to(files) -> None:
     done = live(files, "--commits", f"local://{files}/far")
     assert done.exit_code == 0, done.stderr
@@ -125,6 +126,7 @@ def live_slurm(folder: Path, *more: object):
     return run("live", folder / "jobs.csv", "--state", folder / "state", *options, *more)
 
 
+@pytest.mark.long
 def test_slurm_is_asked_once_in_five_seconds(slurm) -> None:
     begin_s = time.monotonic()
     done = live_slurm(slurm)
@@ -134,6 +136,7 @@ def test_slurm_is_asked_once_in_five_seconds(slurm) -> None:
     assert 1 <= len((slurm / "asked").read_text()) <= 1 + took_s / 5
 
 
+@pytest.mark.long
 def test_slurm_that_fails_is_one_line_and_the_run_goes_on(slurm) -> None:
     (slurm / "down").write_text("")
     done = live_slurm(slurm, "--until-s", 0.5)

@@ -115,6 +115,7 @@ def test_a_comparison_is_a_table_in_a_notebook(comparison: ddlsched.Comparison) 
     assert "2 seeds: no verdict" in shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fragmentation", "jct", "phases", "placements", "utilisation", "waterfall"])
 def test_a_run_has_charts(result: ddlsched.Result, name: str) -> None:
     figure = getattr(result.plot, name)()

@@ -224,6 +224,7 @@ def test_every_task_is_there_once_on_each_gpu(mix):
     assert busy_s.reindex(range(64), fill_value=0.0).tolist() == mix.gpus["busy_s"].tolist()
 
 
+@pytest.mark.long
 def test_the_file_holds_the_table(mix, mix_events):
     names = row_metadata(mix_events, "thread_name", "name")
     found = [

@@ -74,6 +74,7 @@ class PromisesALinearKey(StopsByKey):
         return job.iterations_left % 7, job.arrival_ns
 
 
+@pytest.mark.long
 def test_an_order_that_stops_what_it_should_passes() -> None:
     assert failed(OrderingConformance, ShortFirst()) == {}
 

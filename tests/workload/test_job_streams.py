@@ -76,6 +76,7 @@ def test_gpu_seconds_are_the_time_alone_times_the_gpus():
     assert [gpu_seconds(job) for job in workload] == pytest.approx(alone, rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("load", "arrivals"),
     tried(itertools.product([0.3, 0.9], ["poisson", "diurnal:day_s=20000"]), lambda place: place in (1, 2)),

@@ -26,6 +26,7 @@ def drawn(prepare: Callable[[Axes], object]) -> tuple[str, str]:
     return axes.get_xlabel(), axes.get_ylabel()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "labels"),
     [

@@ -60,6 +60,7 @@ def test_item_23_a_policy_keeps_its_colour_whatever_it_is_called(comparison: Com
     assert plain.patches[0].get_facecolor() == called.patches[0].get_facecolor()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CHARTS)
 def test_item_23_a_chart_has_the_size_that_is_asked_for(comparison: Comparison, name: str):
     assert getattr(comparison.plot, name)(size=(7.0, 3.25)).get_size_inches().tolist() == [7.0, 3.25]
@@ -71,6 +72,7 @@ def test_item_23_charts_of_a_run_have_a_size():
         assert getattr(charts, name)(size=(3.3, 2.5)).get_size_inches().tolist() == [3.3, 2.5]
 
 
+@pytest.mark.long
 def test_item_23_figures_are_written_as_pdf_with_text_that_can_be_searched_and_as_svg(
     comparison: Comparison, tmp_path: Path
 ):
@@ -132,6 +134,7 @@ def test_item_23_ticks_of_a_logarithmic_axis_are_plain_numbers(values: list[floa
     assert not any("e+" in tick or "mathdefault" in tick or "$" in tick for tick in ticks)
 
 
+@pytest.mark.long
 def test_item_22_name_is_what_tables_call_a_policy(tmp_path: Path):
     flags = ["--seeds", 1, "--processes", 1, "--out", tmp_path / "out"]
     orders = ["--scheduler", "srsf-1", "--order", "fifo", "--order", "las"]

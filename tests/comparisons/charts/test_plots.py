@@ -324,6 +324,7 @@ def test_policies_share_bins_and_a_run_that_is_over_computes_nothing():
 # ---- Files
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chart", tried([*CHARTS, a_placement_map], lambda place: place in (0, 3)))
 def test_files_are_the_same_bytes_each_time(chart, tmp_path):
     first = save(chart(), tmp_path / "one" / "chart.v2")

@@ -297,6 +297,7 @@ def test_several_settings_have_an_overview(tmp_path):
 # ---- Charts
 
 
+@pytest.mark.long
 def test_interactive_charts_are_what_plotly_knows(opened):
     objects = importlib.import_module("plotly.graph_objects")
     charts = list(interactive_charts(opened, opened.settings[0]))

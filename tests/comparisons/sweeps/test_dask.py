@@ -220,6 +220,7 @@ def test_a_cluster_that_loses_its_workers_is_given_up(monkeypatch):
     assert minutes == [1, 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "127.0.0.1", "ftp://127.0.0.1:9", "tcp://"])
 def test_nobody_answers(address, monkeypatch):
     monkeypatch.setattr(workers, "_ANSWER_S", 0.5)

@@ -179,6 +179,7 @@ def test_rows_that_cannot_tell_the_constants_are_refused(chosen, said):
         calibrate(rows.rows(chosen(rows)))
 
 
+@pytest.mark.long
 def test_all_reduces_that_were_all_alone_tell_latency_and_time_of_a_byte(tmp_path):
     rows = timed(settings())
     alone = rows.rows(rows.jobs == 1)
@@ -214,6 +215,7 @@ def test_the_command_prints_a_table_and_the_text_for_simulate(tmp_path):
     assert "No model is near" not in done.stdout
 
 
+@pytest.mark.long
 def test_the_command_answers_in_json_and_draws(tmp_path):
     done = run("calibrate", written(tmp_path, timed(settings())), "--json", "--chart", tmp_path / "fit.png")
     found = json.loads(done.stdout)

@@ -91,6 +91,7 @@ def test_measurements_on_loopback_have_a_row_a_repeat(agents, tmp_path):
     assert sorted(read.seconds) == pytest.approx(sorted(row.transfer_s for row in rows), rel=1e-8)
 
 
+@pytest.mark.long
 def test_the_command_measures_and_fits(agents, tmp_path):
     token = tmp_path / "token"
     token.write_bytes(TOKEN + b"\n")
@@ -236,6 +237,7 @@ def drips_until_the_end(connection: socket.socket, data: bytes) -> int:
     return len(data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("drips", [False, True])
 def test_a_silent_measuring_host_makes_way_for_the_next(agents, monkeypatch, drips):
     monkeypatch.setattr(agent_module, "_IDLE_S", 0.3)

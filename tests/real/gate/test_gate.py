@@ -71,6 +71,7 @@ def test_a_shorter_job_pauses_a_longer_ones_transfer_between_chunks() -> None:
     assert spans["short"][-1].ended_ns < spans["long"][0].ended_ns
 
 
+@pytest.mark.long
 def test_chunks_of_a_job_reach_all_its_ranks_in_one_order_and_the_window_is_kept() -> None:
     """The exchange fails on ranks that issue in different orders, as gloo would wait for ever."""
     crew = ThreadCrew(Exchange(0.0005))

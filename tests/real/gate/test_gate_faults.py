@@ -209,6 +209,7 @@ class Deaf(LocalReducer):
         pass
 
 
+@pytest.mark.long
 def test_a_run_that_never_ends_fails_in_place_of_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
     """What these tests run their jobs with notices it, should the gate not."""
     monkeypatch.setattr(in_process_ranks, "MOST_S", 0.5)

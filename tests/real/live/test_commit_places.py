@@ -172,6 +172,7 @@ def test_places_that_cannot_be_used_are_named() -> None:
         commits_at("local:///proc/x").commit([0.5])
 
 
+@pytest.mark.long
 def test_a_manager_runs_jobs_that_commit_elsewhere_and_finds_them_again(tmp_path: Path) -> None:
     state, url = tmp_path / "state", f"local://{tmp_path}/far"
     state.mkdir()

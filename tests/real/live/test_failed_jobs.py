@@ -62,6 +62,7 @@ def test_item_8_a_job_that_is_killed_for_an_hour_is_given_up_and_the_event_names
     assert failed.step >= 5
 
 
+@pytest.mark.long
 def test_item_8_a_script_that_was_repaired_goes_on_with_retry_failed(tmp_path: Path) -> None:
     script, state = tmp_path / "script.py", tmp_path / "state"
     script.write_text("raise RuntimeError('mine')")

@@ -65,6 +65,7 @@ def test_jobs_are_trained_to_their_end_and_profiled_largest_first(tmp_path) -> N
     assert sizes[:2] == [2, 1]
 
 
+@pytest.mark.long
 def test_a_node_that_vanishes_takes_its_process_and_at_most_a_step(tmp_path) -> None:
     events: list[LiveEvent] = []
     live, nodes = manager(tmp_path, 2, events)
@@ -85,6 +86,7 @@ def test_a_node_that_vanishes_takes_its_process_and_at_most_a_step(tmp_path) -> 
     live.close()
 
 
+@pytest.mark.long
 def test_a_job_stopped_after_its_last_step_is_done_and_not_started_again(tmp_path) -> None:
     first, _ = manager(tmp_path, 1)
     first.store.submit("a", program="count", steps=20, max_nodes=1)
@@ -112,6 +114,7 @@ def test_a_killed_process_is_started_again_from_what_is_committed(tmp_path) -> N
     assert "a process died" in [event.what for event in events]
 
 
+@pytest.mark.long
 def test_a_job_that_keeps_dying_is_given_up(tmp_path, monkeypatch) -> None:
     live, _ = manager(tmp_path, 1)
     live.store.submit("a", program="no such program", steps=5, max_nodes=1)

@@ -55,6 +55,7 @@ def test_item_9_a_link_in_a_jobs_folder_is_refused_and_its_target_stays(state: P
     assert target.read_text() == KEPT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("planted", ["folder", "history.json", "node0.log"])
 def test_item_9_a_job_with_a_link_in_its_place_fails_alone(state: Path, target: Path, planted: str) -> None:
     elsewhere = state.parent / "elsewhere"

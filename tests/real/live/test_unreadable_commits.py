@@ -105,6 +105,7 @@ def test_a_job_whose_history_is_damaged_fails_alone_and_at_once(tmp_path: Path, 
     assert damaged.read_bytes() == text.encode("latin1")
 
 
+@pytest.mark.long
 def test_a_job_whose_history_at_a_url_is_damaged_fails_alone(tmp_path: Path) -> None:
     live, _, warnings = two_jobs(tmp_path, f"local://{tmp_path}/far")
     (tmp_path / "far" / "a").mkdir(parents=True)
@@ -115,6 +116,7 @@ def test_a_job_whose_history_at_a_url_is_damaged_fails_alone(tmp_path: Path) -> 
     assert warnings == [f"job 'a' is given up: local://{tmp_path}/far/a: {what}"]
 
 
+@pytest.mark.long
 def test_a_history_that_is_damaged_while_its_job_runs_is_seen_when_its_process_ends(tmp_path: Path) -> None:
     live, events, warnings = two_jobs(tmp_path)
     live._kills = Retries(first_s=0.01)

@@ -310,6 +310,7 @@ class Killed(BaseException):
     """The agent ends here and now, as by SIGKILL."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", tried(range(2), lambda place: place == 0))
 @pytest.mark.parametrize("order", tried(["fifo", "stopping-srtf"], lambda place: place == 1))
 def test_a_kill_before_any_command_neither_loses_nor_doubles_a_job(tmp_path: Path, seed: int, order: str) -> None:

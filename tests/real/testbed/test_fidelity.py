@@ -238,6 +238,7 @@ def test_a_task_that_the_testbed_cannot_run_is_refused_with_what_it_lacks(task: 
         refuse_unfit(Workload.of([quick_job("a", gpus=2, iteration=dag)]), gate_settings(TWO))
 
 
+@pytest.mark.long
 def test_shares_are_measured_on_transfers_that_lie_within_another(crew: Crew, tmp_path: Path, monkeypatch) -> None:
     times = pd.DataFrame({"granted_s": [0.0, 1.1, 1.8], "ended_s": [0.5, 1.6, 2.3]})
     assert within(times, pd.DataFrame({"granted_s": [0.0, 1.0], "ended_s": [0.4, 2.0]})).granted_s.tolist() == [1.1]

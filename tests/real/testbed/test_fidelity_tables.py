@@ -181,6 +181,7 @@ def test_the_regret_is_that_of_following_the_simulation(measured: pd.DataFrame, 
     assert row["mean_regret"] == pytest.approx(15 / 13 - 1)
 
 
+@pytest.mark.long
 def test_the_report_has_every_table_and_draws_both_charts(
     measured: pd.DataFrame, simulated: pd.DataFrame, tmp_path: Path
 ) -> None:

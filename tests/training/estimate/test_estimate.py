@@ -265,6 +265,7 @@ plans = st.builds(
 )
 
 
+@pytest.mark.long
 @given(st.lists(plans, min_size=2, max_size=5))
 def test_arrays_give_what_single_estimates_give(chosen) -> None:
     cluster = parse_cluster("a100-80:nodes=8,expansion_gb=100,expansion_gb_per_s=50").machine(64)

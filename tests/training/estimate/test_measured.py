@@ -48,6 +48,7 @@ def test_ten_published_throughputs_that_nothing_was_fitted_to() -> None:
     assert errors.max() < 0.10
 
 
+@pytest.mark.long
 def test_the_shipped_efficiency_is_the_fitted_one() -> None:
     found, shipped = megatron.fit(), EFFICIENCIES["megatron"]
     assert (found.matrix, found.memory) == pytest.approx((shipped.matrix, shipped.memory), rel=2e-3)
@@ -163,6 +164,7 @@ def made_up(seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@pytest.mark.long
 def test_the_fit_finds_the_constants_that_made_the_rows() -> None:
     truth = Fitted(Efficiency(matrix=0.7, memory=0.7, gap_s=20e-6, launch_s=80e-6, collective_s=200e-6, odd=2.0), 8e9)
     frame = made_up()
@@ -239,6 +241,7 @@ CANNOT_BE_SAID: list[tuple[str, Any, str]] = [
 ]
 
 
+@pytest.mark.long
 def test_rows_that_cannot_be_said_are_kept_with_the_reason_and_leave_the_others(tmp_path) -> None:
     frame = made_up()
     rows = list(range(2, 2 + len(CANNOT_BE_SAID)))

@@ -162,6 +162,7 @@ llama-3.1-8b,h100-96,64,bf16,yes,4,128,8192,32,1,2,1,Interleaved 1F1B,selective,
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("header", LIKELY)
 def test_rows_of_other_models_systems_and_layouts_are_said_and_not_foretold_out_of_memory(
     tmp_path: Path, header: str

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future, wait
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -35,6 +35,8 @@ from ddlsched.io.child_processes import follow_parent
 _Found = TypeVar("_Found")
 _WORTH_A_PROCESS_BYTES = 1 << 28
 """Less is checked before another process has begun."""
+_LOOKS_S = 1.0
+"""How often one who waits for the other process looks whether it is there."""
 
 
 class Checks(Generic[_Found]):
@@ -74,6 +76,8 @@ class Checks(Generic[_Found]):
         """Wait for a tensor's; if the other process has been killed, check it here."""
         ranges, future = self._begun[name]
         try:
+            while not wait([future], timeout=_LOOKS_S).done:
+                self._pool.submit(int)  # refused if it has been killed: what it was given at that moment has no answer
             found: _Found = future.result()
         except BrokenExecutor:
             return self._check(name, ranges)

@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -182,6 +184,20 @@ def test_what_a_process_that_was_killed_had_to_check_is_checked(folder: Path, mo
     reshard(folder / "a", folder / "c", to=StoredParallelism(tp=4), verify=True)
     assert (folder / "killed").exists()
     assert Checkpoint.read(folder / "c").xxh3 == Checkpoint.read(folder / "b").xxh3
+
+
+def test_what_a_process_was_given_as_it_was_killed_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's pool may take that without ever giving an answer."""
+    monkeypatch.setattr(verification, "_WORTH_A_PROCESS_BYTES", 0)
+    checks = verification.Checks(lambda name, _: name, 1, apart=True)
+    checks._pool.submit(os._exit, 1)
+    with pytest.raises(BrokenExecutor):
+        for _ in range(6000):
+            checks._pool.submit(os.getpid)
+            time.sleep(0.01)
+    checks._begun["x"] = (), Future()
+    assert checks.result("x") == "x"
+    checks.close()
 
 
 @pytest.mark.usefixtures("everywhere")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -11,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import tiers
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -98,6 +100,14 @@ def test_the_workflow_runs_commands_that_are_there() -> None:
     own = [command for command in commands if not command.startswith("python ")]
     assert own == [".ci/run", "docs/build"]
     assert all(os.access(ROOT / command, os.X_OK) for command in own)
+
+
+def test_what_must_pass_is_what_runs_by_default_and_long_tests() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    chosen = re.search('-m "(.*)"', setup["tool:pytest"]["addopts"])
+    assert chosen is not None
+    assert chosen[1].replace("not long and ", "") == tiers.MUST_PASS
 
 
 def test_item_21_scripts_install_from_the_package_registry_and_no_other_index() -> None:

@@ -275,8 +275,6 @@ ENDLESS = (
     BEGIN
     + """
 import os
-import random
-import shutil
 open(f"pid{rank}", "w").write(str(os.getpid()))
 model = DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -367,15 +365,15 @@ def test_item_12_ranks_end_with_the_command_that_was_killed(tmp_path: Path) -> N
 
 
 def those_in(folder: Path) -> list[int]:
-    """Return the living processes that work in a folder."""
-    living = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and is_alive(int(each.name))]
-    return [process for process in living if _works_in(process, folder)]
+    """Return the living processes that work in a folder; one that has ended works nowhere."""
+    processes = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+    return [process for process in processes if _works_in(process, folder)]
 
 
 def _works_in(process: int, folder: Path) -> bool:
     try:
         return Path(f"/proc/{process}/cwd").readlink() == folder.resolve()
-    except OSError:  # it has ended
+    except OSError:
         return False
 
 

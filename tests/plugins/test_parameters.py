@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 from command_line import run
 
+import ddlsched
 from ddlsched.cli.installation_commands import description_of
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import KINDS, Kind, made_by, names
@@ -47,6 +50,30 @@ def test_item_24_the_command_prints_defaults_units_and_meaning() -> None:
     unknown = run("list", "topology", "leaf-spin")
     assert unknown.exit_code == 2
     assert "Did you mean 'leaf-spine'?" in unknown.stderr
+
+
+def public_defaults() -> list[str]:
+    """What ``import ddlsched`` offers that may be called with less than all parameters, a parameter a line."""
+    called = [(name, getattr(ddlsched, name)) for name in ddlsched.__all__]
+    return [
+        f"ddlsched.{name} {each.name}={each.default}"
+        for name, made in called
+        if not (inspect.isclass(made) and issubclass(made, Exception))
+        for each in inspect.signature(made).parameters.values()
+        if each.default is not each.empty
+    ]
+
+
+def test_what_is_left_out_means_what_it_meant() -> None:
+    """A default or a range that changes changes what users' commands, files and scripts mean: CHANGELOG says so, too."""
+    of_plugins = [
+        f"{kind} {name} {each.name}={each.default}, {each.expected}"
+        for kind, name in PLUGINS
+        for each in description_of(kind, name).parameters
+    ]
+    of_bundles = [f"bundle {name} {description_of('bundle', name).summary}" for name in names("bundle")]
+    kept = Path(__file__).parents[1] / "golden" / "defaults.txt"
+    assert [*public_defaults(), *of_plugins, *of_bundles] == kept.read_text().splitlines()
 
 
 def outside(allowed: Range) -> list[Any]:

@@ -117,12 +117,6 @@ def test_a_start_from_nothing_is_free() -> None:
     assert CountProgramme(lookahead_s=1).counts([trainer], 8) == [8]
 
 
-def test_of_a_trainer_that_says_nothing_a_change_costs_nothing_and_every_size_is_allowed() -> None:
-    trainer = Trainer(nodes=4, rates=np.arange(9.0))
-    assert gains(trainer, 10.0).tolist() == [10.0 * rate for rate in trainer.rates]
-    assert trainer.allowed().all()
-
-
 def test_least_sizes_that_do_not_fit_are_refused() -> None:
     pinned = Trainer(nodes=0, rates=np.arange(5.0), least=4)
     with pytest.raises(InputError, match="more than the 3 nodes"):

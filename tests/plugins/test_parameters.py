@@ -65,10 +65,16 @@ def documented_defaults() -> list[str]:
     ]
 
 
+def ranges_of(kind: Kind, name: str) -> dict[str, Range]:
+    made, _ = made_by(kind, name)
+    fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
+    return {field.name: allowed for field in fields if (allowed := range_of(field))}
+
+
 def test_what_is_left_out_means_what_it_meant() -> None:
     """Another default or range changes what users' commands, files and scripts mean: CHANGELOG says so, too."""
     of_plugins = [
-        f"{kind} {name} {each.name}={each.default}, {each.expected}"
+        f"{kind} {name} {each.name}={each.default}, {ranges_of(kind, name).get(each.name, each.expected)}"
         for kind, name in PLUGINS
         for each in description_of(kind, name).parameters
     ]

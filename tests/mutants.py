@@ -69,6 +69,8 @@ COMPILING_S = 150.0
 """Where faults have the loop compiled anew, which the first test waits for: it takes less CPU than that."""
 STRICT = (LOOP, "ddlsched/network/", "algorithms/contention/")
 ASKED, ASKED_OF_STRICT = 0.97, 0.99
+READS_DEFAULTS = "tests/plugins/test_parameters.py::test_what_is_left_out_means_what_it_meant"
+"""It runs no line of what it reads, which is executed on import."""
 IMPORTED = (
     "hypothesis", "matplotlib.pyplot", "msgspec", "networkx", "numba.core.ccallback", "pandas", "pyarrow.parquet",
     "scipy.optimize", "scipy.sparse.csgraph", "scipy.stats",
@@ -217,7 +219,7 @@ class Covered:
         source = (self._tree / mutant.path).read_text()
         lines = self._tests.get((plain, mutant.path), {}).values()
         if mutant.line not in _bodies(source):
-            found = self._that_name(_name(source, mutant.line), plain, mutant.path).union(*lines)
+            found = self._that_name(_name(source, mutant.line), plain, mutant.path).union([READS_DEFAULTS], *lines)
         else:
             found = self._that_run(source, mutant, plain)
         if not found and plain and mutant.path.startswith(LOOP):

@@ -6,9 +6,10 @@ points of the group ``ddlsched.collective``; a task or a job names its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import NamedTuple, Protocol, TypeAlias
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send")
@@ -85,9 +86,9 @@ class Phase(NamedTuple):
 class Collective(Protocol):
     """What a class in ``algorithms/collective/`` offers; its fields are its parameters.
 
-    One that ``ddlsched estimate`` may use also has ``round_on(kind, size)``: what a rank sends in one round of a kind
-    (:data:`ROUNDS`; 1 of others) over the bytes of its buffer, and in how many steps, for ``size`` ranks on one tier of
-    a network. Sizes may be arrays. ``powers_of_two`` says that this holds for such sizes only.
+    ``ddlsched estimate`` takes the time of :func:`busiest`, or tier by tier that of ``round_on(kind, size)`` where a
+    class has it: what a rank sends in one round of a kind (:data:`ROUNDS`; 1 of others) over the bytes of its buffer,
+    and in how many steps, for ``size`` ranks on one tier of a network. Sizes may be arrays.
 
     One whose ``by_order`` is True looks at which ranks share a server and at the order of servers, not at their
     numbers: for ranks that lie alike it is asked once.
@@ -99,3 +100,47 @@ class Collective(Protocol):
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return what at least two ranks, in the order of the task's tuple, send to each other."""
+
+
+def busiest(phases: Iterable[Phase], servers: Sequence[int] = (1,)) -> tuple[list[float], list[int]]:
+    """Return the most bytes that each level of a network carries for a GPU in phases that overlap, and its steps.
+
+    The levels are the ports of GPUs, then the ways out of so many ``servers`` each, which their cards of one number
+    share: out of a server, a rack, a pod. What goes further crosses the inner ones as well. A phase's steps are those
+    of its outermost level.
+    """
+    moved, steps = defaultdict[tuple[int, str, int, int], float](float), [0] * (len(servers) + 1)
+    for phase in phases:
+        own = defaultdict[tuple[int, str, int, int], float](float)
+        for rank, way, level, sent_bytes in _sent(phase.flows, servers):
+            ends = [(n, way, rank.server // servers[n - 1], rank.card) for n in range(1, level + 1)]
+            for end in ends or [(0, way, rank.server, rank.place)]:
+                own[end] = max(own[end], sent_bytes) if phase.merged else own[end] + sent_bytes
+        for end, end_bytes in own.items():
+            moved[end] += end_bytes
+        steps[max((end[0] for end in own), default=0)] += phase.steps
+    shared = enumerate((1, *servers))
+    return [
+        max((sent for end, sent in moved.items() if end[0] == n), default=0.0) / count for n, count in shared
+    ], steps
+
+
+def _sent(
+    flows: Sequence[tuple[Rank, Rank, float]] | AllPairs, servers: Sequence[int]
+) -> Iterator[tuple[Rank, str, int, float]]:
+    """Yield which rank sends or gets how many bytes, and the outermost level that these cross."""
+    if isinstance(flows, AllPairs):
+        counts = [Counter(rank.server // count for rank in flows.ranks) for count in servers]
+        for rank in flows.ranks:
+            around = [
+                1,
+                *(own[rank.server // count] for own, count in zip(counts, servers, strict=True)),
+                len(flows.ranks),
+            ]
+            for level, (within, beyond) in enumerate(pairwise(around)):
+                if beyond > within:
+                    yield from ((rank, way, level, (beyond - within) * flows.bytes) for way in ("out", "in"))
+        return
+    for source, target, sent_bytes in flows:
+        level = sum(source.server // count != target.server // count for count in servers)
+        yield from ((source, "out", level, sent_bytes), (target, "in", level, sent_bytes))

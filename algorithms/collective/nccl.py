@@ -16,7 +16,7 @@ from ddlsched.ranges import Checked, ranged
 
 @dataclass(frozen=True, kw_only=True)
 class Nccl(Checked, who="nccl"):
-    """The quickest of `ring`, `double-binary-tree` and, where switches add up, `in-network`; ties in this order.
+    """The quickest of `ring`, `double-binary-tree` and, where switches add up, these or `in-network`; ties so.
 
     How long each takes follows from its steps and from the most bytes through a GPU's port and through a card, by
     these constants; what it then takes in a run follows from the network. Kinds but all-reduces go in rings.
@@ -32,7 +32,7 @@ class Nccl(Checked, who="nccl"):
     port_share
         What they reach of it, in a run as well: that of `in-network`.
     switches
-        Where switches add up: "none", "inside" servers (NVLS), or "all" of them (NVLS and SHARP).
+        Where switches add up: "none", "inside" servers (NVLS, NVLSTree), or "all" of them (NVLS and SHARP).
 
     References
     ----------
@@ -55,8 +55,9 @@ class Nccl(Checked, who="nccl"):
         if kind != "all-reduce":
             return Ring().phases(kind, ranks, message)
         known: list[Collective] = [Ring(), DoubleBinaryTree()]
-        if self.switches == "all" or (self.switches == "inside" and len({rank.server for rank in ranks}) == 1):
-            known.append(InNetwork(port_share=self.port_share))
+        if self.switches != "none":
+            everywhere = self.switches == "all" or len({rank.server for rank in ranks}) == 1
+            known.append((InNetwork if everywhere else DoubleBinaryTree)(port_share=self.port_share))
         return min((each.phases(kind, ranks, message) for each in known), key=self._seconds)
 
     def _seconds(self, phases: Sequence[Phase]) -> float:

@@ -109,38 +109,37 @@ def busiest(phases: Iterable[Phase], servers: Sequence[int] = (1,)) -> tuple[lis
     share: out of a server, a rack, a pod. What goes further crosses the inner ones as well. A phase's steps are those
     of its outermost level.
     """
-    moved, steps = defaultdict[tuple[int, str, int, int], float](float), [0] * (len(servers) + 1)
+    units = (1, *servers)
+    moved, steps = [defaultdict[tuple[bool, int, int], float](float) for _ in units], [0] * len(units)
     for phase in phases:
-        own = defaultdict[tuple[int, str, int, int], float](float)
-        for rank, way, level, sent_bytes in _sent(phase.flows, servers):
-            ends = [(n, way, rank.server // servers[n - 1], rank.card) for n in range(1, level + 1)]
-            for end in ends or [(0, way, rank.server, rank.place)]:
-                own[end] = max(own[end], sent_bytes) if phase.merged else own[end] + sent_bytes
-        for end, end_bytes in own.items():
-            moved[end] += end_bytes
-        steps[max((end[0] for end in own), default=0)] += phase.steps
-    shared = enumerate((1, *servers))
-    return [
-        max((sent for end, sent in moved.items() if end[0] == n), default=0.0) / count for n, count in shared
-    ], steps
+        own = [defaultdict[tuple[bool, int, int], float](float) for _ in units]
+        for rank, leaves, level, sent_bytes in _sent(phase.flows, servers):
+            for number in range(1, level + 1) if level else (0,):
+                end = leaves, rank.server // units[number], rank.card if level else rank.place
+                before = own[number][end]
+                own[number][end] = max(before, sent_bytes) if phase.merged else before + sent_bytes
+        for all_ends, ends in zip(moved, own, strict=True):
+            for end, end_bytes in ends.items():
+                all_ends[end] += end_bytes
+        steps[max((number for number, ends in enumerate(own) if ends), default=0)] += phase.steps
+    return [max(ends.values(), default=0.0) / count for ends, count in zip(moved, units, strict=True)], steps
 
 
 def _sent(
     flows: Sequence[tuple[Rank, Rank, float]] | AllPairs, servers: Sequence[int]
-) -> Iterator[tuple[Rank, str, int, float]]:
-    """Yield which rank sends or gets how many bytes, and the outermost level that these cross."""
+) -> Iterator[tuple[Rank, bool, int, float]]:
+    """Yield which rank sends (or gets) how many bytes, and the outermost level that these cross."""
     if isinstance(flows, AllPairs):
         counts = [Counter(rank.server // count for rank in flows.ranks) for count in servers]
         for rank in flows.ranks:
-            around = [
-                1,
-                *(own[rank.server // count] for own, count in zip(counts, servers, strict=True)),
-                len(flows.ranks),
-            ]
-            for level, (within, beyond) in enumerate(pairwise(around)):
+            around = [own[rank.server // count] for own, count in zip(counts, servers, strict=True)]
+            for level, (within, beyond) in enumerate(pairwise([1, *around, len(flows.ranks)])):
                 if beyond > within:
-                    yield from ((rank, way, level, (beyond - within) * flows.bytes) for way in ("out", "in"))
+                    yield rank, True, level, (beyond - within) * flows.bytes
         return
     for source, target, sent_bytes in flows:
-        level = sum(source.server // count != target.server // count for count in servers)
-        yield from ((source, "out", level, sent_bytes), (target, "in", level, sent_bytes))
+        level = 0
+        if source.server != target.server:
+            level = sum(source.server // count != target.server // count for count in servers)
+        yield source, True, level, sent_bytes
+        yield target, False, level, sent_bytes

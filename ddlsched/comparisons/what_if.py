@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from ddlsched.deferred import pd
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.options import declared, hints_of
+from ddlsched.plugins.names import parsed_value
 from ddlsched.results.statistics import paired_change, verdict
 from ddlsched.results.tenants import tenant_table
 from ddlsched.simulation import simulate
@@ -168,16 +168,7 @@ def _set(found: dict[str, Any], text: str, name: str, value: str) -> None:
 
 
 def _value(text: str, name: str, value: str) -> Any:
-    """Return a value of an option's type."""
-    kinds = typing.get_args(hints_of(RunOptions)[name]) or (hints_of(RunOptions)[name],)
-    try:
-        if bool in kinds:
-            return {"true": True, "false": False}[value.lower()]
-        if int in kinds or float in kinds:
-            return int(value) if int in kinds else float(value)
-    except (KeyError, ValueError):
-        raise InputError(f"--change {text}: {value!r} is no value of {name}") from None
-    return value
+    return parsed_value(f"--change {text}", hints_of(RunOptions)[name], value)
 
 
 def _number(text: str, value: str, before: int) -> int:

@@ -162,7 +162,7 @@ def changed(options: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any
 def _set(found: dict[str, Any], text: str, name: str, value: str) -> None:
     of_run = {option: kind for option, kind in hints_of(RunOptions).items() if option not in _REFUSED}
     of_disturbances = hints_of(Disturbances)
-    known = of_run | of_disturbances
+    known: dict[str, Any] = {**of_run, **of_disturbances}
     if name not in known:
         raise UnknownNameError(f"--change {text}: nothing is called so.{did_you_mean(name, [*known, *_OWN])}")
     cluster, new = found.get("cluster") or Cluster(), _value(text, name, value, known[name])

@@ -123,6 +123,7 @@ def test_what_is_outside_a_range_is_refused_and_its_ends_are_not(plugin: Any) ->
 
 def test_ranges_are_said_with_units() -> None:
     assert Range(0.0, 1e9).said("round_s") == "seconds from 0 to 1e9"
+    assert Range(0.0, math.inf, above=True).said("gb_per_s") == "GB/s > 0"
     assert Range(0.0, math.inf, above=True).said("nic_gbps") == "Gbit/s > 0"
     assert Range(1, 4).said("most") == "a whole number from 1 to 4"
     assert Range(0.0, 1.0).holds(np.float64(0.5))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from ddlsched.deferred import pd
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.options import hints_of
+from ddlsched.plugins.names import parsed_value
 from ddlsched.results.statistics import paired_change, verdict
 from ddlsched.results.tenants import tenant_table
 from ddlsched.simulation import simulate
@@ -165,7 +165,7 @@ def _set(found: dict[str, Any], text: str, name: str, value: str) -> None:
     known: dict[str, Any] = {**of_run, **of_disturbances}
     if name not in known:
         raise UnknownNameError(f"--change {text}: nothing is called so.{did_you_mean(name, [*known, *_OWN])}")
-    cluster, new = found.get("cluster") or Cluster(), _value(text, name, value, known[name])
+    cluster, new = found.get("cluster") or Cluster(), parsed_value(f"--change {text}", known[name], value)
     if name == "server_table":
         table = read_cluster(value, topology=cluster.topology, exclusive=cluster.exclusive)
         found["cluster"] = replace(table, throughputs=cluster.throughputs)
@@ -177,19 +177,6 @@ def _set(found: dict[str, Any], text: str, name: str, value: str) -> None:
         found["disturbances"] = replace(found.get("disturbances") or Disturbances(), **{name: new})
     else:
         found[name] = new
-
-
-def _value(text: str, name: str, value: str, kind: Any) -> Any:
-    """Return a value of an option's type."""
-    kinds = typing.get_args(kind) or (kind,)
-    try:
-        if bool in kinds:
-            return {"true": True, "false": False}[value.lower()]
-        if int in kinds or float in kinds:
-            return int(value) if int in kinds else float(value)
-    except (KeyError, ValueError):
-        raise InputError(f"--change {text}: {value!r} is no value of {name}") from None
-    return value
 
 
 def _number(text: str, value: str, before: int) -> int:

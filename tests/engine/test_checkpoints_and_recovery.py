@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from math import inf
 
@@ -389,6 +389,22 @@ def test_a_job_shrinks_and_grows_again(price, jct_s, order) -> None:
     held = sum(len(stay.gpus) * (stay.to_ns - stay.from_ns) / 1e9 for stay in result.finished.stays)
     assert times["held"] == pytest.approx(held)
     assert times["training"] == pytest.approx(40.0)
+
+
+def test_a_shrunk_job_waits_within_its_iterations_for_what_is_sent() -> None:
+    """As above, of an iteration that ends once the gradients are there: 8 bytes take no time."""
+    dag = ddlsched.IterationDag(
+        (
+            ddlsched.ComputeTask(name="backward", duration_ns=500_000_000),
+            ddlsched.AllReduceTask(name="norm", message_bytes=8.0, after=("backward",)),
+            ddlsched.AllReduceTask(name="gradients", message_bytes=8.0, after=("backward", "norm")),
+            ddlsched.ComputeTask(name="update", duration_ns=500_000_000, after=("gradients",)),
+        )
+    )
+    job = replace(data_parallel_job("a", gpus=4, iterations=10), iteration=dag)
+    result = run(job, outages=(Outage(server=0, from_s=4.1, to_s=9),), recovery="shrink")
+    assert [stay.gpus for stay in result.finished.stays] == [(0, 1, 2, 3), (2, 3), (0, 1, 2, 3)]
+    assert result.jobs["jct_s"].tolist() == pytest.approx([4.1 + 3 * 2 + 3], abs=1e-3)
 
 
 class ShrinkThenSpare:

@@ -2,7 +2,7 @@
 
 ``scale``: CPU and memory of a first and of a further step of Llama-3-405B (TP 8, PP 16), what
 1,000 iterations of it take beside 3. A process of its own for each; compiling, starting and writing the job apart.
-``agreement``: steps by the closed form and simulated, on equal links.
+``agreement``: steps by the closed form and simulated, on equal links; ``--algorithm`` of collectives.
 ``many``: CPU and memory of many jobs of 64 to 4,096 GPUs on 16,384, each of 100,000 iterations: ``--placement levels``
 in blocks where they fit, so that few meet, ``whole-servers`` on the first free ones, where many do.
 ``sampled``: how far sampled runs of such jobs are from exact ones.
@@ -82,12 +82,12 @@ SHARED: dict[str, Any] = {"order": "fifo", "communication": "bounded-overlap:lim
 USUAL = {"micro_batch": 1, "zero": 1, "overlap": True}
 
 
-def made(model: str, given: dict[str, Any]) -> tuple[ddlsched.Job, float, Machine]:
+def made(model: str, given: dict[str, Any], algorithm: str = "ring") -> tuple[ddlsched.Job, float, Machine]:
     """Return a step as a job, its time by the closed form in seconds, and the machine."""
     plan = Parallelism(**{**USUAL, "sequence_parallel": given.get("tensor", 1) > 1, **given})
     machine = parse_cluster("h200").machine(int(plan.num_gpus))
-    job = job_of(MODELS[model], plan, machine, job_id=model, iterations=1, groups=True)
-    return job, float(estimate_checked(MODELS[model], plan, machine).step_s), machine
+    job = job_of(MODELS[model], plan, machine, job_id=model, iterations=1, groups=True, algorithm=algorithm)
+    return job, float(estimate_checked(MODELS[model], plan, machine, algorithm=algorithm).step_s), machine
 
 
 def simulate(job: ddlsched.Job, machine: Machine, topology: str = RAILS) -> ddlsched.Result:
@@ -97,13 +97,13 @@ def simulate(job: ddlsched.Job, machine: Machine, topology: str = RAILS) -> ddls
     return ddlsched.simulate(ddlsched.Workload.of([job]), cluster, placement="first-fit", **SHARED)
 
 
-def agreement(rows: Iterable[str]) -> Table:
+def agreement(rows: Iterable[str], algorithm: str = "ring") -> Table:
     """Return both times of each configuration, and how far the simulated one is off."""
     found = []
     for row in rows:
         model, *fields = row.split()
         given = dict(one.split("=") for one in fields)
-        job, closed_s, machine = made(model, {k: int(v) if v.isdigit() else v for k, v in given.items()})
+        job, closed_s, machine = made(model, {k: int(v) if v.isdigit() else v for k, v in given.items()}, algorithm)
         inner, outer = (8 * float(tier.bytes_per_s) / 1e9 for tier in machine.tiers)
         topology = f"rail-optimised:rails={machine.tiers[0].size},rail_gbps={outer},nvlink_gbps={inner}"
         seconds = [simulate(one, machine, topology).jobs["jct_s"].item() for one in (job, _without_sends(job))]
@@ -202,5 +202,5 @@ def many(jobs: int = 300, placement: str = "levels", path: str | None = None, to
 
 
 if __name__ == "__main__":
-    app.command("agreement")(lambda: agreement(AGREEING.strip().splitlines()))
+    app.command("agreement")(lambda algorithm="ring": agreement(AGREEING.strip().splitlines(), algorithm))
     app()

@@ -28,4 +28,6 @@ def bytes_from_mb(megabytes: float) -> int:
 
 def is_whole(value: object, at_least: int, at_most: int = MAX_NS) -> bool:
     """Return whether a value is a whole number (of Python's or numpy's, no truth value) within bounds."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and at_least <= int(value) <= at_most
+    if type(value) is not int and (not isinstance(value, Integral) or isinstance(value, bool)):
+        return False
+    return at_least <= int(value) <= at_most

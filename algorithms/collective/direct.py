@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from ddlsched.network.collectives import KINDS, ROUNDS, AllPairs, Message, Phase, Rank
 
@@ -34,7 +32,3 @@ class Direct:
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return a phase a round."""
         return [straight(kind, ranks, message.bytes)] * ROUNDS.get(kind, 1)
-
-    def round_on(self, kind: str, size: Any) -> tuple[Any, Any]:
-        """Return (n - 1) / n in one step."""
-        return (size - 1) / size, np.minimum(size - 1, 1)

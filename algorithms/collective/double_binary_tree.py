@@ -8,16 +8,23 @@ from itertools import pairwise
 from typing import ClassVar
 
 from algorithms.collective import Flow, by_server, gates_of
+from algorithms.collective.in_network import InNetwork
 from ddlsched.network.collectives import Message, Phase, Rank
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoubleBinaryTree:
+class DoubleBinaryTree(Checked, who="double-binary-tree"):
     """Halves of the message go up two trees and down again; inside servers all goes along a chain of its ranks.
 
     A server that has two others below it in one tree has none in the other, so that each sends and gets at most twice
     the message; the way is as long as the trees are high, where a ring's has n - 1 steps. There are as many pairs of
     trees as each server has network cards among its ranks, a part of the message in each.
+
+    Parameters
+    ----------
+    port_share
+        Where switches inside servers add up in place of chains (NVLSTree): that of `in-network`; 0: they do not.
 
     References
     ----------
@@ -26,21 +33,25 @@ class DoubleBinaryTree:
     inside.
     """
 
+    port_share: float = ranged(0.0, 0.0, 1.0)
     by_order: ClassVar[bool] = True
     kinds: ClassVar[tuple[str, ...]] = ("all-reduce",)
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
-        """Return the chains inside servers, and the trees between them."""
+        """Return what goes inside servers, and the trees between them."""
         servers = by_server(ranks)
         gates = gates_of(servers)
-        chains = [flow for own in servers.values() for flow in _both_ways(pairwise(own), message.bytes)]
         trees = list[Flow]()
         for lane in gates:
             for parents in (_parents(len(lane)), _other_parents(len(lane))):
                 edges = [(lane[below], lane[above]) for below, above in parents.items()]
                 trees += _both_ways(edges, message.bytes / 2 / len(gates))
-        most = max(map(len, servers.values()))
-        return [Phase(chains, 2 * (most - 1)), Phase(trees, 2 * _height(_parents(len(servers))))]
+        between = Phase(trees, 2 * _height(_parents(len(servers))))
+        if self.port_share:
+            switched = InNetwork(port_share=self.port_share).phases(kind, ranks, message)
+            return [*(phase for phase in switched if any(a.server == b.server for a, b, _ in phase.flows)), between]
+        chains = [flow for own in servers.values() for flow in _both_ways(pairwise(own), message.bytes)]
+        return [Phase(chains, 2 * (max(map(len, servers.values())) - 1)), between]
 
 
 def _both_ways(edges: Sequence[tuple[Rank, Rank]] | pairwise[tuple[Rank, Rank]], sent_bytes: float) -> list[Flow]:

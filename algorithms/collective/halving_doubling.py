@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from algorithms.collective import Flow
 from ddlsched.network.collectives import ROUNDS, Message, Phase, Rank
@@ -27,7 +25,6 @@ class HalvingDoubling:
     """
 
     by_order: ClassVar[bool] = True
-    powers_of_two: ClassVar[bool] = True
     kinds: ClassVar[tuple[str, ...]] = (*ROUNDS, "all-to-all")
 
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
@@ -48,10 +45,6 @@ class HalvingDoubling:
         doubling = [Phase([(b, a, sent) for a, b, sent in phase.flows], 1) for phase in reversed(halving)]
         steps = {"all-reduce": [*halving, *doubling], "reduce-scatter": halving, "all-gather": doubling}[kind]
         return [*before, *steps, *after]
-
-    def round_on(self, kind: str, size: Any) -> tuple[Any, Any]:
-        """Return (n - 1) / n, of an all-to-all half of the buffer a step, in log2 n steps."""
-        return np.log2(size) / 2 if kind == "all-to-all" else (size - 1) / size, np.log2(size)
 
 
 def _halving(ranks: Sequence[Rank], parts_bytes: Sequence[float]) -> list[Phase]:

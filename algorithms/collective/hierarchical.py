@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from algorithms.collective import Flow, between, by_server, gates_of, round_inside
-from algorithms.collective.direct import Direct
 from algorithms.collective.ring import Ring
 from ddlsched.network.collectives import KINDS, ROUNDS, Message, Phase, Rank
 
@@ -39,8 +40,8 @@ class Hierarchical:
         return [Phase(inside, rounds * (most - 1)), Phase(outside, rounds * (len(servers) - 1))]
 
     def round_on(self, kind: str, size: Any) -> tuple[Any, Any]:
-        """Return what a ring does on one tier, of an all-to-all what goes straight."""
-        return (Direct() if kind == "all-to-all" else Ring()).round_on(kind, size)
+        """Return (n - 1) / n in n - 1 steps, of an all-to-all in one."""
+        return (size - 1) / size, np.minimum(size - 1, 1) if kind == "all-to-all" else size - 1
 
 
 def _by_rail(ranks: Sequence[Rank], message_bytes: float) -> Sequence[Phase]:

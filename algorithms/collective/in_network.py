@@ -24,7 +24,8 @@ class InNetwork(Checked, who="in-network"):
     ----------
     port_share
         Share of a port's bandwidth that this reaches: its bytes count as so many more. A fit to 5 to 8 H100, of the
-        data sheet's 3600 Gbit/s; Blackwell's reach less (``experiments/collectives/bus_bandwidth.py``).
+        data sheet's 3600 Gbit/s; Blackwell's reach 0.597, 72 GPUs less (``experiments/collectives/bus_bandwidth.py``).
+        Where links are given as rings reach them, as `estimate` has them, it is as much more.
 
     References
     ----------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -10,14 +9,14 @@ from typing import ClassVar, Literal
 from algorithms.collective.double_binary_tree import DoubleBinaryTree
 from algorithms.collective.in_network import InNetwork
 from algorithms.collective.ring import Ring
-from ddlsched.network.collectives import KINDS, Collective, Message, Phase, Rank
+from ddlsched.network.collectives import KINDS, Collective, Message, Phase, Rank, busiest
 from ddlsched.network.topology import bytes_per_s_from_gbps
 from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nccl(Checked, who="nccl"):
-    """The quickest of `ring`, `double-binary-tree` and, where switches add up, `in-network`; ties in this order.
+    """The quickest of `ring`, `double-binary-tree` and, where switches add up, these or `in-network`; ties so.
 
     How long each takes follows from its steps and from the most bytes through a GPU's port and through a card, by
     these constants; what it then takes in a run follows from the network. Kinds but all-reduces go in rings.
@@ -33,7 +32,7 @@ class Nccl(Checked, who="nccl"):
     port_share
         What they reach of it, in a run as well: that of `in-network`.
     switches
-        Where switches add up: "none", "inside" servers (NVLS), or "all" of them (NVLS and SHARP).
+        Where switches add up: "none", "inside" servers (NVLS, NVLSTree), or "all" of them (NVLS and SHARP).
 
     References
     ----------
@@ -56,24 +55,18 @@ class Nccl(Checked, who="nccl"):
         if kind != "all-reduce":
             return Ring().phases(kind, ranks, message)
         known: list[Collective] = [Ring(), DoubleBinaryTree()]
-        if self.switches == "all" or (self.switches == "inside" and len({rank.server for rank in ranks}) == 1):
-            known.append(InNetwork(port_share=self.port_share))
+        if self.switches != "none":
+            everywhere = self.switches == "all" or len({rank.server for rank in ranks}) == 1
+            known.append((InNetwork if everywhere else DoubleBinaryTree)(port_share=self.port_share))
         return min((each.phases(kind, ranks, message) for each in known), key=self._seconds)
 
     def _seconds(self, phases: Sequence[Phase]) -> float:
         """Return how long phases take that overlap: all their steps, and the most bytes through a port or a card."""
-        steps_s, moved = 0.0, defaultdict[tuple[str, str, int, int], float](float)
-        for phase in phases:
-            own = defaultdict[tuple[str, str, int, int], float](float)
-            for source, target, sent_bytes in phase.flows:
-                crosses = source.server != target.server
-                for way, rank in (("out", source), ("in", target)):
-                    end = ("card", way, rank.server, rank.card) if crosses else ("port", way, rank.server, rank.place)
-                    own[end] = max(own[end], sent_bytes) if phase.merged else own[end] + sent_bytes
-            for end, end_bytes in own.items():
-                moved[end] += end_bytes
-            outside = any(end[0] == "card" for end in own)
-            steps_s += phase.steps * (self.outside_s if outside else self.switch_s if phase.merged else self.inside_s)
-        inside_gbps = self.switch_gbps if any(phase.merged for phase in phases) else self.inside_gbps
-        through = {"card": bytes_per_s_from_gbps(self.outside_gbps), "port": bytes_per_s_from_gbps(inside_gbps)}
-        return steps_s + max(end_bytes / through[end[0]] for end, end_bytes in moved.items())
+        (port_bytes, card_bytes), (inside, outside) = busiest(phases)
+        merged = any(phase.merged for phase in phases)
+        step_s, port_gbps = (self.switch_s, self.switch_gbps) if merged else (self.inside_s, self.inside_gbps)
+        port_s, card_s = (
+            port_bytes / bytes_per_s_from_gbps(port_gbps),
+            card_bytes / bytes_per_s_from_gbps(self.outside_gbps),
+        )
+        return inside * step_s + outside * self.outside_s + max(port_s, card_s)

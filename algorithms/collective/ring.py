@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from algorithms.collective import between, by_server, gates_of, round_inside
 from algorithms.collective.direct import straight
@@ -37,10 +37,3 @@ class Ring:
         sent_bytes = rounds / 2 * message.ring_bytes(len(ranks)) if closed else message.bytes
         inside = [flow for own in servers.values() for flow in round_inside(own, sent_bytes)]
         return [Phase([*inside, *between(gates_of(servers), sent_bytes, closed=closed)], rounds * (len(ranks) - 1))]
-
-    def round_on(self, kind: str, size: Any) -> tuple[Any, Any]:
-        """Return (n - 1) / n in n - 1 steps.
-
-        A tier may be a ring of cables: there an all-to-all passes each part on from neighbour to neighbour.
-        """
-        return (size - 1) / 2 if kind == "all-to-all" else (size - 1) / size, size - 1

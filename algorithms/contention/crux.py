@@ -266,21 +266,29 @@ class _Classes:
         self._links: dict[int, frozenset[int]] = {}
         self._places: dict[int, tuple[int, ...]] = {}
         self._classes: dict[int, int] = {}
+        self._seen: dict[int, dict[int, tuple[int, ...]]] = {}
 
     def level(self, transfer: TransferView) -> int:
         """Return the class of a transfer's job, after it and its links are known."""
         job, number = transfer.job, transfer.job.number
+        seen = self._seen.setdefault(number, {})
+        if seen.get(transfer.number) is transfer.links and self._places.get(number) is job.gpus:
+            return self._classes[number]  # nothing of it is new
         links = self._links.get(number, frozenset()) if self._places.get(number) == job.gpus else frozenset()
+        if not links:
+            seen.clear()
         if not links.issuperset(transfer.links):
             self._jobs[number], self._places[number] = job, job.gpus
             self._links[number] = links.union(transfer.links)
             self._forget_those_that_left()
             self._classify()
+        if self._places.get(number) is job.gpus:
+            seen[transfer.number] = transfer.links
         return self._classes.get(number, 0)
 
     def _forget_those_that_left(self) -> None:
         for number in [n for n, job in self._jobs.items() if not job.servers or job.iterations_left == 0]:
-            for known in (self._jobs, self._links, self._places, self._classes):
+            for known in (self._jobs, self._links, self._places, self._classes, self._seen):
                 known.pop(number, None)
 
     def _classify(self) -> None:

@@ -9,13 +9,12 @@ import numpy as np
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, choose_transfers
 from ddlsched.engine.field_values import Contention
 from ddlsched.engine.loop.from_python import (
-    change_share,
     flows_on,
     gather_transfers,
     jobs_on,
     list_component,
     pause_transfer,
-    rerate_max_min,
+    share_anew,
     start_transfer,
 )
 from ddlsched.engine.loop.rates import apply_rates
@@ -94,12 +93,10 @@ class TransferDecisions:
     def _share(self) -> None:
         """Ask the weights and levels of the transfers that a change can reach, and let the loop share."""
         state = self._state
-        count = list_component(state.arrays)
-        for transfer in self._views(np.sort(state.arrays.items[:count])):
-            weight, level = self._policies.share(transfer, state.now_s)
-            change_share(state.arrays, transfer.number, counted_weight(weight), level)
-        rerate_max_min(state.arrays)
-        apply_rates(state.arrays, np.zeros(0, np.int64), np.zeros(0))
+        numbers = np.sort(state.arrays.items[: list_component(state.arrays)])
+        weights, levels = self._policies.shares(self._views(numbers), state.now_s)
+        counted = np.array([*map(counted_weight, weights)], np.float64)
+        share_anew(state.arrays, numbers, counted, np.array(levels, np.int64))
 
     def ask(self, method: str, number: int, place: int) -> Any:
         """Ask what the loop asks where nothing is compiled, of a job or a transfer, and of the link at a place."""
@@ -112,7 +109,7 @@ class TransferDecisions:
         if method == "link_rate":
             return policies.link_rate(transfer, self._link(place), now_s)
         if method in ("weight", "level"):
-            weight, level = policies.share(transfer, now_s)
+            (weight,), (level,) = policies.shares([transfer], now_s)
             return counted_weight(weight) if method == "weight" else level
         return getattr(policies, method)(transfer, self.network())
 

@@ -81,8 +81,8 @@ class EstimateOptions:
     gpu
         Kernels of --cluster's GPU that 'calibrate-gpu' measured, in place of a program's.
     algorithm
-        Of collectives, on each tier; also of the job's: ring, hierarchical (the same), halving-doubling, direct, or one
-        of yours.
+        Of collectives, also the job's: ring (hierarchical: one on each tier), nccl (by size), another of 'ddlsched list
+        collective', or one of yours. Kinds that it has not go in rings, all-to-alls by rail.
     """
 
     precision: str = "half"

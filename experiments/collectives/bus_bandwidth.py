@@ -22,6 +22,8 @@ GB = 1e9
 NVLS_GB_PER_S = {5: 258.0, 6: 265.0, 7: 270.0, 8: 273.0}
 """Message over time of large all-reduces with NVLS, by the number of H100 (github.com/NVIDIA/nccl/issues/1455)."""
 H100_PORT_GB_PER_S = 450.0
+BLACKWELLS_PART = 0.74 / 0.85
+"""Of the share that Hopper's switches reach: ``nvlsEfficiency`` of both in NCCL's ``src/graph/tuning.cc``."""
 
 CONDITIONS = {
     "bus_bandwidth": "All-reduces of 1 GB alone, max-min sharing, links as the data sheets say, no latency; bus "
@@ -104,8 +106,8 @@ def main() -> int:
             given.out.mkdir(parents=True, exist_ok=True)
             frame.to_csv(given.out / f"{name}.csv", index=False, lineterminator="\n")
     shares = port_shares()
-    each = ", ".join(f"{share:.3f} on {count}" for count, share in shares.items())
-    print(f"port_share of NVLS, fitted: {np.mean([*shares.values()]):.3f} ({each} H100)")
+    each, mean = ", ".join(f"{share:.3f} on {count}" for count, share in shares.items()), np.mean([*shares.values()])
+    print(f"port_share of NVLS, fitted: {mean:.3f} ({each} H100); Blackwell's: {mean * BLACKWELLS_PART:.3f}")
     return 0
 
 

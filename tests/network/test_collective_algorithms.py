@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,10 @@ def took_ms(algorithm: str, servers: int, gpus: int, topology: str, kind: str = 
         # Over two servers half on each of two cards, 8 + 4 MB on ports; a quarter on four cards, 8 + 2 MB on ports.
         ("in-network:port_share=1", 2, 2, RAILS, 4.0),
         ("in-network:port_share=0.5", 2, 4, RAILS, 5.0),
+        # The same inside where trees join the servers, or a card's 2 MB.
+        ("double-binary-tree:port_share=0.5", 2, 4, RAILS, 5.0),
+        ("double-binary-tree:port_share=0.5", 1, 4, RAILS, 5.0),
+        ("double-binary-tree:port_share=1", 2, 4, RAILS.replace("32", "64"), 2.0),
         # 4 ranks: halves and quarters, 4 + 2 MB, and back. Of 5, the fifth's partner gets 8 MB more and gives 8 back.
         ("halving-doubling", 4, 1, STAR, 12.0),
         ("halving-doubling", 5, 1, STAR, 20.0),
@@ -103,6 +108,10 @@ def test_all_reduces_by_hand(algorithm: str, servers: int, gpus: int, topology: 
         # At 0.5 the switch is at 180 GB/s of the message: equal at 11.4 MB.
         ({"switches": "inside", "port_share": 0.5}, 1, 11.3, Ring),
         ({}, 1, 4.6, Ring),
+        # 2 servers of 4: both trees have 2 steps outside, and 50 us in switches or 38.5 in chains. Of a MB a card moves
+        # a quarter, 5 us; chains move 2 MB at 228 GB/s, 8.8 us: equal at 3.06 MB.
+        ({"switches": "inside"}, 2, 3.0, DoubleBinaryTree),
+        ({"switches": "inside"}, 2, 3.1, partial(DoubleBinaryTree, port_share=InNetwork.port_share)),
     ],
 )
 def test_by_size_the_quickest_is_chosen(given: Any, servers: int, message_mb: float, expected: Any) -> None:

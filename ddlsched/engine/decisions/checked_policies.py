@@ -153,16 +153,17 @@ class CheckedPolicies:
         """Return the name of the policy of a kind, for messages."""
         return label(self.contention if kind == "contention" else self._given[kind])
 
-    def _ask(self, kind: str, about: str, now_s: float, question: Callable[[], Any]) -> Any:
+    def _ask(self, kind: str, about: str | Callable[[], str], now_s: float, question: Callable[[], Any]) -> Any:
         try:
             return question()
         except PluginError:
             raise  # of a policy that this one has asked
-        except InputError as error:  # the policy says that it cannot do with what the run was given
-            raise InputError(f"{kind} {self.label(kind)} at {now_s} s{about}: {error}") from error
         except (Exception, SystemExit) as error:
+            when = f"at {now_s} s{about if isinstance(about, str) else about()}"
+            if isinstance(error, InputError):  # the policy says that it cannot do with what the run was given
+                raise InputError(f"{kind} {self.label(kind)} {when}: {error}") from error
             raise PluginError(
-                f"{kind} {self.label(kind)} raised {type(error).__name__} at {now_s} s{about}: {error}{_where(error)}"
+                f"{kind} {self.label(kind)} raised {type(error).__name__} {when}: {error}{_where(error)}"
             ) from error
 
     def _nonsense(self, kind: str, about: str, now_s: float, what: str) -> PluginError:
@@ -364,18 +365,26 @@ class CheckedPolicies:
             raise self._nonsense("contention", about, now_s, what)
         return float(answer)
 
-    def share(self, transfer: TransferView, now_s: float) -> tuple[float, int]:
-        """Return the weight and the level of a transfer."""
-        about = f", job {transfer.job.job_id!r}"
-        weight = self._ask("contention", about, now_s, lambda: self.contention.weight(transfer))
-        if not isinstance(weight, Real) or not 0 < float(weight) < math.inf:
-            what = f"weight answered {weight!r}; expected a finite number > 0"
-            raise self._nonsense("contention", about, now_s, what)
-        level = self._ask("contention", about, now_s, lambda: self.contention.level(transfer))
-        if not is_whole(level, 0, LEVELS - 1):
-            what = f"level answered {level!r}; expected a whole number from 0 to {LEVELS - 1}"
-            raise self._nonsense("contention", about, now_s, what)
-        return float(weight), int(level)
+    def shares(self, transfers: Sequence[TransferView], now_s: float) -> tuple[list[float], list[int]]:
+        """Return the weights and the levels of transfers, each asked for both before the next one."""
+        model, weights, levels = self.contention, list[float](), list[int]()
+        about = lambda: f", job {transfers[len(levels)].job.job_id!r}"  # noqa: E731
+
+        def question() -> None:
+            for transfer in transfers:
+                weight = model.weight(transfer)
+                if not (type(weight) is float or isinstance(weight, Real)) or not 0 < float(weight) < math.inf:
+                    what = f"weight answered {weight!r}; expected a finite number > 0"
+                    raise self._nonsense("contention", about(), now_s, what)
+                weights.append(float(weight))
+                level = model.level(transfer)
+                if not is_whole(level, 0, LEVELS - 1):
+                    what = f"level answered {level!r}; expected a whole number from 0 to {LEVELS - 1}"
+                    raise self._nonsense("contention", about(), now_s, what)
+                levels.append(int(level))
+
+        self._ask("contention", about, now_s, question)
+        return weights, levels
 
     def allocate(
         self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float

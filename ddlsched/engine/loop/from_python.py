@@ -13,11 +13,12 @@ from ddlsched.engine.loop import admission, advance, failures, order, rates, tra
 from ddlsched.engine.loop.failures import cut_compute
 from ddlsched.engine.loop.placement import book, spread_links
 from ddlsched.engine.loop.sharing.covers import join_placed
+from ddlsched.engine.loop.sharing.resting_links import forget_touched_links
 from ddlsched.engine.loop.skipping import dormancy, foreseen
 from ddlsched.engine.loop.skipping.dormancy import wake_all, wake_linked
 from ddlsched.engine.loop.time_accounts import computed_ns, count_time, simulated_for
 from ddlsched.engine.loop.transfers import join_waiting, leave_waiting, stop_transfer
-from ddlsched.engine.native.jit import NUMBER, NUMBERS, REAL, REALS, STATE, called_from_python, njit
+from ddlsched.engine.native.jit import NUMBER, NUMBERS, REALS, STATE, called_from_python, njit
 from ddlsched.engine.records import State
 
 gather_transfers = called_from_python(STATE)(admission.gather_transfers)
@@ -29,8 +30,6 @@ gather_rivals = called_from_python(STATE)(order.gather_rivals)
 rank_rivals = called_from_python(STATE)(order.rank_rivals)
 sort_queue = called_from_python(STATE)(order.sort_queue)
 list_component = called_from_python(STATE)(rates.list_component)
-change_share = called_from_python(STATE, NUMBER, REAL, NUMBER)(rates.change_share)
-rerate_max_min = called_from_python(STATE)(rates.rerate_max_min)
 take_sample = called_from_python(STATE, NUMBER)(foreseen.take_sample)
 take_samples = called_from_python(STATE, NUMBER)(foreseen.take_samples)
 stop_job = called_from_python(STATE, NUMBER, NUMBER)(failures.stop_job)
@@ -40,6 +39,15 @@ most_slices = called_from_python(STATE)(advance.most_slices)
 @called_from_python(STATE, NUMBER)
 def wake(s: State, number: int) -> None:  # compiled code has only its address
     dormancy.wake(s, number)
+
+
+@called_from_python(STATE, NUMBERS, REALS, NUMBERS)
+def share_anew(s: State, numbers: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> None:
+    """Give transfers their weights and levels, and rate what this and a change reach."""
+    for place in range(len(numbers)):
+        rates.change_share(s, numbers[place], weights[place], levels[place])
+    rates.rerate_max_min(s)
+    forget_touched_links(s)
 
 
 @called_from_python(STATE, NUMBERS)

@@ -1,21 +1,25 @@
 """Time of collectives on a hierarchy of networks, in closed form.
 
 A group of GPUs is a sequence of :class:`Span`: how many of its members share each tier of the network, innermost first.
-A collective is cut into chunks that are pipelined over the tiers: reduce-scatter on the inner tiers, all-reduce on
-the outermost, all-gather back.
+A ring is one on each tier: a collective is cut into chunks that are pipelined over the tiers, reduce-scatter on the
+inner ones, all-reduce on the outermost, all-gather back. Of other algorithms the busiest tier counts for what their
+phases put on it, as in the simulator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
+from operator import mul
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ddlsched.errors import InputError
-from ddlsched.network.collectives import ROUNDS
-from ddlsched.plugins.names import names, resolve
+from ddlsched.network.collectives import ROUNDS, Message, Rank, busiest
+from ddlsched.network.contention import moved_by_ring
+from ddlsched.network.traffic import collective_for, phases_of
+from ddlsched.plugins.names import resolve
 from ddlsched.training.estimate import Amount
 
 Kind: TypeAlias = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all"]
@@ -56,9 +60,9 @@ def collective_s(
 ) -> Amount:
     """Return the time of a collective, seconds.
 
-    Every tier is busy for the sum of its stages, and idle while the first chunk comes to it and after the last one
-    has left it: T = max over tiers of (bytes / bandwidth + one chunk through the stages before its first and after
-    its last), plus the latency of all steps once.
+    On a ring every tier is busy for the sum of its stages, and idle while the first chunk comes to it and after the
+    last one has left it: T = max over tiers of (bytes / bandwidth + one chunk through the stages before its first and
+    after its last), plus the latency of all steps once. Of other algorithms nothing is idle.
 
     Parameters
     ----------
@@ -69,17 +73,25 @@ def collective_s(
     group
         Innermost tier first.
     algorithm
-        On each tier: name of a collective algorithm that has a closed form. Halving-doubling needs sizes that are
-        powers of two.
+        Its name, as :func:`sent_by` has it.
     chunks
         Equal parts that are pipelined over the tiers.
+
+    Raises
+    ------
+    InputError
+        There is no algorithm of that name.
 
     References
     ----------
     Kadiyala et al., "COMET", arXiv 2211.16648; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
     Operations in MPICH", 2005, for the steps and bytes of each algorithm.
     """
-    stages = _stages(kind, message_bytes, group, closed_form(algorithm))
+    algorithm = sent_by(kind, algorithm)
+    found = collective_for(kind, algorithm)
+    if not hasattr(found, "round_on"):
+        return _busiest_s(kind, message_bytes, group, algorithm)
+    stages = _stages(kind, message_bytes, group, found)
     longest_s: Amount = 0.0
     for tier in range(len(group)):
         places = [place for place, stage in enumerate(stages) if stage.tier == tier]
@@ -93,6 +105,16 @@ def collective_s(
         longest_s = np.maximum(longest_s, busy_s + idle_s)
     latency_s = sum(stage.steps * group[stage.tier].latency_s for stage in stages)
     return longest_s + latency_s
+
+
+@lru_cache
+def sent_by(kind: str, algorithm: str) -> str:
+    """Return the algorithm of a kind of collective in a step where all-reduces are to have this one.
+
+    A ring is one on each tier; so are kinds that the algorithm has not, and all-to-alls go by rail.
+    """
+    own = algorithm != "ring" and kind != "all-to-all" and kind in resolve("collective", algorithm).kinds
+    return algorithm if own else "hierarchical"
 
 
 def _stages(kind: Kind, message_bytes: Amount, group: Sequence[Span], algorithm: Any) -> list[_Stage]:
@@ -118,22 +140,25 @@ def _stage(kind: Kind, tier: int, buffer_bytes: Amount, span: Span, algorithm: A
     return _Stage(tier, rounds * moved * buffer_bytes / span.bytes_per_s, rounds * steps)
 
 
-@lru_cache
-def closed_form(algorithm: str) -> Any:
-    """Return the collective algorithm that a text names, which knows its bytes and steps for any number of ranks.
+def _busiest_s(kind: Kind, message_bytes: Amount, group: Sequence[Span], algorithm: str) -> Amount:
+    """Return the time by what the busiest tier carries, element by element."""
+    messages, *sizes = np.broadcast_arrays(message_bytes, *(span.size for span in group))
+    each = zip(messages.ravel().tolist(), *(size.ravel().tolist() for size in sizes), strict=True)
+    found = np.array([_busiest(kind, algorithm, message, tuple(map(int, own))) for message, *own in each])
+    sent_bytes, steps = np.moveaxis(found, 0, -1).reshape(2, len(group), *messages.shape)
+    busy_s = [own / span.bytes_per_s for own, span in zip(sent_bytes, group, strict=True)]
+    return np.max(busy_s, axis=0) + sum(count * span.latency_s for count, span in zip(steps, group, strict=True))
 
-    Raises
-    ------
-    InputError
-        There is none of that name, or it has no ``round_on``, or not all of the kinds of a step.
-    """
-    found = resolve("collective", algorithm)
-    lacks = ", ".join(kind for kind in ROUNDS if kind not in found.kinds)
-    if lacks or not hasattr(found, "round_on"):
-        lacks = lacks or "round_on: bytes and steps that are the same for any size of message"
-        known = ", ".join(name for name in names("collective") if hasattr(resolve("collective", name), "round_on"))
-        raise InputError(f"collective {algorithm}: an estimate needs its {lacks}; expected one of {known}")
-    return found
+
+@lru_cache(maxsize=10_000)
+def _busiest(kind: Kind, algorithm: str, message_bytes: float, sizes: tuple[int, ...]) -> tuple[list[float], list[int]]:
+    """Return what members of a group that lies evenly on its tiers put on each, and in how many steps."""
+    inside, *outside = sizes
+    servers = list(accumulate(outside, mul, initial=1))
+    ranks = [Rank(server, place, place) for server in range(servers[-1]) for place in range(inside)]
+    total_bytes = message_bytes * (len(ranks) if kind == "all-gather" else 1)
+    message = Message(total_bytes, lambda count: moved_by_ring(total_bytes, count))
+    return busiest(phases_of(kind, algorithm, ranks, message, has_inside=True), servers[:-1])
 
 
 def split_group(sizes: Sequence[Amount], tiers: Sequence[Amount]) -> list[list[Amount]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.collectives import Kind, Span, collective_s, split_group
 from ddlsched.training.estimate.hardware import Machine, Precision, operations_s
 from ddlsched.training.estimate.layers import GroupName, Layer, LayerCollective, Operation
-from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
+from ddlsched.training.estimate.parallel_layout import Parallelism
 
 Group = tuple[Span, ...]
 
@@ -83,18 +83,6 @@ def groups_of(parallelism: Parallelism, machine: Machine) -> dict[str, Group]:
     }
 
 
-def halving_rules(groups: Mapping[str, Group]) -> list[Rule]:
-    """Return what groups must keep for halving-doubling."""
-    return [
-        Rule(
-            np.log2(np.asarray(span.size)) % 1 == 0,
-            f"{name} parallelism has {span.size} members on a tier; expected a power of two for halving-doubling",
-        )
-        for name, group in groups.items()
-        for span in group
-    ]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Costs:
     """Times on one machine under one parallelism; each may hold arrays.
@@ -142,12 +130,11 @@ class Costs:
         return total_s
 
     def group_s(self, kind: Kind, message_bytes: Amount, group: GroupName, copies: Amount = 1) -> Amount:
-        """Return the time of one collective in a named group; in an all-to-all everyone sends to everyone directly."""
-        spans, algorithm, efficiency = self.groups[group], self.algorithm, self.machine.gpu.efficiency
+        """Return the time of one collective in a named group."""
+        spans, efficiency = self.groups[group], self.machine.gpu.efficiency
         if kind == "all-to-all":
-            algorithm = "direct"
             spans = (*spans[:1], *(_scattered(one, efficiency.scattered, copies) for one in spans[1:]))
-        seconds = collective_s(kind, message_bytes, spans, algorithm=algorithm)
+        seconds = collective_s(kind, message_bytes, spans, algorithm=self.algorithm)
         if group in ("tensor", "context", "expert"):
             leaves_node = self._members(group) > spans[0].size
             seconds = seconds * np.where(leaves_node, 1.0, efficiency.exposed)

@@ -12,6 +12,7 @@ import numpy as np
 from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import Plan
+from ddlsched.training.estimate.collectives import Span, collective_s
 from ddlsched.training.estimate.design_sweep import DesignSweep, design
 from ddlsched.training.estimate.energy_costs import Costs, groups_of
 from ddlsched.training.estimate.grouped_steps import grouped_step
@@ -96,7 +97,7 @@ def step_dag(
     parts = buckets if parallelism.overlap else 1
     hiding_s = float(found.backward_s * (parallelism.overlapped_passes / parallelism.micro_batches))
     last_s = hiding_s if parallelism.overlap else float(found.backward_s)
-    bytes_between = _bytes_between_servers(found, parallelism, machine)
+    bytes_between = _bytes_between_servers(found, parallelism, machine, algorithm)
     inside_s = 0.0 if bytes_between else float(found.data_s)
     # Computation is slowed while gradients are on their way: all the time, or by what they take in all.
     more_s = min(float(found.data_s) - inside_s, float(machine.gpu.efficiency.slowed_s(hiding_s)) - hiding_s)
@@ -118,11 +119,11 @@ def step_dag(
     return IterationDag(tuple(tasks))
 
 
-def _bytes_between_servers(found: Estimate, parallelism: Parallelism, machine: Machine) -> float:
+def _bytes_between_servers(found: Estimate, parallelism: Parallelism, machine: Machine, algorithm: str) -> float:
     """Return the message of an all-reduce over all servers, 0 if every group lies inside a server.
 
-    Each data-parallel group with members on a server brings its gradients there once. A group over r servers moves
-    2 (r - 1) / r of them over each card; the simulator's ring over all n servers of the job moves 2 (n - 1) / n.
+    Each data-parallel group with members on a server brings its gradients there, and moves some of them over the cards,
+    in a ring over r servers 2 (r - 1) / r; the simulator's all-reduce over all servers of the job is to move as many.
     """
     groups, total = groups_of(parallelism, machine), 0.0
     inside, *outside = (float(tier.size) for tier in machine.tiers)
@@ -130,8 +131,15 @@ def _bytes_between_servers(found: Estimate, parallelism: Parallelism, machine: M
     for name, brought in (("data", found.reduced_bytes), ("replicas", found.reduced_expert_bytes)):
         members, *spans = (float(span.size) for span in groups[name])
         joined = math.prod(spans)
-        if joined > 1:
-            total += float(brought) * inside / members * (1 - 1 / joined) / (1 - 1 / servers)
+        if joined > 1 and brought:
+            ours, jobs = (
+                count
+                * float(
+                    collective_s("all-reduce", brought, (Span(count, np.inf), Span(size, 1.0)), algorithm=algorithm)
+                )
+                for count, size in ((members, joined), (1.0, servers))
+            )
+            total += float(brought) * inside / members * ours / jobs
     return total
 
 

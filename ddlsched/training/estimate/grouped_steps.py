@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.training.estimate.collectives import Kind, collective_s
+from ddlsched.training.estimate.collectives import Kind, collective_s, sent_by
 from ddlsched.training.estimate.energy_costs import Costs, PassTimes, copies_sent
 from ddlsched.training.estimate.layers import GroupName, Layer, LayerCollective, Layers
 from ddlsched.training.estimate.memory import GRADIENT_BYTES, stage_parameters
@@ -130,9 +130,8 @@ class _Step:
         self.plan = self.costs.parallelism
         self.stages, self.chunks = int(self.plan.pipeline), int(self.plan.interleave)
         self.passes = int(self.plan.micro_batches)
+        self.hiding = int(self.plan.overlapped_passes) * self.chunks
         self.groups = worker_groups(self.plan)
-        # The estimate's ring is one on each tier.
-        self.algorithm = "hierarchical" if self.costs.algorithm == "ring" else self.costs.algorithm
         kept = self.layers.block[0].activation_bytes * self.plan.norm_shards / self.plan.tensor
         self.activation_bytes = float(kept)
         self.pass_of = cache(self._pass_of)
@@ -147,16 +146,16 @@ class _Step:
     def _add_stage(self, stage: int) -> None:
         before: tuple[str, ...] = ()
         reduced: tuple[str, ...] = ()
-        left, hiding = self.passes * self.chunks, int(self.plan.overlapped_passes) * self.chunks
+        left = self.passes * self.chunks
         for turn in _turns(self.stages, stage, self.passes, self.chunks):
             if turn.direction == "backward":
-                if left <= hiding:
-                    reduced = self._add_reductions(stage, f" {left}" if hiding > 1 else "", hiding, (*before, *reduced))
+                if left <= self.hiding:
+                    reduced = self._add_reductions(stage, f" {left}" if self.hiding > 1 else "", (*before, *reduced))
                 left -= 1
             else:
                 before = (*before, *reduced)  # gradients hide behind backward only
             before = self._add_pass(stage, turn, before)
-        reduced = reduced or self._add_reductions(stage, "", 1, before)
+        reduced = reduced or self._add_reductions(stage, "", before)
         end_s = float(self.found.optimiser_s + self.found.offload_s) + self._unhidden_s
         self._compute(stage, f"optimiser {stage}", end_s, tuple(dict.fromkeys((*before, *reduced))))
 
@@ -184,16 +183,15 @@ class _Step:
     def _is_place(self, place: int) -> bool:
         return 0 <= place < self.stages * self.chunks
 
-    def _add_reductions(self, stage: int, name: str, parts: int, after: tuple[str, ...]) -> tuple[str, ...]:
+    def _add_reductions(self, stage: int, name: str, after: tuple[str, ...]) -> tuple[str, ...]:
         """Add a part of what reduces the gradients, and return what waits for it."""
-        names = []
-        for sent in self._reductions:
-            part = sent._replace(message_bytes=sent.message_bytes / parts)
-            names.append(self._collective(stage, f"all-reduce {sent.group} {stage}{name}", part, after))
-        return tuple(names)
+        return tuple(
+            self._collective(stage, f"all-reduce {sent.group} {stage}{name}", sent, after) for sent in self._reductions
+        )
 
     @cached_property
     def _reductions(self) -> list[Sent]:
+        """What reduces the gradients, behind each pass that hides it."""
         copied, own = (GRADIENT_BYTES * float(part) for part in stage_parameters(self.layers, self.plan))
         rounds = float(reduction_rounds(self.plan))
         all_bytes = {
@@ -202,7 +200,7 @@ class _Step:
             "mirrors": copied / float(self.plan.spread_over),
         }
         return [
-            Sent("all-reduce", group, message_bytes)
+            Sent("all-reduce", group, message_bytes / max(1, self.hiding))
             for group, message_bytes in all_bytes.items()
             if message_bytes and f"{group} 0" in self.groups
         ]
@@ -211,7 +209,8 @@ class _Step:
     def _unhidden_s(self) -> float:
         """Return what the estimate adds for the reduction of gradients, beyond bytes that nothing hides."""
         groups: dict[str, GroupName] = {"data": "shards", "replicas": "replicas", "mirrors": "mirrors"}
-        wire_s = sum(self._wire_s("all-reduce", sent.message_bytes, groups[sent.group]) for sent in self._reductions)
+        each_s = sum(self._wire_s("all-reduce", sent.message_bytes, groups[sent.group]) for sent in self._reductions)
+        wire_s = each_s * max(1, self.hiding)
         last_s = sum(self.pass_of("backward", chunk == 0, self.stages == 1).whole_s for chunk in range(self.chunks))
         return max(0.0, float(self.found.data_s) - max(0.0, wire_s - float(self.plan.overlapped_passes) * last_s))
 
@@ -224,7 +223,7 @@ class _Step:
             kind=sent.kind,
             message_bytes=sent.message_bytes,
             group=f"{sent.group} {stage}",
-            algorithm={"send": "ring", "all-to-all": "hierarchical"}.get(sent.kind, self.algorithm),
+            algorithm="ring" if sent.kind == "send" else sent_by(sent.kind, self.costs.algorithm),
             after=after,
         )
         self.tasks.append(task)
@@ -242,8 +241,8 @@ class _Step:
 
     def _pass_of(self, direction: Direction, is_first: bool, is_last: bool) -> Pass:
         total: dict[str, float] = defaultdict(float)
-        weights_s = wire_s = 0.0
-        sent: dict[tuple[str, str], float] = defaultdict(float)
+        weights_s = 0.0
+        sent: dict[tuple[Kind, GroupName], float] = defaultdict(float)
         for layers, count, recomputed in self._parts(is_first, is_last):
             for name, seconds in vars(self.costs.part(layers, recomputed=recomputed)).items():
                 total[name] += count * float(seconds)
@@ -251,13 +250,12 @@ class _Step:
                 if direction == "backward" and layer.backward_collectives:
                     weights_s += count * float(self.costs.computing_s(layer.weight_gradient))
                 for one in self._collectives(layer, direction, recomputed):
-                    message_bytes = count * float(one.message_bytes) * self._reached(one)
-                    wire_s += self._wire_s(one.kind, message_bytes, one.group)
-                    sent[one.kind, one.group] += message_bytes * self._members(one)
+                    sent[one.kind, one.group] += count * float(one.message_bytes) * self._reached(one)
+        wire_s = sum(self._wire_s(kind, message_bytes, group) for (kind, group), message_bytes in sent.items())
         own_s, exposed_s = _own_and_exposed_s(PassTimes(**total), direction)
         beside_s = min(own_s, max(weights_s, wire_s - exposed_s)) if sent else 0.0
         before_s = max(0.0, own_s + exposed_s - max(wire_s, beside_s))
-        all_sent = tuple(Sent(*pair, message_bytes) for pair, message_bytes in sent.items())
+        all_sent = tuple(Sent(*pair, message_bytes * self._members(*pair)) for pair, message_bytes in sent.items())
         return Pass(before_s, beside_s, all_sent, own_s + exposed_s)
 
     def _collectives(self, layer: Layer, direction: Direction, recomputed: bool) -> Sequence[LayerCollective]:
@@ -267,9 +265,9 @@ class _Step:
             sent += layer.forward_collectives
         return [one for one in sent if f"{one.group} 0" in self.groups and np.any(one.message_bytes)]
 
-    def _members(self, one: LayerCollective) -> int:
+    def _members(self, kind: Kind, group: GroupName) -> int:
         """Return by how much a task's message is larger: it counts what every worker has after an all-gather."""
-        return len(self.groups[f"{one.group} 0"][0]) if one.kind == "all-gather" else 1
+        return len(self.groups[f"{group} 0"][0]) if kind == "all-gather" else 1
 
     def _reached(self, one: LayerCollective) -> float:
         """Return which part of an all-to-all's message crosses between nodes: a token goes to each of them once."""
@@ -279,8 +277,7 @@ class _Step:
     def _wire_s(self, kind: Kind, message_bytes: float, group: GroupName) -> float:
         """Return the time of bytes alone, without steps and in ever so many parts, as the simulator has it."""
         spans = [span._replace(latency_s=0.0) for span in self.costs.groups[group]]
-        algorithm = "direct" if kind == "all-to-all" else self.costs.algorithm
-        return float(collective_s(kind, message_bytes, spans, algorithm=algorithm, chunks=_MANY))
+        return float(collective_s(kind, message_bytes, spans, algorithm=self.costs.algorithm, chunks=_MANY))
 
 
 def _own_and_exposed_s(times: PassTimes, direction: Direction) -> tuple[float, float]:

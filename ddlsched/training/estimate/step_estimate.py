@@ -19,8 +19,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate import Amount
-from ddlsched.training.estimate.collectives import closed_form
-from ddlsched.training.estimate.energy_costs import Costs, PassTimes, groups_of, halving_rules
+from ddlsched.training.estimate.energy_costs import Costs, PassTimes
 from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.layers import Layer, LayerCollective, Layers
 from ddlsched.training.estimate.memory import (
@@ -232,10 +231,7 @@ def estimate_checked(model: Model, parallelism: Parallelism, machine: Machine, *
     InputError
         With the rule that the combination breaks.
     """
-    rules = [*parallelism.rules(machine.num_gpus), *model.rules(parallelism)]
-    if getattr(closed_form(options.get("algorithm", "ring")), "powers_of_two", False):
-        rules += halving_rules(groups_of(parallelism, machine))
-    refuse_broken(rules)
+    refuse_broken([*parallelism.rules(machine.num_gpus), *model.rules(parallelism)])
     return estimate(model, parallelism, machine, **options)
 
 

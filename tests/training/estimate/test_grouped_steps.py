@@ -38,7 +38,7 @@ def step(model: Model, plan: Parallelism, algorithm: str = "ring") -> ddlsched.I
     return grouped_step(found, model.layers(plan), Costs(parallelism=plan, machine=machine, algorithm=algorithm))
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "direct"])
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "direct", "nccl"])
 def test_collectives_are_sent_by_the_algorithm_and_all_to_alls_by_rail(algorithm: str) -> None:
     tasks = step(MIXTURE, Parallelism(tensor=2, data=4, pipeline=2, expert=2, global_batch=4), algorithm).tasks
     own = "hierarchical" if algorithm == "ring" else algorithm

@@ -139,6 +139,26 @@ def test_the_simulator_runs_a_job_alone_in_the_estimated_time(plan) -> None:
     assert result.jobs["jct_s"].item() == pytest.approx(estimated_s, rel=0.01)
 
 
+@pytest.mark.parametrize("groups", [False, True], ids=["no groups", "groups"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["double-binary-tree", "nccl:outside_gbps=2.5", "nccl:switches=all", "in-network", "halving-doubling", "direct"],
+)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PLAN,
+        Parallelism(data=16, micro_batch=1, global_batch=64, zero=2, overlap=True),
+        Parallelism(tensor=8, data=2, global_batch=32, sequence_parallel=True, overlap=True),
+    ],
+    ids=["data", "zero 2 behind every backward", "tensor over two servers"],
+)
+def test_a_job_of_any_collective_takes_its_estimated_time(plan: Parallelism, algorithm: str, groups: bool) -> None:
+    job = job_of(GPT, plan, MACHINE, job_id="gpt", iterations=1, groups=groups, algorithm=algorithm)
+    estimated_s = float(estimate_checked(GPT, plan, MACHINE, algorithm=algorithm).step_s)
+    assert alone_s(job, MACHINE) == pytest.approx(estimated_s, rel=0.05)
+
+
 def test_what_does_not_fit_is_no_job() -> None:
     with pytest.raises(InputError, match=r"job 'big': does not fit by \d+\.\d\d GB a GPU"):
         job_of(MODELS["gpt3-175b"], PLAN, MACHINE, job_id="big", iterations=1)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import parse_cluster
-from ddlsched.training.estimate.energy_costs import halving_rules
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 from ddlsched.training.estimate.step_estimate import estimate_checked
@@ -43,14 +39,6 @@ def test_refused(plan, message) -> None:
 def test_accepted() -> None:
     machine = parse_cluster("a100-80:nodes=4").machine(32)
     assert estimate_checked(GPT, Parallelism(tensor=8, pipeline=4, global_batch=8), machine).step_s > 0
-
-
-def test_halving_doubling_needs_powers_of_two() -> None:
-    machine = parse_cluster("a100-80:nodes=3").machine(24)
-    plan = Parallelism(tensor=8, data=3, global_batch=3)
-    assert estimate_checked(GPT, plan, machine).step_s > 0
-    with pytest.raises(InputError, match="3 members on a tier; expected a power of two"):
-        estimate_checked(GPT, plan, machine, algorithm="halving-doubling")
 
 
 @pytest.mark.parametrize("name", ["tensor", "interleave", "global_batch", "shards", "zero"])
@@ -95,8 +83,3 @@ def test_clusters_refused(line, message) -> None:
 def test_gpus_that_fill_no_nodes() -> None:
     with pytest.raises(InputError, match="12 GPUs do not fill nodes of 8"):
         parse_cluster("h100").machine(12)
-
-
-def test_halving_and_doubling_is_for_powers_of_two() -> None:
-    groups: dict[str, Any] = {"data": [SimpleNamespace(size=size) for size in (1, 2, 6, 64)]}
-    assert [bool(rule.holds) for rule in halving_rules(groups)] == [True, True, False, True]

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 Answer = TypeVar("Answer")
 Called = TypeVar("Called", bound=Callable[..., Any])
+_MOST_SHOWN = 100
 
 
 class DdlschedError(Exception):
@@ -71,12 +72,13 @@ def nearest_names(name: str, known: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" with the nearest known names, or the whole list if none is near."""
+    """Return " Did you mean 'x'?" with the nearest known names, or a list of them if none is near."""
     names = sorted(set(known))
     near = nearest_names(name, names)
     if near:
         return " Did you mean " + " or ".join(repr(n) for n in near) + "?"
-    return f" Known: {', '.join(names)}." if names else ""
+    more = f" and {len(names) - _MOST_SHOWN:,} more" if len(names) > _MOST_SHOWN else ""
+    return f" Known: {', '.join(names[:_MOST_SHOWN])}{more}." if names else ""
 
 
 def need(who: str, *modules: str, extra: str) -> None:

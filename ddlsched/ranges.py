@@ -16,7 +16,7 @@ LAST_S = nextafter(MAX_NS / NS_PER_S, 0.0)
 """The latest time that the clock can hold, seconds."""
 REQUIRED: Any = MISSING
 """The default of a ranged field that has none."""
-_UNITS = {"_s": "seconds", "_ns": "nanoseconds", "_mb": "MB", "_gbps": "Gbit/s"}
+_UNITS = {"gb_per_s": "GB/s", "_s": "seconds", "_ns": "nanoseconds", "_mb": "MB", "_gbps": "Gbit/s"}
 
 
 class Range(NamedTuple):

@@ -397,7 +397,7 @@ class Simulation:
         for state in self.residents:  # step 2
             self.advance(state)
         self.change_capacity()
-        self.rank(least=1 if self.jobs_changed else 2)
+        self.rank(least=1 if self.jobs_changed or any(state.finished for state in self.residents) else 2)
         self.let_finished_jobs_leave()  # step 3
         if self.elastic and self.elastic.wake_ns == self.now_ns:
             self.elastic.wake_ns = None

@@ -16,9 +16,10 @@ from itertools import product
 from typing import NamedTuple
 
 from ddlsched.checkpoints.tensors import Layout, Place, Tensor, dense_layout, flat_layout
-from ddlsched.errors import InputError, did_you_mean
+from ddlsched.errors import InputError
 from ddlsched.io.tables import located
-from ddlsched.units import is_whole
+from ddlsched.plugins.names import made_of_text
+from ddlsched.ranges import Checked, ranged
 
 _DEGREES = ("tp", "pp", "dp", "ep")
 _MOST = 10**5
@@ -35,7 +36,7 @@ class Coordinates(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredParallelism:
+class StoredParallelism(Checked, who="parallelism"):
     """Degrees of parallelism; ranks are numbered tensor-parallel neighbours first, then data, then pipeline.
 
     Parameters
@@ -51,15 +52,13 @@ class StoredParallelism:
         A degree is no whole number from 1, or ``ep`` does not divide ``dp``.
     """
 
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    ep: int = 1
+    tp: int = ranged(1, 1, _MOST)
+    pp: int = ranged(1, 1, _MOST)
+    dp: int = ranged(1, 1, _MOST)
+    ep: int = ranged(1, 1, _MOST)
 
     def __post_init__(self) -> None:
-        for name in _DEGREES:
-            if not is_whole(getattr(self, name), 1, _MOST):
-                raise InputError(f"{name} is {getattr(self, name)!r}; expected a whole number from 1 to {_MOST:,}")
+        super().__post_init__()
         if self.num_ranks > _MOST:
             raise InputError(f"{self} has {self.num_ranks:,} ranks; expected at most {_MOST:,}")
         if self.dp % self.ep:
@@ -94,19 +93,7 @@ def parse_parallelism(text: str) -> StoredParallelism:
     InputError
         A part is no degree, or is there twice.
     """
-    degrees: dict[str, int] = {}
-    for part in text.split(","):
-        name, _, value = (piece.strip() for piece in part.partition("="))
-        if name not in _DEGREES:
-            raise InputError(
-                f"{text!r}: {name!r} is no degree; expected e.g. tp=4,pp=2,dp=2.{did_you_mean(name, _DEGREES)}"
-            )
-        if name in degrees:
-            raise InputError(f"{text!r}: {name} is there twice; expected once")
-        if not value.isdecimal():
-            raise InputError(f"{text!r}: {name} is {value!r}; expected a whole number from 1")
-        degrees[name] = int(value)
-    return StoredParallelism(**degrees)
+    return made_of_text(f"parallelism {text}", StoredParallelism, text)
 
 
 def even_stages(num_layers: int, num_stages: int) -> tuple[int, ...]:

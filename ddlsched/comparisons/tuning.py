@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +17,7 @@ from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.deferred import pd
 from ddlsched.errors import InputError, SimulationError, UnknownNameError, did_you_mean, need
 from ddlsched.io.files import made_folder
-from ddlsched.plugins.names import Kind, maker
+from ddlsched.plugins.names import Kind, maker, parsed_value
 from ddlsched.results.paired_comparison import ALL_METRICS, compare_runs
 from ddlsched.results.statistics import LEAST_SEEDS
 from ddlsched.workload.workload_files import workload_of
@@ -153,33 +152,18 @@ def _knob(text: str, fields: Mapping[str, Any]) -> Knob:
         return knob
     door, _, field = name.partition(".")
     if ":" in given:
-        ends = [_number(text, part, default) for part in given.split(":")]
+        if isinstance(default, bool) or not isinstance(default, int | float):
+            raise InputError(f"--vary {text}: the field is {default!r}, no number; expected values with commas")
+        ends = [parsed_value(f"--vary {text}", type(default), part) for part in given.split(":")]
         if len(ends) != 2 or not ends[0] < ends[1]:
             raise InputError(f"--vary {text}: is no range; expected {name}=LOW:HIGH with LOW < HIGH")
         return Knob(door, field, default, low=ends[0], high=ends[1])
-    choices = tuple(_value(part.strip(), default) for part in given.split(","))
+    number: Any = int | float if isinstance(default, int | float) else str
+    kind = bool if isinstance(default, bool) else number
+    choices = tuple(parsed_value(f"--vary {text}", kind, part.strip()) for part in given.split(","))
     if len(choices) < 2:
         raise InputError(f"--vary {text}: has one value; expected {name}=LOW:HIGH or several with commas")
     return Knob(door, field, default, choices=choices)
-
-
-def _number(text: str, part: str, default: Any) -> float:
-    if isinstance(default, bool) or not isinstance(default, int | float):
-        raise InputError(f"--vary {text}: the field is {default!r}, no number; expected values with commas")
-    try:
-        return int(part) if isinstance(default, int) else float(part)
-    except ValueError:
-        kind = "a whole number" if isinstance(default, int) else "a number"
-        raise InputError(f"--vary {text}: {part!r} is not {kind}") from None
-
-
-def _value(part: str, default: Any) -> Any:
-    if isinstance(default, bool):
-        return part.lower() in ("true", "yes", "1")
-    for kind in (int, float) if isinstance(default, int | float) else ():
-        with suppress(ValueError):
-            return kind(part)
-    return part
 
 
 _HIGHER_IS_BETTER = frozenset({"gpu_utilisation", "jain_index"})

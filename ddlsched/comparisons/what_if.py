@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.cluster.cluster import Cluster, Server
+import numpy as np
+
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.cluster_files import read_cluster, tenants_of
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.tenants import ANY_KIND, Quota, Tenants
 from ddlsched.deferred import pd
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
-from ddlsched.options import declared, hints_of
+from ddlsched.options import hints_of
+from ddlsched.plugins.names import parsed_value
 from ddlsched.results.statistics import paired_change, verdict
 from ddlsched.results.tenants import tenant_table
 from ddlsched.simulation import simulate
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from ddlsched.workload.job import Workload
 
 _OWN = ("servers", "quota.QUEUE")
-_REFUSED = ("timeline", "watch", "disturbances", "throughputs", "reference_kind", "replay", "seed")
+_REFUSED = ("timeline", "watch", "disturbances", "throughputs", "reference_kind", "replay", "seed", "draw")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +50,12 @@ class WhatIf:
             By ``queue``: ``jobs``, ``wait_before_s``, ``wait_after_s``, ``jct_before_s``, ``jct_after_s``,
             ``preemptions_before``, ``preemptions_after``; ``jct_change``, of several draws with the ends of its 95 %
             interval, ``jct_change_low`` and ``_high``, and the ``verdict``: better, worse, or undecided. The last row,
-            ``all``, is of all jobs. Jobs count that finished in both runs.
+            ``all``, is of all jobs. Jobs count that finished in both runs, and that both count.
         """
         draws = pd.concat([_means(*pair) for pair in self.pairs], keys=range(len(self.pairs)), names=["draw", "queue"])
         table = draws.groupby("queue", sort=False).mean()
-        jct_s = {when: draws[f"jct_{when}_s"].unstack("queue") for when in ("before", "after")}
-        changes = [paired_change(jct_s["after"][queue], jct_s["before"][queue]) for queue in table.index]
+        of_queues = draws.groupby("queue", sort=False)
+        changes = [paired_change(rows["jct_after_s"], rows["jct_before_s"]) for _, rows in of_queues]
         told = {"jct_change": "mean", "jct_change_low": "low", "jct_change_high": "high"}
         for column, end in told.items():
             table[column] = [getattr(change, end) for change in changes]
@@ -93,7 +96,9 @@ def _means(before: Result, after: Result) -> pd.DataFrame:
 
 def _finished_in_both(before: Result, after: Result) -> pd.DataFrame:
     jobs = {"before": before.jobs, "after": after.jobs}
-    done = (jobs["before"]["state"] == "finished") & (jobs["after"]["state"] == "finished")
+    done = np.logical_and.reduce([(each["state"] == "finished") & each["counted"] for each in jobs.values()])
+    if not done.any():
+        raise InputError("no job that counts finished in both runs; expected one (warmup_s, until_s)")
     table = jobs["before"][["job_id"]].assign(queue=[job.queue or "-" for job in before.workload])
     for when, frame in jobs.items():
         table[f"wait_{when}_s"], table[f"jct_{when}_s"] = frame["queueing_s"], frame["jct_s"]
@@ -131,7 +136,7 @@ def changed(options: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any
     """Return the options of a run with changes, each ``NAME=VALUE``.
 
     ``servers=+4`` adds servers like the last one (``-4`` takes the last ones away), ``quota.QUEUE=16`` sets what a
-    queue is guaranteed (``+8``: so many more), and any other name is that of an option of a run.
+    queue is guaranteed (``+8``: so many more), and any other name is that of an option of a run or of its disturbances.
 
     Raises
     ------
@@ -155,29 +160,23 @@ def changed(options: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any
 
 
 def _set(found: dict[str, Any], text: str, name: str, value: str) -> None:
-    known = [option for option in declared(RunOptions) if option not in _REFUSED]
+    of_run = {option: kind for option, kind in hints_of(RunOptions).items() if option not in _REFUSED}
+    of_disturbances = hints_of(Disturbances)
+    known: dict[str, Any] = {**of_run, **of_disturbances}
     if name not in known:
         raise UnknownNameError(f"--change {text}: nothing is called so.{did_you_mean(name, [*known, *_OWN])}")
-    cluster = found.get("cluster") or Cluster()
+    cluster, new = found.get("cluster") or Cluster(), parsed_value(f"--change {text}", known[name], value)
     if name == "server_table":
-        found["cluster"] = read_cluster(value, topology=cluster.topology, exclusive=cluster.exclusive)
+        table = read_cluster(value, topology=cluster.topology, exclusive=cluster.exclusive)
+        found["cluster"] = replace(table, throughputs=cluster.throughputs)
+    elif name in ("gpus_per_server", "gpu_memory_mb") and cluster.servers:
+        raise InputError(f"--change {text}: the servers are those of a table; expected server_table=FILE.csv")
     elif name in ("topology", "exclusive", "gpus_per_server", "gpu_memory_mb"):
-        found["cluster"] = replace(cluster, **{name: _value(text, name, value)})
+        found["cluster"] = replace(cluster, **{name: new})
+    elif name in of_disturbances:
+        found["disturbances"] = replace(found.get("disturbances") or Disturbances(), **{name: new})
     else:
-        found[name] = _value(text, name, value)
-
-
-def _value(text: str, name: str, value: str) -> Any:
-    """Return a value of an option's type."""
-    kinds = typing.get_args(hints_of(RunOptions)[name]) or (hints_of(RunOptions)[name],)
-    try:
-        if bool in kinds:
-            return {"true": True, "false": False}[value.lower()]
-        if int in kinds or float in kinds:
-            return int(value) if int in kinds else float(value)
-    except (KeyError, ValueError):
-        raise InputError(f"--change {text}: {value!r} is no value of {name}") from None
-    return value
+        found[name] = new
 
 
 def _number(text: str, value: str, before: int) -> int:
@@ -190,9 +189,11 @@ def _number(text: str, value: str, before: int) -> int:
 
 def _with_servers(cluster: Cluster, text: str, value: str) -> Cluster:
     count = _number(text, value, cluster.num_servers)
+    if count < 1:
+        raise InputError(f"--change {text}: leaves {count} servers; expected 1 or more")
     if not cluster.servers:
         return replace(cluster, num_servers=count)
-    servers: tuple[Server, ...] = cluster.servers[: max(count, 0)]
+    servers = cluster.servers[:count]
     return replace(cluster, servers=servers + cluster.servers[-1:] * (count - len(servers)))
 
 

@@ -238,7 +238,7 @@ def _parse_parameters(where: str, known: dict[str, inspect.Parameter], text: str
             raise UnknownNameError(f"{where}: no parameter is named {name!r}.{hint}")
         if name in values:
             raise InputError(f"{where}: parameter {name} is given twice; expected once")
-        values[name] = _parse_value(f"{where}, parameter {name}", _type_of(known[name]), value.strip())
+        values[name] = parsed_value(f"{where}, parameter {name}", _type_of(known[name]), value.strip())
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in values:
             raise InputError(f"{where}: parameter {name} is missing; expected {label}:{name}=VALUE")
@@ -293,7 +293,14 @@ def _type_of(parameter: inspect.Parameter) -> Any:
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def _parse_value(where: str, kind: Any, text: str) -> Any:
+def parsed_value(where: str, kind: Any, text: str) -> Any:
+    """Return a value of a type (bool, int, float, str, or a union of them and None) from its text.
+
+    Raises
+    ------
+    InputError
+        It is none; ``where`` says whose.
+    """
     accepted = typing.get_args(kind) or (kind,)
     if bool in accepted:
         if text.lower() not in _BOOLEANS:

@@ -161,9 +161,8 @@ def calibrate_agent(
     agent = RingAgent(
         parse_address(address, any_port=True), read_token(token_file), most_bytes=round(memory_mb * 1e6), tell=notice
     )
-    with agent:
-        notice(f"listening on {agent.address}")
-        agent.serve()
+    notice(f"listening on {agent.address}")
+    agent.serve()
 
 
 def _measured(asked: MeasureOptions) -> Measurements:

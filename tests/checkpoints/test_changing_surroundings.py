@@ -323,7 +323,7 @@ def test_far_too_many_ranks_are_refused_before_they_are_planned(source: Path, mo
     monkeypatch.setattr(resharding, "plan", stop)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1_000_000))
     monkeypatch.setattr(resource, "setrlimit", stop)
-    with pytest.raises(InputError, match="dp is 1000000; expected a whole number from 1 to 100,000"):
+    with pytest.raises(InputError, match="dp is 1000000; expected a whole number from 1 to 100000"):
         StoredParallelism(dp=1_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 0, 10**9))
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)

@@ -32,7 +32,7 @@ def test_what_is_made_can_be_resharded(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--parallelism", "tp=3"), "do not divide among 3 tensor-parallel ranks"),
-        (("--parallelism", "tp=x"), "tp is 'x'"),
+        (("--parallelism", "tp=x"), "parameter tp: 'x' is not a whole number"),
         (("--heads", 3), "hidden 16 does not divide by heads 3"),
         (("--dtype", "int8"), "int8"),
         (("--parallelism", "pp=3"), "pp is 3; expected at most the number of layers, 2"),

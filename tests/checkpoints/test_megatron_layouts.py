@@ -185,14 +185,13 @@ def test_a_layer_can_be_on_any_stage() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tp=4,pq=2", "'pq' is no degree; expected e.g. tp=4,pp=2,dp=2"),
-        ("tp=4,tp=2", "tp is there twice"),
-        ("tp=-1", "tp is '-1'; expected a whole number"),
+        ("tp=4,pq=2", "no parameter is named 'pq'. Did you mean 'tp' or 'pp'"),
+        ("tp=4,tp=2", "tp is given twice"),
+        ("tp=-1", "tp is -1; expected a whole number from 1"),
         ("tp=0", "tp is 0; expected a whole number from 1"),
-        ("tp=1.5", "tp is '1.5'"),
+        ("tp=1.5", "tp: '1.5' is not a whole number"),
         ("dp=3,ep=2", "ep 2 does not divide dp 3"),
-        ("", "'' is no degree"),
-        ("tp=1000000", "tp is 1000000; expected a whole number from 1 to 100,000"),
+        ("tp=1000000", "tp is 1000000; expected a whole number from 1 to 100000"),
         ("tp=1000,dp=1000", "has 1,000,000 ranks; expected at most 100,000"),
     ],
 )

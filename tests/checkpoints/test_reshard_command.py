@@ -78,7 +78,7 @@ def test_lost_ranks(folder: Path) -> None:
     ("flags", "message"),
     [
         (("--to", "tp=3"), "do not divide among 3 tensor-parallel ranks"),
-        (("--to", "4"), "'4' is no degree; expected e.g. tp=4,pp=2,dp=2"),
+        (("--to", "4"), "parallelism 4: '4' is no parameter; expected name=value"),
         (("--to", "tp=2", "--lost", "x"), "--lost x: 'x' is no number"),
         (("--to", "tp=2", "--peer", "host1"), "--peer host1: expected HOST=URL"),
         (("--to", "tp=2", "--buffer-mb", 0), "--buffer-mb 0: expected a whole number from 1"),

@@ -13,11 +13,12 @@ import pandas as pd
 import pytest
 from command_line import refused, run
 from golden_cases import FOLDER
+from jobs_by_hand import data_parallel_job
 
 from ddlsched import Cluster, Disturbances, Workload, simulate
 from ddlsched.cli import reporting
 from ddlsched.cluster.disturbances import jitter_factors
-from ddlsched.errors import InputError, PluginError, SimulationError
+from ddlsched.errors import InputError, PluginError, SimulationError, UnknownNameError
 from ddlsched.network.contention import MaxMin
 from ddlsched.plugins.names import resolve
 from ddlsched.results.paired_comparison import compare_runs
@@ -143,6 +144,13 @@ def test_item_17_an_error_about_a_million_columns_is_short(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_an_error_about_a_name_among_many_is_short() -> None:
+    jobs = [data_parallel_job(f"{number:05}") for number in range(20_000)]
+    with pytest.raises(UnknownNameError) as refused:
+        Workload.of(jobs).number_of("zzz")
+    assert str(refused.value).endswith(", 00098, 00099 and 19,900 more.")
+
+
 def test_item_17_a_job_that_never_comes_to_its_end_is_told_soon() -> None:
     workload = read_workload(GOLDEN)
     failing = Disturbances(server_mtbf_s=0.001, server_repair_s=1.0)

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 from command_line import refused, run
 
-from ddlsched import Quota, Workload, microsoft_160, read_cluster, read_tenants, read_workload, simulate
-from ddlsched.comparisons.what_if import what_if
+from ddlsched import Cluster, Quota, Workload, microsoft_160, read_cluster, read_tenants, read_workload, simulate
+from ddlsched.cluster.cluster import Server, Throughputs
+from ddlsched.comparisons.what_if import changed, what_if
 from ddlsched.errors import InputError
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "kueue_cluster"
@@ -316,8 +317,6 @@ def test_what_if_of_several_draws_has_intervals_and_leaves_undecided_what_they_d
 
 
 def test_changes() -> None:
-    from ddlsched.comparisons.what_if import changed
-
     imported("kueue", EXAMPLE)
     given = {"queues": "o/queues.yaml", "cluster": read_cluster("o/servers.csv")}
     assert changed(given, ["servers=+2"])["cluster"].num_servers == 6
@@ -327,9 +326,49 @@ def test_changes() -> None:
     assert changed(given, ["admission=kai"])["admission"] == "kai"
     with pytest.raises(InputError, match="the run has no queues"):
         changed({}, ["quota.team-a=1"])
-    for bad in ("servers", "servers=many", "quota.x=1", "nothing=1", "until_s=soon"):
+    assert changed(given, ["restart-s=5"])["disturbances"].restart_s == 5.0
+    for bad in ("servers", "servers=many", "quota.x=1", "nothing=1", "until_s=soon", "restart_s=soon", "draw=1"):
         with pytest.raises(InputError):
             changed(given, [bad])
+
+
+def test_a_change_that_leaves_no_server_or_that_a_table_of_servers_makes_void_is_refused() -> None:
+    imported("kueue", EXAMPLE)
+    table = {"cluster": read_cluster("o/servers.csv")}
+    for given in (table, {}):
+        for none in ("servers=0", "servers=-16"):
+            with pytest.raises(InputError, match=rf"--change {none}: leaves -?\d+ servers; expected 1 or more"):
+                changed(given, [none])
+    for void in ("gpus_per_server=16", "gpu-memory-mb=1"):
+        with pytest.raises(InputError, match=f"--change {void}: the servers are those of a table"):
+            changed(table, [void])
+    assert changed({}, ["gpus_per_server=16"])["cluster"].gpus_per_server == 16
+
+
+def test_another_table_of_servers_keeps_the_throughputs() -> None:
+    Path("kinds.csv").write_text("gpus,gpu_memory_mb,gpu_kind\n8,80000,k80\n")
+    throughputs = Throughputs(values=(("lstm", "v100", 30.0), ("lstm", "k80", 15.0)), reference_kind="v100")
+    before = Cluster(servers=[Server(gpus=8, gpu_memory_mb=80_000, gpu_kind="v100")], throughputs=throughputs)
+    assert changed({"cluster": before}, ["server_table=kinds.csv"])["cluster"].throughputs == throughputs
+
+
+def test_what_if_counts_the_jobs_that_a_run_counts() -> None:
+    jobs = Workload.of([replace(job, queue="a") for job in microsoft_160(seed=1, scale=0.005)])
+    rows = what_if(jobs, {"warmup_s": 5.0}, ["servers=+1"]).tenants()
+    counted = sum(job.arrival_s >= 5.0 for job in jobs)
+    assert rows["jobs"].tolist() == [counted, counted]
+    with pytest.raises(InputError, match="no job that counts finished in both runs"):
+        what_if(jobs, {}, ["until_s=0.02"]).tenants()
+
+
+def test_a_queue_that_finishes_nothing_in_some_draws_has_the_mean_of_the_others() -> None:
+    one, other = list(microsoft_160(seed=1, scale=0.05))[:2]
+    jobs = Workload.of([replace(one, queue="a"), replace(other, queue="b")])
+    ends = pd.DataFrame([simulate(jobs, draw=draw).jobs["finish_s"] for draw in range(6)])
+    late = int(ends.mean().argmax())
+    rows = what_if(jobs, {}, [f"until_s={ends[late].median()}"], draws=6).tenants()
+    assert rows.loc["ab"[late], ["jct_change", "verdict"]].tolist() == [0.0, "undecided"]
+    assert rows["jct_change"].tolist() == [0.0, 0.0, 0.0]
 
 
 def test_an_object_whose_fields_are_none_is_named() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jobs_by_hand import data_parallel_job
 from reference_simulator import reference_simulate
 from tiers import examples
 
@@ -192,6 +193,27 @@ def test_item_2_recording_does_not_change_what_an_order_with_memory_is_asked(ord
         given = {"placement": "first-fit", "order": order, "seed": seed}
         runs = [simulate(workload, cluster, timeline=recorded, **given).jobs.finish_s for recorded in (False, True)]
         assert runs[0].tolist() == runs[1].tolist(), seed
+
+
+@dataclass
+class TellsWhoWaits:
+    told: list[tuple[str, float]]
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> TellsWhoWaits:
+        return self
+
+    def key(self, job: Any, now_s: float) -> int:
+        if not job.servers:
+            self.told.append((job.job_id, now_s))
+        return int(job.number)
+
+
+def test_an_order_with_memory_is_asked_about_one_that_queues_alone_when_a_job_comes_and_when_one_leaves() -> None:
+    """So it has seen who finished before the last that waits starts, whoever else wakes placement then."""
+    jobs = Workload.of(data_parallel_job(name, arrival_s=at_s, backward_s=1.0) for name, at_s in (("a", 0), ("b", 0.5)))
+    cluster, told = Cluster(num_servers=1, gpus_per_server=1, exclusive=True), []
+    simulate(jobs, cluster, order=TellsWhoWaits(told), placement="first-fit")
+    assert told == [("a", 0.0), ("b", 0.5), ("b", 1.0)]
 
 
 # --- fields that change during a run (issue 35, A3)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
+import re
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 import numpy as np
@@ -49,6 +53,36 @@ def test_item_24_the_command_prints_defaults_units_and_meaning() -> None:
     assert "Did you mean 'leaf-spine'?" in unknown.stderr
 
 
+def documented_defaults() -> list[str]:
+    """What the reference says of functions and classes that may be called with less than all parameters."""
+    reference = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
+    documented = re.findall(r"^\.\. auto(?:class|function):: (?:ddlsched\.)?(\S+)", reference, re.M)
+    return [
+        f"ddlsched.{name} {each.name}={each.default}"
+        for name in documented
+        for each in inspect.signature(resolve_name(f"ddlsched.{name}")).parameters.values()
+        if each.default is not each.empty and not callable(each.default)
+    ]
+
+
+def ranges_of(kind: Kind, name: str) -> dict[str, Range]:
+    made, _ = made_by(kind, name)
+    fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
+    return {field.name: allowed for field in fields if (allowed := range_of(field))}
+
+
+def test_what_is_left_out_means_what_it_meant() -> None:
+    """Another default or range changes what users' commands, files and scripts mean: CHANGELOG says so, too."""
+    of_plugins = [
+        f"{kind} {name} {each.name}={each.default}, {ranges_of(kind, name).get(each.name, each.expected)}"
+        for kind, name in PLUGINS
+        for each in description_of(kind, name).parameters
+    ]
+    of_bundles = [f"bundle {name} {description_of('bundle', name).summary}" for name in names("bundle")]
+    kept = Path(__file__).parents[1] / "golden" / "defaults.txt"
+    assert [*documented_defaults(), *of_plugins, *of_bundles] == kept.read_text().splitlines()
+
+
 def outside(allowed: Range) -> list[Any]:
     """Numbers just outside a range, and what is no number."""
     if isinstance(allowed.least, int):
@@ -89,6 +123,7 @@ def test_what_is_outside_a_range_is_refused_and_its_ends_are_not(plugin: Any) ->
 
 def test_ranges_are_said_with_units() -> None:
     assert Range(0.0, 1e9).said("round_s") == "seconds from 0 to 1e9"
+    assert Range(0.0, math.inf, above=True).said("gb_per_s") == "GB/s > 0"
     assert Range(0.0, math.inf, above=True).said("nic_gbps") == "Gbit/s > 0"
     assert Range(1, 4).said("most") == "a whole number from 1 to 4"
     assert Range(0.0, 1.0).holds(np.float64(0.5))

@@ -91,7 +91,7 @@ def test_a_host_without_an_agent_is_named(jobs: Path, token: Path, tmp_path: Pat
 
 BAD = {
     "run JOBS --window 0": "window is 0; expected a whole number from 1 to 64",
-    "run JOBS --chunk-bytes 5": "chunk_bytes is 5; expected at least 1000 bytes",
+    "run JOBS --chunk-bytes 5": "chunk_bytes is 5.0; expected a number from 1000 to",
     "run JOBS --scale 0": "--scale is 0.0; expected a number above 0",
     "run JOBS --communication preemtive": "preemptive",
     "run JOBS --slots --train": "--slots with --train: training computes when it can; expected one of the two",

@@ -131,6 +131,13 @@ def test_the_phases_of_a_chart_add_up_to_the_time_of_the_jobs(result: ddlsched.R
     assert len(widths) <= len(PHASES) * result.jobs["gpus"].nunique()
 
 
+def test_the_hours_beside_the_bars_of_a_short_run_are_the_bars(result: ddlsched.Result) -> None:
+    axes = result.plot.waterfall().axes[0]
+    assert 0 < axes.patches[0].get_width() < 1.5
+    for bar, text in zip(axes.patches, axes.texts, strict=True):
+        assert float(text.get_text().split()[0]) == pytest.approx(bar.get_width(), rel=5e-3)
+
+
 def test_a_comparison_has_charts(comparison: ddlsched.Comparison) -> None:
     for name in ("average_jct", "changes", "jct", "jct_by_size", "network", "utilisation"):
         assert name in repr(comparison.plot)

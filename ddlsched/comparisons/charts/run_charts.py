@@ -254,7 +254,8 @@ class RunCharts:
         axes.barh(range(len(names)), widths, left=starts, color=shades)
         for place, (start, width) in enumerate(zip(starts, widths, strict=True)):
             share = width / hours["held"] if hours["held"] else 0.0
-            axes.text(start + width, place, f" {width:,.0f} ({share:.1%})", va="center")
+            shown = style.short(width) if width < 100 else f"{width:,.0f}"
+            axes.text(start + width, place, f" {shown} ({share:.1%})", va="center")
         axes.set_yticks(
             range(len(names)), [name.replace("_", " ").replace("gpus and network", "others") for name in names]
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,27 +59,26 @@ def write_imported(imported: ImportedCluster, folder: Path, default_s: float | N
     made_folder(folder, "the tables")
     write_tenants(Tenants(queues=imported.queues), folder / "queues.yaml")
     flags = [f"--queues {folder / 'queues.yaml'}", f"--admission {imported.admission}"]
+    tables = {"jobs.csv": _jobs_table(imported, default_s)}
     if imported.servers:
-        _write_servers(imported.servers, folder / "servers.csv")
+        tables["servers.csv"] = _servers_table(imported.servers)
         flags.append(f"--server-table {folder / 'servers.csv'}")
         flags += ["--placement kueue-topology"] if imported.servers[0].levels else []
     else:
         imported.notes.append("no servers with GPUs are told; give --servers and --gpus-per-server")
-    table = _jobs_table(imported, default_s)
-    with replacing(folder / "jobs.csv", "table") as file:
-        table.to_csv(file, index=False, lineterminator="\n")
+    for name, table in tables.items():
+        with replacing(folder / name, "table") as file:
+            table.to_csv(file, index=False, lineterminator="\n")
     return [str(folder / "jobs.csv"), *flags]
 
 
-def _write_servers(servers: tuple[Server, ...], path: Path) -> None:
-    kinds, levels = any(server.gpu_kind for server in servers), [f"level {name}" for name, _ in servers[0].levels]
-    with replacing(path, "table") as new, new.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["gpus", "gpu_memory_mb", "exclusive", *(["gpu_kind"] if kinds else []), *levels])
-        for server in servers:
-            kind = [server.gpu_kind or ""] if kinds else []
-            units = [unit for _, unit in server.levels]
-            writer.writerow([server.gpus, f"{server.gpu_memory_mb:g}", 1, *kind, *units])
+def _servers_table(servers: tuple[Server, ...]) -> pd.DataFrame:
+    rows = [
+        {"gpus": server.gpus, "gpu_memory_mb": f"{server.gpu_memory_mb:g}", "exclusive": 1, "gpu_kind": server.gpu_kind}
+        | {f"level {name}": unit for name, unit in server.levels}
+        for server in servers
+    ]
+    return pd.DataFrame(rows).dropna(axis="columns", how="all")  # the kinds, where none is told
 
 
 def _jobs_table(imported: ImportedCluster, default_s: float | None) -> pd.DataFrame:

@@ -20,13 +20,23 @@ def read_volcano(path: Path) -> ImportedCluster:
     deserved = any(kubernetes.spec_of(each).get("deserved") for each in queues)
     priorities = kubernetes.priorities_of(objects)
     jobs = [_volcano_job(each, priorities) for each in kubernetes.of_kind(objects, "Job", "batch.volcano.sh")]
-    names = {kubernetes.name_of(each) for each in queues} - {"root"}
+    below = [_volcano_queue(each) for each in queues if kubernetes.name_of(each) != "root"]
+    return _imported(objects, below, jobs, f"volcano:plugin={'capacity' if deserved else 'proportion'}")
+
+
+def _imported(
+    objects: Sequence[dict[str, Any]], queues: Sequence[Queue], jobs: Sequence[TracedJob], admission: str
+) -> ImportedCluster:
+    """Return the cluster with those of the jobs that have GPUs and a queue; how many others there are is noted."""
+    names = {queue.name for queue in queues}
+    known = tuple(job for job in jobs if job.num_gpus and job.queue in names)
+    lost = len(jobs) - len(known)
     return ImportedCluster(
-        queues=_under_root([_volcano_queue(each) for each in queues if kubernetes.name_of(each) != "root"]),
+        queues=_under_root(queues),
         servers=kubernetes.servers_of(objects, {}),
-        jobs=tuple(job for job in jobs if job.num_gpus and job.queue in names),
-        admission=f"volcano:plugin={'capacity' if deserved else 'proportion'}",
-        notes=_left_out(jobs, names),
+        jobs=known,
+        admission=admission,
+        notes=[f"{lost} jobs left out, without GPUs or of queues that are not told"] if lost else [],
     )
 
 
@@ -52,16 +62,11 @@ def _volcano_job(found: Mapping[str, Any], priorities: Mapping[str, int]) -> Tra
     spec, status = kubernetes.spec_of(found), found.get("status") or {}
     tasks = spec.get("tasks") or []
     gpus = sum(kubernetes.gpus_of_pods(int(task.get("replicas", 1)), task.get("template") or {}) for task in tasks)
-    changed = {
-        str(each.get("status")): kubernetes.seconds_of(each.get("lastTransitionTime")) for each in _conditions(status)
-    }
+    conditions = status.get("conditions") or []
+    changed = {str(each.get("status")): kubernetes.seconds_of(each.get("lastTransitionTime")) for each in conditions}
     begin_s = changed.get("Running")
     end_s = next((changed[name] for name in ("Completed", "Failed", "Terminated") if name in changed), None)
     return _told(found, str(spec.get("queue", "default")), gpus, (begin_s, end_s), priorities)
-
-
-def _conditions(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    return status.get("conditions") or []
 
 
 def _told(
@@ -83,14 +88,7 @@ def read_kai(path: Path) -> ImportedCluster:
     priorities = kubernetes.priorities_of(objects)
     pods = kubernetes.of_kind(objects, "Pod")
     jobs = [_kai_job(each, pods, priorities) for each in kubernetes.of_kind(objects, "PodGroup", "scheduling.run.ai")]
-    names = {kubernetes.name_of(each) for each in queues}
-    return ImportedCluster(
-        queues=_under_root([_kai_queue(each) for each in queues]),
-        servers=kubernetes.servers_of(objects, {}),
-        jobs=tuple(job for job in jobs if job.num_gpus and job.queue in names),
-        admission="kai",
-        notes=_left_out(jobs, names),
-    )
+    return _imported(objects, [_kai_queue(each) for each in queues], jobs, "kai")
 
 
 def _kai_queue(found: Mapping[str, Any]) -> Queue:
@@ -127,8 +125,3 @@ def _beyond(queue: Queue, below: Mapping[str, int]) -> Quota:
     gpus = max(0, own.gpus - below.get(queue.name, 0))
     lent = None if own.lending_limit is None else min(own.lending_limit, own.gpus)
     return Quota(gpus=gpus, borrowing_limit=own.borrowing_limit, lending_limit=lent)
-
-
-def _left_out(jobs: Sequence[TracedJob], names: set[str]) -> list[str]:
-    count = sum(not job.num_gpus or job.queue not in names for job in jobs)
-    return [f"{count} jobs left out, without GPUs or of queues that are not told"] if count else []

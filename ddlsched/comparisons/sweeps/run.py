@@ -6,8 +6,8 @@ import hashlib
 import importlib.util
 import inspect
 import json
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,23 +106,22 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class ProgressFile:
-    """Writes how far a run is to a file, which is there as long as the run."""
+@contextmanager
+def progress_file(label: str, path: Path | None) -> Iterator[RunWatcher | None]:
+    """Give what writes how far a run is to a file, which is there as long as the run; nothing without a file."""
+    if path is None:
+        yield None
+        return
 
-    def __init__(self, label: str, path: Path) -> None:
-        self._label, self._path = label, path
+    def write(progress: RunProgress) -> None:
+        with suppress(OSError):  # a disk that is full stops no run
+            path.write_text(json.dumps([label, *progress]), encoding="utf-8")
 
-    def __enter__(self) -> ProgressFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    try:
+        yield write
+    finally:
         with suppress(OSError):
-            self._path.unlink(missing_ok=True)
-
-    def __call__(self, progress: RunProgress) -> None:
-        """Write it down; a disk that is full stops no run."""
-        with suppress(OSError):
-            self._path.write_text(json.dumps([self._label, *progress]), encoding="utf-8")
+            path.unlink(missing_ok=True)
 
 
 def under_way(folder: Path) -> list[str]:
@@ -228,9 +227,7 @@ def execute(run: Run, wanted: Collection[str], progress: Path | None = None) -> 
     ``progress`` is the file that is to say how far the run is, as long as it goes on.
     """
     try:
-        if progress is None:
-            return RunOutcome(_simulated(run, wanted, None))
-        with ProgressFile(run.name, progress) as watch:
+        with progress_file(run.name, progress) as watch:
             return RunOutcome(_simulated(run, wanted, watch))
     except DdlschedError as error:
         return RunOutcome({}, str(error))

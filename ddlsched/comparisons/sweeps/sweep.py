@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ddlsched.comparisons.sweeps.run import Run, fingerprint, sources_digest
 from ddlsched.comparisons.sweeps.stored_runs import is_damaged, read_jobs, read_metadata, remove_leftovers, store
+from ddlsched.comparisons.sweeps.workers import Done, Task, on_dask, on_this_machine
 from ddlsched.deferred import pd
 from ddlsched.io.files import made_folder
 
 if TYPE_CHECKING:
     from ddlsched.comparisons.sweeps.run import RunOutcome
-    from ddlsched.comparisons.sweeps.workers import Done, Task
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def sweep(
     *,
     processes: int = -1,
     dask: str | None = None,
-    watch: SweepWatcher | None = None,
+    watch: SweepWatcher = lambda *_: None,
     progress: Path | None = None,
 ) -> Sweep:
     """Simulate what ``folder`` does not hold yet, and return what it then holds.
@@ -99,13 +99,13 @@ def sweep(
         A run's inputs cannot be told apart from others, or name a file that is not there; the folder cannot be
         written, or holds something else in a run's place; the Dask cluster cannot be used.
     """
-    folder = _made(folder)
+    made_folder(folder, "finished runs")
+    remove_leftovers(folder)
     sources = sources_digest()
     keys = [fingerprint(run.inputs, sources) for run in runs]
     distinct = _distinct(keys, runs)
     tasks = _missing(distinct, folder)
     done, failed = len(distinct) - len(tasks), dict[str, str]()
-    watch = watch or _ignore
     watch(done, len(distinct), None)
     for task, outcome in _carried_out(tasks, processes, dask, sources, progress):
         done += 1
@@ -122,12 +122,6 @@ def sweep(
     )
 
 
-def _made(folder: Path) -> Path:
-    made_folder(folder, "finished runs")
-    remove_leftovers(folder)
-    return folder
-
-
 def _distinct(keys: Sequence[str], runs: Sequence[Run]) -> dict[str, Run]:
     """Return each run once, with all that is to be kept of it under any of its labels."""
     distinct: dict[str, Run] = {}
@@ -138,8 +132,6 @@ def _distinct(keys: Sequence[str], runs: Sequence[Run]) -> dict[str, Run]:
 
 
 def _missing(distinct: Mapping[str, Run], folder: Path) -> list[Task]:
-    from ddlsched.comparisons.sweeps.workers import Task
-
     there = {path.name for path in folder.iterdir()}
     wanted = {
         key: tuple(kind for kind, path in run.files(folder, key).items() if path.name not in there or _spoilt(path))
@@ -160,11 +152,7 @@ def _carried_out(tasks: Sequence[Task], processes: int, dask: str | None, source
     if not tasks:
         return iter(())
     if dask is not None:
-        from ddlsched.comparisons.sweeps.workers import on_dask
-
         return on_dask(tasks, dask, sources)
-    from ddlsched.comparisons.sweeps.workers import on_this_machine
-
     return on_this_machine(tasks, processes, progress)
 
 
@@ -181,7 +169,3 @@ def _keep(task: Task, outcome: RunOutcome, folder: Path) -> None:
     files = task.run.files(folder, task.key)
     for kind in sorted(outcome.files, key=lambda kind: kind == "run"):
         store(files[kind], outcome.files[kind])
-
-
-def _ignore(done: int, total: int, failure: Failure | None) -> None:
-    """Watch nothing."""

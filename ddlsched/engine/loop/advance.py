@@ -128,8 +128,9 @@ def advance(s: State) -> int:
                 return Question.CAPACITY.value
         if run.stage == Stage.KEYS:
             run.stage = Stage.ALLOCATION
-            # One that queues alone is asked about, too: an order learns of jobs by that.
-            if run.order_ranked == 1 and gather_rivals(s) > 1 - run.must_place:
+            # One that queues alone is asked about where placement follows: an order learns of jobs by that.
+            fewest = 1 if run.must_place == 1 or run.num_finished > 0 else 2
+            if run.order_ranked == 1 and gather_rivals(s) >= fewest:
                 if run.order_address == 0:
                     return Question.KEYS.value
                 rank_rivals(s)

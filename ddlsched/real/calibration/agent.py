@@ -180,14 +180,6 @@ class RingAgent(TokenService):
         self._run: str | None = None
         self._arrived: queue.Queue[tuple[int, socket.socket]] = queue.Queue()
 
-    def __enter__(self) -> RingAgent:
-        """Return itself; it is closed at the end."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop listening."""
-        self.close()
-
     def serve(self) -> None:
         """Answer everybody who knows the token until the agent is closed: a measuring host in a thread of its own."""
         with contextlib.closing(self._listener):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.comparisons.charts.jct_charts import legend_below
-from ddlsched.comparisons.charts.style import DASHES, PALETTE, in_style, new_figure, short
+from ddlsched.comparisons.charts.style import DASHES, PALETTE, in_style, new_figure, plain_ticks, short
 from ddlsched.errors import InputError
 from ddlsched.real.calibration.measurements import Measurements
 
@@ -280,7 +280,7 @@ def fit_chart(rows: Measurements, fit: ModelFit) -> Figure:
 
     Of more than five message sizes five are drawn, evenly spread; servers as in the size's first row.
     """
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import MaxNLocator
 
     figure, axes = new_figure(2.6)
     sizes = np.unique(rows.message_bytes)
@@ -294,9 +294,7 @@ def fit_chart(rows: Measurements, fit: ModelFit) -> Figure:
         line = predicted_s(fit.form, fit.values, Measurements(jobs, np.full(50, size), np.ones(50), servers))
         axes.plot(jobs, line, color=colour, linestyle=DASHES[number], linewidth=1.0)
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    plain_ticks(axes.yaxis)
     axes.set(xlabel="All-reduces at a time (points measured, lines fitted)", ylabel="Time of one (s)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="y")

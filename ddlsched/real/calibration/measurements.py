@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.errors import FaultyInputError, InputError, MeasurementError
 from ddlsched.io.tables import Row, cell_number, cell_whole, check_columns, csv_rows, readable
 from ddlsched.real.calibration.agent import ITEM_BYTES, MAX_HOSTS, MAX_JOBS, MAX_REPEATS, STALL_S
@@ -274,11 +274,8 @@ def measure(settings: MeasurePlan, token: bytes) -> Iterator[list[Measured]]:
 
 def write_measurements(rows: Sequence[Measured], path: Path) -> None:
     """Write rows as the CSV file that ``ddlsched calibrate`` reads."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Measured._fields)
-        for row in sorted(rows, key=lambda row: (row.concurrent_jobs, row.message_bytes, row.repeat)):
-            writer.writerow([*row[:2], f"{row.transfer_s:.9g}", *row[3:]])
+    table = pd.DataFrame(rows).sort_values(["concurrent_jobs", "message_bytes", "repeat"], kind="stable")
+    table.to_csv(path, index=False, float_format="%.9g", lineterminator="\n")
 
 
 def _tell(host: Address, agent: Channel, message: dict[str, Any]) -> None:

@@ -11,8 +11,10 @@ from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_s
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.errors import TestbedError, guarded, label
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
+from ddlsched.ranges import Checked, ranged
 from ddlsched.real.gate.live_jobs import GateRank, LiveJob, Placements, ProcessorSlots, SentRow
 from ddlsched.real.gate.transfer_gate import WINDOW, TransferGate
+from ddlsched.units import MAX_MESSAGE_BYTES
 from ddlsched.workload.dag import ComputeTask
 from ddlsched.workload.job import Workload
 
@@ -28,7 +30,7 @@ class Crew(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateSettings:
+class GateSettings(Checked, who="gate"):
     """What decides.
 
     Parameters
@@ -54,9 +56,9 @@ class GateSettings:
     order: Any
     communication: Any
     costs: CommunicationCosts
-    seed: int = 0
-    chunk_bytes: float | None = None
-    window: int = WINDOW
+    seed: int = ranged(0, 0)
+    chunk_bytes: float | None = ranged(None, 1e3, MAX_MESSAGE_BYTES)
+    window: int = ranged(WINDOW, 1, 64)
     slots: bool = False
     train: bool = False
 

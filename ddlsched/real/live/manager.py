@@ -13,8 +13,9 @@ from ddlsched.io.files import made_folder
 from ddlsched.real.live.commits import DamagedCommitsError, commits_at, note_place
 from ddlsched.real.live.failing import FailingNodes
 from ddlsched.real.live.nodes import Launcher, LocalLauncher, Scavenger
-from ddlsched.real.live.processes import JobProcesses, assignment_of
+from ddlsched.real.live.processes import JobProcesses
 from ddlsched.real.live.reports import Ready, Report, ReportSocket
+from ddlsched.real.live.seat import Assignment
 from ddlsched.real.live.store import JobStore, StoredJob
 from ddlsched.real.state_folder import Ownership
 from ddlsched.workload.profiling import Candidate, ProfiledAllocator
@@ -412,12 +413,12 @@ class LiveManager:
         self.watch(LiveEvent(self.now_s, "joining", job.job_id, self._step_for_event(job.job_id), len(nodes)))
 
     def _new(self, job: StoredJob, folder: Path) -> JobProcesses:
-        assigned = assignment_of(
-            job.job_id,
+        assigned = Assignment(
+            job=job.job_id,
             token=self.store.start(job.job_id),
             program=job.program,
             steps=job.steps,
-            folder=folder,
+            folder=str(folder.resolve()),
             socket=self._socket.path,
             parent=self.launcher.parent,
             commits=self._place_of(job.job_id),

@@ -224,10 +224,3 @@ class JobProcesses:
         stopped = [worker for worker in training if worker.is_stopped()]
         starting = [worker for worker in self.workers.values() if worker.is_starting]
         return [worker for worker in starting if now_s - worker.started_s > hang_s] + (stopped or training)
-
-
-def assignment_of(
-    job_id: str, *, token: str, program: str, steps: int, folder: Path, socket: str, parent: int, commits: str
-) -> Assignment:
-    """Return what a manager tells the processes of a job."""
-    return Assignment(job_id, token, program, steps, str(folder.resolve()), socket, parent, commits=commits)

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from ddlsched.errors import InputError, SimulationError
+from ddlsched.real.slurm.commands import SlurmBusyError, SlurmRefusalError, runner
 
 _CPUS = 64
 _MEMORY_MB = 64000
@@ -186,25 +187,8 @@ class LocalSlurm:
         return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": _search_path()}
 
     def run(self, *command: str) -> str:
-        """Run one of Slurm's commands and return what it writes.
-
-        Raises
-        ------
-        SimulationError
-            It failed.
-        """
-        done = subprocess.run(
-            command,
-            env=self.environment,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-            timeout=60,
-        )
-        if done.returncode:
-            raise SimulationError(f"{' '.join(command)}: {done.stderr.strip() or 'failed'}")
-        return done.stdout
+        """Run one of Slurm's commands and return what it writes; as :data:`ddlsched.real.slurm.commands.Run`."""
+        return runner(self.environment)(command)
 
     def start(self, name: str) -> None:
         """Start a daemon: ``munged``, ``slurmctld``, or the ``slurmd`` of a node, by the node's name."""
@@ -286,7 +270,7 @@ class LocalSlurm:
     def _all_idle(self) -> bool:
         try:
             states = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T").split()
-        except SimulationError:
+        except (SlurmBusyError, SlurmRefusalError):
             return False
         return states == ["idle"] * self.nodes
 

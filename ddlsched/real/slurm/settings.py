@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from ddlsched.errors import InputError, did_you_mean
+from ddlsched.errors import InputError
 from ddlsched.io.tables import abbreviated, csv_rows, located, readable
+from ddlsched.plugins.names import made_of_text
 from ddlsched.ranges import Checked, ranged
 from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job
 
 PREFIX = "ddlsched:"
-_TRUTHS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +41,11 @@ class JobFacts:
     message_bytes: float = 0.0
     gpu_memory_mb: float = 0.0
     resumes: bool = False
+
+    def __post_init__(self) -> None:
+        self.job("job", arrival_s=0.0, num_gpus=1, user="user", time_limit_s=1.0)  # which checks every range
+        if self.forward_s + self.backward_s < 1e-9:
+            raise InputError("its iteration computes for less than 1 ns; expected forward_s or backward_s above that")
 
     def job(self, job_id: str, *, arrival_s: float, num_gpus: int, user: str, time_limit_s: float) -> Job:
         """Return the job as policies are shown it.
@@ -70,9 +74,6 @@ class JobFacts:
         return PREFIX + ",".join(f"{field.name}={_text(getattr(self, field.name))}" for field in fields(self))
 
 
-_KINDS = {field.name: field.type for field in fields(JobFacts)}
-
-
 def facts_of_comment(comment: str) -> JobFacts:
     """Return what a comment says.
 
@@ -87,7 +88,10 @@ def facts_of_comment(comment: str) -> JobFacts:
     InputError
         It says something else.
     """
-    return located(f"comment {abbreviated(comment)}", lambda: _facts_of(_pairs(comment)))
+    where = f"comment {abbreviated(comment)}"
+    if not comment.startswith(PREFIX):
+        raise InputError(f"{where}: expected {PREFIX}iterations=1000,forward_s=0.1,...")
+    return _facts_of(where, comment.removeprefix(PREFIX))
 
 
 def read_facts(path: Path) -> dict[str, JobFacts]:
@@ -102,54 +106,18 @@ def read_facts(path: Path) -> dict[str, JobFacts]:
 
 
 def _table(path: Path) -> dict[str, JobFacts]:
-    optional = [name for name in _KINDS if name != "iterations"]
+    optional = [field.name for field in fields(JobFacts) if field.name != "iterations"]
     table: dict[str, JobFacts] = {}
     for where, row in csv_rows(path, ["name", "iterations"], optional):
         name = row.pop("name")
         if not name or name in table:
             raise InputError(f"{where}: name is {abbreviated(name)}; expected a job's name, once")
-        table[name] = located(where, lambda: _facts_of({key: value for key, value in row.items() if value}))  # noqa: B023
+        table[name] = _facts_of(where, ",".join(f"{key}={value}" for key, value in row.items() if value))
     return table
 
 
-def _pairs(comment: str) -> dict[str, str]:
-    if not comment.startswith(PREFIX):
-        raise InputError(f"expected {PREFIX}iterations=1000,forward_s=0.1,...")
-    pairs: dict[str, str] = {}
-    for part in comment.removeprefix(PREFIX).split(","):
-        name, equals, value = (text.strip() for text in part.partition("="))
-        if not equals or name in pairs:
-            raise InputError(f"{abbreviated(part)}; expected name=value, each name once")
-        pairs[name] = value
-    return pairs
-
-
-def _facts_of(pairs: Mapping[str, str]) -> JobFacts:
-    for name in pairs:
-        if name not in _KINDS:
-            raise InputError(f"nothing is called {abbreviated(name)}.{did_you_mean(name, _KINDS)}")
-    if "iterations" not in pairs:
-        raise InputError("iterations is missing; expected iterations=N")
-    facts = JobFacts(**{name: _value(name, text) for name, text in pairs.items()})  # type: ignore[arg-type]
-    facts.job("job", arrival_s=0.0, num_gpus=1, user="user", time_limit_s=1.0)  # which checks every range
-    if facts.forward_s + facts.backward_s < 1e-9:
-        raise InputError("its iteration computes for less than 1 ns; expected forward_s or backward_s above that")
-    return facts
-
-
-def _value(name: str, text: str) -> int | float | bool:
-    if name == "resumes":
-        if text not in _TRUTHS:
-            raise InputError(f"resumes is {abbreviated(text)}; expected true or false")
-        return _TRUTHS[text]
-    try:
-        number = float(text.replace("_", "?"))
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or (name == "iterations" and not 1 <= number == int(number) < 2**53):
-        kind = "a whole number from 1" if name == "iterations" else "a number"
-        raise InputError(f"{name} is {abbreviated(text)}; expected {kind}")
-    return int(number) if name == "iterations" else number
+def _facts_of(where: str, text: str) -> JobFacts:
+    return located(where, lambda: made_of_text(PREFIX.removesuffix(":"), JobFacts, text))
 
 
 def _text(value: float | bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,16 +47,9 @@ def calibration_settings(num_servers: int, sizes_bytes: Iterable[int] = _SIZES_B
     return [MeasuredRings(*setting) for setting in itertools.product((1, 2), sizes_bytes, counts)]
 
 
-def measure_settings(
-    wanted: Iterable[MeasuredRings], settings: GateSettings, crew: WorkerCrew, watch: Callable[[], None] = lambda: None
-) -> list[Measured]:
+def measure_settings(wanted: Iterable[MeasuredRings], settings: GateSettings, crew: WorkerCrew) -> list[Measured]:
     """Return the mean time of an all-reduce in each setting, as :mod:`ddlsched.real.calibration` takes them."""
-    rows = []
-    for setting in wanted:
-        seconds = _mean_s(setting, settings, crew)
-        rows.append(Measured(setting.jobs, setting.message_bytes, seconds, setting.servers, 1))
-        watch()
-    return rows
+    return [Measured(one.jobs, one.message_bytes, _mean_s(one, settings, crew), one.servers, 1) for one in wanted]
 
 
 def _mean_s(setting: MeasuredRings, settings: GateSettings, crew: WorkerCrew) -> float:

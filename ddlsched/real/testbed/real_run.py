@@ -17,19 +17,16 @@ from ddlsched.plugins import DEFAULT_BUNDLE
 from ddlsched.real.gate.gate import Gate, GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import GateRank, SentRow
 from ddlsched.real.gate.loop import run_gate
-from ddlsched.real.gate.transfer_gate import WINDOW
 from ddlsched.real.testbed.cabling import refuse_inside
 from ddlsched.real.testbed.crews import WorkerCrew
 from ddlsched.real.testbed.machine import MachineWatch, ahead_of_others
-from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, is_whole
+from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.dag import AllReduceTask, ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import Task
 
 _MOST_READY = 8
-_LEAST_CHUNK_BYTES = 1_000
-_MOST_WINDOW = 64
 
 
 def gate_settings(
@@ -40,13 +37,9 @@ def gate_settings(
     order: Any = None,
     communication: Any = None,
     contention: Any = "max-min",
-    seed: int = 0,
-    chunk_bytes: float | None = None,
-    window: int = WINDOW,
-    slots: bool = False,
-    train: bool = False,
+    **given: Any,
 ) -> GateSettings:
-    """Return the settings of a gate before a cluster; policies are instances or names.
+    """Return the settings of a gate before a cluster, others as ``given``; policies are instances or names.
 
     Raises
     ------
@@ -55,25 +48,10 @@ def gate_settings(
     UnknownNameError
         A name that nobody has registered.
     """
-    if not is_whole(seed, 0):
-        raise InputError(f"seed is {seed!r}; expected a whole number >= 0")
-    if chunk_bytes is not None and not _LEAST_CHUNK_BYTES <= chunk_bytes <= MAX_MESSAGE_BYTES:
-        raise InputError(f"chunk_bytes is {chunk_bytes:g}; expected at least {_LEAST_CHUNK_BYTES} bytes")
-    if not is_whole(window, 1, _MOST_WINDOW):
-        raise InputError(f"window is {window}; expected a whole number from 1 to {_MOST_WINDOW}")
-    if slots and train:
+    policies = {"placement": placement, "order": order, "communication": communication}
+    settings = GateSettings.by_name(cluster, scheduler=scheduler, contention=contention, policies=policies, **given)
+    if settings.slots and settings.train:
         raise InputError("--slots with --train: training computes when it can; expected one of the two")
-    settings = GateSettings.by_name(
-        cluster,
-        scheduler=scheduler,
-        contention=contention,
-        policies={"placement": placement, "order": order, "communication": communication},
-        seed=seed,
-        chunk_bytes=chunk_bytes,
-        window=window,
-        slots=slots,
-        train=train,
-    )
     refuse_inside(settings.costs.network)
     _refuse_stops_and_moves(begun_policies(settings))
     return settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
 import itertools
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ddlsched.deferred import pd
 from ddlsched.errors import InputError, need
 from ddlsched.io.tables import abbreviated, cell_number, csv_rows, readable
 from ddlsched.training.estimate.hardware import NARROW_HEAD, WIDE_HEAD, Efficiency, Gpu
@@ -60,10 +60,7 @@ class Kernel(NamedTuple):
 
 def write_kernels(kernels: Iterable[Kernel], path: Path) -> None:
     """Write a row a kernel."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Kernel._fields)
-        writer.writerows(kernels)
+    pd.DataFrame(kernels, columns=Kernel._fields).to_csv(path, index=False, lineterminator="\n")
 
 
 def read_kernels(path: Path) -> list[Kernel]:

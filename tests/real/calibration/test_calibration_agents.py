@@ -38,7 +38,10 @@ TOKEN = b"a token for tests only"
 def agents() -> Iterator[list[RingAgent]]:
     """Three agents on loopback."""
     with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(RingAgent(Address("127.0.0.1", 0), TOKEN, most_bytes=10**8)) for _ in range(3)]
+        found = [
+            stack.enter_context(contextlib.closing(RingAgent(Address("127.0.0.1", 0), TOKEN, most_bytes=10**8)))
+            for _ in range(3)
+        ]
         serving = [threading.Thread(target=agent.serve, daemon=True) for agent in found]
         for thread in serving:
             thread.start()

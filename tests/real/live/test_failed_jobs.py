@@ -11,8 +11,9 @@ from test_meetings import Pipes
 
 from ddlsched.real.live.commits import committed_steps
 from ddlsched.real.live.manager import LiveEvent, LiveManager, Retries
-from ddlsched.real.live.processes import JobProcesses, assignment_of
+from ddlsched.real.live.processes import JobProcesses
 from ddlsched.real.live.reports import Ready
+from ddlsched.real.live.seat import Assignment
 from ddlsched.real.live.store import JobStore
 
 COUNTS = """
@@ -96,8 +97,7 @@ def test_item_8_failed_jobs_and_no_others_wait_again(tmp_path: Path) -> None:
 
 @pytest.fixture
 def job(tmp_path: Path) -> JobProcesses:
-    values = {"program": "s.py", "steps": 5, "folder": tmp_path, "socket": "h:1", "parent": 0, "commits": ""}
-    job = JobProcesses(assignment_of("a", token="t", **values), launcher=Pipes())
+    job = JobProcesses(Assignment("a", "t", "s.py", 5, str(tmp_path), "h:1", 0), launcher=Pipes())
     job.add(["n1", "n2"], 0.0)
     return job
 

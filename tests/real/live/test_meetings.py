@@ -19,7 +19,7 @@ from test_live_manager import AllToTheFirst, Nodes, received
 from ddlsched.real.live import meetings
 from ddlsched.real.live.manager import LiveManager
 from ddlsched.real.live.meetings import NotSealedError, Seal, meet
-from ddlsched.real.live.processes import JobProcesses, assignment_of
+from ddlsched.real.live.processes import JobProcesses
 from ddlsched.real.live.reports import Ready, ReportSocket, address_towards, send_report
 from ddlsched.real.live.seat import LEAVE, Assignment, Orders, Seat
 from ddlsched.real.live.store import JobStore
@@ -155,8 +155,7 @@ def told(job: JobProcesses, node: str) -> list[bytes]:
 
 @pytest.fixture
 def job(tmp_path: Path) -> JobProcesses:
-    values = {"program": "mlp", "steps": 5, "folder": tmp_path, "socket": "h:1", "parent": 0, "commits": ""}
-    job = JobProcesses(assignment_of("a", token="t", **values), launcher=Pipes())
+    job = JobProcesses(Assignment("a", "t", "mlp", 5, str(tmp_path), "h:1", 0), launcher=Pipes())
     job.add(["n1", "n2", "n3"], 0.0)
     return job
 

@@ -105,10 +105,11 @@ def test_an_order_that_stops_jobs_has_them_requeued_and_a_job_that_resumes_goes_
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"comment": "ddlsched:iterations=ten"}, "iterations is 'ten'; expected a whole number from 1"),
+        ({"comment": "ddlsched:iterations=ten"}, "iterations: 'ten' is not a whole number"),
         ({"comment": "ddlsched:iterations=5"}, "computes for less than 1 ns"),
         ({"comment": "ddlsched:iterations=5,forward=1"}, "Did you mean 'forward_s'"),
-        ({"comment": "ddlsched:"}, "expected name=value"),
+        ({"comment": "ddlsched:"}, "iterations is missing"),
+        ({"comment": "ddlsched:5"}, "expected name=value"),
         ({"gpus": 0}, "expected --gpus=N"),
         ({"gpus": 9}, "there are never so many"),
     ],

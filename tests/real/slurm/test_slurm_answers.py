@@ -156,14 +156,14 @@ def test_a_comment_and_its_facts_are_two_forms_of_one_thing() -> None:
     ("comment", "why"),
     [
         ("iterations=5", "expected ddlsched:iterations=1000"),
-        ("ddlsched:iterations=5,iterations=6", "each name once"),
-        ("ddlsched:iterations=5.5,forward_s=1", "expected a whole number from 1"),
-        ("ddlsched:iterations=1_000,forward_s=1", "expected a whole number"),
+        ("ddlsched:iterations=5,iterations=6", "given twice; expected once"),
+        ("ddlsched:iterations=5.5,forward_s=1", "'5.5' is not a whole number"),
+        ("ddlsched:iterations=1_000,forward_s=1", "'1_000' is not a whole number"),
         ("ddlsched:iterations=5,forward_s=-1", "forward_s is -1"),
-        ("ddlsched:iterations=5,forward_s=nan", "expected a number"),
-        ("ddlsched:iterations=5,forward_s=1,resumes=1", "expected true or false"),
+        ("ddlsched:iterations=5,forward_s=nan", "forward_s is nan"),
+        ("ddlsched:iterations=5,forward_s=1,resumes=2", "expected true or false"),
         ("ddlsched:iterations=5,forward_s=1,message_bytes=1e99", "message_bytes is 1e\\+99"),
-        ("ddlsched:forward_s=1", "iterations is missing"),
+        ("ddlsched:forward_s=1", "iterations is missing; expected ddlsched:iterations=VALUE"),
     ],
 )
 def test_a_comment_that_is_none_is_refused_with_its_text(comment: str, why: str) -> None:

@@ -166,7 +166,7 @@ def test_messages_larger_than_memory_are_refused() -> None:
     ("given", "message"),
     [
         ({"window": 0}, "window is 0; expected a whole number from 1 to 64"),
-        ({"chunk_bytes": 10}, "chunk_bytes is 10; expected at least 1000 bytes"),
+        ({"chunk_bytes": 10}, "chunk_bytes is 10; expected a number from 1000 to"),
         ({"chunk_bytes": float("nan")}, "chunk_bytes is nan; expected"),
         ({"seed": -1}, "seed is -1; expected a whole number"),
         ({"communication": "preemtive"}, "preemptive"),

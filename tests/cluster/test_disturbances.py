@@ -123,7 +123,8 @@ def test_service_used_keeps_what_a_failure_undid(gpus: int) -> None:
         disturbances=Disturbances(outages=(Outage(server=0, from_s=5.5, to_s=6.0),), checkpoint_iterations=3),
     )
     # Of 5 iterations and a forward pass three iterations are kept.
-    assert order.seen[0] == (0.0, 0.0) and order.seen[-1] == (3.0 * gpus, 5.25 * gpus)
+    assert order.seen[0] == (0.0, 0.0)
+    assert order.seen[-1] == (3.0 * gpus, 5.25 * gpus)
 
 
 def test_a_job_moves_to_a_server_that_is_up_and_others_stay() -> None:

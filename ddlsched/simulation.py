@@ -130,6 +130,10 @@ def _refuse_options(workload: Workload, given: RunOptions) -> None:
         raise InputError(f"disturbances is {disturbances!r}; expected ddlsched.Disturbances(...)")
     if given["replay"] is not None and given["placement"] is not None:
         raise InputError("placement= and replay= both say where jobs run; expected one of the two")
+    if given["replay"] is not None and given["allocation"] is not None:
+        raise InputError(
+            "replay= says on which GPUs jobs run, and of elastic jobs allocation= does; expected one of them"
+        )
     if given["capacity"] is not None and disturbances is not None and disturbances.servers_fail:
         raise InputError("the run has a capacity trace and failures of servers; expected one of the two")
     if any(isinstance(job, ElasticJob) for job in workload) != (given["allocation"] is not None):

@@ -15,7 +15,7 @@ A process has imported the libraries, not the product, and forks for each fault.
 of CPU together: the quickest of the room first, in the first round at most two cases of a function. One that fails,
 or needs many times its time, has noticed the fault. Coverage does not see compiled lines: tests that run them are
 found, and run, with ``NUMBA_DISABLE_JIT=1``; with --compiled what survived there is tried as users run it, a minute
-each. What runs on import is covered by the tests of the lines that name it, else of its file.
+each. What runs on import is covered by the tests of its file, and those of the lines that name it.
 
 A survivor is a test to write, a line to delete, or a change that changes nothing. For those write a line into the
 results with ``nothing`` for the verdict and say why; a test that was written since is found by --cover, and the fault
@@ -69,6 +69,8 @@ COMPILING_S = 150.0
 """Where faults have the loop compiled anew, which the first test waits for: it takes less CPU than that."""
 STRICT = (LOOP, "ddlsched/network/", "algorithms/contention/")
 ASKED, ASKED_OF_STRICT = 0.97, 0.99
+READS_DEFAULTS = "tests/plugins/test_parameters.py::test_what_is_left_out_means_what_it_meant"
+"""It runs no line of what it reads, which is executed on import."""
 IMPORTED = (
     "hypothesis", "matplotlib.pyplot", "msgspec", "networkx", "numba.core.ccallback", "pandas", "pyarrow.parquet",
     "scipy.optimize", "scipy.sparse.csgraph", "scipy.stats",
@@ -215,14 +217,14 @@ class Covered:
     def by(self, mutant: Mutant, plain: bool) -> dict[str, float]:
         """Return the tests that run a fault's line and pass, and their times in seconds."""
         source = (self._tree / mutant.path).read_text()
+        lines = self._tests.get((plain, mutant.path), {}).values()
         if mutant.line not in _bodies(source):
-            found = self._that_name(_name(source, mutant.line), plain, mutant.path)
+            found = self._that_name(_name(source, mutant.line), plain, mutant.path).union([READS_DEFAULTS], *lines)
         else:
             found = self._that_run(source, mutant, plain)
         if not found and plain and mutant.path.startswith(LOOP):
             found = self.drawn
         if not found and not plain:
-            lines = self._tests.get((plain, mutant.path), {}).values()
             folder = next((tests for loop, tests in COMPILED.items() if mutant.path.startswith(loop)), None)
             found = {test for test in self.seconds[plain] if test.startswith(folder)} if folder else set().union(*lines)
         return {test: self.seconds[plain][test] for test in found if test in self.seconds[plain]}

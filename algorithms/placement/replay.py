@@ -23,8 +23,8 @@ class Replay(Checked, who="replay"):
     """Each job on the GPUs that it had in another run, from the time when it had them there.
 
     A job whose GPUs have no room for it then starts when they have; unless some were stopped there, each GPU gets its
-    jobs in the order in which it had them. One that was stopped has a start for each of its stays, which a run in which
-    it is stopped as often uses in turn.
+    jobs in the order in which it had them. One that was stopped has a start for each time that it left the queue, which
+    a run in which it queues as often uses in turn.
 
     Parameters
     ----------
@@ -63,8 +63,9 @@ class _Replaying:
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         own = self._stays.get(job.job_id)
         if not own:
-            why = f"started job {job.job_id!r} less often" if own is not None else f"has no start of job {job.job_id!r}"
-            raise InputError(f"the run {self._run} {why}; expected the same jobs")
+            less_often = f"started job {job.job_id!r} less often; expected one in which it queued as often"
+            why = less_often if own is not None else f"has no start of job {job.job_id!r}; expected the same jobs"
+            raise InputError(f"the run {self._run} {why}")
         from_s, gpus = own[0]
         if len(gpus) != job.num_gpus or max(gpus) >= len(self._copies):
             raise InputError(f"the run {self._run} had it on the GPUs {gpus}; expected {job.num_gpus} of this cluster")

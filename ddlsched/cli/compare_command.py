@@ -14,6 +14,7 @@ import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, is_given, option
 from ddlsched.cli.reporting import emit, notice, one_line, status, without_nan
+from ddlsched.cli.run_arguments import refuse_ineffective
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
@@ -100,6 +101,8 @@ def compare(
         gen.py:function:parameter=1.
     """
     asked = comparing.made()
+    if asked.config is None:  # it may hold what a flag needs
+        refuse_ineffective(context)
     flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(options.values, asked.name)}
     flags |= {name: getattr(asked, name) for name in ("baseline", "seeds", "draws", "timeline")}
     listed = {name for name, option in declared(RunOptions).items() if option.listed}

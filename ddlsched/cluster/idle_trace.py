@@ -186,7 +186,7 @@ def idle_between(busy: Iterable[Busy], num_nodes: int, *, at_least_s: float = 0.
     num_nodes
         How many nodes there are.
     at_least_s
-        Shorter gaps are left out.
+        Gaps that last no longer are left out.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def idle_between(busy: Iterable[Busy], num_nodes: int, *, at_least_s: float = 0.
         (node, from_s - first_s, to_s - first_s)
         for node in range(num_nodes)
         for from_s, to_s in _gaps(by_node.get(node, []), first_s, last_s)
-        if to_s - from_s > max(at_least_s, 0.0)
+        if to_s - from_s > at_least_s
     ]
     if not gaps:
         raise InputError(f"idle nodes: none of the {num_nodes} nodes is idle for more than {at_least_s:g} s")

@@ -85,7 +85,11 @@ class Checkpointing:
         state, jobs = self._state, self._state.jobs
         if jobs.state.item(number) != JobState.RUNNING or state.stays[jobs.stay.item(number)] is not stay:
             return
-        begin_ns = state.now_ns if jobs.restarting.item(number) else state.begin_of_work_ns(number, stay)
+        if jobs.restarting.item(number):  # its state is on its way; half an iteration on, none can have ended
+            at_ns = state.now_ns + max(interval_ns, self._least_iteration_ns(number, stay) // 2)
+            self._at(at_ns, lambda: self._save_soon(number, stay, interval_ns))
+            return
+        begin_ns = state.begin_of_work_ns(number, stay)
         if state.now_ns < begin_ns + interval_ns:
             self._at(begin_ns + interval_ns, lambda: self._save_soon(number, stay, interval_ns))
         elif jobs.flows_left.item(number):  # what it saved before is still on its way
@@ -95,6 +99,12 @@ class Checkpointing:
                 wake(state.arrays, number)
             plan_move(state.arrays, number)
             self._due.add(number)
+
+    def _least_iteration_ns(self, number: int, stay: Residency) -> int:
+        """Return what an iteration takes at least on a job's GPUs, in nanoseconds."""
+        state = self._state
+        slowness = state.gpus.slowness[list(stay.gpus)].min() / state.arrays.speeds.max(initial=1.0)
+        return int(state.jobs.compute_ns.item(number) * slowness * state.arrays.jitter.min())
 
     def carry_out(self) -> None:
         """Save the state of jobs whose iteration has ended; forget those that have finished or were stopped."""

@@ -115,11 +115,12 @@ class JobPlacement:
         return self._disturbances.restart_ns(job.num_gpus, 0 if isinstance(job, ElasticJob) else job.dag.compute_ns)
 
     def put(self, number: int, gpus: list[int]) -> None:
-        """Give a job its GPUs, in placement order; one that was stopped holds them before it starts."""
+        """Give a job of the queue its GPUs, in placement order; one that was stopped holds them before it starts."""
         if self._state.jobs.restarts.item(number):
             self.put_again(number, gpus, 0)
         else:
             self.put_after(number, gpus, 0)
+        self._state.stays[-1].from_queue = True
 
     def put_again(self, number: int, gpus: list[int], further_ns: int) -> None:
         """Put a job that was stopped on GPUs, where it starts again after ``further_ns``."""
@@ -220,6 +221,7 @@ class JobPlacement:
             gpus = state.workers.gpu[first : first + jobs.num_gpus.item(number)].tolist()
             planned = self.costs.planned(state.workload[number].dag, gpus)
             self._note_start(number, gpus, self.costs.servers_of(gpus), planned, jobs.start_ns.item(number), 0)
+            state.stays[-1].from_queue = True
 
     def _note_start(
         self,

@@ -55,7 +55,8 @@ class Residency:
     ``state_bytes`` is what of its state comes over the network to begin with. From ``begin_ns`` on it works, with
     ``iterations_left``, which is known when it ends; ``saved`` says that it began with a checkpoint, which in the
     background is whole at ``safe_ns`` (set when a stay ends, if it crossed the network), and ``lost`` that a failure
-    has undone its work.
+    has undone its work. ``from_queue`` says that a placement chose its GPUs: it is neither a move nor a start where the
+    engine says.
     """
 
     job: int
@@ -72,6 +73,7 @@ class Residency:
     saved: bool = False
     safe_ns: int = -1
     lost: bool = False
+    from_queue: bool = False
 
     @property
     def worked_ns(self) -> int:

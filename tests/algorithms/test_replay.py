@@ -10,6 +10,7 @@ import pytest
 
 import ddlsched
 from algorithms.placement.replay import Replay
+from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 from ddlsched.errors import InputError
 from ddlsched.results.result import Result
@@ -48,6 +49,31 @@ def test_a_run_replayed_is_the_run(further: dict[str, Any], tmp_path: Path) -> N
     assert _starts(again) == _starts(first)
 
 
+FAILING = (
+    FailureCause(cause="hangs", per="gpu", mtbf_s=20.0, noticed_s=0.4, repair_s=1.5, takes="server"),
+    FailureCause(cause="crashes", per="job", mtbf_s=8.0, takes="job"),
+)
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        {},
+        {"recovery": "spares:count=1"},
+        {"recovery": "shrink"},
+        {"recovery": "wait:patience_s=0.5"},
+        {"checkpoint": "fixed:every_s=1", "checkpoint_to": "peer", "restart_s": 0.1},
+    ],
+)
+def test_starts_that_no_placement_chose_are_not_replayed(further: dict[str, Any], tmp_path: Path) -> None:
+    given = {"disturbances": ddlsched.Disturbances(failures=FAILING, **further)}
+    first = ddlsched.simulate(JOBS, CLUSTER, placement="lwf", **given)
+    again = ddlsched.simulate(JOBS, CLUSTER, replay=_kept(first, tmp_path), **given)
+    assert sum(not stay.from_queue for stay in first.finished.stays) > 0
+    assert again.jobs.equals(first.jobs)
+    assert _starts(again) == _starts(first)
+
+
 def test_another_sending_policy_has_the_same_gpus_and_starts_unless_a_job_is_still_there(tmp_path: Path) -> None:
     first = ddlsched.simulate(JOBS, CLUSTER, placement="lwf", communication="bounded-overlap:limit=1")
     again = ddlsched.simulate(JOBS, CLUSTER, replay=_kept(first, tmp_path), communication="bounded-overlap:limit=9")
@@ -81,6 +107,8 @@ def test_what_cannot_be_replayed_is_told(tmp_path: Path) -> None:
     run = _kept(ddlsched.simulate(JOBS, CLUSTER), tmp_path)
     with pytest.raises(InputError, match="one of the two"):
         ddlsched.simulate(JOBS, CLUSTER, replay=run, placement="lwf")
+    with pytest.raises(InputError, match="of elastic jobs allocation= does; expected one of them"):
+        ddlsched.simulate(JOBS, CLUSTER, replay=run, allocation="tiresias")
     with pytest.raises(InputError, match="has no start of job 'other'; expected the same jobs"):
         ddlsched.simulate(Workload.of([data_parallel_job("other")]), CLUSTER, replay=run)
     with pytest.raises(InputError, match="of this cluster"):

@@ -770,9 +770,16 @@ def test_a_run_that_is_cut_off_says_how_many_jobs_are_not_finished() -> None:
     ],
 )
 def test_flags_without_effect_are_refused(flags: list[str], fault: str) -> None:
-    done = run("simulate", "jobs.csv", *flags)
-    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert fault in done.stderr
+    for command in (["simulate"], ["compare", "--scheduler", "srsf-1"]):
+        done = run(*command, "jobs.csv", *flags)
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert fault in done.stderr
+
+
+def test_a_flag_beside_a_configuration_may_need_what_that_holds() -> None:
+    options = "options: {disturbances: {server_mtbf_s: 1000}}"
+    Path("c.yaml").write_text(f"workloads: [jobs.csv]\npolicies: [srsf-1]\nseeds: [1]\n{options}\n")
+    assert run("compare", "--config", "c.yaml", "--server-repair-s", "3").exit_code == 0
 
 
 def test_the_warm_up_is_left_out() -> None:

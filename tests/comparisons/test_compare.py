@@ -544,7 +544,9 @@ def test_servers_that_differ_and_disturbances_are_the_same_for_all_policies():
         more = {"scheduler": row.policy, "disturbances": disturbances, "warmup_s": 0.01, "seed": row.seed}
         assert row.average_jct_s == ddlsched.simulate(workload, cluster, **more).summary()["average_jct_s"]
     refused(command("--scheduler", "srsf-1", "--server-table", "none.csv"), "--server-table", "none.csv: no such file")
-    refused(command("--scheduler", "srsf-1", *flags, "--servers", "4"), "both server_table and servers are given")
+    refused(
+        command("--scheduler", "srsf-1", *flags, "--servers", "4"), "--servers: the servers are those of --server-table"
+    )
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from math import inf
 
@@ -11,6 +12,7 @@ from jobs_by_hand import data_parallel_job, elastic_job
 from tiers import tried
 
 import ddlsched
+from algorithms.placement.first_fit import FirstFit
 from algorithms.reliability.health import RepeatedFailures
 from algorithms.reliability.intervals import Daly, Young
 from algorithms.reliability.recovery import Shrink, Spares
@@ -50,6 +52,31 @@ def run(
         seed=seed,
         rescale_cost=rescale_cost,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToTheLastServer(FirstFit):
+    """First fit; what runs on server 0 moves to the last GPUs."""
+
+    def moves(self, running, cluster):
+        there = range(cluster.num_gpus - 1, -1, -1)
+        return [(job, list(there[: job.num_gpus])) for job in running if job.servers == (0,)]
+
+
+def test_a_job_that_saves_at_no_cost_waits_for_its_state_without_a_look_each_nanosecond() -> None:
+    """It moves at 1 s to where its checkpoints go, where 2 x 1.25 GB come in 2 s, and then saves each iteration."""
+    job = data_parallel_job("a", gpus=2, iterations=10, backward_s=1.0)
+    saved = {"checkpoint": "young", "checkpoint_to": "storage", "state_mb": 1.25 * GB}
+    failures = [FailureCause(cause="never", per="server", mtbf_s=1e12)]
+    result = ddlsched.simulate(
+        ddlsched.Workload.of([job]),
+        ddlsched.Cluster(num_servers=2, gpus_per_server=2),
+        placement=ToTheLastServer(),
+        contention="max-min",
+        disturbances=Disturbances(failures=failures, **saved),
+    )
+    assert result.jobs["finish_s"].tolist() == [12.0]
+    assert [stay.from_ns / 1e9 for stay in result.finished.stays if stay.saved] == [*range(4, 12)]
 
 
 @pytest.mark.parametrize("order", ["fifo", "stopping-srtf"])
@@ -362,6 +389,22 @@ def test_a_job_shrinks_and_grows_again(price, jct_s, order) -> None:
     held = sum(len(stay.gpus) * (stay.to_ns - stay.from_ns) / 1e9 for stay in result.finished.stays)
     assert times["held"] == pytest.approx(held)
     assert times["training"] == pytest.approx(40.0)
+
+
+def test_a_shrunk_job_waits_within_its_iterations_for_what_is_sent() -> None:
+    """As above, of an iteration that ends once the gradients are there: 8 bytes take no time."""
+    dag = ddlsched.IterationDag(
+        (
+            ddlsched.ComputeTask(name="backward", duration_ns=500_000_000),
+            ddlsched.AllReduceTask(name="norm", message_bytes=8.0, after=("backward",)),
+            ddlsched.AllReduceTask(name="gradients", message_bytes=8.0, after=("backward", "norm")),
+            ddlsched.ComputeTask(name="update", duration_ns=500_000_000, after=("gradients",)),
+        )
+    )
+    job = replace(data_parallel_job("a", gpus=4, iterations=10), iteration=dag)
+    result = run(job, outages=(Outage(server=0, from_s=4.1, to_s=9),), recovery="shrink")
+    assert [stay.gpus for stay in result.finished.stays] == [(0, 1, 2, 3), (2, 3), (0, 1, 2, 3)]
+    assert result.jobs["jct_s"].tolist() == pytest.approx([4.1 + 3 * 2 + 3], abs=1e-3)
 
 
 class ShrinkThenSpare:

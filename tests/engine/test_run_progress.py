@@ -16,7 +16,23 @@ import ddlsched
 from ddlsched.comparisons.sweeps.run import under_way
 from ddlsched.comparisons.sweeps.sweep import Run, sweep
 from ddlsched.engine import run_progress
+from ddlsched.engine.driver import Simulation
+from ddlsched.engine.field_values import ROUNDS_BETWEEN_SIGNALS, Question
 from ddlsched.engine.run_progress import RunProgress, duration_text, long_run_remark
+
+
+def test_after_so_many_rounds_python_hears_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    advance, questions = Simulation._advance, list[int]()
+
+    def counted(driver: Simulation) -> int:
+        if not questions:
+            driver._state.run.rounds = ROUNDS_BETWEEN_SIGNALS - 3
+        questions.append(advance(driver))
+        return questions[-1]
+
+    monkeypatch.setattr(Simulation, "_advance", counted)
+    ddlsched.simulate(ddlsched.Workload.of([data_parallel_job("a", iterations=9, backward_s=1.0)]), timeline=True)
+    assert questions.count(Question.HEAR_SIGNALS) == 1
 
 
 @pytest.fixture

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
+import re
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 import numpy as np
@@ -47,6 +51,36 @@ def test_item_24_the_command_prints_defaults_units_and_meaning() -> None:
     unknown = run("list", "topology", "leaf-spin")
     assert unknown.exit_code == 2
     assert "Did you mean 'leaf-spine'?" in unknown.stderr
+
+
+def documented_defaults() -> list[str]:
+    """What the reference says of functions and classes that may be called with less than all parameters."""
+    reference = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
+    documented = re.findall(r"^\.\. auto(?:class|function):: (?:ddlsched\.)?(\S+)", reference, re.M)
+    return [
+        f"ddlsched.{name} {each.name}={each.default}"
+        for name in documented
+        for each in inspect.signature(resolve_name(f"ddlsched.{name}")).parameters.values()
+        if each.default is not each.empty and not callable(each.default)
+    ]
+
+
+def ranges_of(kind: Kind, name: str) -> dict[str, Range]:
+    made, _ = made_by(kind, name)
+    fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
+    return {field.name: allowed for field in fields if (allowed := range_of(field))}
+
+
+def test_what_is_left_out_means_what_it_meant() -> None:
+    """Another default or range changes what users' commands, files and scripts mean: CHANGELOG says so, too."""
+    of_plugins = [
+        f"{kind} {name} {each.name}={each.default}, {ranges_of(kind, name).get(each.name, each.expected)}"
+        for kind, name in PLUGINS
+        for each in description_of(kind, name).parameters
+    ]
+    of_bundles = [f"bundle {name} {description_of('bundle', name).summary}" for name in names("bundle")]
+    kept = Path(__file__).parents[1] / "golden" / "defaults.txt"
+    assert [*documented_defaults(), *of_plugins, *of_bundles] == kept.read_text().splitlines()
 
 
 def outside(allowed: Range) -> list[Any]:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numba import types
 
 import ddlsched
 from ddlsched.engine.compiled_forms import compile_method
+from ddlsched.engine.native import compiler
 from ddlsched.errors import PluginError
 from ddlsched.policies.compiling.source import CannotCompileError
 from ddlsched.policies.compiling.syntax import assigned
@@ -159,6 +161,14 @@ def test_what_numba_computes_in_another_way_is_refused(name, load):
     policy = load(code).P()
     with pytest.raises(CannotCompileError, match=why):
         compile_method(policy, "key")
+
+
+@pytest.mark.parametrize("most", [2**53, -(2**53)])
+def test_a_literal_may_become_a_float_that_holds_it(most: int) -> None:
+    beyond = most + (1 if most > 0 else -1)
+    for literal, loses in ((most, False), (beyond, True), (3 * most, True)):
+        assert compiler._loses(types.literal(literal), types.float64) is loses
+        assert not compiler._loses(types.literal(literal), types.int64)
 
 
 ARRAYS = """

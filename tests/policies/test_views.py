@@ -56,7 +56,7 @@ class ByUser:
     def key(self, job: JobView, now_s: float) -> tuple[int, float | None]:
         if job.user is None:
             return 3, 0.0
-        if job.user == self.who or job.model != "bert":
+        if job.user == self.who or job.model in (None, "vgg"):
             return 1, 0.0
         return 2, (job.time_limit_s if job.time_limit_s is not None else 7.5)
 

@@ -4,9 +4,9 @@ A run's file is Parquet: its table of jobs (:func:`ddlsched.comparisons.alone.jo
 metadata key ``ddlsched`` a JSON object with
 ``inputs`` (what was simulated), ``summary`` (its metrics), ``samples`` (what the cluster did over time, by
 column), ``most_jobs_on_a_gpu`` (at a time), ``door_counts`` (stops, moves and bytes) and, of ``simulate --run-out``,
-``workload``: the workload's file, its suffix and its bytes, and ``stays``: of each stay of a job its job_id, when it
-began (nanoseconds) and its GPUs, as JSON (both zlib, base64). The process that asked for a sweep is the only one that
-writes.
+``workload``: the workload's file, its suffix and its bytes, and ``stays``: of each stay that a placement chose its
+job_id, when it began (nanoseconds) and its GPUs, as JSON (both zlib, base64). The process that asked for a sweep is the
+only one that writes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run_bytes(
     *,
     stays: bool = False,
 ) -> bytes:
-    """Return a run's file, with its stays if asked.
+    """Return a run's file, with the stays that a placement chose if asked.
 
     ``further`` metrics join those of its summary, and the file ``workload`` its inputs.
     """
@@ -73,7 +73,8 @@ def run_bytes(
         described["workload"] = [workload.suffix, _packed(read_bytes(workload))]
     if stays:
         jobs_of = result.workload
-        kept = [(jobs_of[stay.job].job_id, stay.from_ns, stay.gpus) for stay in result.finished.stays]
+        placed = (stay for stay in result.finished.stays if stay.from_queue)
+        kept = [(jobs_of[stay.job].job_id, stay.from_ns, stay.gpus) for stay in placed]
         described["stays"] = _packed(json.dumps(kept).encode())
     counts = {"most_jobs_on_a_gpu": result.most_jobs_on_a_gpu, "door_counts": door_counts(result)}
     return _parquet(jobs, described | counts)

@@ -111,6 +111,16 @@ def test_a_node_is_idle_exactly_when_no_job_holds_it(jobs) -> None:
         assert {(n, t) for n, a, b in rows for t in range(int(a), int(b))} == expected
 
 
+def test_gaps_that_last_no_longer_than_asked_are_left_out() -> None:
+    busy = [Busy(0, 10, 11), Busy(0, 13, 14), Busy(0, 17, 19), Busy(1, 10, 19)]
+    for at_least_s, expected in ((-1.0, [(1, 3), (4, 7)]), (1.5, [(1, 3), (4, 7)]), (2.0, [(4, 7)])):
+        found = idle_between(busy, 2, at_least_s=at_least_s).frame()
+        assert [*zip(found["idle_from_s"], found["idle_to_s"], strict=True)] == expected
+        assert set(found["node"]) == {0}
+    with pytest.raises(InputError, match="none of the 2 nodes is idle for more than 3 s"):
+        idle_between(busy, 2, at_least_s=3.0)
+
+
 def test_a_swf_log_puts_jobs_on_the_lowest_free_nodes(tmp_path) -> None:
     lines = [
         "; a comment\n",

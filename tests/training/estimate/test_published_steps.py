@@ -201,6 +201,20 @@ def test_every_constant_of_a_program_is_one_of_efficiencies() -> None:
     assert names <= {field.name for field in dataclasses.fields(Efficiency)}  # others would be read past
 
 
+@pytest.mark.parametrize(
+    ("spelt", "gpu"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "a100-40"),
+        ("A100-80GB SXM", "a100-80"),
+        ("dgxa100", "a100-80"),
+        ("H100 96GB", "h100-96"),
+        *((name.upper(), name) for name in GPUS),
+    ],
+)
+def test_a_gpu_is_known_however_it_is_spelt(spelt: str, gpu: str) -> None:
+    assert published_rows._gpu(spelt) == gpu
+
+
 def test_gpus_of_a_family_share_constants_at_their_clocks() -> None:
     own = PROGRAMS["megatron-bridge"].efficiencies
     ratio = (GPUS["b200"].power_w / GPUS["gb300"].power_w) ** (1 / 3)

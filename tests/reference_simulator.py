@@ -144,6 +144,7 @@ class RunningJob:
         self.samples_placed = job.samples if isinstance(job, ElasticJob) else 0  # left when it was placed last
         self.batch = 0
         self.hold_until_ns = -1
+        self.cut_service_ns = 0  # what stops undid
         self.attained_before_ns = 0  # service of earlier stays, of an elastic job
         self.begun: set[tuple[int, int]] = set()
         self.done: set[tuple[int, int]] = set()
@@ -225,6 +226,10 @@ class RunningJob:
         if isinstance(self.job, ElasticJob):
             return self.service_ns - self.service_left_ns
         return self.service_of(self.job.iterations) - self.service_left_ns
+
+    @property
+    def used_service_ns(self) -> int:
+        return self.attained_service_ns + self.cut_service_ns
 
     @property
     def remaining_service_per_gpu_ns(self) -> tuple[int, float]:
@@ -556,6 +561,7 @@ class Simulation:
             state.attained_before_ns += state.service_of(state.iteration - state.placed_iteration)
             state.samples_placed = state.samples_left
         state.placed_iteration = state.iteration
+        state.cut_service_ns += state.service_of(state.to_go) - state.service_left_ns
         state.service_left_ns = state.service_of(state.to_go)
         state.begun, state.done = set(), set()
         state.gpus, state.servers, state.traffic, state.communication_ns = (), (), {}, 0

@@ -27,8 +27,8 @@ class LeastAttainedService:
     key_is_linear: ClassVar[bool] = True
 
     def key(self, job: JobView, now_s: float) -> int:
-        """Return the attained service, nanoseconds."""
-        return job.attained_service_ns
+        """Return the service used, nanoseconds."""
+        return job.used_service_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +56,10 @@ class Tiresias(Checked, who="tiresias"):
 
     def key(self, job: JobView, now_s: float) -> tuple[int, int]:
         """Return the queue and the arrival, nanoseconds."""
-        attained_gpu_s = job.attained_service_ns / NS_PER_S
+        used_gpu_s = job.used_service_ns / NS_PER_S
         queue = 0
         factor = 1
-        while queue < self.queues - 1 and attained_gpu_s >= self.threshold_gpu_s * factor:
+        while queue < self.queues - 1 and used_gpu_s >= self.threshold_gpu_s * factor:
             queue += 1
             factor *= 10
         return queue, job.arrival_ns

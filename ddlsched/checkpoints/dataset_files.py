@@ -12,7 +12,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.io.files import file_system
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_arguments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,8 +85,7 @@ class TokenFiles:
     def __init__(self, files: Sequence[str], *, sequence_tokens: int, dtype: str = "uint16") -> None:
         if dtype not in TOKEN_TYPES:
             raise InputError(f"token files: dtype is {dtype!r}; expected {', '.join(TOKEN_TYPES)}")
-        if not is_whole(sequence_tokens, 1):
-            raise InputError(f"token files: sequence_tokens is {sequence_tokens!r}; expected a whole number from 1")
+        check_arguments("token files", sequence_tokens=(sequence_tokens, 1))
         self.files, self.sequence_tokens = tuple(files), sequence_tokens
         self.dtype = np.dtype(dtype).newbyteorder("<")
         counts = [(self._tokens(file) - 1) // sequence_tokens for file in self.files]

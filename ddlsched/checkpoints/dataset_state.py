@@ -16,6 +16,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.io.tables import located
+from ddlsched.ranges import check_arguments
 from ddlsched.units import is_whole
 
 if TYPE_CHECKING:
@@ -54,11 +55,10 @@ class DatasetState:
     samples_hash: str = ""
 
     def __post_init__(self) -> None:
-        _check_whole("num_samples", self.num_samples, 1, MAX_SAMPLES)
-        _check_whole("global_batch", self.global_batch, 1, MAX_SAMPLES)
-        _check_whole("consumed_samples", self.consumed_samples, 0, 2**62)
+        ranges = {"num_samples": (1, MAX_SAMPLES), "global_batch": (1, MAX_SAMPLES), "consumed_samples": (0, 2**62)}
+        check_arguments("dataset state", **{name: (getattr(self, name), *ends) for name, ends in ranges.items()})
         if self.seed is not None:
-            _check_whole("seed", self.seed, 0, 2**63 - 1)
+            check_arguments("dataset state", seed=(self.seed, 0))
         if not isinstance(self.samples_hash, str):
             raise InputError(f"dataset state: samples_hash is {self.samples_hash!r}; expected a text")
 
@@ -132,11 +132,6 @@ class DatasetState:
         if not isinstance(value, Mapping) or set(value) != names:
             raise InputError(f"{where}: the dataset state is {value!r}; expected {', '.join(sorted(names))}")
         return located(where, lambda: cls(**value))
-
-
-def _check_whole(name: str, value: object, least: int, most: int) -> None:
-    if not is_whole(value, least, most):
-        raise InputError(f"dataset state: {name} is {value!r}; expected a whole number from {least} to {most}")
 
 
 def rank_slice(rank: int, ranks: int, global_batch: int) -> tuple[int, int]:

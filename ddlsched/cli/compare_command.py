@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option
+from ddlsched.cli.dataclass_options import Given, Panel, is_given, option
 from ddlsched.cli.reporting import emit, notice, one_line, status, without_nan
 from ddlsched.cli.run_arguments import refuse_ineffective
 from ddlsched.cluster.disturbances import Disturbances
@@ -198,16 +198,11 @@ def _command(context: typer.Context) -> list[str]:
     """Return the command line, as it would be typed again."""
     words = []
     for parameter in context.command.params:
-        source, value = context.get_parameter_source(str(parameter.name)), context.params[str(parameter.name)]
-        if source is None or source.name != "COMMANDLINE":
-            continue
-        flag = [parameter.opts[0]] if parameter.opts[0].startswith("--") else []
-        if isinstance(value, bool):
-            words += flag
-        else:
-            words += [
-                word for each in (value if isinstance(value, list | tuple) else [value]) for word in (*flag, str(each))
-            ]
+        if is_given(context, str(parameter.name)):
+            value = context.params[str(parameter.name)]
+            flag = [parameter.opts[0]] if parameter.opts[0].startswith("--") else []
+            several = value if isinstance(value, list | tuple) else [value]
+            words += flag if isinstance(value, bool) else [word for each in several for word in (*flag, str(each))]
     return ["ddlsched", "compare", *words]
 
 

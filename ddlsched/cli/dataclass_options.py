@@ -52,6 +52,12 @@ def _read_plainly(value: Any) -> str:
     return str(value).replace("_", "?")  # Python reads 1_000 as a number, nobody else does.
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Return whether the command line gives a parameter."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def make_values_plainly(parameters: Iterable[Any]) -> None:
     """Let a command's parameters make texts, paths, choices and parsed values themselves; all else is typer's."""
     for parameter in parameters:

@@ -8,10 +8,12 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ddlsched.errors import DdlschedError, FaultyInputError, InputError, PluginError
+from ddlsched.io.files import replacing
 from ddlsched.plugins.user_files import NOT_THE_PLUGINS, interrupted_plugin
 
 if TYPE_CHECKING:
@@ -80,6 +82,13 @@ class _Stderr(_Stdout):
 
     def _fail(self, error: OSError) -> None:
         pass
+
+
+def write_told(path: Path, flag: str, what: str, write: Callable[..., object], *content: Any) -> None:
+    """Let a file be written, which takes the place of one that is there if all goes well, and tell what is in it."""
+    with replacing(path, flag) as file:
+        write(*content, file)
+    notice(f"wrote {what} to {path}")
 
 
 def without_nan(numbers: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import typer
 
+from ddlsched.cli.dataclass_options import is_given
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.run_options import CLUSTER_OPTIONS, RunOptions
 from ddlsched.errors import InputError
@@ -34,7 +35,7 @@ _NEEDS = {
 
 def refuse_ineffective(context: typer.Context) -> None:
     """Refuse flags that another makes void, or that do nothing alone: the result would seem to be theirs."""
-    given = {name for name in context.params if _is_given(context, name)}
+    given = {name for name in context.params if is_given(context, name)}
     for name in ("servers", "gpus_per_server", "gpu_memory_mb"):
         if {name, "server_table"} <= given:
             raise InputError(f"{_flag(name)}: the servers are those of --server-table; expected one of the two")
@@ -43,11 +44,6 @@ def refuse_ineffective(context: typer.Context) -> None:
     for name, others in _NEEDS.items():
         if name in given and given.isdisjoint(others):
             raise InputError(f"{_flag(name)}: does nothing alone; expected {' or '.join(map(_flag, others))} as well")
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _flag(name: str) -> str:

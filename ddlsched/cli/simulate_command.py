@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option
-from ddlsched.cli.reporting import emit, notice, run_status, without_nan
+from ddlsched.cli.reporting import emit, notice, run_status, without_nan, write_told
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_remark
 from ddlsched.deferred import np
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError
-from ddlsched.io.files import MOST_BYTES, refuse_unwritable, replacing
+from ddlsched.io.files import MOST_BYTES, refuse_unwritable
 from ddlsched.options import filled
 from ddlsched.plugins import DEFAULT_ADMISSION, DEFAULT_BUNDLE
 
@@ -191,9 +191,7 @@ def _used(result: Result) -> dict[str, float]:
 def _write_files(result: Result, jobs_out: Path | None, timeline: Path | None) -> None:
     """Write the times of the jobs and the timeline where they are asked for."""
     if jobs_out is not None:
-        with replacing(jobs_out, "--jobs-out") as file:
-            _write_jobs(result, file)
-        notice(f"wrote the times of {len(result.workload)} jobs to {jobs_out}")
+        write_told(jobs_out, "--jobs-out", f"the times of {len(result.workload)} jobs", _write_jobs, result)
     if timeline is not None:
         from ddlsched.results.timeline import write_timeline
 
@@ -207,9 +205,8 @@ def _write_run(result: Result, workload: str, seed: int, options: Mapping[str, A
     from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 
     run = Run(labels={}, workload=workload, seed=seed, options=options)
-    with replacing(path, "--run-out") as file:
-        file.write_bytes(run_bytes(result, describe(run.inputs, set()), {}, _kept(Path(workload)), stays=True))
-    notice(f"wrote the run to {path}")
+    held = run_bytes(result, describe(run.inputs, set()), {}, _kept(Path(workload)), stays=True)
+    write_told(path, "--run-out", "the run", lambda file: file.write_bytes(held))
 
 
 def _kept(workload: Path) -> Path | None:

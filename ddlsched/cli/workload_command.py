@@ -12,7 +12,7 @@ import typer
 
 from ddlsched.cli.app import Command
 from ddlsched.cli.dataclass_options import Given, Panel, option
-from ddlsched.cli.reporting import emit, notice, one_line, status
+from ddlsched.cli.reporting import emit, notice, one_line, status, write_told
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.io.files import refuse_unwritable, replacing
@@ -118,9 +118,7 @@ def import_command(
     if out is None:
         emit(trace.jobs.to_csv(index=False, lineterminator="\n"))
         return
-    with replacing(out, "--out") as file:
-        write_jobs(trace, file)
-    notice(f"wrote {len(trace.jobs):,} jobs to {out}")
+    write_told(out, "--out", f"{len(trace.jobs):,} jobs", write_jobs, trace)
     if asked.as_json:
         emit(json.dumps(trace.report, indent=1) + "\n")
 
@@ -214,9 +212,7 @@ def failures(
     if out is None:
         emit(text.getvalue())
         return
-    with replacing(out, "--out") as file:
-        file.write_text(text.getvalue())
-    notice(f"wrote {out}")
+    write_told(out, "--out", "a table of causes", lambda file: file.write_text(text.getvalue()))
 
 
 @app.command("microsoft-160", cls=Command)
@@ -249,9 +245,7 @@ def microsoft_160(
     if out is None:
         emit(workload_table(workload).to_csv(index=False, lineterminator="\n"))
         return
-    with replacing(out, "--out") as file:
-        write_workload(workload, file)
-    notice(f"wrote {len(workload)} jobs to {out}")
+    write_told(out, "--out", f"{len(workload)} jobs", write_workload, workload)
 
 
 def import_cluster(

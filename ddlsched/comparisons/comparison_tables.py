@@ -12,7 +12,7 @@ from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.results.metrics import ON_NETWORK, SIZE_CLASSES, counted, network_remark, run_metrics
 from ddlsched.results.paired_comparison import ALL_METRICS, compare_runs, with_holm
-from ddlsched.results.result import COUNTS
+from ddlsched.results.result import COUNTS, averages
 
 
 def conditions(asked: Mapping[str, Any], runs: pd.DataFrame) -> list[str]:
@@ -209,15 +209,10 @@ def class_metrics(jobs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name in SIZE_CLASSES.values():
         own = jobs[jobs["size_class"] == name]
-        rows.append({"size_class": name, **_jct(counted(own)["jct_s"].dropna().to_numpy()), **run_metrics(own)})
+        jct_s = counted(own)["jct_s"].dropna().to_numpy()
+        rows.append({"size_class": name, **averages(jct_s, "jct_s"), **run_metrics(own)})
     classes = pd.DataFrame(rows)
     return classes[classes["jobs"] > 0].reset_index(drop=True)
-
-
-def _jct(jct_s: np.ndarray) -> dict[str, float]:
-    median, p95 = np.quantile(jct_s, [0.5, 0.95]) if len(jct_s) else (np.nan, np.nan)
-    average = jct_s.mean() if len(jct_s) else np.nan
-    return {"average_jct_s": float(average), "median_jct_s": float(median), "p95_jct_s": float(p95)}
 
 
 def compare_classes(

@@ -204,6 +204,7 @@ class Checkpointing:
         iteration_ns = jobs.compute_ns.item(number) * jobs.num_gpus.item(number)
         if jobs.grouped.item(number):
             iteration_ns = jobs.service_ns.item(number) // jobs.iterations.item(number)
+        jobs.cut_service_ns[number] += iterations * iteration_ns - jobs.remaining_service_ns.item(number)
         jobs.remaining_service_ns[number] = iterations * iteration_ns
 
     def _read_later(self, number: int, gpus: Sequence[int]) -> None:

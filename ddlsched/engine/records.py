@@ -63,7 +63,7 @@ _INTEGERS = {
         # what every event reads, together in the processor's cache
         "remaining_service_ns steps_left lockstep num_gpus first_task rank iterations_left shared_gpus "
         # fixed
-        "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
+        "arrival_ns iterations compute_ns service_ns cut_service_ns memory_bytes memory_class num_tasks "
         "first_worker first_transfer num_transfers first_source num_sources elastic kind "
         # of one whose workers do different things: its compute tasks, counted for each worker that runs them,
         # its collectives, for each tuple, and a number that changes from iteration to iteration

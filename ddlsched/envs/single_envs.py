@@ -17,7 +17,8 @@ from ddlsched.policies.choosing import JOB_FEATURES, Choosing, begun_placement, 
 from ddlsched.policies.doors import Allocation, PlacementPolicy
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
-from ddlsched.units import NS_PER_S, is_whole
+from ddlsched.ranges import check_arguments
+from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 
@@ -125,8 +126,7 @@ class OrderEnv(SchedulingEnv):
         slots: int = 16,
         **given: Any,
     ) -> None:
-        if not is_whole(slots, 1):
-            raise InputError(f"slots is {slots!r}; expected a whole number from 1")
+        check_arguments(type(self).__name__, slots=(slots, 1))
         self.slots, self.placement = slots, placement
         super().__init__(workload, **given)
 

@@ -18,9 +18,10 @@ from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.batch.runs import BATCHED_RUN, Standing, StepsOfADoor
 from ddlsched.envs.scheduling_env import NO_DECISION, Observation, SchedulingEnv, Stepped, checked_actions
 from ddlsched.errors import InputError
+from ddlsched.ranges import check_arguments
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
-from ddlsched.units import NS_PER_S, is_whole
+from ddlsched.units import NS_PER_S
 from ddlsched.workload.job import Workload
 
 Wait: TypeAlias = Callable[[Simulation], int]
@@ -57,8 +58,7 @@ class SchedulingVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     """What compiled code does."""
 
     def __init__(self, num_envs: int, workload: Workload | str | Path, **given: Any) -> None:
-        if not is_whole(num_envs, 1):
-            raise InputError(f"num_envs is {num_envs!r}; expected a whole number from 1")
+        check_arguments(type(self).__name__, num_envs=(num_envs, 1))
         if not hasattr(advance, "compile"):
             raise InputError(f"{type(self).__name__} is compiled; expected a process without NUMBA_DISABLE_JIT=1")
         self._envs: list[Any] = [self.single(workload, **given) for _ in range(num_envs)]

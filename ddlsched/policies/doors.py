@@ -10,7 +10,8 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
 :class:`~ddlsched.policies.views.JobView`, in ``key`` and ``place``, and as ``transfer.job``
     ``number, priority, num_gpus, gpu_memory_mb, memory_bytes, iterations, iterations_left, arrival_s, arrival_ns,
     start_s, gpus, servers, compute_ns, message_bytes, service_ns, remaining_service_ns, attained_service_ns,
-    remaining_service_per_gpu_ns, communication_ns, remaining_communication_ns, remaining_time_ns``; in Python also
+    used_service_ns, remaining_service_per_gpu_ns, communication_ns, remaining_communication_ns, remaining_time_ns``;
+    in Python also
     ``job_id, model, user, dag, time_limit_s, queue, required_levels, preferred_levels, balanced_level``;
     ``remaining_service_per_gpu_ns`` and ``remaining_time_ns`` are pairs, whole nanoseconds and the rest of one
 :class:`~ddlsched.policies.views.TransferView`, in ``admit``, ``transfer_key``, ``select`` and contention models

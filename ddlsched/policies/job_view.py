@@ -64,6 +64,7 @@ class JobView(View):
     _left: int = stored("Iterations not ended yet.", "iterations", record="iterations_left", changes=True)
     _service_ns: int = stored("Compute time x iterations x GPUs, nanoseconds.", "service_ns", record="service_ns")
     _remaining_ns: int = stored("What is left of it.", "service_ns", record="remaining_service_ns", changes=True)
+    _cut_ns: int = stored("What stops undid of it, nanoseconds.", record="cut_service_ns")
     _misjudged: int = stored("By how many iterations it is taken for longer than it is.", record="misjudged_iterations")
 
     def __init__(self, job: Job, number: int, columns: Columns, place: int) -> None:
@@ -142,6 +143,11 @@ class JobView(View):
     def attained_service_ns(self) -> int:
         """What has been done of the service, nanoseconds."""
         return self._service_ns - self._remaining_ns
+
+    @property
+    def used_service_ns(self) -> int:
+        """:attr:`attained_service_ns`, and what stops undid: it never falls, nanoseconds."""
+        return self._service_ns - self._remaining_ns + self._cut_ns
 
     @property
     def remaining_service_per_gpu_ns(self) -> tuple[int, float]:

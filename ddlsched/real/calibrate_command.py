@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole
-from ddlsched.cli.reporting import emit, notice, status, without_nan
+from ddlsched.cli.reporting import emit, notice, status, without_nan, write_told
 from ddlsched.errors import InputError
-from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.io.files import refuse_unwritable
 from ddlsched.io.tables import located
 from ddlsched.options import Option
 
@@ -188,9 +188,7 @@ def _measured(asked: MeasureOptions) -> Measurements:
     found = list(track(measure(plan, token), "measuring", len(plan.runs), console=Console(stderr=True)))
     table = [row for rows in found for row in rows]
     if asked.out is not None:
-        with replacing(asked.out, "--out") as file:
-            write_measurements(table, file)
-        notice(f"wrote {len(table)} measurements to {asked.out}")
+        write_told(asked.out, "--out", f"{len(table)} measurements", write_measurements, table)
     return plan.measurements(table)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.deferred import pd
-from ddlsched.results.result import PHASES
+from ddlsched.results.result import PHASES, averages
 from ddlsched.results.statistics import Interval, mean_interval
 
 if TYPE_CHECKING:
@@ -151,14 +151,11 @@ def run_metrics(jobs: pd.DataFrame) -> dict[str, float]:
     finished = arrived[arrived["finish_s"].notna()]
     with_work = finished[finished["alone_s"] > 0.0]
     slowdown, rho = (with_work[name].to_numpy() for name in ("slowdown", "finish_time_fairness"))
-    average, median, p95 = (slowdown.mean(), *np.quantile(slowdown, [0.5, 0.95])) if len(slowdown) else [np.nan] * 3
     jct_s = finished["jct_s"].sum()
     return {
         "jobs": len(arrived),
         "unfinished_jobs": len(arrived) - len(finished),
-        "average_slowdown": float(average),
-        "median_slowdown": float(median),
-        "p95_slowdown": float(p95),
+        **averages(slowdown, "slowdown"),
         "worst_finish_time_fairness": float(rho.max()) if len(rho) else np.nan,
         "unfair_fraction": float((rho > _UNFAIR).mean()) if len(rho) else np.nan,
         "jain_index": jain_index(1.0 / slowdown[slowdown > 0.0]),

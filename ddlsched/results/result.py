@@ -276,11 +276,8 @@ class Result(RunRecords):
         counted = self._counted & (records.state != JobState.FUTURE)
         done = counted & (records.state == JobState.FINISHED)
         jct_s = (records.finish_ns - records.arrival_ns)[done] / NS_PER_S
-        quantiles_s = np.quantile(jct_s, [0.5, 0.95]) if len(jct_s) else [np.nan, np.nan]
         return {
-            "average_jct_s": float(jct_s.mean()) if len(jct_s) else np.nan,
-            "median_jct_s": float(quantiles_s[0]),
-            "p95_jct_s": float(quantiles_s[1]),
+            **averages(jct_s, "jct_s"),
             "makespan_s": int(records.finish_ns.max(initial=0)) / NS_PER_S,
             "gpu_utilisation": float(self._gpu_utilisation.mean()),
             "jobs": int(counted.sum()),
@@ -295,6 +292,12 @@ class Result(RunRecords):
         """Of each GPU from the end of the warm-up to the end of the run; NaN if that is none."""
         span_ns = self.finished.end_ns - self.finished.warmup_ns
         return self.finished.busy_ns / span_ns if span_ns else np.full(self.cluster.num_gpus, np.nan)
+
+
+def averages(values: np.ndarray, name: str) -> dict[str, float]:
+    """Return ``average_NAME``, ``median_NAME`` and ``p95_NAME`` (numpy's linear rule), NaN if there is no value."""
+    found = (values.mean(), *np.quantile(values, [0.5, 0.95])) if len(values) else [np.nan] * 3
+    return {f"{kind}_{name}": float(each) for kind, each in zip(("average", "median", "p95"), found, strict=True)}
 
 
 def _seconds(times_ns: np.ndarray, known: np.ndarray) -> np.ndarray:

@@ -140,16 +140,13 @@ def _assert_bytes_conserved(result: Result) -> None:
 
 
 class ContentionConformance(Conformance):
-    """Checks of a contention model on a star of equal servers."""
-
-    def make(self) -> ContentionModel:
-        """Return the model to test, bound to a network or in need of none."""
-        raise NotImplementedError("give the conformance class a make() that returns the model")
+    """Checks of a contention model, bound to a network or in need of none, on a star of equal servers."""
 
     def _bound(self) -> ContentionModel:
         from ddlsched.plugins.names import resolve
 
-        return self.make().bound_to(Network(resolve("topology", "star"), 6))
+        model: ContentionModel = self.make().bound_to(Network(resolve("topology", "star"), 6))
+        return model
 
     def test_a_lone_transfer_has_its_stated_rate(self) -> None:
         """Alone, a byte takes ``alone_per_byte_s``."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
+from ddlsched.cluster.interference import MAX_PENALTY_SHARE
 from ddlsched.engine.decisions.checks import (
     what_is_wrong_with_allocations,
     what_is_wrong_with_move,
@@ -153,11 +153,7 @@ class OrderingConformance(Conformance):
 
 
 class InterferenceConformance(Conformance):
-    """Checks of a model of interference."""
-
-    def make(self) -> InterferenceModel:
-        """Return the model to test; it must know the models ``a``, ``b`` and jobs without one."""
-        raise NotImplementedError("give the conformance class a make() that returns the model")
+    """Checks of a model of interference, which must know the models ``a``, ``b`` and jobs without one."""
 
     def test_penalties_are_shares(self) -> None:
         """From 0 to 1000, and the same when asked again."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ddlsched.cli.dataclass_options import Given, Panel, option
-from ddlsched.cli.reporting import emit, notice, status
+from ddlsched.cli.reporting import emit, notice, status, write_told
 from ddlsched.deferred import pd
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.io.files import made_folder, refuse_unwritable, replacing
+from ddlsched.io.files import made_folder, refuse_unwritable
 from ddlsched.options import Option
 from ddlsched.training.estimate_command import MachineOptions
 
@@ -98,9 +98,8 @@ def design(
     if table.empty:
         raise InputError("no combination keeps all rules; expected divisors of the GPUs, layers, heads and batch")
     if out is not None:
-        with replacing(out, "--out") as file:
-            table.to_csv(file, index=False, lineterminator="\n", float_format="%.9g")
-        notice(f"wrote {len(table)} configurations to {out}")
+        text = table.to_csv(index=False, lineterminator="\n", float_format="%.9g")
+        write_told(out, "--out", f"{len(table)} configurations", lambda file: file.write_text(text, encoding="utf-8"))
     if charts is not None:
         for path in _draw(table, charts):
             notice(f"wrote {path}")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, option
-from ddlsched.cli.reporting import emit, notice
+from ddlsched.cli.dataclass_options import Given, Panel, is_given, option
+from ddlsched.cli.reporting import emit, notice, write_told
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
 from ddlsched.options import Option
@@ -232,16 +232,13 @@ def _write_job(job: Job, path: Path) -> None:
     from ddlsched.workload.job import Workload
     from ddlsched.workload.workload_files import write_workload
 
-    with replacing(path, "--job-out") as file:
-        write_workload(Workload.of([job]), file)
-    notice(f"wrote a job of {job.iterations} iterations to {path}")
+    write_told(path, "--job-out", f"a job of {job.iterations} iterations", write_workload, Workload.of([job]))
 
 
 def _refuse_others(call: typer.Context) -> None:
     """Refuse what would have no effect beside --rows."""
     for parameter in call.command.params:
-        source = call.get_parameter_source(str(parameter.name))
-        if source is not None and source.name == "COMMANDLINE" and parameter.name not in ("rows", "out"):
+        if is_given(call, str(parameter.name)) and parameter.name not in ("rows", "out"):
             raise InputError(f"{parameter.opts[0]}: has no effect on --rows; expected --out alone beside it")
 
 
@@ -349,6 +346,4 @@ def calibrate_gpu(
     measured = measured_kernels(device, shapes=shapes, largest=largest)
     first = next(measured)
     kernels = list(itertools.chain([first], measured))
-    with replacing(out, "--out") as file:
-        write_kernels(kernels, file)
-    notice(f"wrote {len(kernels)} kernels of {first.gpu} to {out}")
+    write_told(out, "--out", f"{len(kernels)} kernels of {first.gpu}", write_kernels, kernels)

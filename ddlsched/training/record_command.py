@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ddlsched.cli.dataclass_options import Given, Panel, option
-from ddlsched.cli.reporting import emit, notice, one_line
+from ddlsched.cli.reporting import emit, notice, one_line, write_told
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError
-from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.io.files import refuse_unwritable
 from ddlsched.options import Option
 
 if TYPE_CHECKING:
@@ -67,9 +67,8 @@ class MadeJob:
 
         made = {name: getattr(self, name) for name in ("job_id", "iterations", "gpu_memory_mb")}
         job = Job(arrival_s=0.0, num_gpus=recorded.num_ranks, iteration=recorded.dag, **made)
-        with replacing(out, "--out") as file:
-            write_workload(Workload.of([job]), file)
-        notice(f"wrote a job of {job.num_gpus} GPUs and {job.iterations:,} iterations to {out}")
+        what = f"a job of {job.num_gpus} GPUs and {job.iterations:,} iterations"
+        write_told(out, "--out", what, write_workload, Workload.of([job]))
         if self.chart is not None:
             from ddlsched.comparisons.charts.style import save
             from ddlsched.training.recorded.recorded_chart import recorded_chart

@@ -100,6 +100,33 @@ def test_work_since_the_last_checkpoint_is_lost_and_a_restart_takes_time(forward
     assert (row.lost_s, row.restart_s, row.finish_s) == (2.5, 0.25, 12.25)
 
 
+class ServiceSeen:
+    """FIFO that notes the service of jobs, attained and used, in seconds of one GPU."""
+
+    compiled = False
+
+    def __init__(self):
+        self.seen = []
+
+    def key(self, job, now_s):
+        self.seen.append((job.attained_service_ns / 1e9, job.used_service_ns / 1e9))
+        return job.arrival_ns
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_service_used_keeps_what_a_failure_undid(gpus: int) -> None:
+    order = ServiceSeen()
+    ddlsched.simulate(
+        ddlsched.Workload.of([job(gpus=gpus, iterations=9, forward_s=0.25, backward_s=0.75)]),
+        ddlsched.Cluster(num_servers=1, gpus_per_server=4),
+        order=order,
+        disturbances=Disturbances(outages=(Outage(server=0, from_s=5.5, to_s=6.0),), checkpoint_iterations=3),
+    )
+    # Of 5 iterations and a forward pass three iterations are kept.
+    assert order.seen[0] == (0.0, 0.0)
+    assert order.seen[-1] == (3.0 * gpus, 5.25 * gpus)
+
+
 def test_a_job_moves_to_a_server_that_is_up_and_others_stay() -> None:
     outages = (Outage(server=0, from_s=0.5),)
     result = simulated(job("a"), job("b", gpus=1, memory_mb=32768.0), servers=3, outages=outages)

@@ -298,6 +298,19 @@ WRITTEN_TO = (
 RECOVERIES = (None, "wait", "spares:count=1,otherwise=wait", "spares:count=1,where=rack")
 
 
+class ServiceSeen:
+    """FIFO that notes each job's service, attained and used, nanoseconds."""
+
+    compiled = False
+
+    def __init__(self):
+        self.seen = {}
+
+    def key(self, job, now_s):
+        self.seen.setdefault(job.job_id, []).append((job.attained_service_ns, job.used_service_ns))
+        return job.arrival_ns
+
+
 @pytest.mark.parametrize(
     ("to", "recovery"),
     tried(product(WRITTEN_TO, RECOVERIES), lambda place: sum(divmod(place, 4)) % 2 == 0),
@@ -313,11 +326,13 @@ def test_every_iteration_is_trained_and_time_adds_up(to, recovery) -> None:
         data_parallel_job(f"j{n}", gpus=n % 4 + 1, iterations=30, arrival_s=n, backward_s=0.5, message_bytes=1e8)
         for n in range(5)
     ]
+    order = ServiceSeen()
     result = run(
         jobs[0],
         jobs=jobs[1:],
         servers=4,
         topology="leaf-spine:servers_per_leaf=2,spines=1",
+        order=order,
         failures=causes,
         checkpoint="young",
         checkpoint_to=to,
@@ -327,6 +342,8 @@ def test_every_iteration_is_trained_and_time_adds_up(to, recovery) -> None:
         state_mb=200.0,
     )
     assert len(result.finished.failures) > 5
+    falls = [np.diff(each, axis=0).min(axis=0) for each in order.seen.values()]  # of service attained, and used
+    assert np.min(falls, axis=0)[0] < 0 <= np.min(falls, axis=0)[1]
     times, lost = gpu_time_of(result), failures_of(result).groupby("job_id")["lost_s"].sum()
     np.testing.assert_allclose(times[list(GPU_TIME_PARTS)].sum(axis=1), times["held"], rtol=1e-9)
     assert (times[list(GPU_TIME_PARTS)] >= -1e-6).all(axis=None)

@@ -94,10 +94,12 @@ def stop_job(s: State, number: int, checkpoint_iterations: int) -> None:
     job.samples_left = max(job.samples_left - (job.start_iterations_left - job.iterations_left) * job.batch, 0)
     job.lost_samples += lost * job.batch
     job.start_iterations_left = job.iterations_left
+    job.cut_service_ns -= job.remaining_service_ns
     if job.grouped == 1:
         job.remaining_service_ns = job.iterations_left * (job.service_ns // job.iterations)
     else:
         job.remaining_service_ns = job.iterations_left * job.compute_ns * job.num_gpus
+    job.cut_service_ns += job.remaining_service_ns
     job.load_left_ns = job.communication_ns = job.num_servers = job.shared_gpus = 0
     job.restarts += 1
     job.state = JobState.QUEUED

@@ -70,35 +70,9 @@ class CollectiveCall:
     peer: int | None = None
 
 
-class CallWatcher:
-    """What is told of each call while it is ``watching``; the answer of ``calls`` is given back to the others."""
-
-    watching = True
-
-    def calls(self, called: CollectiveCall) -> Any:
-        """Take a call, and return what tells it from others."""
-        raise NotImplementedError
-
-    def returned(self, token: Any, *, at_once: bool) -> None:
-        """Take note that it has returned; if ``at_once``, the rank has waited for the collective's end."""
-        raise NotImplementedError
-
-    def waits(self, token: Any) -> None:
-        """Take note that the rank begins to wait for an asynchronous collective."""
-        raise NotImplementedError
-
-    def waited(self, token: Any) -> None:
-        """Take note that it has waited."""
-        raise NotImplementedError
-
-    def done(self, token: Any) -> None:
-        """Take note that an asynchronous collective has ended; any thread may tell."""
-        raise NotImplementedError
-
-
 @contextmanager
-def watched(watcher: CallWatcher) -> Iterator[None]:
-    """Tell a watcher of every collective that this process calls by a function of ``torch.distributed``."""
+def watched(watcher: Any) -> Iterator[None]:
+    """Tell a recorder, while it is ``watching``, of each call of a function of ``torch.distributed``."""
     wrapping = _Wrapping(watcher)
     made = [(name, getattr(distributed, name), wrapping.collective) for name in _TENSORS if hasattr(distributed, name)]
     made += [
@@ -127,7 +101,7 @@ def _modules_with(name: str, function: Any) -> list[Any]:
 class _Wrapping:
     """Wraps functions; a collective that another one is made of is not told of."""
 
-    def __init__(self, watcher: CallWatcher) -> None:
+    def __init__(self, watcher: Any) -> None:
         self._watcher = watcher
         self._inside = threading.local()
         self._tokens: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

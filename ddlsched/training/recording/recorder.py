@@ -20,10 +20,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ddlsched.errors import InputError
 from ddlsched.io.files import made_folder, replacing
+from ddlsched.ranges import check_arguments
 from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, WallTime, message_group
 from ddlsched.training.recorded.recordings import SUFFIX, recording_text
 from ddlsched.training.recording import collective_calls
-from ddlsched.units import is_whole
 
 
 class HostClock:
@@ -92,9 +92,7 @@ def record(folder: str | Path, *, skip: int = 11, most_steps: int = 1000) -> Rec
     InputError
         The folder cannot be made, or a number is out of range.
     """
-    for name, value, least in (("skip", skip, 1), ("most_steps", most_steps, 1)):
-        if not is_whole(value, least):
-            raise InputError(f"record: {name} is {value!r}; expected a whole number from {least}")
+    check_arguments("record", skip=(skip, 1), most_steps=(most_steps, 1))
     recorder = Recorder(made_folder(Path(folder), "recordings"), skip, most_steps)
     recorder.begin()
     atexit.register(recorder.end_at_exit)
@@ -126,7 +124,7 @@ class _Step:
     """When backward last returned: all buckets had ended, though the thread that tells may not have had its turn."""
 
 
-class Recorder(collective_calls.CallWatcher):
+class Recorder:
     """The recording of a process; made by :func:`record`."""
 
     def __init__(self, folder: Path, skip: int, most_steps: int) -> None:
@@ -277,7 +275,7 @@ class Recorder(collective_calls.CallWatcher):
     # What the collectives do.
 
     def calls(self, called: collective_calls.CollectiveCall) -> Any:
-        """Keep a call."""
+        """Keep a call, and return what tells it from others."""
         assert self._now is not None
         if called.kind in collective_calls.NO_TASK:
             what = f"torch.distributed.{called.kind} within a step"
@@ -299,7 +297,7 @@ class Recorder(collective_calls.CallWatcher):
         return RankCommunication(called.kind, called.input_bytes, name)
 
     def returned(self, token: Any, *, at_once: bool) -> None:
-        """Keep when a call without a handle was done."""
+        """Keep when a call without a handle was done: it has waited for the collective's end if it is ``at_once``."""
         if at_once:
             token.done = self._moment()
             token.waited = (token.begin, token.done)
@@ -314,7 +312,7 @@ class Recorder(collective_calls.CallWatcher):
         token.done = token.done or token.waited[1]
 
     def done(self, token: Any) -> None:
-        """Keep when a call with a handle was done."""
+        """Keep when a call with a handle was done; any thread may tell."""
         token.done = self._moment()
 
     # What is written.

@@ -65,7 +65,7 @@ class _Play:
 
     def submit(self, number: int, job: Submission) -> None:
         told: dict[str, Any] = {"queue": job.queue, "priority": job.priority}
-        self.pending.add(job_view(number=number, num_gpus=job.num_gpus, arrival_s=float(number // 3), **told))
+        self.pending.add(job_view(number=number, num_gpus=job.num_gpus, arrival_s=float(number), **told))
 
     def settle(self) -> None:
         """Ask until nothing changes, or who runs is as it was before."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tiers import examples
 
@@ -25,6 +25,7 @@ from ddlsched.workload.generators.monkeytree_mix import MODELS, MixedModel, monk
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=60))
+@example([(0, 1), (0, 0), (1, 2), (1, 0)])  # the last has no colour of the two free at both ends
 def test_edges_of_a_colour_share_no_end_and_colours_are_the_fewest(edges: list[tuple[int, int]]) -> None:
     colours = edge_colours(edges)
     for end in (0, 1):

@@ -182,5 +182,5 @@ def test_bad_fields_are_told_with_their_line(yaml: str, said: str) -> None:
 def test_admission_without_queues_is_refused_before_the_runs() -> None:
     done = run("compare", "jobs.csv", "--admission", "kai", "--out", "out")
     assert done.exit_code == 2
-    assert "admission is given; expected queues as well" in done.stderr
+    assert "--admission: does nothing alone; expected --queues as well" in done.stderr
     assert not Path("out").exists()

@@ -185,7 +185,7 @@ class HalvesLeft:
         ({"disturbances": ddlsched.Disturbances(prediction_error=0.3)}, "lengths are predicted"),
         ({"communication": OneAtATime()}, "OneAtATime does not promise refusal_lasts"),
         ({"order": Remembers()}, "Remembers remembers answers"),
-        ({"order": "tiresias"}, "attained_service_ns without the promise key_is_linear"),
+        ({"order": "tiresias"}, "used_service_ns without the promise key_is_linear"),
         ({"order": HalvesLeft()}, "HalvesLeft reads iterations_left in a first number not whole"),
         ({"contention": "mltcp"}, "reads bytes_sent"),
     ],

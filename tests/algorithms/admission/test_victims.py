@@ -16,7 +16,7 @@ from reference_victims import classic_victims as plain_victims
 from tiers import examples
 
 from algorithms.admission import kueue
-from algorithms.admission.kueue_classic import ClassicSearch
+from algorithms.admission.kueue_classic import _RULES, ClassicSearch, _may_preempt
 from algorithms.admission.victims import Need
 from ddlsched import Cluster, DataParallelIteration, Job, Quota, Workload, simulate
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
@@ -152,3 +152,14 @@ def test_only_who_holds_gpus_of_the_kind_gives_way() -> None:
     held = [HeldQuota.of(job, kind, since_ns=0) for kind in ("a100", "h100")]
     tenants = cast(Any, SimpleNamespace(now_ns=1, ordered=lambda _: enumerate(held)))
     assert Need(job, cast(Any, None), "h100").candidates(tenants, "queue", "any") == held[1:]
+
+
+@pytest.mark.parametrize(
+    ("arrival_ns", "number", "is_newer"), [(6, 0, True), (5, 8, True), (5, 7, False), (5, 6, False), (4, 9, False)]
+)
+def test_of_equal_priority_who_came_later_gives_way(arrival_ns: int, number: int, is_newer: bool) -> None:
+    """Of two that came at once the one with the higher number did; 7, who asks, came at 5 ns with priority 3."""
+    asked, row = [1, 3, 5, 7, 0, 100], [3, -1, number, 0, arrival_ns, 0]
+    may_preempt = getattr(_may_preempt, "py_func", _may_preempt)
+    assert may_preempt(row, _RULES["lower-or-newer"], asked) is is_newer
+    assert not may_preempt(row, _RULES["lower-priority"], asked)

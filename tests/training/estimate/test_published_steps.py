@@ -463,6 +463,8 @@ def test_what_is_carried_over_says_so() -> None:
     assert "typical error" in remark("fsdp", "h100", "half", MODELS["llama-3-8b"])
     assert remark("fsdp", "mi300x", "half", MODELS["llama-3-8b"]).endswith("constants of h100, error unknown")
     assert "no measured steps" in remark("megatron", "v100", "half", MODELS["gpt3-13b"])
+    assert remark("eager", "a100-80", "half", MODELS["gpt3-13b"]) == "4 % typical error of GPT models on a100-80"
+    assert "no measured steps of mixtures" in remark("eager", "a100-80", "half", MODELS["qwen3-30b-a3b"])
 
 
 def test_a_single_estimate_says_how_far_off_it_may_be() -> None:

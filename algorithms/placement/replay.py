@@ -63,7 +63,10 @@ class _Replaying:
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         own = self._stays.get(job.job_id)
         if not own:
-            less_often = f"started job {job.job_id!r} less often; expected one in which it queued as often"
+            less_often = (
+                f"started job {job.job_id!r} less often: a failure or a policy stopped it here that did not there; "
+                "expected runs without either, or a placement in place of the replay"
+            )
             why = less_often if own is not None else f"has no start of job {job.job_id!r}; expected the same jobs"
             raise InputError(f"the run {self._run} {why}")
         from_s, gpus = own[0]

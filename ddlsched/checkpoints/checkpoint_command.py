@@ -153,17 +153,18 @@ def inspect(directory: Annotated[str, Option(metavar="DIR")], *, verify: bool = 
     Parameters
     ----------
     directory
-        Folder or URL of a checkpoint.
+        Folder or URL of a checkpoint, or a file, of any format that reshard reads.
     verify
         Read all: contents as saved, replicas equal; takes longer.
     as_json
         Print it as one JSON object.
     """
     from ddlsched.checkpoints.content import refuse_other_content
+    from ddlsched.checkpoints.formats import foreign_reading
     from ddlsched.checkpoints.reading import Reading
     from ddlsched.io.progress import bytes_bar
 
-    reading = Reading.at(directory)
+    reading = foreign_reading(directory) or Reading.at(directory)
     reading.refuse_faulty_files()
     if verify:
         with bytes_bar() as watch:
@@ -183,22 +184,10 @@ def _recorded(reading: Reading) -> list[Digest]:
 def _numbers(reading: Reading) -> dict[str, Any]:
     from ddlsched.checkpoints.tensors import total_bytes
 
-    checkpoint, collection = reading.checkpoint, reading.checkpoint.collection
-    files = [
-        {
-            "file": checkpoint.files[rank],
-            "rank": rank,
-            **collection.parallelism.coordinates(rank)._asdict(),
-            "device": collection.allocation.devices[rank],
-            "host": collection.allocation.hosts[rank],
-            "arrays": len(collection.arrays[rank]),
-            "bytes": reading.place_of(rank).num_bytes(checkpoint.files[rank]),
-        }
-        for rank in reading.survivors
-    ]
+    checkpoint, collection, files = reading.checkpoint, reading.checkpoint.collection, _files(reading)
     return {
-        "parallelism": str(collection.parallelism),
-        "stages": list(collection.stages),
+        "parallelism": str(reading.job.parallelism),
+        "stages": list(reading.job.stages),
         "iteration": checkpoint.iteration,
         "whole_tensors": len(collection.tensors),
         "whole_bytes": total_bytes(collection.tensors),
@@ -210,6 +199,22 @@ def _numbers(reading: Reading) -> dict[str, Any]:
         "tensors": _kinds(collection),
         "files": files,
     }
+
+
+def _files(reading: Reading) -> list[dict[str, Any]]:
+    """Return the files: of this program's checkpoint each is a rank's, with where that is."""
+    from ddlsched.checkpoints.reading import PartsReading
+
+    collection = reading.checkpoint.collection
+    files: dict[str, dict[str, Any]] = {}
+    for rank in reading.survivors:
+        name = reading.checkpoint.files[rank]
+        row = files.setdefault(name, {"file": name, "arrays": 0, "bytes": reading.place_of(rank).num_bytes(name)})
+        row["arrays"] += len(collection.arrays[rank])
+        if not isinstance(reading, PartsReading):
+            row |= {"rank": rank, **collection.parallelism.coordinates(rank)._asdict()}
+            row |= {"device": collection.allocation.devices[rank], "host": collection.allocation.hosts[rank]}
+    return list(files.values())
 
 
 def _kinds(collection: TensorCollection) -> list[dict[str, Any]]:
@@ -224,7 +229,7 @@ def _kinds(collection: TensorCollection) -> list[dict[str, Any]]:
             "count": len(tensors),
             "dtype": dtype,
             "shape": list(shape),
-            "replicas": len(collection.shards(tensors[0])[0].ranks),
+            "replicas": max((len(shard.ranks) for shard in collection.shards(tensors[0])), default=0),
             "divided": _division(cuts, flat),
         }
         for (name, shape, dtype, cuts, flat), tensors in groups.items()
@@ -251,6 +256,9 @@ def _cut(cut: Cut) -> str:
     return text + (f", padded to {cut.pad_multiple} x tp" if cut.pad_multiple else "")
 
 
+_COLUMNS = ("file", "tensor", "data", "stage", "device", "host", "arrays", "MB")
+
+
 def _text(directory: str, found: dict[str, Any], verified: bool) -> str:
     checked = "contents and replicas checked" if verified else "headers checked, contents not (--verify)"
     tensors = [row | {"shape": " x ".join(map(str, row["shape"]))} for row in found["tensors"]]
@@ -264,7 +272,7 @@ def _text(directory: str, found: dict[str, Any], verified: bool) -> str:
         "",
         *_table(tensors, "name", "count", "dtype", "shape", "replicas", "divided"),
         "",
-        *_table(files, "file", "tensor", "data", "stage", "device", "host", "arrays", "MB"),
+        *_table(files, *(name for name in _COLUMNS if any(name in file for file in files))),
     ]
     return "\n".join(lines) + "\n"
 

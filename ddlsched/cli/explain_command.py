@@ -183,14 +183,15 @@ def _text(row: pd.Series, phases: dict[str, float], blockers: pd.DataFrame, depa
     for phase, title in _WAITS.items():
         own = blockers[blockers["phase"] == phase]
         if len(own):
-            lines += ["", f"{title}: {own['seconds'].sum():.3f} s", *_holders(own)]
+            lines += ["", f"{title}: {own['seconds'].sum():.3f} s", *_holders(own, row["job_id"])]
     return "\n".join(lines) + "\n"
 
 
-def _holders(own: pd.DataFrame) -> list[str]:
+def _holders(own: pd.DataFrame, job_id: str) -> list[str]:
     """Return a line a job that held something, the longest first, with what it held most."""
     total_s, lines = own["seconds"].sum(), []
-    held = own.assign(by=own["held_by"].map(lambda job: f"job {job}", na_action="ignore").fillna(own["waited_for"]))
+    names = own["held_by"].map(lambda job: f"job {job}", na_action="ignore").fillna(own["waited_for"])
+    held = own.assign(by=names.mask(own["held_by"] == job_id, "its own checkpoint"))
     groups = sorted(held.groupby("by", sort=False), key=lambda group: -group[1]["seconds"].sum())
     for by, rows in groups[:_HOLDERS]:
         seconds = rows["seconds"].sum()

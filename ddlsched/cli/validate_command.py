@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -32,10 +33,12 @@ from ddlsched.workload.tasks import CollectiveTask
 _KINDS = (
     "a workload (.csv, .parquet, .json), a table of servers, of outages or of when servers are there (.csv), a matrix "
     "of throughputs (.csv with the column model), "
-    "a comparison (.yaml), or what another room reads, such as a training trace of a rank (.et, .recording.json, "
-    "Kineto's .json; also .gz)"
+    "a comparison (.yaml), queues (.yaml, .json), or what another room reads, such as a training trace of a rank (.et, "
+    ".recording.json, Kineto's .json; also .gz)"
 )
 _LONGEST_HEADER = 65_536
+_QUEUES = re.compile(rb"""^(?:\{\s*)?["']?queues["']?\s*:""", re.MULTILINE)
+"""The field of a file of queues; a comparison has it further in."""
 _CLUSTER = ("server_table", "topology", "throughputs", "reference_kind")
 
 
@@ -92,15 +95,19 @@ def _other_rooms() -> Iterator[Any]:
 
 
 def _kind(path: Path) -> str:
-    """Return what a file is meant to be, by its suffix and, of a CSV, its header, of a JSON text its first words."""
-    if path.suffix.lower() != ".csv":
-        return "comparison" if path.suffix.lower() in (".yaml", ".yml") else "workload"
+    """Return what a file is meant to be, by its suffix and, of a CSV, its header, of YAML and JSON its first field."""
+    suffix = path.suffix.lower()
+    kind = {".yaml": "comparison", ".yml": "comparison"}.get(suffix, "workload")
+    if suffix not in (".csv", ".yaml", ".yml", ".json"):
+        return kind
     try:
         with opened(path) as file:
+            if suffix != ".csv":
+                return "queues" if _QUEUES.search(file.read(_LONGEST_HEADER)) else kind
             first = file.readline(_LONGEST_HEADER).decode("utf-8-sig")
         header = {name.strip() for name in next(csv.reader([first]), [])}
     except (OSError, UnicodeDecodeError, csv.Error):
-        return "workload"  # whose reader says what is wrong
+        return kind  # whose reader says what is wrong
     if "from_s" in header or "to_s" in header:
         return "outages"
     if "join_s" in header or "leave_s" in header:
@@ -204,6 +211,13 @@ def _capacity(path: Path, beside: _Beside) -> dict[str, Any]:
     }
 
 
+def _queues(path: Path, _: _Beside) -> dict[str, Any]:
+    from ddlsched.cluster.cluster_files import read_tenants
+
+    tenants = read_tenants(path)
+    return {"queues": len(tenants.queues), "queues_that_take_jobs": len(tenants.leaves)}
+
+
 def _comparison(path: Path, _: _Beside) -> dict[str, Any]:
     from pandas import DataFrame
 
@@ -229,6 +243,7 @@ _READERS: dict[str, Callable[[Path, _Beside], dict[str, Any]]] = {
     "throughputs": _throughputs,
     "outages": _outages,
     "capacity": _capacity,
+    "queues": _queues,
     "comparison": _comparison,
 }
 

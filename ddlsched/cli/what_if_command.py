@@ -70,12 +70,15 @@ def _text(found: WhatIf, change: list[str]) -> str:
     head = f"{'tenant':<{width}}  {'jobs':>7}  {'mean wait (s)':>23}  {'mean JCT (s)':>23}  {'change':>8}"
     lines = [f"with {', '.join(change)}:", "", f"{head}{_interval_head(tenants)}  preempted"]
     for queue, row in tenants.iterrows():
+        if not row["jobs"]:
+            lines.append(f"{queue!s:<{width}}  {0:>7}  none that counts finished in both runs")
+            continue
         waits = f"{row['wait_before_s']:>10,.0f} -> {row['wait_after_s']:>9,.0f}"
         jct = f"{row['jct_before_s']:>10,.0f} -> {row['jct_after_s']:>9,.0f}"
         stops = f"{row['preemptions_before']:.0f} -> {row['preemptions_after']:.0f}"
         faster = f"{100 * row['jct_change']:>+6.1f} %{_interval(row)}"
         lines.append(f"{queue!s:<{width}}  {row['jobs']:>7,.0f}  {waits}  {jct}  {faster}  {stops}")
-    return "\n".join([*lines, "", *_verdict(tenants.drop(index="all")), *_most(jobs)]) + "\n"
+    return "\n".join([*lines, "", *_verdict(tenants[:-1]), *_most(jobs)]) + "\n"
 
 
 def _interval_head(tenants: pd.DataFrame) -> str:

@@ -17,7 +17,7 @@ from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.options import hints_of
 from ddlsched.plugins.names import parsed_value
-from ddlsched.results.statistics import paired_change, verdict
+from ddlsched.results.statistics import Interval, paired_change, verdict
 from ddlsched.results.tenants import tenant_table
 from ddlsched.simulation import simulate
 
@@ -50,12 +50,13 @@ class WhatIf:
             By ``queue``: ``jobs``, ``wait_before_s``, ``wait_after_s``, ``jct_before_s``, ``jct_after_s``,
             ``preemptions_before``, ``preemptions_after``; ``jct_change``, of several draws with the ends of its 95 %
             interval, ``jct_change_low`` and ``_high``, and the ``verdict``: better, worse, or undecided. The last row,
-            ``all``, is of all jobs. Jobs count that finished in both runs, and that both count.
+            ``all``, is of all jobs. Jobs count that finished in both runs, and that both count; of a queue without any
+            means are NaN.
         """
-        draws = pd.concat([_means(*pair) for pair in self.pairs], keys=range(len(self.pairs)), names=["draw", "queue"])
-        table = draws.groupby("queue", sort=False).mean()
-        of_queues = draws.groupby("queue", sort=False)
-        changes = [paired_change(rows["jct_after_s"], rows["jct_before_s"]) for _, rows in of_queues]
+        draws = pd.concat([_means(*pair) for pair in self.pairs])
+        rows = draws.groupby(["of_all", "queue"], sort=False)
+        table = rows.mean().droplevel("of_all")
+        changes = [_change(of_draws) for _, of_draws in rows]
         told = {"jct_change": "mean", "jct_change_low": "low", "jct_change_high": "high"}
         for column, end in told.items():
             table[column] = [getattr(change, end) for change in changes]
@@ -79,19 +80,23 @@ class WhatIf:
 
 
 def _means(before: Result, after: Result) -> pd.DataFrame:
-    """Return the means of each queue, and of all, in a pair of runs."""
+    """Return the means of each queue, and of all, in a pair of runs, by ``of_all``, as queues may be called ``all``."""
     both = _finished_in_both(before, after)
     names = [f"{name}_{when}_s" for name in ("wait", "jct") for when in ("before", "after")]
-    means = both.groupby("queue")[names].mean()
-    means.loc["all"] = both[names].mean()
-    counts = both.groupby("queue").size()
-    counts.loc["all"] = len(both)
-    table = pd.DataFrame({"jobs": counts}).join(means)
-    for when, result in (("before", before), ("after", after)):
-        stops = tenant_table(result)["preemptions"]
-        table[f"preemptions_{when}"] = stops.reindex(table.index).fillna(0)
-        table.loc["all", f"preemptions_{when}"] = stops.sum()
-    return table
+    runs = {"before": before, "after": after}
+    stops = pd.DataFrame({f"preemptions_{when}": tenant_table(run)["preemptions"] for when, run in runs.items()})
+    counts = both["queue"].value_counts().reindex(stops.index, fill_value=0)
+    of_queues = counts.to_frame("jobs").join(both.groupby("queue")[names].mean()).join(stops)
+    of_all = pd.DataFrame({"jobs": len(both), **both[names].mean(), **stops.sum()}, index=["all"])
+    return pd.concat({False: of_queues, True: of_all}, names=["of_all", "queue"])
+
+
+def _change(draws: pd.DataFrame) -> Interval:
+    """Return the change of a queue's JCT over the draws in which a job of it finished."""
+    done = draws[draws["jobs"] > 0]
+    if done.empty:
+        return Interval(np.nan, np.nan, np.nan, 0)
+    return paired_change(done["jct_after_s"], done["jct_before_s"])
 
 
 def _finished_in_both(before: Result, after: Result) -> pd.DataFrame:

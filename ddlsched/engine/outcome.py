@@ -76,6 +76,11 @@ class Residency:
     from_queue: bool = False
 
     @property
+    def in_background(self) -> bool:
+        """Whether it began with a checkpoint that nobody waits for."""
+        return self.safe_ns >= 0
+
+    @property
     def worked_ns(self) -> int:
         """For how long it worked before it ended."""
         return max(self.to_ns - self.begin_ns, 0)

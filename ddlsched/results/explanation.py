@@ -112,8 +112,8 @@ def explain(result: Result, job_id: str) -> pd.DataFrame:
     -------
     DataFrame
         ``phase`` (queueing, gpu_wait or network_wait), ``waited_for`` (a server's GPU memory, a GPU, a link,
-        repairs, or a policy's decision), ``held_by`` (a job, or None), ``seconds``. The seconds of a phase add
-        up to that phase in :attr:`Result.jobs`.
+        repairs, or a policy's decision), ``held_by`` (a job, itself if its checkpoint was on the way, or None),
+        ``seconds``. The seconds of a phase add up to that phase in :attr:`Result.jobs`.
 
     Raises
     ------

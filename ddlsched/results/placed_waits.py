@@ -55,9 +55,9 @@ def placed_waits(result: Result, number: int) -> Iterator[tuple[Blocker, float]]
         near = slices[first:end]
         state_ns = _state_until_ns(result, stay, near)
         for span_ns in _pieces(near, stay.from_ns, state_ns):
-            yield from _Span(result, stay, near, stay.state_links, span_ns).waits()
+            yield from _Span(result, stay, near, span_ns, of_state=True).waits()
         for span_ns in _pieces(near, state_ns + stay.hold_ns, stay.to_ns):
-            yield from _Span(result, stay, near, stay.links, span_ns).waits()
+            yield from _Span(result, stay, near, span_ns, of_state=False).waits()
 
 
 def _pieces(slices: Records, from_ns: int, to_ns: int) -> Iterator[tuple[int, int]]:
@@ -68,8 +68,8 @@ def _pieces(slices: Records, from_ns: int, to_ns: int) -> Iterator[tuple[int, in
 
 
 def _state_until_ns(result: Result, stay: Residency, slices: Records) -> int:
-    """Return when all of a job's state had come to its GPUs, or was given up."""
-    if not stay.state_links:
+    """Return when all the state that a job waits for had come to its GPUs, or was given up."""
+    if not stay.state_links or stay.in_background:
         return stay.from_ns
     own = slices[(slices["task"] < 0) & np.isin(slices["kind"], [SliceKind.TRANSFER, SliceKind.WAIT])]
     ends_ns = own["end_ns"][[result.finished.stays[number] is stay for number in own["stay"].tolist()]]
@@ -77,19 +77,24 @@ def _state_until_ns(result: Result, stay: Residency, slices: Records) -> int:
 
 
 class _Span:
-    """A span of a stay of the job that is asked about, the links it uses in it, and the slices that met it in time."""
+    """A span of a stay of the job that is asked about, the slices that met it in time, and the links it uses in it.
+
+    They are those of the job's state (``of_state``) or of its collectives. What it sends of the other kind, a
+    checkpoint, is not what it does, but may be what it waits for.
+    """
 
     def __init__(
-        self, result: Result, stay: Residency, slices: Records, links: Sequence[int], span_ns: tuple[int, int]
+        self, result: Result, stay: Residency, slices: Records, span_ns: tuple[int, int], *, of_state: bool
     ) -> None:
         from_ns, to_ns = span_ns
         took_time = slices["end_ns"] > np.maximum(slices["start_ns"], from_ns)
         slices = slices[took_time & (slices["start_ns"] < to_ns)]
         self._result, self._stay, self._slices, self._kind = result, stay, slices, slices["kind"]
-        self._links = frozenset(links)
+        self._links = frozenset(stay.state_links if of_state else stay.links)
         self._numbers, self._nth = np.unique(slices["stay"], return_inverse=True)
         self._others = [result.finished.stays[number] for number in self._numbers.tolist()]
         self._job = np.array([other.job for other in self._others], np.int64)[self._nth]
+        self._own = (self._job == stay.job) & ((slices["task"] < 0) == of_state)
         self._gpu = np.full(len(slices), -1)
         by_worker = np.isin(self._kind, [SliceKind.COMPUTE, SliceKind.CUT])
         first_worker = result.finished.state.jobs.first_worker
@@ -116,7 +121,7 @@ class _Span:
 
     def _does(self, *kinds: SliceKind) -> np.ndarray:
         """Return for each span whether the job does one of these."""
-        own = (self._job == self._stay.job) & np.isin(self._kind, kinds)
+        own = self._own & np.isin(self._kind, kinds)
         return self._count(self._first[own], self._end[own]) > 0
 
     def _count(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -126,7 +131,7 @@ class _Span:
         return np.cumsum(change)[:-1]
 
     def _held_links(self) -> _Held:
-        sent = np.flatnonzero((self._kind == SliceKind.TRANSFER) & (self._job != self._stay.job))
+        sent = np.flatnonzero((self._kind == SliceKind.TRANSFER) & ~self._own)
         which, routes = crossed(self._result, *(self._slices[name][sent] for name in ("stay", "task", "start_ns")))
         return _merged(self._held(sent, which, [sorted(self._links.intersection(route)) for route in routes]))
 

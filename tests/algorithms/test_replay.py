@@ -111,6 +111,9 @@ def test_what_cannot_be_replayed_is_told(tmp_path: Path) -> None:
         ddlsched.simulate(JOBS, CLUSTER, replay=run, allocation="tiresias")
     with pytest.raises(InputError, match="has no start of job 'other'; expected the same jobs"):
         ddlsched.simulate(Workload.of([data_parallel_job("other")]), CLUSTER, replay=run)
+    stops = ddlsched.Disturbances(server_mtbf_s=20, server_repair_s=2)
+    with pytest.raises(InputError, match="did not there; expected runs without either, or a placement in place of"):
+        ddlsched.simulate(JOBS, CLUSTER, replay=run, sample=True, disturbances=stops)
     with pytest.raises(InputError, match="of this cluster"):
         ddlsched.simulate(JOBS, ddlsched.Cluster(num_servers=2, gpus_per_server=2), replay=run)
     with pytest.raises(InputError, match="spare is 3; expected servers of so many times"):

@@ -112,6 +112,25 @@ def test_inspect_shows_and_checks(folder: Path) -> None:
     assert [file["bytes"] for file in found["files"]] == [file.stat().st_size for file in files]
 
 
+@pytest.mark.parametrize("form", ["torch", "huggingface", "megatron"])
+def test_inspect_reads_every_format_that_reshard_writes(folder: Path, form: str) -> None:
+    made = run("checkpoint", "make", folder / "a", "--layers", "1", "--hidden", "32", "--heads", "2", "--seed", "3")
+    assert made.exit_code == 0, made.stderr
+    run("reshard", folder / "a", folder / "b", "--format", form)
+    found = json.loads(run("checkpoint", "inspect", folder / "b", "--json").stdout)
+    large = max(found["files"], key=lambda file: file["bytes"])
+    assert large == {
+        "file": large["file"],
+        "arrays": large["arrays"],
+        "bytes": (folder / "b" / large["file"]).stat().st_size,
+    }
+    assert large["file"] in run("checkpoint", "inspect", folder / "b", "--verify").stdout
+    with (folder / "b" / large["file"]).open("r+b") as file:
+        file.seek(large["bytes"] // 2)
+        file.write(bytes(64))
+    refused(run("checkpoint", "inspect", folder / "b", "--verify"), "content hash", lines=None)
+
+
 def test_inspect_reports_every_tensor_that_is_not_as_saved(folder: Path) -> None:
     stored(folder / "a", JOB)
     hashes = content_hashes(Reading.at(folder / "a")) | {"optimiser.step": "0" * 64, "final_norm.bias": "1" * 64}

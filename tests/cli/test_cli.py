@@ -804,6 +804,13 @@ def test_the_warm_up_is_left_out() -> None:
             "comparison",
             {"policies": 2, "workloads": 2, "clusters": 1, "seeds": 3, "runs": 2 + 6},
         ),
+        (
+            "queues.yaml",
+            "# teams\nqueues:\n- name: all\n- {name: a, parent: all, gpus: 4}\n- {name: b, parent: all, gpus: 4}\n",
+            "queues",
+            {"queues": 3, "queues_that_take_jobs": 2},
+        ),
+        ("queues.json", '{\n "queues": [{"name": "a", "gpus": 4}]}', "queues", {"queues": 1}),
     ],
 )
 def test_validate_says_what_is_in_a_file(name: str, text: str | None, kind: str, found: dict[str, int]) -> None:
@@ -836,6 +843,8 @@ def test_validate_counts_jobs_that_never_fit_a_cluster() -> None:
         ),
         ("a.csv", "server,join_s,leave_s\n3,0,9\n", "a.csv, row 1 (line 2), column server: '3' is out of range"),
         ("a.yaml", "workloads: jobs.csv\npolicies: [srsf-9]\n", "a.yaml, line 2, field policies[0]"),
+        ("a.yaml", "queues:\n- {name: a, parent: b}\n", "no queue is named 'b'"),
+        ("a.yaml", "workloads: jobs.csv\npolicies: srsf-1\noptions:\n  queues: none.yaml\n", "none.yaml: no such file"),
         ("a.txt", "", "the suffix is '.txt'"),
         ("none.csv", None, "no such file"),
     ],

@@ -14,6 +14,7 @@ from ddlsched import Cluster, Quota, Workload, microsoft_160, read_cluster, read
 from ddlsched.cluster.cluster import Server, Throughputs
 from ddlsched.comparisons.what_if import changed, what_if
 from ddlsched.errors import InputError
+from ddlsched.workload.workload_files import write_workload
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "kueue_cluster"
 
@@ -359,6 +360,20 @@ def test_what_if_counts_the_jobs_that_a_run_counts() -> None:
     assert rows["jobs"].tolist() == [counted, counted]
     with pytest.raises(InputError, match="no job that counts finished in both runs"):
         what_if(jobs, {}, ["until_s=0.02"]).tenants()
+
+
+def test_every_queue_has_a_row_also_one_named_all_and_one_that_finishes_nothing() -> None:
+    one, other, never = list(microsoft_160(seed=1, scale=0.05))[:3]
+    late = replace(never, queue="late", arrival_s=1e6)
+    jobs = Workload.of([replace(one, queue="all"), replace(other, queue="b"), late])
+    for draws in (1, 2):
+        rows = what_if(jobs, {"until_s": 1e6}, ["servers=+1"], draws=draws).tenants()
+        assert list(zip(rows.index, rows["jobs"], strict=True)) == [("all", 1), ("b", 1), ("late", 0), ("all", 2)]
+        assert rows["jct_change"].isna().tolist() == [False, False, True, False]
+    write_workload(jobs, Path("jobs.csv"))
+    said = run("what-if", "jobs.csv", "--until-s", "1e6", "--change", "servers=+1").stdout
+    assert [line.split()[0] for line in said.splitlines()[3:7]] == ["all", "b", "late", "all"]
+    assert " nan" not in said
 
 
 def test_a_queue_that_finishes_nothing_in_some_draws_has_the_mean_of_the_others() -> None:

@@ -170,3 +170,19 @@ def test_a_record_of_one_job_explains_no_other() -> None:
         explain(result, "b")
     with pytest.raises(ddlsched.UnknownNameError, match="no job is named 'c'"):
         ddlsched.simulate(jobs, timeline=Window(job_id="c"))
+
+
+def test_a_job_waits_for_the_link_that_carries_its_own_checkpoint() -> None:
+    """Saved at 4 s: one server's state is there at 5 s, the other's at 6 s; the all-reduce is ready at 5.5 s."""
+    disturbances = Disturbances(
+        checkpoint="fixed:every_s=1.5", checkpoint_to="storage:background_share=0.25", state_mb=1250.0
+    )
+    result = simulated(
+        [job("a", gpus=2, iterations=3, message_bytes=1.25e9)],
+        servers=3,
+        communication="bounded-overlap:limit=1",
+        contention="max-min",
+        disturbances=disturbances,
+    )
+    ((phase, _, who, seconds),) = rows(result, "a")
+    assert (phase, who, seconds) == ("network_wait", "a", pytest.approx(0.5, abs=1e-3))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,6 +96,16 @@ def test_size_classes():
 
 
 # ---- Of runs
+
+
+def test_what_the_page_calls_the_metrics_of_a_run_has_all_of_its_table():
+    page = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text(encoding="utf-8")
+    expression = re.search(r"^(.*)  # the metrics below", page, re.MULTILINE)[1]
+    result = ddlsched.simulate(ddlsched.Workload.of([ddlsched.microsoft_160(seed=1, scale=0.01)[4]]))
+    found = eval(expression, {"result": result, "jobs": job_metrics(result), "run_metrics": run_metrics})
+    told = re.search(r"^## Of a run$.*?^## ", page, re.MULTILINE | re.DOTALL)[0]
+    names = [name for row in re.findall(r"^\| (`.*?) \|", told, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+    assert {"average_jct_s", "gpu_utilisation", "jain_index", "restart_share"} <= set(names) <= set(found)
 
 
 def test_run_metrics_by_hand():

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _MOST_POINTS = 1001
 _COINCIDE = 0.05
 """Curves of distributions that are nearer than this everywhere lie on each other; their differences are drawn too."""
+_LEGEND_LETTERS = 44
+"""What two columns of a legend have room for, of the longest label of each together."""
 _BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
@@ -114,7 +116,8 @@ def heat_map(shares: pd.DataFrame, *, axis: str) -> Figure:
         What is measured, and of what the columns are groups.
     """
     labels = [style.wrapped(label) for label in style.short_labels([str(label) for label in shares.index]).values()]
-    figure, axes = style.new_figure(1.15 + 1.1 * sum(_row_inches(label) for label in labels))
+    columns = ["\n".join(str(name).split()) for name in shares.columns]  # on one line, neighbours would touch
+    figure, axes = style.new_figure(1.27 + 1.1 * sum(_row_inches(label) for label in labels))
     values = shares.to_numpy(np.float64)
     most = max(float(np.nanmax(values, initial=0.0)), 1e-9)
     for (row, column), share in np.ndenumerate(values):
@@ -125,7 +128,7 @@ def heat_map(shares: pd.DataFrame, *, axis: str) -> Figure:
     _label_rows(axes, labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_xlim(0, shares.shape[1])
-    axes.set_xticks(np.arange(shares.shape[1]) + 0.5, [str(name) for name in shares.columns])
+    axes.set_xticks(np.arange(shares.shape[1]) + 0.5, columns)
     axes.tick_params(axis="x", length=0)
     axes.spines[:].set_visible(False)
     axes.set_xlabel(style.axis_title(axis), loc="right")
@@ -332,7 +335,9 @@ def legend_lines(labels: Iterable[str]) -> int:
 
 
 def _legend_columns(written: Sequence[str]) -> int:
-    return 2 if all(len(label) <= 26 for label in written) else 1
+    half = -(-len(written) // 2)
+    letters = sum(max(map(len, column), default=0) for column in (written[:half], written[half:]))
+    return 2 if letters <= _LEGEND_LETTERS else 1
 
 
 def legend_below(figure: Figure, panels: Sequence[Axes]) -> None:

@@ -79,7 +79,7 @@ def figures(
         yield "jct-by-size", partial(grouped_bars, by_class, axis=METRICS["average_jct_s"], colour=shade)
     if samples := jct_s(reported, setting):
         yield "jct-distribution", partial(distributions, named(samples), axis="JCT (s)", colour=shade)
-        axis = "Communicating or waiting for the network (% of JCT; mean over seeds)"
+        axis = "Communicating or waiting for the network\n(% of JCT; mean over seeds)"
         shares = network_shares(reported, setting).rename(index=called)
         yield "network-share", partial(heat_map, shares, axis=axis)
     yield "utilisation", partial(utilisation, named(bands(reported, setting)), colour=shade)

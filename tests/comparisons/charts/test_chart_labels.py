@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -42,6 +44,42 @@ def test_a_heat_map_has_a_scale_of_its_shades() -> None:
     shares = pd.DataFrame([[0.0, 0.2], [0.1, 0.05]], index=["a", "b"], columns=["1 GPU", "2-4"])
     _, scale = jct_charts.heat_map(shares, axis="share").axes
     assert [text.get_text() for text in scale.get_xticklabels()] == ["0", "10", "20 %"]
+
+
+def test_the_columns_of_a_heat_map_stand_apart_beside_long_names() -> None:
+    names = ["1 GPU", "2–4 GPUs", "8+ GPUs", "all jobs"]
+    shares = pd.DataFrame([[0.1, 0.2, 0.3, 0.2]], index=["whole-servers + volcano"], columns=names)
+    figure = jct_charts.heat_map(shares, axis="share")
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].get_xticklabels()]
+    a_letter = boxes[0].height / 2
+    assert all(left.x1 + a_letter < right.x0 for left, right in pairwise(boxes))
+
+
+@pytest.mark.parametrize("letters", [18, 20, 22, 24, 26])
+def test_a_legend_is_not_cut_off(letters: int) -> None:
+    values = np.exp(np.linspace(0, 8, 200))
+    names = ["conservative-backfills", "kueue-topology + hierarch", "whole-servers + volcanos"]
+    figure = jct_charts.distributions(
+        {f"{name:x<26}"[:letters]: values * 3**n for n, name in enumerate(names)}, axis="JCT (s)"
+    )
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert max(text.get_window_extent().x1 for text in legend.get_texts()) < figure.bbox.x1
+
+
+def test_a_legend_shows_the_whole_pattern_of_a_line() -> None:
+    values = np.exp(np.linspace(0, 8, 200))
+    figure = jct_charts.distributions({f"p{n}": values * 3**n for n in range(len(style.DASHES))}, axis="JCT (s)")
+    (legend,) = figure.legends
+    points = legend.handlelength * legend.get_texts()[0].get_fontsize()
+    patterns = [
+        line.get_linewidth() * sum(dash[1])
+        for line, dash in zip(legend.get_lines(), style.DASHES, strict=True)
+        if dash != "-"
+    ]
+    assert len(patterns) == len(style.DASHES) - 1
+    assert max(patterns) < points
 
 
 def test_the_changes_of_policies_have_short_names_in_the_legend() -> None:

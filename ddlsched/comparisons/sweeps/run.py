@@ -19,7 +19,7 @@ from ddlsched.errors import DdlschedError, InputError
 from ddlsched.plugins.user_files import class_in_file, digest_of, files_named, installed_packages, with_neighbours
 from ddlsched.workload.workload_files import workload_of
 
-_AFTERWARDS = ("paired_comparison", "explanation", "statistics")
+_AFTERWARDS = ("paired_comparison", "explanation")
 _ASKING = ("compare", "comparison", "comparison_tables", "fields", "folder", "settings")
 _PRESENTATION = (
     "cli",

@@ -6,7 +6,8 @@ import pytest
 from jobs_by_hand import data_parallel_job
 from test_checkpoints_and_recovery import GB, run
 
-from ddlsched.cluster.disturbances import Outage
+import ddlsched
+from ddlsched.cluster.disturbances import Disturbances, Outage
 
 IN_BACKGROUND = {"checkpoint": "fixed:every_s=1.5", "checkpoint_to": "storage:background_share=0.25"}
 """At 10 Gbit/s, while the job is held up for a quarter of the time that it would take alone."""
@@ -43,3 +44,39 @@ def test_a_job_that_ends_takes_its_checkpoint_along() -> None:
     other = data_parallel_job("b", gpus=2, iterations=1, arrival_s=4.6, backward_s=1.0, message_bytes=1.25e9)
     result = run(job, jobs=[other], servers=3, gpus=1, **IN_BACKGROUND, state_mb=1.25 * GB)
     assert result.jobs["jct_s"].tolist() == pytest.approx([4.5, 2.0], abs=1e-3)
+
+
+def test_whose_checkpoint_goes_first_changes_with_iterations_of_jobs_on_one_server() -> None:
+    """Jobs a and c use no link but to storage, where srsf asks what each has left now when job b is to send."""
+    jobs = [
+        data_parallel_job(
+            job_id,
+            gpus=gpus,
+            arrival_s=arrival_s,
+            iterations=iterations,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            message_bytes=message_bytes,
+        )
+        for job_id, gpus, arrival_s, iterations, forward_s, backward_s, message_bytes in (
+            ("a", 2, 1.268390687, 24, 0.025, 0.037, 99.2e6),
+            ("b", 8, 1.278988059, 7, 0.036, 0.054, 526.4e6),
+            ("c", 1, 1.300616892, 20, 0.036, 0.054, 526.4e6),
+        )
+    ]
+    saved = {"checkpoint": "fixed:every_s=1", "checkpoint_to": "storage:servers=2,background_share=0.05"}
+    recorded, skipping = (
+        ddlsched.simulate(
+            ddlsched.Workload.of(jobs),
+            ddlsched.Cluster(num_servers=16, exclusive=True),
+            placement="first-fit",
+            order="srsf",
+            communication="bounded-overlap:limit=1",
+            contention="max-min",
+            disturbances=Disturbances(**saved, state_mb=100.0),
+            timeline=timeline,
+        )
+        for timeline in (True, False)
+    )
+    assert skipping.skipped_iterations > 0
+    assert skipping.jobs["finish_s"].tolist() == recorded.jobs["finish_s"].tolist()

@@ -17,6 +17,8 @@ from ddlsched.engine.records import Records, State
 @njit
 def fall_dormant(s: State, job: Records) -> bool:
     """At the start of an iteration: skip to the last one, or to where slices are recorded; return whether."""
+    if job.flows_left > 0:  # its state waits for its turn on the links, by what the job has left
+        return False
     run = s.run[0]
     number = s.workers[job.first_worker].job
     until_ns = np.int64(4e18) + run.now_ns // 2

@@ -242,7 +242,7 @@ def test_a_task_that_the_testbed_cannot_run_is_refused_with_what_it_lacks(task: 
 def test_shares_are_measured_on_transfers_that_lie_within_another(crew: Crew, tmp_path: Path, monkeypatch) -> None:
     times = pd.DataFrame({"granted_s": [0.0, 1.1, 1.8], "ended_s": [0.5, 1.6, 2.3]})
     assert within(times, pd.DataFrame({"granted_s": [0.0, 1.0], "ended_s": [0.4, 2.0]})).granted_s.tolist() == [1.1]
-    wanted = [*(Beside(1000, other, 2) for other in (2000, 3000, 4000)), Beside(1000, 0, 2, 400)]
+    wanted = [*(Beside(1000, other, 2) for other in (2000, 3000, 4000)), Beside(2500, 0, 2, 1000)]
     monkeypatch.setattr("ddlsched.real.testbed.measuring.share_settings", lambda num_servers: wanted)
     # Threads take as long for a small message as for a large one, so hardly any lies within another.
     monkeypatch.setattr("ddlsched.real.testbed.measuring.within", lambda measured, others: measured)
@@ -250,7 +250,7 @@ def test_shares_are_measured_on_transfers_that_lie_within_another(crew: Crew, tm
     crew.close()
     rows, text = read_shares(tmp_path / "shares.csv"), (tmp_path / "shares.csv").read_text()
     assert rows.other_bytes.tolist() == [2000, 3000, 4000, 0]
-    assert rows.chunk_bytes.tolist() == [0, 0, 0, 400]
+    assert rows.chunk_bytes.tolist() == [0, 0, 0, 1000]
     assert (rows.seconds > 0.002).all()
     measure_shares(tmp_path / "shares.csv", gate_settings(TWO), crew)  # what is there is not measured again
     assert (tmp_path / "shares.csv").read_text() == text

@@ -58,3 +58,16 @@ class Fixed:
 
     def place(self, job: Any, cluster: Any) -> list[int]:
         return self.gpus[job.job_id]
+
+
+class ServiceSeen:
+    """FIFO that notes each job's service, attained and used, nanoseconds."""
+
+    compiled = False
+
+    def __init__(self):
+        self.seen = {}
+
+    def key(self, job, now_s):
+        self.seen.setdefault(job.job_id, []).append((job.attained_service_ns, job.used_service_ns))
+        return job.arrival_ns

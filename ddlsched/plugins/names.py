@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
+from ddlsched.io.tables import abbreviated
 from ddlsched.plugins.user_files import class_in_file
 
 Made = TypeVar("Made")
@@ -131,12 +132,14 @@ def maker(kind: Kind, given: str, supplied: Collection[str] = ()) -> Maker:
         As :func:`resolve`.
     """
     function, label, text = _find(kind, given)
-    known = _parameters(f"{kind} {label}", function)
+    where = f"{kind} {label}"
+    known = _parameters(where, function)
     taken = {name for name in supplied if known.pop(name, None) is not None}
     for part in text.split(","):
         if (name := part.partition("=")[0].strip()) in taken:
-            raise InputError(f"{kind} {label}: {name} is given by the run; expected {given!r} without it")
-    return Maker(kind, label, function, _parse_parameters(f"{kind} {label}", known, text, label), frozenset(taken))
+            raise InputError(f"{where}: {name} is given by the run; expected {given!r} without it")
+    values = _parse_parameters(where, known, _pairs(where, text), label)
+    return Maker(kind, label, function, values, frozenset(taken))
 
 
 def made_by(kind: Kind, name: str) -> tuple[Callable[..., Any], dict[str, inspect.Parameter]]:
@@ -226,19 +229,25 @@ def _find(kind: Kind, given: str) -> tuple[Callable[..., Any], str, str]:
     return _load(kind, point), name, parameters
 
 
-def _parse_parameters(where: str, known: dict[str, inspect.Parameter], text: str, label: str) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _pairs(where: str, text: str) -> Iterator[tuple[str, str]]:
     for part in text.split(",") if text else []:
         name, equals, value = part.partition("=")
-        name = name.strip()
         if not equals:
-            raise InputError(f"{where}: {part!r} is no parameter; expected name=value")
+            raise InputError(f"{where}: {abbreviated(part)} is no parameter; expected name=value")
+        yield name.strip(), value.strip()
+
+
+def _parse_parameters(
+    where: str, known: dict[str, inspect.Parameter], pairs: Iterable[tuple[str, str]], label: str
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in pairs:
         if name not in known:
             hint = did_you_mean(name, known) if known else " It has no parameters."
-            raise UnknownNameError(f"{where}: no parameter is named {name!r}.{hint}")
+            raise UnknownNameError(f"{where}: no parameter is named {abbreviated(name)}.{hint}")
         if name in values:
             raise InputError(f"{where}: parameter {name} is given twice; expected once")
-        values[name] = parsed_value(f"{where}, parameter {name}", _type_of(known[name]), value.strip())
+        values[name] = parsed_value(f"{where}, parameter {name}", _type_of(known[name]), value)
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in values:
             raise InputError(f"{where}: parameter {name} is missing; expected {label}:{name}=VALUE")
@@ -253,7 +262,12 @@ def made_of_text(where: str, maker: Callable[..., Made], text: str) -> Made:
     UnknownNameError, InputError
         No such parameter, or a value that cannot be used; ``where`` says whose it is.
     """
-    return maker(**_parse_parameters(where, _parameters(where, maker), text, where))
+    return made_of_pairs(where, maker, _pairs(where, text))
+
+
+def made_of_pairs(where: str, maker: Callable[..., Made], pairs: Iterable[tuple[str, str]]) -> Made:
+    """Return what a class makes of the names and texts of parameters; raises as :func:`made_of_text`."""
+    return maker(**_parse_parameters(where, _parameters(where, maker), pairs, where))
 
 
 def _parameters(where: str, maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -304,7 +318,7 @@ def parsed_value(where: str, kind: Any, text: str) -> Any:
     accepted = typing.get_args(kind) or (kind,)
     if bool in accepted:
         if text.lower() not in _BOOLEANS:
-            raise InputError(f"{where}: {text!r} is not a truth value; expected true or false")
+            raise InputError(f"{where}: {abbreviated(text)} is not a truth value; expected true or false")
         return _BOOLEANS[text.lower()]
     if type(None) in accepted and text.lower() == "none":
         return None
@@ -313,7 +327,7 @@ def parsed_value(where: str, kind: Any, text: str) -> Any:
         with suppress(ValueError):
             return number(text.replace("_", "?"))  # Python reads 1_000 as a number, nobody else does.
     if numbers and str not in accepted:
-        raise InputError(f"{where}: {text!r} is not {'a number' if float in numbers else 'a whole number'}")
+        raise InputError(f"{where}: {abbreviated(text)} is not {'a number' if float in numbers else 'a whole number'}")
     return text
 
 

@@ -147,7 +147,7 @@ class JobView(View):
     @property
     def used_service_ns(self) -> int:
         """:attr:`attained_service_ns`, and what stops undid: it never falls, nanoseconds."""
-        return self._service_ns - self._remaining_ns + self._cut_ns
+        return self.attained_service_ns + self._cut_ns
 
     @property
     def remaining_service_per_gpu_ns(self) -> tuple[int, float]:

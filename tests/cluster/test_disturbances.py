@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from jobs_by_hand import data_parallel_job
+from jobs_by_hand import ServiceSeen, data_parallel_job
 
 import ddlsched
 from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces
@@ -100,19 +100,6 @@ def test_work_since_the_last_checkpoint_is_lost_and_a_restart_takes_time(forward
     assert (row.lost_s, row.restart_s, row.finish_s) == (2.5, 0.25, 12.25)
 
 
-class ServiceSeen:
-    """FIFO that notes the service of jobs, attained and used, in seconds of one GPU."""
-
-    compiled = False
-
-    def __init__(self):
-        self.seen = []
-
-    def key(self, job, now_s):
-        self.seen.append((job.attained_service_ns / 1e9, job.used_service_ns / 1e9))
-        return job.arrival_ns
-
-
 @pytest.mark.parametrize("gpus", [1, 4])
 def test_service_used_keeps_what_a_failure_undid(gpus: int) -> None:
     order = ServiceSeen()
@@ -123,8 +110,8 @@ def test_service_used_keeps_what_a_failure_undid(gpus: int) -> None:
         disturbances=Disturbances(outages=(Outage(server=0, from_s=5.5, to_s=6.0),), checkpoint_iterations=3),
     )
     # Of 5 iterations and a forward pass three iterations are kept.
-    assert order.seen[0] == (0.0, 0.0)
-    assert order.seen[-1] == (3.0 * gpus, 5.25 * gpus)
+    assert order.seen["a"][0] == (0, 0)
+    assert order.seen["a"][-1] == (3_000_000_000 * gpus, 5_250_000_000 * gpus)
 
 
 def test_a_job_moves_to_a_server_that_is_up_and_others_stay() -> None:

@@ -8,7 +8,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from jobs_by_hand import data_parallel_job, elastic_job
+from jobs_by_hand import ServiceSeen, data_parallel_job, elastic_job
 from tiers import tried
 
 import ddlsched
@@ -296,19 +296,6 @@ WRITTEN_TO = (
     *("disk:gb_per_s=1,background_share=0.1", "storage:background_share=0.1"),
 )
 RECOVERIES = (None, "wait", "spares:count=1,otherwise=wait", "spares:count=1,where=rack")
-
-
-class ServiceSeen:
-    """FIFO that notes each job's service, attained and used, nanoseconds."""
-
-    compiled = False
-
-    def __init__(self):
-        self.seen = {}
-
-    def key(self, job, now_s):
-        self.seen.setdefault(job.job_id, []).append((job.attained_service_ns, job.used_service_ns))
-        return job.arrival_ns
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from ddlsched.errors import InputError
 from ddlsched.io.tables import abbreviated, csv_rows, located, readable
-from ddlsched.plugins.names import made_of_text
+from ddlsched.plugins.names import made_of_pairs, made_of_text
 from ddlsched.ranges import Checked, ranged
 from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job
 
-PREFIX = "ddlsched:"
+_LABEL = "ddlsched"
+PREFIX = f"{_LABEL}:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ def facts_of_comment(comment: str) -> JobFacts:
     where = f"comment {abbreviated(comment)}"
     if not comment.startswith(PREFIX):
         raise InputError(f"{where}: expected {PREFIX}iterations=1000,forward_s=0.1,...")
-    return _facts_of(where, comment.removeprefix(PREFIX))
+    return located(where, lambda: made_of_text(_LABEL, JobFacts, comment.removeprefix(PREFIX)))
 
 
 def read_facts(path: Path) -> dict[str, JobFacts]:
@@ -112,12 +113,9 @@ def _table(path: Path) -> dict[str, JobFacts]:
         name = row.pop("name")
         if not name or name in table:
             raise InputError(f"{where}: name is {abbreviated(name)}; expected a job's name, once")
-        table[name] = _facts_of(where, ",".join(f"{key}={value}" for key, value in row.items() if value))
+        pairs = [(key, value) for key, value in row.items() if value]
+        table[name] = located(where, lambda: made_of_pairs(_LABEL, JobFacts, pairs))  # noqa: B023
     return table
-
-
-def _facts_of(where: str, text: str) -> JobFacts:
-    return located(where, lambda: made_of_text(PREFIX.removesuffix(":"), JobFacts, text))
 
 
 def _text(value: float | bool) -> str:

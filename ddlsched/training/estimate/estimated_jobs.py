@@ -11,6 +11,7 @@ import numpy as np
 
 from ddlsched.deferred import pd
 from ddlsched.errors import InputError
+from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.clusters import Plan
 from ddlsched.training.estimate.collectives import Span, collective_s
 from ddlsched.training.estimate.design_sweep import DesignSweep, design
@@ -128,17 +129,17 @@ def _bytes_between_servers(found: Estimate, parallelism: Parallelism, machine: M
     groups, total = groups_of(parallelism, machine), 0.0
     inside, *outside = (float(tier.size) for tier in machine.tiers)
     servers = math.prod(outside)
+
+    def crossed(brought: Amount, members: float, joined: float) -> float:
+        """Return the bytes that an all-reduce of so many on each of some servers moves over a card."""
+        group = Span(members, np.inf), Span(joined, 1.0)
+        return float(collective_s("all-reduce", brought, group, algorithm=algorithm))
+
     for name, brought in (("data", found.reduced_bytes), ("replicas", found.reduced_expert_bytes)):
         members, *spans = (float(span.size) for span in groups[name])
         joined = math.prod(spans)
         if joined > 1 and brought:
-            ours, jobs = (
-                count
-                * float(
-                    collective_s("all-reduce", brought, (Span(count, np.inf), Span(size, 1.0)), algorithm=algorithm)
-                )
-                for count, size in ((members, joined), (1.0, servers))
-            )
+            ours, jobs = members * crossed(brought, members, joined), crossed(brought, 1.0, servers)
             total += float(brought) * inside / members * ours / jobs
     return total
 

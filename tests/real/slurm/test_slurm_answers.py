@@ -172,6 +172,15 @@ def test_a_comment_that_is_none_is_refused_with_its_text(comment: str, why: str)
     assert comment[:20] in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "longest", ["iterations={}", "iterations=5,{}=1", "iterations=5,{}", "iterations=5,resumes={}"]
+)
+def test_what_is_said_of_a_long_comment_is_one_short_line(longest: str) -> None:
+    with pytest.raises(InputError) as refused:
+        facts_of_comment("ddlsched:" + longest.format("x" * 100_000))
+    assert len(str(refused.value)) < 400
+
+
 def test_facts_come_from_a_table_by_name(tmp_path: Path) -> None:
     table = tmp_path / "facts.csv"
     table.write_text("name,iterations,forward_s,resumes\ntrain,5,1,true\nother,7,2,\n")
@@ -181,6 +190,9 @@ def test_facts_come_from_a_table_by_name(tmp_path: Path) -> None:
     }
     table.write_text("name,iterations,forward_s\ntrain,5,1\ntrain,5,1\n")
     with pytest.raises(InputError, match=r"row 2 \(line 3\): name is 'train'; expected a job's name, once"):
+        read_facts(table)
+    table.write_text('name,iterations,forward_s\ntrain,5,"1,backward_s=3"\n')
+    with pytest.raises(InputError, match=r"row 1 \(line 2\): .* forward_s: '1,backward_s=3' is not a number"):
         read_facts(table)
 
 

@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from ddlsched.network.contention import ContentionModel, Flow, SharedLink, count_per_link
 from ddlsched.network.topology import Link
 from ddlsched.ranges import check_arguments
@@ -60,9 +62,9 @@ def shared_links(flows: Sequence[Flow], links: Sequence[Link]) -> dict[int, Shar
     }
 
 
-def counted_weight(weight: float) -> float:
-    """Return a weight as it counts: the nearest multiple of 2**-20, at least one, at most 2**20."""
-    return min(max(round(weight / WEIGHT_UNIT), 1), 2**40) * WEIGHT_UNIT
+def counted_weight(weight: Any) -> Any:
+    """Return a weight, or an array of them, as it counts: the nearest multiple of 2**-20, at least one, at most 2**20."""
+    return np.maximum(np.rint(np.minimum(weight, 2.0**20) / WEIGHT_UNIT), 1.0) * WEIGHT_UNIT
 
 
 def rates_of(model: Any, active: Sequence[Any], waiting: Sequence[Any], links: Sequence[Link]) -> list[float]:

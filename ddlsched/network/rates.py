@@ -63,7 +63,7 @@ def shared_links(flows: Sequence[Flow], links: Sequence[Link]) -> dict[int, Shar
 
 
 def counted_weight(weight: Any) -> Any:
-    """Return a weight, or an array of them, as it counts: the nearest multiple of 2**-20, at least one, at most 2**20."""
+    """Return a weight, or an array, as it counts: the nearest multiple of 2**-20, at least one, at most 2**20."""
     return np.maximum(np.rint(np.minimum(weight, 2.0**20) / WEIGHT_UNIT), 1.0) * WEIGHT_UNIT
 
 

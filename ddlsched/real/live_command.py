@@ -137,6 +137,8 @@ def live(
         scavenger = failing = _failing(asked, wanted)
     sharer = _sharer(asked.allocation, asked.hold_s, wanted)
     folder = made_folder(folder, "jobs' state").resolve()
+    if asked.chart is not None:
+        made_folder(asked.chart.parent, "--chart")
     with open_in(folder, "timeline.csv", "ab", buffering=0) as timeline:
 
         def note(row: str) -> None:

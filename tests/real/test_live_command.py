@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import run
+from command_line import refused, run
 
 from ddlsched.real.state_folder import Ownership
 
@@ -40,6 +40,10 @@ def test_jobs_run_to_their_end_and_a_second_time_there_is_nothing_to_do(files) -
     again = live(files)
     assert (again.exit_code, again.stdout) == (0, "")
     assert "2 finished" in again.stderr
+
+
+def test_a_chart_that_cannot_be_drawn_is_refused_before_anything_is_trained(files) -> None:
+    refused(live(files, "--chart", files / "jobs.csv" / "chart"), "jobs.csv: cannot be used", "expected a folder")
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def _take_launch(events: KinetoEvents, event: TraceEvent, whole: TraceEvent) -> 
         events.launches[int(correlation)] = event.begin_ns  # type: ignore[arg-type]
 
 
-def _refuse_old(events: KinetoEvents, *_: TraceEvent) -> None:
+def _refuse_old(events: KinetoEvents, _: TraceEvent, __: TraceEvent) -> None:
     raise InputError(f"{events.source}: its events have the categories of PyTorch 1; expected a trace {SINCE}")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -144,16 +146,20 @@ class Stepped(Generic[Asked]):
         Raises
         ------
         DdlschedError
-            As :func:`ddlsched.simulate`.
+            As :func:`ddlsched.simulate`, and in another thread than that in which it began.
         """
         self._outside = greenlet.getcurrent()
-        found: Asked | Result = self._inside.switch() if action is None else self._inside.switch(action)
+        try:
+            found: Asked | Result = self._inside.switch() if action is None else self._inside.switch(action)
+        except greenlet.error:
+            raise InputError("step: the episode began in another thread; expected reset in this one") from None
         return found
 
     def close(self) -> None:
         """End a simulation that stands still; what it has done is lost."""
         if self._inside and not self._inside.dead:
-            self._inside.throw(greenlet.GreenletExit)
+            with suppress(greenlet.error):  # one of another thread ends there, once nobody refers to it
+                self._inside.throw(greenlet.GreenletExit)
 
 
 def checked_actions(given: Any, num_actions: int, *num_runs: int) -> np.ndarray:
@@ -206,8 +212,8 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         settings: Mapping[str, Any] | None = None,
         unit_s: float | None = None,
     ) -> None:
-        if unit_s is not None and not unit_s > 0:
-            raise InputError(f"unit_s is {unit_s}; expected seconds above 0")
+        if unit_s is not None and not 0 < unit_s < math.inf:
+            raise InputError(f"unit_s is {unit_s}; expected finite seconds above 0")
         self.workload, self.cluster, self.settings = workload, cluster or Cluster(), dict(settings or {})
         if taken := set(self.settings) & {"workload", "cluster", "seed", "until_s", *self.doors}:
             text = f"settings has {', '.join(sorted(taken))}; expected no argument that the environment gives itself"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -250,6 +251,7 @@ def test_environments_are_registered() -> None:
     ("make", "message"),
     [
         (lambda: OrderEnv(STREAM, unit_s=0.0), "unit_s is 0.0"),
+        (lambda: OrderEnv(STREAM, unit_s=float("inf")), "unit_s is inf"),
         (lambda: OrderEnv(STREAM, slots=0), "slots is 0"),
         (lambda: OrderEnv(STREAM, placement="easy-backfill").reset(), "decides about the whole queue"),
         (lambda: OrderEnv(STREAM, settings={"placement": "lwf"}), "settings has placement; expected no argument"),
@@ -281,6 +283,23 @@ def test_a_run_without_a_decision_is_drawn_again_unless_its_seed_is_given() -> N
     assert 2 <= len(without) < 8
     for seed in range(8):
         assert env.reset(seed=seed)[0]["action_mask"].any()
+    env.close()
+
+
+def test_an_episode_is_stepped_by_the_thread_that_began_it() -> None:
+    env = OrderEnv(STREAM, cluster=EXCLUSIVE)
+    env.reset(seed=1)
+
+    def elsewhere() -> tuple[float, float]:
+        with pytest.raises(InputError, match="another thread; expected reset"):
+            env.step(0)
+        env.reset(seed=1)
+        return env.step(0)[1], env.step(0)[1]
+
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(elsewhere).result()
+    env.reset(seed=1)
+    assert there == (env.step(0)[1], env.step(0)[1])
     env.close()
 
 

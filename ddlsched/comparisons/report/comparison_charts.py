@@ -163,6 +163,8 @@ class ComparisonCharts:
             self._refuse_unknown(policies)
             reported.policies = list(policies)
         labels = shown.get("labels") or {}
+        if not isinstance(labels, Mapping):
+            raise InputError(f"labels: {labels!r} is no mapping; expected a label by policy")
         self._refuse_unknown(labels)
         if len({labels.get(policy, policy) for policy in reported.policies}) < len(reported.policies):
             raise InputError(f"labels: {dict(labels)!r} calls two policies alike; expected a label for each")

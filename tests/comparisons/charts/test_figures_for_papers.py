@@ -91,6 +91,7 @@ def test_item_23_figures_are_written_as_pdf_with_text_that_can_be_searched_and_a
     [
         ({"policies": ["srsf-3"]}, "no policy is named 'srsf-3'. Did you mean 'srsf-"),
         ({"labels": {"srsf1": "x"}}, "no policy is named 'srsf1'. Did you mean 'srsf-1'"),
+        ({"labels": ["x", "y"]}, "no mapping; expected a label by policy"),
         ({"labels": {"srsf-1": "x", "srsf-2": "x"}}, "calls two policies alike; expected a label for each"),
         ({"size": (3,)}, "size is (3,); expected a width and a height of 0.5 to 100 inches"),
         ({"size": (3, float("nan"))}, "expected a width and a height"),

@@ -86,3 +86,9 @@ def test_charts_are_what_they_were() -> None:
         parts = list(drawn(figure))
         found[name] = f"{len(parts)} {digest(parts)}"
     assert_kept("charts", found)
+
+
+def test_the_band_of_one_run_is_that_run() -> None:
+    band = run_charts.utilisation_bands({"one": SAMPLES[:1]}, num_gpus=8)["one"]
+    assert band.low.tolist() == band.mean.tolist() == band.high.tolist()
+    assert (band.mean[0], band.mean[-1]) == pytest.approx((4 / 8, 1 / 8))

@@ -31,8 +31,8 @@ from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import CollectiveTask
 
 _KINDS = (
-    "a workload (.csv, .parquet, .json), a table of servers, of outages or of when servers are there (.csv), a matrix "
-    "of throughputs (.csv with the column model), "
+    "a workload (.csv, .parquet, .json), a table of servers, of outages, of causes of failures or of when servers are "
+    "there (.csv), a matrix of throughputs (.csv with the column model), "
     "a comparison (.yaml), queues (.yaml, .json), or what another room reads, such as a training trace of a rank (.et, "
     ".recording.json, Kineto's .json; also .gz)"
 )
@@ -110,6 +110,8 @@ def _kind(path: Path) -> str:
         return kind  # whose reader says what is wrong
     if "from_s" in header or "to_s" in header:
         return "outages"
+    if "per_1000_days" in header or {"cause", "per"} <= header:
+        return "failures"
     if "join_s" in header or "leave_s" in header:
         return "capacity"
     if "model" in header and not header & {"job_id", "iterations", "arrival_s", "other"}:
@@ -193,6 +195,13 @@ def _outages(path: Path, beside: _Beside) -> dict[str, Any]:
     }
 
 
+def _failures(path: Path, _: _Beside) -> dict[str, Any]:
+    from ddlsched.cluster.failure_causes import read_causes
+
+    causes = read_causes(str(path))
+    return {"causes": len(causes), "of_each": ", ".join(sorted({cause.per for cause in causes}))}
+
+
 def _capacity(path: Path, beside: _Beside) -> dict[str, Any]:
     from ddlsched.cluster.capacity import CapacityTrace
 
@@ -242,6 +251,7 @@ _READERS: dict[str, Callable[[Path, _Beside], dict[str, Any]]] = {
     "servers": _servers,
     "throughputs": _throughputs,
     "outages": _outages,
+    "failures": _failures,
     "capacity": _capacity,
     "queues": _queues,
     "comparison": _comparison,

@@ -189,6 +189,7 @@ def failures(
     files: Annotated[list[Path], Option(metavar="FILE...")],
     *,
     out: Annotated[Path | None, Option(metavar="FILE.csv", shown="stdout")] = None,
+    options: Annotated[Given[ImportOptions], Panel(only=("column",), several=("column",))],
 ) -> None:
     """Count how often jobs of a trace failed: a table of causes for --failures.
 
@@ -207,8 +208,9 @@ def failures(
     from ddlsched.workload.traces.trace_import import COLUMNS, failure_rows
 
     refuse_unwritable(out, "--out")
+    columns = _columns(options.made().column)
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *failure_rows(format_name, files)])
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *failure_rows(format_name, files, columns)])
     if out is None:
         emit(text.getvalue())
         return

@@ -25,6 +25,7 @@ DOORS: tuple[Kind, Kind, Kind] = ("placement", "order", "communication")
 FURTHER_DOORS: tuple[Kind, ...] = ("allocation", "path", "admission")
 """What a policy may have: one of elastic jobs has an allocation, one of tenants may have an admission."""
 _MOST_SEEDS = 100_000
+_MOST_DIGITS = 19
 
 
 def _as_list(value: Any) -> Any:
@@ -35,6 +36,7 @@ Listed = BeforeValidator(_as_list)
 """One may be given without a list around it."""
 
 Whole = Annotated[int, Field(gt=0)]
+Draws = Annotated[int, Field(gt=0, le=_MOST_SEEDS)]
 
 
 def Plugin(kind: Kind) -> AfterValidator:  # noqa: N802 - it makes a type, as pydantic's own
@@ -121,14 +123,14 @@ def seeds_of(text: str, where: str) -> list[int]:
 
 def _seeds_of_text(text: str) -> Any:
     """Return a number, or the numbers that a text such as ``0-19`` or ``1,5-8`` lists; None if it is neither."""
+    ranges = [[end.strip() for end in part.split("-")] for part in text.split(",")]
+    if not all(len(ends) <= 2 and all(end.isdecimal() and len(end) < _MOST_DIGITS for end in ends) for ends in ranges):
+        return None
     if text.isdecimal():
         return int(text)
-    ranges = [part.strip().split("-") for part in text.split(",")]
-    if not all(len(ends) <= 2 and all(end.strip().isdecimal() for end in ends) for ends in ranges):
-        return None
     spans = [range(int(ends[0]), int(ends[-1]) + 1) for ends in ranges]
     too_many = sum(len(span) for span in spans) > _MOST_SEEDS
-    return None if too_many else [seed for span in spans for seed in span]
+    return None if too_many or not all(spans) else [seed for span in spans for seed in span]
 
 
 Seeds = Annotated[list[int], BeforeValidator(_seeds)]

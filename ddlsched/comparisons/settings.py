@@ -23,6 +23,7 @@ from ddlsched.comparisons.fields import (
     FURTHER_DOORS,
     GIVEN_OTHERWISE,
     Bundle,
+    Draws,
     Listed,
     Name,
     Options,
@@ -141,7 +142,7 @@ class Settings(_Model):
     """
 
     seeds: Seeds = list(range(1, 21))
-    draws: Whole = 1
+    draws: Draws = 1
     workloads: Annotated[list[Workload], Listed, Field(min_length=1)]
     policies: Annotated[list[Policies], Listed, Field(min_length=1)]
     servers: Annotated[list[Whole], Listed, Field(min_length=1)] = [Cluster.num_servers]

@@ -15,6 +15,8 @@ from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice
 from ddlsched.errors import InputError
 from ddlsched.options import Option
+from ddlsched.plugins.names import resolve
+from ddlsched.ranges import check_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,6 +139,8 @@ def live(
         scavenger = failing = _failing(asked, wanted)
     sharer = _sharer(asked.allocation, asked.hold_s, wanted)
     folder = made_folder(folder, "jobs' state").resolve()
+    if asked.chart is not None:
+        made_folder(asked.chart.parent, "--chart")
     with open_in(folder, "timeline.csv", "ab", buffering=0) as timeline:
 
         def note(row: str) -> None:
@@ -190,6 +194,9 @@ def _refuse_options(asked: LiveOptions) -> None:
         raise InputError("live: failures, recovery or health is given; expected --nodes N as well")
     if asked.listen is not None and asked.slurm is None:
         raise InputError("--listen: processes are on this machine; expected --slurm PARTITION as well")
+    check_arguments("live", seed=(asked.seed, 0))
+    if asked.checkpoint is not None:
+        resolve("checkpoint", asked.checkpoint)  # now, and not by processes, which would give their jobs up
 
 
 def _failing(asked: LiveOptions, jobs: Sequence[StoredJob]) -> FailingNodes:
@@ -206,7 +213,6 @@ def _failing(asked: LiveOptions, jobs: Sequence[StoredJob]) -> FailingNodes:
 
 
 def _sharer(allocation: str, hold_s: float, jobs: Sequence[StoredJob]) -> ProfiledAllocator:
-    from ddlsched.plugins.names import resolve
     from ddlsched.workload.profiling import JobMonitor, ProfiledAllocator, ProfilingAdvisor, extrapolated
 
     allocator = resolve("allocation", allocation)

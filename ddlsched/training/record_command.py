@@ -12,12 +12,14 @@ from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice, one_line, write_told
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError
-from ddlsched.io.files import refuse_unwritable
+from ddlsched.io.files import made_folder, refuse_unwritable
 from ddlsched.options import Option
 
 if TYPE_CHECKING:
     from ddlsched.training.recorded.alone import Card
     from ddlsched.training.recorded.merging import RecordedIteration
+    from ddlsched.workload.dag import DataParallelIteration, IterationDag
+    from ddlsched.workload.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,22 +53,25 @@ class MadeJob:
     as_json: bool = False
 
     def checked_card(self, out: Path) -> Card:
-        """Return the ranks' network card; raise InputError if there is none, or a job cannot be written to ``out``."""
+        """Return the ranks' network card; raise InputError now about all that could not be written or made later."""
         from ddlsched.training.recorded.alone import Card
+        from ddlsched.workload.dag import DataParallelIteration
         from ddlsched.workload.workload_files import refuse_suffix
 
         refuse_unwritable(out, "--out", (".json",))  # which holds any graph of tasks
         refuse_suffix(out)  # of a device, too
+        if self.chart is not None:
+            made_folder(self.chart.parent, "--chart")
+        self._job(1, DataParallelIteration(forward_s=0.0, backward_s=0.0, message_bytes=0.0))
         return Card(gbps=self.gbps, latency_us=self.latency_us)
 
     def report(self, recorded: RecordedIteration, out: Path, card: Card) -> None:
         """Write the job that is made of what was recorded, and its picture, and say what is in it."""
         from ddlsched.training.recorded.alone import summary, timed_alone
-        from ddlsched.workload.job import Job, Workload
+        from ddlsched.workload.job import Workload
         from ddlsched.workload.workload_files import write_workload
 
-        made = {name: getattr(self, name) for name in ("job_id", "iterations", "gpu_memory_mb")}
-        job = Job(arrival_s=0.0, num_gpus=recorded.num_ranks, iteration=recorded.dag, **made)
+        job = self._job(recorded.num_ranks, recorded.dag)
         what = f"a job of {job.num_gpus} GPUs and {job.iterations:,} iterations"
         write_told(out, "--out", what, write_workload, Workload.of([job]))
         if self.chart is not None:
@@ -84,6 +89,12 @@ class MadeJob:
         for what, count in recorded.notes.items():
             notice(f"{count:,} {one_line(what)}")
         emit(json.dumps(found, indent=2) + "\n" if self.as_json else _text(found, card))
+
+    def _job(self, num_ranks: int, iteration: DataParallelIteration | IterationDag) -> Job:
+        from ddlsched.workload.job import Job
+
+        made = {name: getattr(self, name) for name in ("job_id", "iterations", "gpu_memory_mb")}
+        return Job(arrival_s=0.0, num_gpus=num_ranks, iteration=iteration, **made)
 
 
 _SHOWN = 12
@@ -205,7 +216,7 @@ def record(
         if value < least:
             raise InputError(f"{name} {value}: expected a whole number from {least}")
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) if keep is None else keep
+        folder = Path(temporary) if keep is None else made_folder(keep, "--keep")
         files = run_recorded(script, arguments or [], folder, ranks=ranks, skip=skip, most_steps=steps)
         recorded = read_iteration(files)
     if keep is not None:

@@ -799,6 +799,12 @@ def test_the_warm_up_is_left_out() -> None:
             {"stays": 3, "servers": 2, "never_leave": 1, "leave_with_a_warning": 1, "joins_s": [0.0, 20.0]},
         ),
         (
+            "causes.csv",
+            "cause,per,per_1000_days\nnode,server,2.34\nany-job,job,15.6\nswitch,rack,1\n",
+            "failures",
+            {"causes": 3, "of_each": "job, rack, server"},
+        ),
+        (
             "compare.yaml",
             "workloads: [jobs.csv, microsoft-160:scale=0.01]\npolicies: [srsf-1, ada-srsf]\nseeds: 3\n",
             "comparison",

@@ -61,12 +61,18 @@ def test_seeds(given, seeds):
     [
         *(0, -1, 10**9, 1.5, True, None, {"a": 1}),
         *([], [1, True], [1.0], ["1"], [-1], [1, 1]),
-        *("", "-1", "5-", "1-2-3", "5-1", "x", "1.5", "1,1-2", "0-999999999"),
+        *("", "-1", "5-", "1-2-3", "5-1", "3,5-1", "x", "1.5", "1,1-2", "0-999999999"),
+        *(f"0-1{30 * '0'}", 5000 * "1"),
     ],
 )
 def test_bad_seeds(given):
     with pytest.raises(FaultyInputError, match=r"\('seeds',\).*expected"):
         plan(seeds=given)
+
+
+def test_more_draws_than_anybody_waits_for_are_refused():
+    with pytest.raises(FaultyInputError, match=r"\('draws',\).*less than or equal to 100000"):
+        plan(draws=1 << 63)
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=2, max_size=20, unique=True))

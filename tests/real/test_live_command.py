@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import run
+from command_line import refused, run
 
 from ddlsched.real.state_folder import Ownership
 
@@ -40,6 +40,23 @@ def test_jobs_run_to_their_end_and_a_second_time_there_is_nothing_to_do(files) -
     again = live(files)
     assert (again.exit_code, again.stdout) == (0, "")
     assert "2 finished" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("--checkpoint", "yuong", "no checkpoint is named 'yuong'. Did you mean 'young'?"),
+        ("--seed", -1, "live: seed is -1; expected a whole number from 0"),
+    ],
+)
+def test_a_value_that_processes_would_stumble_over_is_refused_before_they_start(files, flag, value, said) -> None:
+    """With the checkpoint each job would be given up for good."""
+    refused(live(files, "--speed", 60, flag, value), said)
+    assert not (files / "state").exists()
+
+
+def test_a_chart_that_cannot_be_drawn_is_refused_before_anything_is_trained(files) -> None:
+    refused(live(files, "--chart", files / "jobs.csv" / "chart"), "jobs.csv: cannot be used", "expected a folder")
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ def test_the_jobs_collectives_are_sent_by_the_algorithm(given: tuple[str, ...], 
     )
 
 
+@pytest.mark.filterwarnings("error")  # a warning of numpy would be a further line
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -145,6 +146,7 @@ def test_the_jobs_collectives_are_sent_by_the_algorithm(given: tuple[str, ...], 
         ("estimate gpt3-175b --data 4 --global-batch 6", "not divisible by data 4"),
         ("estimate gpt3-175b --pipeline 5", "layers 96 not divisible by pipeline"),
         ("estimate gpt3-175b --micro-batch 0", "micro_batch is 0; expected a whole number from 1"),
+        ("estimate gpt3-175b --pipeline 0", "pipeline is 0; expected a whole number from 1"),
         ("estimate resnet-50 --data 0", "data is 0; expected a whole number from 1"),
         ("estimate gpt3-175b --sequence 0", "--sequence 0: expected a whole number of tokens from 1"),
         ("estimate gpt3-175b --sequence -5", "--sequence -5: expected a whole number of tokens from 1"),

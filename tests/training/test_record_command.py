@@ -24,6 +24,10 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("--out job.json --steps 0 train.py", "--steps 0: expected a whole number from 1"),
         ("--out job.json --skip 0 train.py", "--skip 0: expected a whole number from 1"),
         ("--out job.json --gbps 0 train.py", "gbps is 0.0; expected a number > 0"),
+        ("--out job.json --iterations 0 train.py", "iterations is 0; expected a whole number from 1"),
+        ("--out job.json --gpu-memory-mb -1 train.py", "gpu_memory_mb is -1.0; expected"),
+        ("--out job.json --chart train.py/chart train.py", "train.py: cannot be used (File exists); expected a folder"),
+        ("--out job.json --keep train.py train.py", "train.py: cannot be used (File exists); expected a folder"),
         ("--out job.json none.py", "none.py: no such file; expected a training script"),
     ],
 )

@@ -115,7 +115,7 @@ class Parallelism(Degrees):
             if np.ndim(self.micro_batches) == 0
             else ""
         )
-        dealt = (np.asarray(self.pipeline) > 1) & (np.mod(self.micro_batches, self.pipeline) == 0)
+        dealt = (np.asarray(self.pipeline) > 1) & _divides(self.pipeline, self.micro_batches)
         experts = Rule(
             _divides(self.expert, self.copies * np.where(self.own_experts, self.tensor, 1)),
             f"expert {self.expert} does not divide data {self.data}; expected experts on whole groups of replicas",

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.collective_names import BYTES_OF, GLOO, NCCL, NO_COLLECTIVES, tensor_bytes
-from ddlsched.training.recorded.kineto_events import KinetoEvents, TraceEvent, ranks_in_text, read_events
+from ddlsched.training.recorded.kineto_events import SINCE, KinetoEvents, TraceEvent, ranks_in_text, read_events
 from ddlsched.training.recorded.rank_steps import (
     EVERYBODY,
     RankCommunication,
@@ -81,11 +81,15 @@ def calls_of(events: KinetoEvents) -> list[Call]:
         calls = _nccl_calls(events, recorded, by_thread)
     elif events.collective_kernels:
         kernel = events.collective_kernels[0]
-        _refuse(events, kernel, "no record_param_comms tells of it; expected a trace of PyTorch 2.0 or later")
+        _refuse(events, kernel, f"no record_param_comms tells of it; expected a trace {SINCE}")
     else:
         calls = _gloo_calls(events, by_thread)
     if events.works and not calls:
-        _refuse(events, events.works[0], "neither a call nor a kernel tells of it; expected the whole trace of a rank")
+        _refuse(
+            events,
+            events.works[0],
+            f"neither a call nor a kernel tells of it; expected the whole trace of a rank, {SINCE}",
+        )
     return calls
 
 

@@ -24,6 +24,9 @@ _MOST_US: Final = 9e15
 _ON_GPU: Final = {"kernel", "gpu_memcpy", "gpu_memset"}
 _LAUNCHES: Final = {"cuda_runtime", "cuda_driver"}
 _BACKWARD: Final = "autograd::engine::evaluate_function"
+_WORKS: Final = "gloo:", "nccl:"
+SINCE: Final = "of PyTorch 2.0 or later"
+"""Earlier ones do not write the sizes of collectives with their calls."""
 
 
 class TraceEvent(NamedTuple):
@@ -194,6 +197,8 @@ def _take_operator(events: KinetoEvents, event: TraceEvent, whole: TraceEvent) -
     events.operators.setdefault(event.thread, []).append((event.begin_ns, event.end_ns))
     if name.startswith(("c10d::", "record_param_comms")):
         events.calls.append(whole)
+    elif name.startswith(_WORKS):
+        events.works.append(whole)
     elif name.startswith(_BACKWARD):
         events.backward.append(event)
 
@@ -202,7 +207,7 @@ def _take_annotation(events: KinetoEvents, event: TraceEvent, whole: TraceEvent)
     name = event.name
     if name.startswith("ProfilerStep#"):
         events.steps.append(event)
-    elif name.startswith(("gloo:", "nccl:")):
+    elif name.startswith(_WORKS):
         events.works.append(whole)
     elif name.startswith("Optimizer.step#"):
         events.optimizer.append(event)
@@ -222,7 +227,12 @@ def _take_launch(events: KinetoEvents, event: TraceEvent, whole: TraceEvent) -> 
         events.launches[int(correlation)] = event.begin_ns  # type: ignore[arg-type]
 
 
+def _refuse_old(events: KinetoEvents, _: TraceEvent, __: TraceEvent) -> None:
+    raise InputError(f"{events.source}: its events have the categories of PyTorch 1; expected a trace {SINCE}")
+
+
 _TAKEN: Final = {
+    **dict.fromkeys(("Operator", "Kernel"), _refuse_old),
     "cpu_op": _take_operator,
     "user_annotation": _take_annotation,
     **dict.fromkeys(_ON_GPU, _take_kernel),

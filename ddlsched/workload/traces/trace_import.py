@@ -298,19 +298,21 @@ _NODE, _JOB = "NODE_FAIL", ("FAILED", "FAIL")
 _DAY_S = 86_400.0
 
 
-def failure_rows(format_name: str, files: Sequence[str | Path]) -> list[tuple[str, str, float, str, int, str]]:
+def failure_rows(
+    format_name: str, files: Sequence[str | Path], columns: Mapping[str, str] | None = None
+) -> list[tuple[str, str, float, str, int, str]]:
     """Return the rows of a table of causes, in the order of :data:`COLUMNS`.
 
     Jobs that lost a node (``NODE_FAIL``) count per GPU and day for which jobs held one, others that failed per job and
     day, from 1, 8, 64 and 512 GPUs on: what larger jobs have beyond smaller ones is a cause of its own. A job counts
-    until it failed, where its trace tells that.
+    until it failed, where its trace tells that. ``columns`` are those of :func:`import_trace`.
 
     Raises
     ------
     InputError
         A file that cannot be read or is not of the format, or no job failed.
     """
-    reader = reader_of(format_name)
+    reader = reader_of(format_name, columns)
     opened = (source for file in files for source in sources(Path(file), FORMATS[format_name].members))
     jobs = (row for source in opened for row in reader(source) if isinstance(row, TracedJob))
     nodes, gpu_days, failed, job_days = _counted(jobs)
@@ -333,7 +335,8 @@ def _counted(jobs: Iterable[TracedJob]) -> tuple[int, float, dict[int, int], dic
     failed: dict[int, int] = defaultdict(int)
     job_days: dict[int, float] = defaultdict(float)
     for job in jobs:
-        state, place = (job.note or "").removeprefix("state ").upper(), bisect_right(_SIZES, job.num_gpus) - 1
+        state = (job.note or "").removeprefix("state ").partition(", ")[0].upper()  # shares of a GPU are told behind
+        place = bisect_right(_SIZES, job.num_gpus) - 1
         days = (job.failed_after_s if job.failed_after_s > 0 else job.duration_s) / _DAY_S
         if days > 0:  # a trace may not tell
             gpu_days += days * job.num_gpus

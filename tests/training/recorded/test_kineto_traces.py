@@ -376,6 +376,29 @@ def test_item_18_a_collective_whose_size_is_not_told_says_which_pytorch_tells_it
         read_iteration([write(tmp_path / "old.json", [STEP, *kernel(1, 10, 20, 300), *old])])
 
 
+@pytest.mark.parametrize(
+    ("host", "gpu", "work"),
+    [
+        ("Operator", "Kernel", "nccl:all_reduce"),
+        ("cpu_op", "Kernel", "nccl:all_reduce"),
+        ("cpu_op", "kernel", "nccl:all_reduce"),
+        ("Operator", None, "gloo:all_reduce"),
+        ("cpu_op", None, "gloo:all_reduce"),
+    ],
+)
+def test_a_trace_of_pytorch_1_says_which_pytorch_tells_enough(
+    tmp_path: Path, host: str, gpu: str | None, work: str
+) -> None:
+    """It has other categories, and sizes at what is done of a collective only."""
+    shapes = {"Input Dims": [[100]], "Input type": ["float"]}
+    step = event("Operator" if host == "Operator" else "user_annotation", "ProfilerStep#3", 0, 1000)
+    events = [step, event(host, "aten::addmm", 10, 190), event(host, work, 40, 2, 1, **{"External id": 9}, **shapes)]
+    if gpu is not None:
+        events.append(event(gpu, "ncclKernel_AllReduce_RING_LL_Sum_float(x)", 300, 150, 16, **{"external id": 9}))
+    with pytest.raises(InputError, match=r"of PyTorch 2\.0 or later$"):
+        read_iteration([write(tmp_path / "old.json", events)])
+
+
 def test_a_message_that_does_not_tell_its_peer_is_refused_in_a_line(tmp_path: Path) -> None:
     told = {"Input Dims": [[100], []], "Input type": ["float", "Scalar"], "Concrete Inputs": ["", ""]}
     with pytest.raises(InputError, match="does not tell the other rank; expected a trace with record_shapes=True"):

@@ -735,6 +735,28 @@ def test_failures_of_a_trace_are_a_table_of_causes(tmp_path) -> None:
     assert set(causes) == {"node", "failed-from-1-gpus"}
 
 
+@pytest.mark.parametrize("share", ["gpu_milli", "milli"])
+def test_failures_of_a_table_of_your_own_count_jobs_with_a_share_of_a_gpu(tmp_path: Path, share: str) -> None:
+    """Two of three jobs fail in three days of one GPU, one of them with half a GPU."""
+    table = tmp_path / "own.csv"
+    table.write_text(
+        f"at,gpus,duration_s,outcome,{share}\n0,1,86400,FAILED,500\n0,1,86400,Failed,1000\n9,1,86400,OK,1000\n"
+    )
+    columns = ["arrival_s=at", "state=outcome", *(["gpu_milli=milli"] if share == "milli" else [])]
+    out = tmp_path / "causes.csv"
+    run(
+        "workload",
+        "failures",
+        "csv",
+        table,
+        *(part for column in columns for part in ("--column", column)),
+        "--out",
+        out,
+    )
+    (cause,) = read_causes(str(out))
+    assert (cause.per, cause.mtbf_s) == ("job", pytest.approx(1.5 * 86_400))
+
+
 def test_a_trace_without_failures_is_no_table_of_causes() -> None:
     with pytest.raises(InputError, match="expected jobs whose state is NODE_FAIL"):
         failure_rows("tiresias", [SAMPLES / "tiresias.csv"])

@@ -21,7 +21,7 @@ from ddlsched.training.estimate import presets, published_rows
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Efficiency, Machine, operations_s
 from ddlsched.training.estimate.layers import Operation
-from ddlsched.training.estimate.models import forward_flops_per_sample, parameters
+from ddlsched.training.estimate.models import Transformer, forward_flops_per_sample, parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import (
     GPUS,
@@ -509,6 +509,34 @@ def test_a_configuration_of_llama_4_is_the_preset(tmp_path: Path) -> None:
     found, preset = read_configuration(path), MODELS["llama-4-maverick"]
     assert float(parameters(found)) == float(parameters(preset))
     assert float(forward_flops_per_sample(found)) == float(forward_flops_per_sample(preset))
+
+
+PUBLISHED = {
+    "llama-3.2-1b": {
+        "num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": True,
+    },
+    "llama-3-70b": {
+        "num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "intermediate_size": 28672, "vocab_size": 128256, "attention_bias": False,
+    },
+    "deepseek-v3": {
+        "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128, "num_key_value_heads": 128,
+        "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1,
+        "num_experts_per_tok": 8, "first_k_dense_replace": 3, "num_nextn_predict_layers": 1, "vocab_size": 129280,
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    },
+}  # fmt: skip
+"""What their publishers' files say."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_configuration_is_read_as_its_preset_field_by_field(tmp_path: Path, name: str) -> None:
+    path, preset = tmp_path / "config.json", MODELS[name]
+    path.write_text(json.dumps(PUBLISHED[name]))
+    assert isinstance(preset, Transformer)
+    whole = dataclasses.replace(preset, key_value_heads=preset.key_value_heads or preset.heads)
+    assert read_configuration(path, sequence=int(preset.sequence)) == whole
 
 
 def test_a_model_with_the_sizes_of_an_earlier_one_is_known_by_its_own_name() -> None:

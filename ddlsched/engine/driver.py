@@ -448,6 +448,9 @@ class Simulation:
         self._idle = self._idle + 1 if idle else 0
         if self._idle > _MOST_IDLE:
             raise SimulationError(self._why_stuck() + f" ({what} {_MOST_IDLE} times while the cluster was idle)")
+        gone = len(self._servers.down) == self._state.cluster.num_servers and now.next_capacity_ns.item(0) == NEVER
+        if idle and gone and self._settings.span.until_ns == MAX_NS:
+            raise SimulationError(self._why_stuck() + " (no server will be there again)")
 
     def _count_whole(self) -> None:
         """Give up when more of the cluster will never be there than often was, before a server leaves."""

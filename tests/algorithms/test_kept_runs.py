@@ -113,7 +113,6 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
         "malleable": {"most_jobs": 3, "scale_up_s": 1.0, "lookahead_s": 40.0},
         "malleable-equal-share": {"most_jobs": 3},
         "malleable-links": {"scale_up_s": 1.0, "lookahead_s": 40.0},
-        "malleable-milp": {"scale_up_s": 1.0, "lookahead_s": 40.0},
         "malleable-survival": {"horizon_s": 90.0},
         "malletrain": {"most_jobs": 3, "lookahead_s": 20.0, "most_scale": 2, "hold_s": 2.0},
         "rubick": {"": "round_s=10", "spare_share": 0.0},

@@ -12,7 +12,9 @@ from jobs_by_hand import Fixed, data_parallel_job
 
 import ddlsched
 from ddlsched import Cluster, InputError, Workload
+from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.errors import InvalidDecisionError, PluginError, SimulationError, UnknownNameError
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 
 SMALL = Cluster(num_servers=2, gpus_per_server=2, gpu_memory_mb=1000.0)
 
@@ -295,6 +297,17 @@ def test_waking_for_ever_is_an_error(monkeypatch):
     monkeypatch.setattr(ddlsched.engine.driver, "_MOST_IDLE", 2000)
     with pytest.raises(SimulationError, match="asked to be woken 2000 times while the cluster was idle"):
         simulate(job(), placement=Insomniac())
+
+
+@pytest.mark.parametrize("waits", [{"placement": Insomniac()}, {"allocation": "gavel"}, {"allocation": "sia"}])
+def test_waking_where_no_server_will_be_there_again_is_told_at_once(waits):
+    curve = LinearCurve(fixed_s=1.0, sample_s=1.0)
+    elastic = ElasticJob(job_id="e", arrival_s=0.0, samples=10**6, curve=curve, gpu_batch=1, max_gpus=1, max_batch=1)
+    waiting = elastic if "allocation" in waits else job()
+    there = {"cluster": Cluster(num_servers=1, gpus_per_server=4), "capacity": CapacityTrace.of([(0, 0.0, 5.0)])}
+    with pytest.raises(SimulationError, match=r"nothing is left .*no server will be there again"):
+        simulate(waiting, **there, **waits)
+    assert simulate(waiting, until_s=9.0, **there, **waits).summary()["unfinished_jobs"] == 1
 
 
 def failing_servers(servers):

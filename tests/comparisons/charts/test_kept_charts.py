@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 from ddlsched.comparisons.charts import jct_charts, run_charts, training_charts
 from ddlsched.results.statistics import Interval
 
+DRAWN_BY = 3, 11
 INTERVALS = {
     "srsf": Interval(mean=3.0, low=2.5, high=3.25, seeds=4),
     "lwf:kappa=4 + las": Interval(mean=4.0, low=4.0, high=4.0, seeds=1),
@@ -78,6 +80,7 @@ def drawn(figure: Figure) -> Iterator[Any]:
 
 
 @pytest.mark.long
+@pytest.mark.skipif(matplotlib.__version_info__[:2] != DRAWN_BY, reason="another matplotlib chooses other ticks")
 def test_charts_are_what_they_were() -> None:
     found: dict[str, str] = {}
     for name, chart in CHARTS.items():

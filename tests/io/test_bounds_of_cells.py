@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ddlsched.cluster import cluster_files
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster_files import read_cluster
 from ddlsched.cluster.disturbances import read_outages
@@ -88,3 +89,13 @@ def test_whole_numbers(folder: Path, read: Callable[..., Any], column: str, leas
 def test_amounts(folder: Path, read: Callable[..., Any], column: str, most: str) -> None:
     for beyond in ("0", f"{float(most) * 1.001}"):
         assert refusal(read, folder, **{column: beyond}).endswith(f"expected a finite number > 0, at most {most}")
+
+
+def test_servers_of_all_rows_together_are_as_many_as_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_files, "MAX_GPUS", 4)
+    path = tmp_path / "servers.csv"
+    path.write_text("gpus,gpu_memory_mb,servers\n1,1000,3\n1,1000,1\n")
+    assert read_cluster(path).num_servers == 4
+    path.write_text("gpus,gpu_memory_mb,servers\n1,1000,3\n1,1000,2\n")
+    with pytest.raises(InputError, match=r"row 2 .*, column servers: 5 servers so far; expected at most 4"):
+        read_cluster(path)

@@ -30,6 +30,9 @@ def test_an_estimate_for_a_reader() -> None:
     assert result.stdout.startswith("gpt3-175b on 1024 GPUs of a100-80\n")
     for part in ("computation", "pipeline bubble", "FLOPs utilisation", "energy", "cost", "fits", "activations"):
         assert part in result.stdout
+    told = {of: re.search(rf"^ +{of} +(\S+)", result.stdout, re.M) for of in ("step", "sequences a second")}
+    step_s, rate = (float(found[1]) for found in told.values() if found)
+    assert rate == pytest.approx(1536 / step_s, rel=1e-3)
 
 
 def test_an_estimate_for_programs_adds_up() -> None:

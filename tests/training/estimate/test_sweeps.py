@@ -79,7 +79,7 @@ def test_an_expansion_moves_as_many_bytes_as_its_axis_says() -> None:
     axes = {"expansion_gb": np.array([100.0]), "expansion_gb_per_s": np.array([50.0])}
     found = _variant(PLAN.machine(8), ones | axes).expansion
     assert found is not None
-    assert (found.capacity_bytes, found.bytes_per_s) == (100e9, 50e9)
+    assert (found.capacity_bytes, found.bytes_per_s, found.shared_by) == (100e9, 50e9, 1)
 
 
 def test_expansion_lets_fit_what_did_not() -> None:

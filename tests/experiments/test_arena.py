@@ -142,7 +142,12 @@ def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():
     always = {"Tiresias, whole racks", "History, whole racks", "Room, near enough", "SRSF, LWF-1"}
     allocating, sharing = {"Gavel", "Sia", "Rubick"}, {"Muri-S", "Lucid"}
     on_links = {"Crux, first-fit", "MLTCP", "CASSINI"}
-    links = {"Alibaba": on_links, "2,048-GPU Clos": on_links - {"CASSINI"}}
+    links = {
+        "Alibaba": on_links,
+        "LLM cluster": on_links,
+        "MonkeyTree's mix": on_links,
+        "2,048-GPU Clos": on_links - {"CASSINI"},
+    }
     assert tuned == always | allocating | sharing | on_links
     for ground, rows in table.groupby("ground"):
         playing = {rival.name for rival in rivals.RIVALS if rival.plays_on(grounds.GROUNDS[ground])}

@@ -438,6 +438,10 @@ class Simulation:
             return
         run[field] = min(wake_ns, run[field]) if run[field] >= 0 else wake_ns
         self._count_idle(f"{kind} asked to be woken")
+        gone = len(self._servers.down) == self._state.cluster.num_servers
+        never = self._state.now.next_capacity_ns.item(0) == NEVER and self._settings.span.until_ns == MAX_NS
+        if self._idle and gone and never and run.num_work == 0:  # no iteration ends at this instant
+            raise SimulationError(self._why_stuck() + " (no server will be there again)")
 
     # --- runs that will never end
 
@@ -448,9 +452,6 @@ class Simulation:
         self._idle = self._idle + 1 if idle else 0
         if self._idle > _MOST_IDLE:
             raise SimulationError(self._why_stuck() + f" ({what} {_MOST_IDLE} times while the cluster was idle)")
-        gone = len(self._servers.down) == self._state.cluster.num_servers and now.next_capacity_ns.item(0) == NEVER
-        if idle and gone and self._settings.span.until_ns == MAX_NS:
-            raise SimulationError(self._why_stuck() + " (no server will be there again)")
 
     def _count_whole(self) -> None:
         """Give up when more of the cluster will never be there than often was, before a server leaves."""

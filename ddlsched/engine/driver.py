@@ -438,27 +438,34 @@ class Simulation:
             return
         run[field] = min(wake_ns, run[field]) if run[field] >= 0 else wake_ns
         self._count_idle(f"{kind} asked to be woken")
-        gone = len(self._servers.down) == self._state.cluster.num_servers
-        never = self._state.now.next_capacity_ns.item(0) == NEVER and self._settings.span.until_ns == MAX_NS
-        if self._idle and gone and never and run.num_work == 0:  # no iteration ends at this instant
-            raise SimulationError(self._why_stuck() + " (no server will be there again)")
+        if self._idle:
+            self._refuse_without_servers()
 
     # --- runs that will never end
 
+    def _is_idle(self) -> bool:
+        """Return whether nothing runs and no job is to arrive."""
+        now = self._state.now
+        return bool(now.heap_size.item(0) == 0 and now.next_arrival.item(0) == len(self._state.workload))
+
+    def _refuse_without_servers(self) -> None:
+        """Give up, while the cluster is idle, if no server will be there again."""
+        now, cluster = self._state.now, self._state.cluster
+        for_good = len(self._servers.down) == cluster.num_servers and now.next_capacity_ns.item(0) == NEVER
+        ends = self._settings.span.until_ns < MAX_NS or now.num_work.item(0) > 0  # or an iteration at this instant
+        if for_good and not ends:
+            raise SimulationError(self._why_stuck() + " (no server will be there again)")
+
     def _count_idle(self, what: str) -> None:
         """Give up after very many instants at which nothing ran and nothing was to come."""
-        now = self._state.now
-        idle = now.heap_size.item(0) == 0 and now.next_arrival.item(0) == len(self._state.workload)
-        self._idle = self._idle + 1 if idle else 0
+        self._idle = self._idle + 1 if self._is_idle() else 0
         if self._idle > _MOST_IDLE:
             raise SimulationError(self._why_stuck() + f" ({what} {_MOST_IDLE} times while the cluster was idle)")
 
     def _count_whole(self) -> None:
         """Give up when more of the cluster will never be there than often was, before a server leaves."""
-        now, run = self._state.now, self._state.run
-        idle = now.heap_size.item(0) == 0 and now.next_arrival.item(0) == len(self._state.workload)
-        ends = self._settings.span.until_ns < MAX_NS
-        if not idle or ends or run.wake_placement_ns >= 0 or run.wake_communication_ns >= 0:
+        run, ends = self._state.run, self._settings.span.until_ns < MAX_NS
+        if not self._is_idle() or ends or run.wake_placement_ns >= 0 or run.wake_communication_ns >= 0:
             self._whole = 0
         elif not self._servers.down:
             self._whole += 1

@@ -95,8 +95,7 @@ class TransferDecisions:
         state = self._state
         numbers = np.sort(state.arrays.items[: list_component(state.arrays)])
         weights, levels = self._policies.shares(self._views(numbers), state.now_s)
-        counted = counted_weight(np.array(weights, np.float64))
-        share_anew(state.arrays, numbers, counted, np.array(levels, np.int64))
+        share_anew(state.arrays, numbers, counted_weight(weights), np.array(levels, np.int64))
 
     def ask(self, method: str, number: int, place: int) -> Any:
         """Ask what the loop asks where nothing is compiled, of a job or a transfer, and of the link at a place."""

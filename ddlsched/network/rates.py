@@ -63,8 +63,9 @@ def shared_links(flows: Sequence[Flow], links: Sequence[Link]) -> dict[int, Shar
 
 
 def counted_weight(weight: Any) -> Any:
-    """Return a weight, or an array, as it counts: the nearest multiple of 2**-20, at least one, at most 2**20."""
-    return np.maximum(np.rint(np.minimum(weight, 2.0**20) / WEIGHT_UNIT), 1.0) * WEIGHT_UNIT
+    """Return one weight or several as they count: the nearest multiple of 2**-20, at least one, at most 2**20."""
+    most = np.minimum(np.asarray(weight, np.float64), 2.0**20)
+    return np.maximum(np.rint(most / WEIGHT_UNIT), 1.0) * WEIGHT_UNIT
 
 
 def rates_of(model: Any, active: Sequence[Any], waiting: Sequence[Any], links: Sequence[Link]) -> list[float]:
@@ -97,7 +98,7 @@ def _shares(model: Any, active: Sequence[Any], links: Sequence[Link]) -> list[fl
     free = {link: alone_bytes_per_s * links[link].relative_bandwidth for link in count_per_link(active)}
     result = [0.0] * len(active)
     levels = [model.level(flow) for flow in active]
-    weights = [counted_weight(model.weight(flow)) for flow in active]
+    weights = counted_weight([model.weight(flow) for flow in active]).tolist()
     units = [
         [(link, weight if part == 1.0 else _whole_units(weight * part)) for link, part in crossings(flow)]
         for flow, weight in zip(active, weights, strict=True)

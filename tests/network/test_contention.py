@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from jobs_by_hand import data_parallel_job
@@ -98,6 +100,7 @@ def test_ring_moves_its_bytes_over_every_link():
 def test_a_weight_counts_in_steps_and_within_bounds():
     weights = (0.0, 2.4 / 2**20, 1.0, 2.0**20 + 1.0)
     assert [counted_weight(weight) for weight in weights] == [1 / 2**20, 2 / 2**20, 1.0, 2.0**20]
+    assert counted_weight([Fraction(12, 5 * 2**20), *weights[2:]]).tolist() == [2 / 2**20, 1.0, 2.0**20]
 
 
 def test_ports_come_after_cards_and_before_cables():

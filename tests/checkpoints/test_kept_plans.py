@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from small_jobs import BERT, DEGREES, EXPERTS, GPT, LLAMA
 
 from ddlsched.checkpoints.arrays import box_of
 from ddlsched.checkpoints.change_cost import PlannedRescaleCost, ReplicaRule, Site, reconfiguration_s, staying
+from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection, even_stages
 from ddlsched.checkpoints.dataset_state import DatasetState
 from ddlsched.checkpoints.division import Box, cuts_by_name, found_division, named_tensor
@@ -57,7 +60,7 @@ def odd_tensors(rng: np.random.Generator) -> Iterator[Tensor]:
     for number in range(4):
         shape = tuple(rng.choice([1, 2, 3, 4, 6], size=int(rng.integers(1, 4))).tolist())
         size, first = shape[0], int(rng.integers(shape[0] + 1))
-        axis: Any = rng.choice(["tensor", "expert", "data"])
+        axis: Any = str(rng.choice(["tensor", "expert", "data"]))
         ways = (
             Cut(dim=0, axis=axis, uneven=True),
             Cut(dim=0, axis=axis, pad_multiple=int(rng.integers(1, 4))),
@@ -193,6 +196,21 @@ def test_samples_of_steps_are_what_they_were() -> None:
         numbers = state.epoch, state.batches_left_in_epoch, later.epoch, later.batches_left_in_epoch
         found[f"{samples} {batch} {done} {seed}"] = f"{state.batch().tolist()} {numbers} {digest(parts)}"
     assert_kept("samples", found)
+
+
+def test_descriptions_without_a_field_or_with_one_more_are_read_as_they_were(tmp_path: Path) -> None:
+    start = TensorCollection(tensors=tuple(odd_tensors(np.random.default_rng(5))), parallelism=StoredParallelism(dp=2))
+    known: dict[str, Any] = {"iteration": 7, "model": {"a": 1}, "dataset": {"b": 2}, "random": {"c": 3}}
+    Checkpoint(collection=start, **known).write_description(tmp_path)
+    (file,) = tmp_path.iterdir()
+    whole, found = json.loads(file.read_text()), {}
+    for name, value in {"": None, **whole}.items():
+        for number, other in enumerate(("left out", None, -1, [], "x", value)):
+            changed = {key: each for key, each in whole.items() if key != name}
+            file.write_text(json.dumps(changed | ({name: other} if number else {})))
+            answer = answered(lambda: Checkpoint.read(tmp_path).text()).replace(str(tmp_path), "")
+            found[f"{name} {number}"] = digest([answer])
+    assert_kept("descriptions", found)
 
 
 def outcome(**seconds: float) -> Outcome:

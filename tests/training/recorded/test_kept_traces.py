@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from chakra_files import COLLECTIVE, COMPUTE, METADATA, RECEIVE, SEND, chakra_node, write_chakra
 from command_line import run
+from google.protobuf import json_format
 from kept_numbers import answered, assert_kept, digest, short
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
@@ -18,6 +20,7 @@ from matplotlib.patches import Rectangle
 from ddlsched.training.recorded import reading
 from ddlsched.training.recorded.alone import Card, summary, timed_alone
 from ddlsched.training.recorded.chakra import rank_of_name
+from ddlsched.training.recorded.chakra_records import NODE
 from ddlsched.training.recorded.collective_names import BYTES_OF, GLOO, NCCL, groups_of_text, tensor_bytes
 from ddlsched.training.recorded.rank_steps import RankCommunication, WallTime
 from ddlsched.training.recorded.reading import read_iteration
@@ -92,6 +95,31 @@ def test_chakra_traces_become_what_they_became(tmp_path: Path) -> None:
     names = ("a.3.et", "a.12.json.gz", "a.et", "3.et", "a.3.et.gz", "a.b.json", "a.-1.et")
     found["names"] = str([rank_of_name(Path(name)) for name in names])
     assert_kept("chakra", found)
+
+
+def test_damaged_traces_are_told_as_they_were(tmp_path: Path) -> None:
+    whole = write_chakra(tmp_path / "a.0.et", chakra_nodes(0, 1)).read_bytes()
+    broken = tmp_path / "b.0.et"
+    found = {}
+    for place in (0, 1, 3, 6, 7, 9, 40, 200, len(whole) - 1):
+        answers = []
+        for body in (whole[:place], whole[:place] + b"\xff" + whole[place + 1 :], whole[:place] + whole[place + 1 :]):
+            broken.write_bytes(body)
+            # What protobuf says of a record differs by its version.
+            answers.append(re.sub(r"\(.*\)", "", answered(told, [broken], num_ranks=4)).replace(str(tmp_path), ""))
+        found[f"{place}"] = digest(answers)
+    assert_kept("damaged-traces", found)
+
+
+def test_traces_in_json_are_those_of_protobuf(tmp_path: Path) -> None:
+    for seed in (1, 3):
+        nodes = list(chakra_nodes(0, seed))
+        packed = write_chakra(tmp_path / "a.0.et", nodes)
+        texts = [json_format.MessageToJson(NODE.FromString(node)) for node in nodes]
+        plain = tmp_path / "b.0.json"
+        plain.write_text("\n".join(['{"version": "0.0.4"}', *texts, ""]))
+        assert reading.found(plain) == reading.found(packed)
+        assert asked([plain]).replace("b.0.json", "a.0.et") == asked([packed])
 
 
 def event(cat: str, name: str, ts: float, dur: float, tid: int = 1, **args: Any) -> dict[str, Any]:

@@ -310,7 +310,8 @@ TRIED: Tried = {
         "takes": ("server", "job", "pod"), "lemon_share": (0.0, 0.5), "noticed_s": (5.0,), "per": ("gpu", "pod", "job"),
     }),
     "store": (CheckpointStore.of, {"given": "disk"}, {"given": (
-        "disk:gb_per_s=0", "disk:gb_per_s=0.1", "peer", "storage:servers=0", "storage:servers=1", "tape", "disk:x=1",
+        CheckpointStore(to="peer"), "disk:gb_per_s=0", "disk:gb_per_s=0.1", "peer", "storage:servers=0",
+        "storage:servers=1", "tape", "disk:x=1",
         "peer:background_share=1", "peer:background_share=1.1", "peer:background_share=-0.1",
     )}),
     "sends": (lambda given: CheckpointStore.of(given).sends, {"given": "disk"}, {"given": ("peer", "storage")}),

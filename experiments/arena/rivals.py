@@ -13,6 +13,7 @@ from experiments.baseline import PLAIN, PRICES
 BASELINE = "FIFO, first-fit"
 OURS = "Room, near enough"
 """What is meant to lead wherever lengths are not known."""
+PARTS_OF_OURS = ("Moves, near enough", "History, near enough", "FIFO, near enough")
 _TOGETHER = ("hived", "whole-racks", "near-enough")
 """Placements on which jobs hardly meet, unless their paths are chosen again and again."""
 
@@ -126,6 +127,11 @@ RIVALS = (
             ("History", "history", _KINDS, ()),
             ("FIFO", "fifo", frozenset(), ()),
         )
+    ),
+    *(
+        Rival(name=f"{order}, near enough", differs=_NEAR | {"order": text}, knows=_TRAFFIC | knows)
+        for order, (text, knows, _) in ORDERS.items()
+        if order not in ("FIFO", "History")
     ),
     Rival(name="EASY, first-fit", differs={"placement": "easy-backfill:error_sigma=0"}, knows=_LENGTHS),
     Rival(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import reprlib
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
@@ -12,6 +13,7 @@ from typing import Any, TypeVar, cast
 Answer = TypeVar("Answer")
 Called = TypeVar("Called", bound=Callable[..., Any])
 _MOST_SHOWN = 100
+_MOST_CHARACTERS = 80
 
 
 class DdlschedError(Exception):
@@ -66,9 +68,25 @@ class TestbedError(DdlschedError, RuntimeError):
     __test__ = False  # pytest would take it for a class of tests
 
 
+class _Short(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 2, 2 * _MOST_CHARACTERS, 2 * _MOST_CHARACTERS
+
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to write more than 4,300 digits; hexadecimal ones it does.
+        return super().repr_int(x, level) if x.bit_length() < 1024 else f"{x:#x}"
+
+
+def abbreviated(value: Any) -> str:
+    """Return how a value is shown in a message, also one that a few aliases of YAML make larger than memory."""
+    text = _Short().repr(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
     """Return the names, at most three, that could be meant, the nearest first."""
-    return difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
+    return difflib.get_close_matches(name[:_MOST_SHOWN], sorted(set(known)), n=3, cutoff=0.5)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

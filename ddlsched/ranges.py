@@ -8,7 +8,7 @@ from math import inf, isfinite, nextafter
 from numbers import Real
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from ddlsched.errors import InputError, did_you_mean
+from ddlsched.errors import InputError, abbreviated, did_you_mean
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole
 
 T = TypeVar("T")
@@ -73,12 +73,12 @@ def check_fields(given: Any, who: str) -> None:
         value, wanted, choices = getattr(given, parameter.name), range_of(parameter), choices_of(parameter)
         if wanted and not (wanted.holds(value) or (value is None and parameter.default is None)):
             expected = wanted.said_of(parameter.name, value) + (", or none" if parameter.default is None else "")
-            raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}")
+            raise InputError(f"{who}: {parameter.name} is {abbreviated(value)}; expected {expected}")
         if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
             expected = "True or False" if True in choices else f"one of {', '.join(map(str, choices))}"
             near = did_you_mean(value, map(str, choices)) if isinstance(value, str) else ""
             hint = f".{near}" if "Did you mean" in near else ""  # else those that are known stand there already
-            raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}{hint}")
+            raise InputError(f"{who}: {parameter.name} is {abbreviated(value)}; expected {expected}{hint}")
 
 
 class Checked:
@@ -102,7 +102,7 @@ def check_arguments(who: str, /, **given: tuple[object, float] | tuple[object, f
     for name, (value, least, *most) in given.items():
         wanted = Range(least, most[0] if most else inf)
         if not wanted.holds(value):
-            raise InputError(f"{who}: {name} is {value!r}; expected {wanted.said_of(name, value)}")
+            raise InputError(f"{who}: {name} is {abbreviated(value)}; expected {wanted.said_of(name, value)}")
 
 
 def choices_of(parameter: Field[Any]) -> tuple[object, ...]:

@@ -26,6 +26,8 @@ class FakeJob:
     reason: str = "JobHeldUser"
     wanted: tuple[str, ...] = ()
     own_nodes: str = ""
+    not_on: str = ""
+    features: str = ""
     most_nodes: int | None = None
     name: str = "train"
     given: dict[str, int] = field(default_factory=dict)
@@ -180,5 +182,8 @@ def _row(job: FakeJob) -> dict[str, object]:
         "restart_cnt": job.restarts,
         "dependency": job.dependency,
         "required_nodes": job.own_nodes,
+        "excluded_nodes": job.not_on,
+        "features": job.features,
+        "max_nodes": {"set": True, "infinite": False, "number": job.most_nodes or 0},
         "time_limit": job.limit_minutes,
     }

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ddlsched.errors import InputError
 
 FOLDER = Path(__file__).parent / "golden" / "kept"
 
@@ -29,6 +31,14 @@ def digest(parts: Iterable[Any]) -> str:
         told = part.tobytes() if isinstance(part, np.ndarray) and part.dtype != object else str(part).encode()
         found = zlib.crc32(told + b"\n", found)
     return f"{found:08x}"
+
+
+def answered(make: Callable[..., Any], /, *given: Any, **named: Any) -> str:
+    """Return what something gives, or how it is refused, in words."""
+    try:
+        return str(make(*given, **named))
+    except InputError as error:
+        return str(error)
 
 
 def assert_kept(name: str, found: Mapping[str, str]) -> None:

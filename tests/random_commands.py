@@ -48,6 +48,18 @@ a,0,4,20,0.01,0.02,1e8,1000,r,ann
 b,0.1,2,30,0.01,0.02,1e7,1000,s,bob
 c,0.2,1,10,0.03,0.02,0,1000,r,ann
 """
+KUEUE = """kind: ClusterQueue
+apiVersion: kueue.x-k8s.io/v1
+metadata: {name: a}
+spec: {resourceGroups: [{flavors: [{name: f, resources: [{name: nvidia.com/gpu, nominalQuota: 8}]}]}]}
+---
+kind: Workload
+apiVersion: kueue.x-k8s.io/v1
+metadata: {name: w, annotations: {ddlsched.io/duration-s: "80"}}
+spec: {podSets: [{count: 2, template: {spec: {containers: [{resources: {limits: {nvidia.com/gpu: 4}}}]}}}]}
+status: {admission: {clusterQueue: a}}
+"""
+ALIASES = "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
 ELASTIC = {"kind": "linear", "fixed_s": 0.02, "sample_s": 0.005}
 FILES = {
     "jobs.csv": JOBS,
@@ -66,6 +78,12 @@ FILES = {
     "outages.csv": "server,from_s,to_s\n0,0,1000\n",
     "compare.yaml": "workloads: [jobs.csv]\nseeds: 2\npolicies:\n  - {scheduler: ada-srsf}\n  - {scheduler: srsf-1}\n",
     "bad.yaml": "seeds: [1, {2: }\n",
+    "queued.csv": JOBS.replace("user", "user,queue").replace("ann", "ann,a").replace("bob", "bob,b"),
+    "queues.yaml": "queues: [{name: a, gpus: 8}, {name: b, gpus: 8, weight: 2}]\n",
+    "bad_queues.yaml": "queues: [{name: a, parent: [x], weight: heavy}]\n",
+    "kueue.yaml": KUEUE,
+    "bad_kueue.yaml": KUEUE.replace("8", "many"),
+    "aliases.yaml": f"kind: Queue\na0: &a0 [x]\n{ALIASES}queues: *a8\nmetadata: *a8\nspec: *a8\n",
     "mine.py": "class Mine:\n    def key(self, job, now_s):\n        return job.num_gpus\n",
     "broken.py": "class Broken(:\n",
 }  # fmt: skip
@@ -91,6 +109,13 @@ GIVEN_BY_NAME = {
     name.replace("-", "_"): names(name)
     for name in ("placement", "order", "communication", "allocation", "contention", "topology", "path", "admission")
 }
+OFTEN = {
+    "scheduler": ("kueue", "volcano", "kai", "slurm"),
+    "source": ("kueue.yaml", "bad_kueue.yaml", "aliases.yaml", "."),
+    "queues": ("queues.yaml", "bad_queues.yaml", "aliases.yaml"),
+    "change": ("servers=+1", "quota.a=+4", "queues=bad_queues.yaml", "admission=kai", "seed=x"),
+}
+"""What parameters without a kind of their own are given."""
 OUTPUTS = ("out", "new.csv", "new.json", "new.parquet", "new/deep.csv", "new.html", "new.png")
 
 
@@ -118,7 +143,7 @@ def drawn(rng: random.Random, words: tuple[str, ...], command: Any) -> list[str]
     for argument in (each for each in command.params if each.param_type_name == "argument"):
         if rng.random() < 0.9:
             usual = "jobs.csv" if rng.random() < 0.6 else value_of(rng, argument)
-            said.append(usual if words[0] not in ("estimate", "list") else value_of(rng, argument))
+            said.append(usual if words[0] not in ("estimate", "list", "import-cluster") else value_of(rng, argument))
     for option in rng.sample(options, min(len(options), rng.choice((0, 1, 1, 2, 2, 3, 5)))):
         flags = [*option.opts, *option.secondary_opts]
         said.append(rng.choice(flags))
@@ -134,6 +159,8 @@ def value_of(rng: random.Random, parameter: Any) -> str:
         return str(rng.choice(list(kind)).value)
     if parameter.name in GIVEN_BY_NAME and rng.random() < 0.8:
         return _plug_in(rng, parameter.name)
+    if parameter.name in OFTEN and rng.random() < 0.8:
+        return rng.choice(OFTEN[parameter.name])
     if parameter.name == "model" and rng.random() < 0.8:
         return rng.choice(("gpt3-175b", "llama-3-70b", "resnet-50", "dlrm-1.2t", "gpt3-"))
     of_its_kind = {int: WHOLE, float: REAL, Path: (*FILES, *OUTPUTS, ".", "missing.csv")}

@@ -21,10 +21,10 @@ from typing import Any
 
 from ddlsched.cluster.cluster import MAX_GPUS, Cluster, Server, Throughputs
 from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
-from ddlsched.errors import InputError, did_you_mean, says_unknown_arguments
+from ddlsched.errors import InputError, abbreviated, did_you_mean, says_unknown_arguments
 from ddlsched.io.files import read_bytes, replacing
 from ddlsched.io.tables import (
-    abbreviated,
+    as_yaml,
     cell_number,
     cell_whole,
     csv_rows,
@@ -189,12 +189,8 @@ def tenants_of(given: Tenants | str | Path | None) -> Tenants | None:
 def _tenants(path: Path) -> Tenants:
     import yaml
 
-    try:
+    with as_yaml(path, "'queues:' and a list"):
         document = yaml.safe_load(read_bytes(path, _MOST_BYTES).decode("utf-8-sig"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: is no YAML ({str(error).splitlines()[0]}); expected 'queues:' and a list") from None
     rows = document.get("queues") if isinstance(document, dict) else None
     if not isinstance(rows, list) or not rows or len(document) > 1:
         raise InputError(f"{path}: is {abbreviated(document)}; expected 'queues:' and a list of queues, nothing else")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.deferred import pd
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, abbreviated
 from ddlsched.io import tables
 from ddlsched.io.files import from_parquet
 
@@ -279,7 +279,7 @@ def from_sacct(path: str | Path, *, at_least_s: float = 0.0) -> tuple[IdleTrace,
     lines = tables.readable(path, "a table of sacct", tables.read_text).splitlines()
     header = lines[0].split("|") if lines else []
     if tuple(header) != _SACCT_COLUMNS:
-        shown = tables.abbreviated("|".join(header))
+        shown = abbreviated("|".join(header))
         raise InputError(f"{path}: the header is {shown}; expected {'|'.join(_SACCT_COLUMNS)}, as of: {SACCT_COMMAND}")
     rows = [
         row for number, line in enumerate(lines[1:], start=2) for row in _sacct_rows(f"{path}, line {number}", line)
@@ -314,7 +314,7 @@ def _time_s(where: str, column: str, text: str) -> float:
         return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
     except ValueError:
         expected = "expected a time such as 2026-01-31T12:00:00, or Unknown"
-        raise InputError(f"{where}, column {column}: {tables.abbreviated(text)}; {expected}") from None
+        raise InputError(f"{where}, column {column}: {abbreviated(text)}; {expected}") from None
 
 
 _PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*")
@@ -366,4 +366,4 @@ def _expanded(part: str, text: str) -> Iterator[str]:
 
 
 def _refused(text: str) -> InputError:
-    return InputError(f"host list {tables.abbreviated(text)}: expected names such as nid[0001-0003,0007],login1")
+    return InputError(f"host list {abbreviated(text)}: expected names such as nid[0001-0003,0007],login1")

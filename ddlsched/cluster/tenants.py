@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from ddlsched.errors import InputError, UnknownNameError, did_you_mean, says_unknown_arguments
+from ddlsched.errors import InputError, UnknownNameError, abbreviated, did_you_mean, says_unknown_arguments
 from ddlsched.ranges import Checked, check_fields, ranged
 
 ANY_KIND = "any"
@@ -89,6 +89,8 @@ class Queue:
 
     def __post_init__(self) -> None:
         check_fields(self, f"queue {self.name!r}")
+        if not isinstance(self.parent, str | None):
+            raise InputError(f"queue {self.name!r}: parent is {abbreviated(self.parent)}; expected a queue's name")
         if ANY_KIND in self.quotas and len(self.quotas) > 1:
             raise InputError(f"queue {self.name!r}: has quotas of {ANY_KIND!r} and of kinds; expected one of the two")
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import pandas as pd
 from pydantic import BaseModel, Field, ValidationError
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, abbreviated
 from ddlsched.io.files import read_bytes
 
 Content = TypeVar("Content")
@@ -99,15 +99,10 @@ def read_asked(folder: Path) -> dict[str, Any]:
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         place = ".".join(map(str, fault["loc"])) or "the whole"
-        raise InputError(f"{path}: {place}: {fault['msg']}; found {_shortened(fault['input'])}") from None
+        raise InputError(f"{path}: {place}: {fault['msg']}; found {abbreviated(fault['input'])}") from None
     if asked.baseline not in asked.policies:
         raise InputError(f"{path}: baseline: is {asked.baseline!r}; expected one of {', '.join(asked.policies)}")
     return raw
-
-
-def _shortened(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def read_table(folder: Path, name: str, asked: dict[str, Any]) -> pd.DataFrame:
@@ -152,6 +147,6 @@ def _reading(path: Path, what: str, read: Callable[[], Content]) -> Content:
         raise
     except FileNotFoundError:
         raise InputError(f"{path}: is not there; expected a file that 'ddlsched compare' wrote") from None
-    except (OSError, ValueError) as error:  # among them those of UTF-8, JSON and pandas' parser
+    except (OSError, ValueError, RecursionError) as error:  # among them those of UTF-8, JSON and pandas' parser
         problem = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(f"{path}: cannot be read as {what} ({problem})") from None

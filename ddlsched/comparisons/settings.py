@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import reprlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
@@ -36,8 +35,9 @@ from ddlsched.comparisons.fields import (
     Workload,
 )
 from ddlsched.comparisons.folder import slug
-from ddlsched.errors import FaultyInputError, InputError, did_you_mean, label
+from ddlsched.errors import FaultyInputError, InputError, abbreviated, did_you_mean, label
 from ddlsched.io.files import read_bytes
+from ddlsched.io.tables import as_yaml
 from ddlsched.plugins import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve_bundle
 
@@ -48,8 +48,6 @@ Where: TypeAlias = Callable[[Location], str]
 
 
 _FILE = re.compile(r"^\S*\.py:(?=\S)")
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxstring = 2, 4, 80
 
 
 class _Model(BaseModel):
@@ -271,7 +269,7 @@ def _fault(fault: Mapping[str, Any], where: Where) -> str:
     if kind == "value_error" and not str(fault["ctx"]["error"]).startswith("expected"):
         return f"{where(location)}: {fault['ctx']['error']}"
     why = str(fault["ctx"]["error"]) if kind == "value_error" else _lower(fault["msg"])
-    return f"{where(location)}: is {_SHORT.repr(fault['input'])}; {why}"
+    return f"{where(location)}: is {abbreviated(fault['input'])}; {why}"
 
 
 def _lower(message: str) -> str:
@@ -305,29 +303,16 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], Where]:
     InputError
         It cannot be read, is no YAML, holds no fields, or one of them twice.
     """
-    try:
+    with as_yaml(path, "fields such as 'seeds: 20'"):
         text = read_bytes(path, _MOST_BYTES).decode("utf-8-sig")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text)
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise InputError(_no_yaml(path, error)) from None
     if not isinstance(node, yaml.MappingNode):
         raise InputError(f"{path}: holds no fields; expected workloads: and policies: at least")
     faults = [f"{path}, line {line}, field {name}: is there twice; expected once" for name, line in _twice(node, set())]
     if faults:
         raise FaultyInputError(faults)
     return values, lambda location: _place(path, node, location)
-
-
-def _no_yaml(path: Path, error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = f"{path}, line {mark.line + 1}" if mark else f"{path}"
-    why = getattr(error, "problem", None) or str(error).splitlines()[0]
-    return f"{where}: is no YAML ({why}); expected fields such as 'seeds: 20'"
 
 
 def _twice(node: yaml.Node, seen: set[int]) -> Iterator[tuple[str, int]]:

@@ -7,7 +7,8 @@ a run that is too large ends before it takes the memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -131,6 +132,12 @@ def _alike(dag: IterationDag) -> tuple[list[Row], list[int], int]:
 
 
 _MEMORY = Path("/proc/meminfo")
+_GROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_GROUP_FILES = {
+    "": ("", "memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""By the controllers of a hierarchy of control groups, version 2 and 1: where its groups lie, and the names in them."""
 _OF_A_FLAG = 25
 """Bytes that a task takes of each worker of a job whose workers do the same: in a list, in an array, and a flag."""
 _OF_A_PART = 3
@@ -140,12 +147,27 @@ _SLACK_BYTES = 1 << 28
 
 
 def free_memory_bytes() -> int | None:
-    """Return how much memory programs can still get, None where the system does not tell as Linux does."""
+    """Return how much memory this program can still get, None where the system does not tell as Linux does."""
     if not _MEMORY.exists():
         return None
     lines = _MEMORY.read_text(encoding="utf-8").splitlines()
     (kilobytes,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    return int(kilobytes) * 1024
+    return min([int(kilobytes) * 1024, *_left_of_groups()])
+
+
+def _left_of_groups() -> Iterator[int]:
+    """Yield how much memory each control group that this program is in, and those above it, may still take."""
+    with suppress(OSError):
+        for line in _OWN_GROUPS.read_text(encoding="utf-8", errors="replace").splitlines():
+            _, controllers, path = line.split(":", 2)
+            below, limit, usage, cache = _GROUP_FILES.get(controllers, ("", "", "", ""))
+            for group in [Path(path), *Path(path).parents] if limit else []:
+                # A group without a limit says "max"; of that outside a container there is no folder in it.
+                with suppress(OSError, ValueError):
+                    folder = _GROUPS / below / str(group).lstrip("/")
+                    stat = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
+                    used = int((folder / usage).read_text()) - int(stat.get(cache, 0))
+                    yield int((folder / limit).read_text()) - used
 
 
 def needed_bytes(jobs: Records) -> np.ndarray:

@@ -12,6 +12,7 @@ import gzip
 import io
 import os
 import re
+import secrets
 import select
 import stat
 import tempfile
@@ -66,7 +67,9 @@ def replacing(path: Path, what: str) -> Iterator[Path]:
             yield path
             return
         target = _target(path)
-        temporary = target.with_name(f".ddlsched-{os.getpid()}{target.suffix}")
+        temporary = target.with_name(f".ddlsched-{secrets.token_hex(8)}{target.suffix}")
+        # Others may write in the folder, and links lie in it: made anew, it is none.
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY, 0o666))
         try:
             yield temporary
             temporary.replace(target)

@@ -13,10 +13,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from ddlsched.errors import InputError, did_you_mean
+from ddlsched.errors import InputError, abbreviated, did_you_mean
 from ddlsched.io.files import read_bytes
 from ddlsched.units import MAX_NS, NS_PER_S
 
@@ -27,7 +28,6 @@ TableRow: TypeAlias = Mapping[str | None, Any]
 """Cells by column; None where the row ends before."""
 
 _LIMIT_S = MAX_NS / NS_PER_S
-_SHOWN = 80
 
 
 def readable(path: Path, what: str, read: Callable[[Path], Made]) -> Made:
@@ -121,13 +121,13 @@ def check_columns(path: Path, header: Sequence[str], required: Sequence[str], op
     known = (*required, *optional)
     for name in required:
         if name not in header:
-            unknown = ", ".join(repr(found) for found in header[:_SHOWN] if found not in known)
-            instead = f" (there is {_cut(unknown)})" if unknown else ""
+            unknown = [found for found in header if found not in known]
+            instead = f" (there is {abbreviated(unknown).strip('[]')})" if unknown else ""
             raise InputError(f"{path}: column {name!r} is missing{instead}; expected the columns {', '.join(required)}")
     counts = Counter(header)
     for name in header:
         if name not in known:
-            raise InputError(f"{path}: unknown column {abbreviated(name)}.{did_you_mean(name[:_SHOWN], known)}")
+            raise InputError(f"{path}: unknown column {abbreviated(name)}.{did_you_mean(name, known)}")
         if counts[name] > 1:
             raise InputError(f"{path}: column {name!r} occurs {counts[name]} times; expected once")
 
@@ -138,6 +138,25 @@ def parsed_json(text: str | bytes, where: str, expected: str, **hooks: Any) -> A
         return json.loads(text, **hooks)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: is no JSON ({first_line(error)}); expected {expected}") from None
+
+
+@contextmanager
+def as_yaml(path: Path, expected: str) -> Iterator[None]:
+    """Raise InputError where a file cannot be read, or holds no YAML, with its line; ``expected`` says what."""
+    import yaml
+
+    try:
+        yield
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); expected {expected}") from None
+    # PyYAML lets through what Python's own conversions raise.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}, line {mark.line + 1}" if mark else f"{path}"
+        why = getattr(error, "problem", None) or first_line(error)
+        raise InputError(f"{where}: is no YAML ({why}); expected {expected}") from None
 
 
 def located(where: str, make: Callable[[], Made]) -> Made:
@@ -189,15 +208,6 @@ def cell_whole(where: str, column: str, value: Any, at_most: int = MAX_NS, at_le
     # A float holds no whole number beyond 2**53 exactly.
     exact = isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
     return int(value) if exact else int(number)
-
-
-def abbreviated(value: Any) -> str:
-    """Return how a value is shown in a message."""
-    return _cut(repr(value))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def first_line(error: Exception) -> str:

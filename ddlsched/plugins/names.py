@@ -24,8 +24,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
-from ddlsched.io.tables import abbreviated
+from ddlsched.errors import InputError, PluginError, UnknownNameError, abbreviated, did_you_mean, guarded
 from ddlsched.plugins.user_files import class_in_file
 
 Made = TypeVar("Made")

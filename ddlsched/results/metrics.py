@@ -205,7 +205,7 @@ def ensemble_of(results: Sequence[Result]) -> Ensemble:
     jct_s = np.array([result.jobs["jct_s"].where(result.jobs["counted"]) for result in results])
     jct_s = jct_s[:, ~np.isnan(jct_s).any(axis=0)]
     deviations = _deviation(jct_s) if jct_s.size else np.full(1, np.nan)
-    return Ensemble(mean_interval(averages_s), float(_deviation(averages_s)), float(np.median(deviations)))
+    return Ensemble(mean_interval(averages_s, 0.0), float(_deviation(averages_s)), float(np.median(deviations)))
 
 
 def _deviation(values: np.ndarray) -> np.ndarray:

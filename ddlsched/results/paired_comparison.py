@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import floor, inf, log10
 from typing import Any
 
@@ -128,11 +127,9 @@ def _known(name: str, table: pd.DataFrame, what: str) -> str:
 
 def _mean(metric: str, values: np.ndarray) -> statistics.Interval:
     """Return a mean and its interval, which ends where the metric does: no time is below 0, no share above 1."""
-    found = statistics.mean_interval(values)
     if metric not in ALL_METRICS:
-        return found
-    most = 1.0 if metric in _PARTS else inf
-    return replace(found, low=max(found.low, 0.0), high=min(found.high, most))
+        return statistics.mean_interval(values)
+    return statistics.mean_interval(values, 0.0, 1.0 if metric in _PARTS else inf)
 
 
 def _compared(values: np.ndarray, baseline: np.ndarray, metric: str) -> dict[str, Any]:

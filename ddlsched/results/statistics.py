@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -59,7 +60,7 @@ class Interval:
         return Interval(self.mean * factor, self.low * factor, self.high * factor, self.seeds)
 
 
-def mean_interval(values: Numbers) -> Interval:
+def mean_interval(values: Numbers, least: float = -inf, most: float = inf) -> Interval:
     """Return the mean of one value a seed, with its bootstrap interval (expanded percentiles).
 
     Percentiles of resampled means, bias-corrected or not, are too narrow for few seeds: resampling measures
@@ -71,6 +72,8 @@ def mean_interval(values: Numbers) -> Interval:
     ----------
     values
         One a seed, at least one, finite.
+    least, most
+        Where the interval ends at the latest, as no value is beyond: no time is below 0, no share above 1.
 
     References
     ----------
@@ -82,7 +85,7 @@ def mean_interval(values: Numbers) -> Interval:
     if _alike(numbers):
         return Interval(mean, mean, mean, seeds)
     low, high = _students(numbers) if seeds < LEAST_RESAMPLED else _expanded_percentiles(numbers)
-    return Interval(mean, low, high, seeds)
+    return Interval(mean, max(low, least), min(high, most), seeds)
 
 
 # To import scipy.stats takes longer than many comparisons; a test holds what follows against it.

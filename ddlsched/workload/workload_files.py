@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.deferred import pd
-from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, nearest_names
+from ddlsched.errors import InputError, PluginError, UnknownNameError, abbreviated, did_you_mean, nearest_names
 from ddlsched.io import tables
 from ddlsched.io.files import from_parquet, writable
 from ddlsched.network.traffic import collective_for
@@ -58,7 +58,7 @@ def elastic_job_of(where: str, row: Mapping[str, Any]) -> ElasticJob:
 def _curve_of(where: str, given: Any) -> ScalingCurve:
     kind = given.get("kind") if isinstance(given, dict) else None
     if not isinstance(given, dict) or not isinstance(kind, str) or kind not in _CURVES:
-        shown = tables.abbreviated(kind if isinstance(given, dict) else given)
+        shown = abbreviated(kind if isinstance(given, dict) else given)
         raise InputError(f"{where}: its kind is {shown}; expected an object with the kind throughput, batch or linear")
     needed = _POINTS.get(kind, ("fixed_s", "sample_s"))
     for name in given:
@@ -72,7 +72,7 @@ def _curve_of(where: str, given: Any) -> ScalingCurve:
         return tables.located(where, lambda: LinearCurve(**linear))
     for name in needed:
         if not isinstance(given[name], list):
-            raise InputError(f"{where}, field {name}: is {tables.abbreviated(given[name])}; expected a list of numbers")
+            raise InputError(f"{where}, field {name}: is {abbreviated(given[name])}; expected a list of numbers")
     first = tuple(tables.cell_whole(where, needed[0], value) for value in given[needed[0]])
     second = tuple(tables.cell_number(where, needed[1], value) for value in given[needed[1]])
     curve: ScalingCurve = tables.located(where, lambda: _CURVES[kind](**{needed[0]: first, needed[1]: second}))
@@ -209,7 +209,7 @@ def _priority(where: str, value: Any) -> int:
     )
     if not (number.is_integer() and number <= MAX_PRIORITY):
         expected = f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
-        raise InputError(f"{where}, column priority: is {tables.abbreviated(value)}; expected {expected}")
+        raise InputError(f"{where}, column priority: is {abbreviated(value)}; expected {expected}")
     return -int(number) if str(value).startswith("-") else int(number)
 
 
@@ -232,7 +232,7 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _job_of_json(where: str, row: Any) -> Job:
     if not isinstance(row, dict):
-        raise InputError(f"{where}: is {tables.abbreviated(row)}; expected an object with {', '.join(_JSON_FIELDS)}")
+        raise InputError(f"{where}: is {abbreviated(row)}; expected an object with {', '.join(_JSON_FIELDS)}")
     kinds = {"tasks": (_JSON_FIELDS, ("tasks", "groups", *_FOR_ALL)), "samples": (ELASTIC_REQUIRED, ELASTIC_OPTIONAL)}
     needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
     for name in row:
@@ -254,7 +254,7 @@ def _dag_job(where: str, row: dict[str, Any]) -> Job:
     tasks = row["tasks"]
     if not isinstance(tasks, list) or not all(map(_is_task, tasks)):
         expected = "expected a list of objects with name, kind and after"
-        raise InputError(f"{where}, field tasks: is {tables.abbreviated(tasks)}; {expected}")
+        raise InputError(f"{where}, field tasks: is {abbreviated(tasks)}; {expected}")
     groups = tables.located(f"{where}, field groups", lambda: checked_groups(row.get("groups", {})))
     dag = tables.located(f"{where}, field tasks", lambda: IterationDag.from_dicts(tasks, groups))
     fields = _common_fields(where, row) | {"iteration": dag}

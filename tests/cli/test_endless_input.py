@@ -19,6 +19,7 @@ JOBS = str(FOLDER / "case1.csv")
 MEASURED = str(Path(__file__).parents[2] / "experiments" / "fidelity" / "measured" / "calibration.csv")
 ELASTIC = """{"jobs": [{"job_id": "a", "arrival_s": 0, "samples": 100, "gpu_batch": 8, "max_gpus": 4,
     "curve": {"kind": "linear", "fixed_s": 0.02, "sample_s": 0.005}}]}"""
+QUEUED = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb,queue\na,0,1,1,1,1,0,1,q\n"
 DOORS = {
     "workload, CSV": ("jobs.csv", "simulate FILE"),
     "workload, Parquet": ("jobs.parquet", "simulate FILE"),
@@ -58,6 +59,12 @@ DOORS = {
     "training trace, Kineto": ("trace.json", "import-training FILE --out FOLDER/job.json"),
     "recording": ("0.recording.json", "import-training FILE --out FOLDER/job.json"),
     "groups of ranks": ("groups.json", "import-training FOLDER/job.0.et --groups FILE --out FOLDER/job.json"),
+    "queues": ("queues.yaml", f"simulate {JOBS} --queues FILE"),
+    "queues of what-if": ("queues.yaml", "what-if FOLDER/queued.csv --queues FILE --change servers=+1"),
+    "jobs of what-if": ("jobs.csv", "what-if FILE --change servers=+1"),
+    "objects of Kueue": ("all.yaml", "import-cluster kueue FILE --out FOLDER/imported"),
+    "a folder of Volcano": ("all.yaml", "import-cluster volcano FOLDER --out FOLDER/imported"),
+    "tables of Slurm": ("jobs", "import-cluster slurm FOLDER --out FOLDER/imported"),
     **{f"trace, {name}": ("trace", f"workload import {name} FILE") for name in FORMATS},
 }
 
@@ -85,6 +92,7 @@ def test_a_file_without_end_is_refused_in_a_line(tmp_path: Path, door: str, atta
     name, command = DOORS[door]
     path = tmp_path / name
     (tmp_path / "elastic.json").write_text(ELASTIC)
+    (tmp_path / "queued.csv").write_text(QUEUED)
     ATTACKS[attack](path)
     arguments = command.replace("FILE", str(path)).replace("FOLDER", str(tmp_path)).split()
     refused(run(*arguments), str(path), "expected")

@@ -18,6 +18,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from ddlsched.training.recorded.rank_steps import RankCommunication, RankStep, WallTime
+from ddlsched.training.recorded.recordings import recording_text
+
 KILLS = int(os.environ.get("KILLS", 20))
 SMALL = "microsoft-160:scale=0.002"
 SEARCH = ["tune", SMALL, "--placement", "lwf", "--vary", "placement.kappa=1,2,4", "--trials", "3"]
@@ -33,9 +36,15 @@ COMMANDS = {
     "report": ["report", "compared", "--out", "report.html"],
     "calibrate": ["calibrate", "measured.csv", "--chart", "fit.png"],
     "timeline": ["simulate", "small.csv", "--timeline", "timeline.json"],
+    "estimate": ["estimate", "gpt3-350m", "--cluster", "v100", "--data", "8", "--job-out", "job.json"],
+    "design": ["design", "gpt3-6.7b", "--gpus", "8,16", "--cluster", "h100", "--out", "all.csv"],
+    "failures": ["workload", "failures", "swf", "trace.swf", "--out", "causes.csv"],
+    "import-training": ["import-training", "0.recording.json", "1.recording.json", "--out", "trained.json"],
+    "import-cluster": ["import-cluster", "kueue", "cluster", "--out", "imported"],
     "compare": ["compare", "small.csv", *POLICIES, "--seeds", "2", "--processes", "1", "--out", "again"],
 }
 COMPARISON = ["compare", "small.csv", *POLICIES, "--out", "compared"]
+CLUSTER = Path(__file__).parents[2] / "docs" / "examples" / "kueue_cluster"
 MEASURED = Path(__file__).parents[2] / "experiments" / "fidelity" / "measured" / "calibration.csv"
 
 
@@ -80,12 +89,25 @@ def written(folder: Path, before: set[str]) -> set[str]:
     return {str(name) for name in names if not any(part[0] == "." for part in name.parts)} - before
 
 
+def recorded_step() -> RankStep:
+    stretch = WallTime(5000, 6000)
+    stretch.phase("forward", 5000)
+    stretch.phase("backward", 5100)
+    stretch.communicate(RankCommunication("all-reduce", 4000), 5200, (5700, 5900), (5200, 5900))
+    stretch.phase("optimizer", 5950)
+    return stretch.step()
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "trace.swf").write_text(SWF)
     finished(tmp_path, ["workload", "microsoft-160", "--scale", "0.002", "--seed", "1", "--out", "small.csv"])
     finished(tmp_path, [*COMPARISON, "--seeds", "3", "--processes", "1"])
     shutil.copy(MEASURED, tmp_path / "measured.csv")
+    shutil.copytree(CLUSTER, tmp_path / "cluster")
+    for rank in range(2):
+        steps = {step: recorded_step() for step in range(200)}
+        (tmp_path / f"{rank}.recording.json").write_text(recording_text(rank, 2, {}, steps))
     return tmp_path
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 from command_line import refused, run
 
 from ddlsched import Cluster, Quota, Workload, microsoft_160, read_cluster, read_tenants, read_workload, simulate
 from ddlsched.cluster.cluster import Server, Throughputs
+from ddlsched.comparisons.cluster_imports.kueue import read_kueue
+from ddlsched.comparisons.cluster_imports.volcano_kai import read_kai, read_volcano
 from ddlsched.comparisons.what_if import changed, what_if
 from ddlsched.errors import InputError
 from ddlsched.workload.workload_files import write_workload
@@ -161,7 +167,10 @@ def test_topologies_of_kueue_are_levels_and_pods_ask_for_them() -> None:
     assert {gpu // 8 for gpu in result.gpus_of("w0")} == {1, 2}, "the only rack with 16 GPUs"
     workloads = WORKLOAD.format(number=0, request="topologyRequest: {required: cloud/zone}", annotations="{}")
     Path("all.yaml").write_text(TOPOLOGY + nodes + workloads)
-    refused(run("import-cluster", "kueue", "all.yaml"), "level 'cloud/zone'; expected one of cloud/block, cloud/rack")
+    refused(
+        run("import-cluster", "kueue", "all.yaml"),
+        "required: is 'cloud/zone'; expected a level of the topology: cloud/block, cloud/rack",
+    )
 
 
 VOLCANO = """
@@ -250,12 +259,12 @@ def test_slurm() -> None:
     ("text", "part"),
     [
         ("kind: [", "is no YAML"),
-        ("kind: ClusterQueue\napiVersion: kueue.x-k8s.io/v1\nspec: {}", "has no metadata.name"),
+        ("kind: ClusterQueue\napiVersion: kueue.x-k8s.io/v1\nspec: {}", "metadata.name: is None; expected a text"),
         ("kind: Node\nmetadata: {name: n}", "hold no queues"),
         (
             "kind: ClusterQueue\napiVersion: kueue.x-k8s.io/v1\nmetadata: {name: q}\n"
             "spec: {preemption: {withinClusterQueue: Sometimes}}",
-            "'Sometimes' is no rule",
+            "bad.yaml: ClusterQueue 'q': spec.preemption.withinClusterQueue: is 'Sometimes'; expected one of",
         ),
     ],
 )
@@ -388,4 +397,73 @@ def test_a_queue_that_finishes_nothing_in_some_draws_has_the_mean_of_the_others(
 
 def test_an_object_whose_fields_are_none_is_named() -> None:
     Path("v.yaml").write_text(VOLCANO.partition("spec:")[0] + "spec: 3\n")
-    refused(run("import-cluster", "volcano", "v.yaml"), "Queue: spec is 3; expected fields")
+    refused(run("import-cluster", "volcano", "v.yaml"), "Queue 'dev': spec: is 3; expected fields")
+
+
+ASKED = "topologyRequest: {required: cloud/rack}"
+WHOLE = (
+    TOPOLOGY
+    + NODE.format(number=0, labels="{nvidia.com/gpu.memory: 9}")
+    + WORKLOAD.format(number=0, request=ASKED, annotations="{}")
+)
+WRONG = (10**5000, [[1]], float("nan"), {1: 2}, "x", -1, True, None, 1e300)
+
+
+def _places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, each in inside:
+        yield (*at, name)
+        yield from _places(each, (*at, name))
+
+
+@pytest.mark.parametrize(("read", "text"), [(read_kueue, WHOLE), (read_volcano, VOLCANO), (read_kai, KAI)])
+def test_a_field_that_is_anything_else_is_refused_with_file_and_field_or_of_no_matter(
+    read: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals, told = set(), list(yaml.safe_load_all(text))
+    for number, at in enumerate(_places(told)):
+        documents = inside = copy.deepcopy(told)
+        for name in at[:-1]:
+            inside = inside[name]
+        inside[at[-1]] = WRONG[number % len(WRONG)]
+        monkeypatch.setattr(yaml, "load_all", lambda *_, held=documents, **__: held)
+        try:
+            read(Path(__file__))
+        except InputError as error:
+            refusals.add(str(error))
+    assert len(refusals) > 8
+    assert all(len(line) < 300 and line.startswith(f"{__file__}: ") and "; expected " in line for line in refusals)
+
+
+@pytest.mark.parametrize("text", ["!!bool x", "!!timestamp x", "!!int ''", "a: [b", "0x: !!python/object:os.system 1"])
+def test_what_yaml_itself_stumbles_over_is_one_line(text: str) -> None:
+    Path("bad.yaml").write_text(text)
+    refused(run("import-cluster", "kueue", "bad.yaml"), "bad.yaml", "is no YAML")
+    with pytest.raises(InputError, match="is no YAML"):
+        read_tenants("bad.yaml")
+
+
+def test_aliases_do_not_make_an_error_long() -> None:
+    lists = "".join(f"- &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 8))
+    head = f"kind: ClusterQueue\napiVersion: kueue.x-k8s.io/v1\nb:\n- &a0 [x]\n{lists}"
+    for metadata in ("*a7", "{name: *a7}"):
+        Path("bad.yaml").write_text(f"{head}metadata: {metadata}\n")
+        said = run("import-cluster", "kueue", "bad.yaml")
+        refused(said, "metadata")
+        assert len(said.stderr) < 400
+    for queue in ("{name: a, weight: *a7}", "{name: a, order: *a7}", "{name: a, parent: *a7}", "*a7"):
+        Path("bad.yaml").write_text(f"queues:\n- {{name: b, gpus: &a0 [x]}}\n{lists}- {queue}\n")
+        with pytest.raises(InputError) as refusal:
+            read_tenants("bad.yaml")
+        assert len(str(refusal.value)) < 400
+
+
+def test_a_row_of_slurm_that_lacks_columns_or_has_huge_numbers_is_left_out() -> None:
+    Path("s").mkdir()
+    Path("s/assoc").write_text("Share|Account|GrpTRES|ParentName\n1|bio||root\n9\n")
+    Path("s/jobs").write_text(
+        "AllocTRES|JobID|Account|Submit|Start|End|Timelimit\n"
+        "gres/gpu=4|7|bio|2025-05-01T10:00:00|2025-05-01T10:01:00|2025-05-01T12:01:00|\n"
+        f"gres/gpu={'9' * 5000}|8|bio|2025-05-01T10:00:00|2025-05-01T10:01:00|2025-05-01T12:01:00|\ncpu=8\n"
+    )
+    assert "3 queues, 0 servers, 1 jobs" in imported("slurm", Path("s"))

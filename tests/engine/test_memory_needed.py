@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from jobs_by_hand import data_parallel_job
@@ -57,3 +58,32 @@ def test_item_16_a_run_that_is_too_large_is_refused_in_a_line(monkeypatch: pytes
     said = str(refused.value)
     assert "for job 'alike' with 2,048 GPUs, and 0.0 GB are free; expected fewer jobs, GPUs or tasks" in said
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("own", "below", "left"),
+    [
+        ("0::/a/b\n", {"memory.max": "9000000", "memory.current": "5000000"}, 4_000_064),
+        (
+            "3:cpu:/x\n4:memory:/a/b\n",
+            {"memory.limit_in_bytes": "9000000", "memory.usage_in_bytes": "5000000"},
+            4_000_128,
+        ),
+        ("0::/elsewhere\n", {}, None),
+    ],
+)
+def test_a_limit_of_a_control_group_is_less_memory(
+    own: str, below: dict[str, str], left: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").write_text(own)
+    root = tmp_path / "groups" / ("memory" if "limit_in" in str(below) else "")
+    (root / "a" / "b").mkdir(parents=True)
+    for name, text in below.items():
+        (root / "a" / name).write_text(f"{text}\n")
+    (root / "a" / "memory.stat").write_text("inactive_file 64\ntotal_inactive_file 128\n")
+    (root / "a" / "b" / "memory.max").write_text("max\n")
+    (tmp_path / "free").write_text("MemTotal: 9 kB\nMemAvailable: 20000 kB\n")
+    monkeypatch.setattr(build_tasks, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(build_tasks, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(build_tasks, "_MEMORY", tmp_path / "free")
+    assert build_tasks.free_memory_bytes() == (20_000 * 1024 if left is None else left)

@@ -16,7 +16,7 @@ import pytest
 
 from ddlsched.errors import InputError
 from ddlsched.io import files as reading
-from ddlsched.io.files import bounded, opened, opened_parquet, read_bytes
+from ddlsched.io.files import bounded, opened, opened_parquet, read_bytes, replacing
 from ddlsched.workload.traces import trace_files, trace_import
 from ddlsched.workload.traces.trace_import import import_trace
 
@@ -178,3 +178,30 @@ def test_a_trace_that_is_too_large_once_decompressed_is_refused(tmp_path, monkey
 def test_a_trace_comes_through_a_pipe(pipe):
     writing(pipe, iter([HEADER.encode(), b"2017-10-01 00:00:00,100,1\n"]))
     assert import_trace("philly-csv", [pipe]).report["rows"] == 1
+
+
+@pytest.mark.parametrize("token", [None, "known"])
+def test_a_planted_link_is_not_written_through(
+    tmp_path: Path, token: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kept := tmp_path / "precious").write_text("kept")
+    (tmp_path / f".ddlsched-{os.getpid()}.csv").symlink_to(kept)
+    (tmp_path / ".ddlsched-known.csv").symlink_to(kept)
+    if token is None:
+        with replacing(tmp_path / "out.csv", "--out") as file:
+            file.write_text("a,b")
+        assert (tmp_path / "out.csv").read_text() == "a,b"
+        assert not (tmp_path / "out.csv").is_symlink()
+    else:
+        monkeypatch.setattr(reading.secrets, "token_hex", lambda _: token)
+        refusal = pytest.raises(InputError, match=r"--out .*out\.csv: cannot be written \(File exists\)")
+        with refusal, replacing(tmp_path / "out.csv", "--out") as file:
+            file.write_text("a,b")
+    assert kept.read_text() == "kept"
+
+
+def test_a_file_has_the_permissions_that_a_new_one_gets(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    with replacing(tmp_path / "out.csv", "--out") as file:
+        file.write_text("a")
+    assert (tmp_path / "out.csv").stat().st_mode == (tmp_path / "plain").stat().st_mode

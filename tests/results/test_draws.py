@@ -75,6 +75,16 @@ def test_an_ensemble_tells_the_mean_and_how_far_one_run_and_one_job_deviate() ->
     assert found.job_deviation == pytest.approx(np.median(jct_s.std(axis=0, ddof=1) / jct_s.mean(axis=0)))
 
 
+def test_no_interval_of_times_begins_below_zero() -> None:
+    def of_one_job(jct_s: float) -> Any:
+        jobs = pd.DataFrame({"jct_s": [jct_s], "counted": [True]})
+        return SimpleNamespace(summary=lambda: {"average_jct_s": jct_s}, jobs=jobs)
+
+    found = ensemble_of([of_one_job(10.0), of_one_job(30.0)]).average_jct_s
+    assert (found.mean, found.low) == (20.0, 0.0)
+    assert found.high == pytest.approx(20.0 + 12.706205 * 10.0)
+
+
 @pytest.mark.slow
 def test_a_comparison_has_draws_where_it_has_no_seeds_and_says_so(tmp_path: Path) -> None:
     write_workload(JOBS, tmp_path / "trace.csv")

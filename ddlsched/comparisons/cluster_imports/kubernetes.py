@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ddlsched.cluster.cluster import Server
-from ddlsched.errors import InputError
+from ddlsched.cluster.cluster import MAX_GPUS, Server
+from ddlsched.errors import InputError, abbreviated
 from ddlsched.io.files import read_bytes
+from ddlsched.io.tables import as_yaml, located
 from ddlsched.workload.traces.traced import TracedJob
 
 _MOST_BYTES = 256 << 20
+_MOST = 1 << 31
+"""Of anything that is counted."""
 _DEFAULT_MEMORY_MB = 80_000.0
 _MIB_MB = 1.048576
 _ANNOTATION = "ddlsched.io/"
@@ -21,7 +26,80 @@ HOSTNAME = "kubernetes.io/hostname"
 """The label of a node's name: as a level, that of servers."""
 
 
-def objects_of(path: Path) -> list[dict[str, Any]]:
+class Fields:
+    """An object's fields; what one of them is refused for names the file, the object, the field and its value.
+
+    Parameters
+    ----------
+    at
+        Where they are; the name of one comes behind it.
+    told
+        Their values by name.
+    """
+
+    def __init__(self, at: str, told: dict[Any, Any]) -> None:
+        self._at, self.told = at, told
+
+    def fault(self, name: str, expected: str) -> InputError:
+        """Return the error that a field is not as expected."""
+        return InputError(f"{self._at}{name}: is {abbreviated(self.told.get(name))}; expected {expected}")
+
+    def _checked(self, name: str, kind: Any, expected: str) -> Any:
+        value = self.told.get(name)
+        if not isinstance(value, kind | None):
+            raise self.fault(name, expected)
+        return value
+
+    def fields(self, name: str) -> Fields:
+        """Return the fields within a field, which has none if it is not there."""
+        return Fields(f"{self._at}{name}.", self._checked(name, dict, "fields") or {})
+
+    def rows(self, name: str) -> list[Fields]:
+        """Return the fields of each object of a list, which is empty if it is not there."""
+        values = self._checked(name, list, "a list") or []
+        listed = Fields(self._at + name, {f"[{place}]": each for place, each in enumerate(values)})
+        return [listed.fields(place) for place in listed.told]
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a text, or a number as one."""
+        value = self._checked(name, str | int | float, "a text")
+        if isinstance(value, int) and abs(value) > sys.maxsize:  # Python writes no more than 4,300 digits
+            raise self.fault(name, "a text")
+        return default if value is None else str(value)
+
+    def needed(self, name: str) -> str:
+        """Return a text that is there and not empty."""
+        text = self.text(name)
+        if not text:
+            raise self.fault(name, "a text")
+        return text
+
+    def number(self, name: str, default: float, at_least: float = 0.0, at_most: float = _MOST) -> float:
+        """Return a number, perhaps written in thousandths as ``500m``."""
+        text, number = self.text(name, str(default)), math.nan
+        with suppress(ValueError):
+            number = float(text[:-1]) / 1000 if text.endswith("m") else float(text)
+        if not at_least <= number <= at_most:
+            raise self.fault(name, f"a number from {at_least:g} to {at_most:g}")
+        return number
+
+    def whole(self, name: str, default: int = 0, at_least: int = 0, at_most: int = _MOST) -> int:
+        """Return a whole number."""
+        number = self.number(name, default, at_least, at_most)
+        if not number.is_integer():
+            raise self.fault(name, "a whole number")
+        return int(number)
+
+    def limit(self, name: str, at_least: int = 0) -> int | None:
+        """Return a whole number; None if it is not there."""
+        return None if self.told.get(name) is None else self.whole(name, at_least=at_least)
+
+    def time_s(self, name: str) -> float | None:
+        """Return a time, seconds since 1970; None if it is not there."""
+        return located(f"{self._at}{name}", lambda: seconds_of(self.told.get(name)))
+
+
+def objects_of(path: Path) -> list[Fields]:
     """Return the objects of a file, or of all files .yaml, .yml and .json of a folder and those below it.
 
     Raises
@@ -36,67 +114,48 @@ def objects_of(path: Path) -> list[dict[str, Any]]:
     return [found for file in files for found in _objects_in(file)]
 
 
-def _objects_in(file: Path) -> Iterator[dict[str, Any]]:
+def _objects_in(file: Path) -> Iterator[Fields]:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
+    with as_yaml(file, "what kubectl get -o yaml prints"):
         documents = list(yaml.load_all(read_bytes(file, _MOST_BYTES), Loader=loader))
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); expected a file of kubectl") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"{file}: is no YAML ({str(error).splitlines()[0]}); expected what kubectl prints") from None
-    for document in documents:
-        items = document.get("items", [document]) if isinstance(document, dict) else []
-        yield from (each for each in items if isinstance(each, dict) and "kind" in each)
+    for document in (each for each in documents if isinstance(each, dict)):
+        items = Fields(f"{file}: ", document).rows("items") if "items" in document else [Fields("", document)]
+        for each in items:
+            if isinstance(each.told.get("kind"), str):
+                meta = each.told.get("metadata")
+                name = meta.get("name", "") if isinstance(meta, dict) else ""
+                yield Fields(f"{file}: {each.told['kind']} {abbreviated(name)}: ", each.told)
 
 
-def of_kind(objects: Sequence[dict[str, Any]], kind: str, group: str = "") -> list[dict[str, Any]]:
+def of_kind(objects: Sequence[Fields], kind: str, group: str = "") -> list[Fields]:
     """Return the objects of a kind, whose API's group begins as told."""
-    found = [each for each in objects if each["kind"] == kind]
-    return [each for each in found if str(each.get("apiVersion", "")).startswith(group)]
+    return [each for each in objects if each.told["kind"] == kind and each.text("apiVersion").startswith(group)]
 
 
-def name_of(found: Mapping[str, Any]) -> str:
+def name_of(found: Fields) -> str:
     """Return an object's name."""
-    name = _mapping(found, "metadata").get("name")
-    if not isinstance(name, str) or not name:
-        raise InputError(f"{found.get('kind')}: has no metadata.name; expected one")
-    return name
+    return found.fields("metadata").needed("name")
 
 
-def spec_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what an object is to be."""
-    return _mapping(found, "spec")
-
-
-def _mapping(found: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    value = found.get(field) or {}
-    if not isinstance(value, Mapping):
-        raise InputError(f"{found.get('kind', 'an object')}: {field} is {value!r}; expected fields")
-    return value
-
-
-def told_number(found: Mapping[str, Any], name: str) -> float | None:
+def told_number(found: Fields, name: str) -> float | None:
     """Return what an annotation ``ddlsched.io/NAME`` says, such as ``duration-s``."""
-    text = _mapping(_mapping(found, "metadata"), "annotations").get(_ANNOTATION + name)
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        raise InputError(f"{name_of(found)}: annotation {_ANNOTATION}{name} is {text!r}; expected a number") from None
+    notes, name = found.fields("metadata").fields("annotations"), _ANNOTATION + name
+    return None if notes.told.get(name) is None else notes.number(name, 0.0)
 
 
-def told_job(found: Mapping[str, Any], span: tuple[float | None, float | None], **more: Any) -> TracedJob:
+def told_job(found: Fields, span: tuple[float | None, float | None], **more: Any) -> TracedJob:
     """Return a job of what its object tells, its id, its arrival and for how long it ran, and of ``more``.
 
     ``span`` is when it began and ended, seconds since 1970, where known; an annotation goes before it.
     """
-    (begin_s, end_s), told_s, meta = span, told_number(found, "duration-s"), found["metadata"]
+    (begin_s, end_s), told_s, meta = span, told_number(found, "duration-s"), found.fields("metadata")
     if told_s is None and begin_s is not None and end_s is not None and end_s > begin_s:
         told_s = end_s - begin_s
     return TracedJob(
-        job_id=f"{meta.get('namespace', '')}/{name_of(found)}".lstrip("/"),
-        arrival_s=seconds_of(meta.get("creationTimestamp")) or 0.0,
+        job_id=f"{meta.text('namespace')}/{name_of(found)}".lstrip("/"),
+        arrival_s=meta.time_s("creationTimestamp") or 0.0,
         duration_s=math.nan if told_s is None else told_s,
         **more,
     )
@@ -104,38 +163,34 @@ def told_job(found: Mapping[str, Any], span: tuple[float | None, float | None], 
 
 def seconds_of(text: Any) -> float | None:
     """Return a time as seconds since 1970; None if there is none."""
-    if isinstance(text, datetime):
-        return text.timestamp()
     try:
-        return datetime.fromisoformat(str(text)).timestamp() if text else None
-    except ValueError:
-        raise InputError(f"time {text!r}: is none; expected such as 2025-05-01T10:00:00Z") from None
+        moment = text if isinstance(text, datetime) else datetime.fromisoformat(str(text)) if text else None
+        return None if moment is None else moment.timestamp()
+    except (ValueError, OverflowError):
+        raise InputError(f"time {abbreviated(text)}: is none; expected such as 2025-05-01T10:00:00Z") from None
 
 
-def gpus_of_resources(resources: Mapping[str, Any] | None) -> int:
+def gpus_of_resources(resources: Fields) -> int:
     """Return how many GPUs a list of resources has, of all makers."""
-    found = [value for name, value in (resources or {}).items() if name.endswith("/gpu") or name == "gpu"]
-    try:
-        return sum(int(float(str(value))) for value in found)
-    except ValueError:
-        raise InputError(f"GPUs are {found}; expected whole numbers") from None
+    names = [name for name in resources.told if str(name).endswith("/gpu") or name == "gpu"]
+    return sum(resources.whole(name, at_most=MAX_GPUS) for name in names)
 
 
-def gpus_of_pods(count: int, template: Mapping[str, Any]) -> int:
+def gpus_of_pods(count: int, template: Fields) -> int:
     """Return the GPUs of so many pods of a template."""
-    containers = _mapping(template, "spec").get("containers") or []
-    each = [_mapping(container, "resources") for container in containers]
-    return count * sum(gpus_of_resources(one.get("requests") or one.get("limits")) for one in each)
+    each = [container.fields("resources") for container in template.fields("spec").rows("containers")]
+    # Of what is no CPU and no memory, what is requested is what is limited; either may be left out.
+    return count * sum(max(gpus_of_resources(one.fields(name)) for name in ("requests", "limits")) for one in each)
 
 
-def priorities_of(objects: Sequence[dict[str, Any]]) -> dict[str, int]:
+def priorities_of(objects: Sequence[Fields]) -> dict[str, int]:
     """Return the value of each priority class."""
     kinds = ("PriorityClass", "WorkloadPriorityClass")
-    return {name_of(each): int(each.get("value", 0)) for kind in kinds for each in of_kind(objects, kind)}
+    return {name_of(each): each.whole("value", at_least=-_MOST) for kind in kinds for each in of_kind(objects, kind)}
 
 
 def servers_of(
-    objects: Sequence[dict[str, Any]], kinds: Mapping[str, Mapping[str, Any]], levels: Sequence[str] = ()
+    objects: Sequence[Fields], kinds: Mapping[str, Mapping[str, Any]], levels: Sequence[str] = ()
 ) -> tuple[Server, ...]:
     """Return the nodes that have GPUs, with their units of the levels, those of a block and rack side by side.
 
@@ -148,22 +203,21 @@ def servers_of(
     levels
         Labels of the levels of the topology, from the widest.
     """
-    nodes = [(_mapping(_mapping(each, "metadata"), "labels"), each) for each in of_kind(objects, "Node")]
-    nodes.sort(key=lambda pair: [str(pair[0].get(level, "")) for level in levels])
+    nodes = [(each.fields("metadata").fields("labels"), each) for each in of_kind(objects, "Node")]
+    nodes.sort(key=lambda pair: [pair[0].text(level) for level in levels])
     servers = []
     for labels, node in nodes:
-        gpus = gpus_of_resources(_mapping(node, "status").get("allocatable"))
-        mib = labels.get("nvidia.com/gpu.memory")
-        memory_mb = _DEFAULT_MEMORY_MB if mib is None else float(mib) * _MIB_MB
-        fitting = [kind for kind, wanted in kinds.items() if all(labels.get(k) == v for k, v in wanted.items())]
+        gpus = gpus_of_resources(node.fields("status").fields("allocatable"))
+        memory_mb = labels.number("nvidia.com/gpu.memory", _DEFAULT_MEMORY_MB / _MIB_MB) * _MIB_MB
+        fitting = [kind for kind, wanted in kinds.items() if all(labels.told.get(k) == v for k, v in wanted.items())]
         if gpus and (fitting or not kinds):
             kind, units = fitting[0] if fitting else None, _units(name_of(node), labels, levels)
             servers.append(Server(gpus=gpus, gpu_memory_mb=memory_mb, gpu_kind=kind, levels=units))
     return tuple(servers)
 
 
-def _units(name: str, labels: Mapping[str, Any], levels: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def _units(name: str, labels: Fields, levels: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return a node's units, from the narrowest level; it is one by itself of a level of which it has no label."""
-    parts = [str(labels.get(level) or name) for level in levels]
+    parts = [labels.text(level) or name for level in levels]
     units = [(level, "/".join(parts[: place + 1])) for place, level in enumerate(levels)]
     return tuple(unit for unit in reversed(units) if unit[0] != HOSTNAME)

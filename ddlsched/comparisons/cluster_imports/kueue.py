@@ -8,12 +8,12 @@ from typing import Any
 
 from ddlsched.cluster.tenants import ANY_KIND, Preemption, Queue, Quota
 from ddlsched.comparisons.cluster_imports import ImportedCluster, kubernetes
-from ddlsched.errors import InputError
+from ddlsched.comparisons.cluster_imports.kubernetes import Fields
 from ddlsched.workload.traces.traced import TracedJob
 
 _GROUP = "kueue.x-k8s.io"
-_RULES: dict[Any, Any] = {
-    None: "never",
+_RULES: dict[str, Any] = {
+    "": "never",
     "Never": "never",
     "LowerPriority": "lower-priority",
     "LowerOrNewerEqualPriority": "lower-or-newer",
@@ -29,14 +29,13 @@ def read_kueue(path: Path) -> ImportedCluster:
     objects = kubernetes.objects_of(path)
     queues = kubernetes.of_kind(objects, "ClusterQueue", _GROUP)
     flavors = {
-        kubernetes.name_of(each): kubernetes.spec_of(each).get("nodeLabels") or {}
+        kubernetes.name_of(each): each.fields("spec").fields("nodeLabels").told
         for each in kubernetes.of_kind(objects, "ResourceFlavor", _GROUP)
     }
-    used = list(dict.fromkeys(flavor for each in queues for flavor in _flavors(kubernetes.spec_of(each))))
+    used = list(dict.fromkeys(flavor for each in queues for flavor in _flavors(each.fields("spec"))))
     kinds = {flavor: flavors.get(flavor, {}) for flavor in used} if len(used) > 1 else {}
-    labels = (
-        str(level["nodeLabel"]) for each in kubernetes.of_kind(objects, "Topology", _GROUP) for level in _levels(each)
-    )
+    topologies = kubernetes.of_kind(objects, "Topology", _GROUP)
+    labels = (level.needed("nodeLabel") for each in topologies for level in each.fields("spec").rows("levels"))
     levels = list(dict.fromkeys(labels))
     notes: list[str] = []
     return ImportedCluster(
@@ -48,31 +47,22 @@ def read_kueue(path: Path) -> ImportedCluster:
     )
 
 
-def _levels(topology: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return list(kubernetes.spec_of(topology).get("levels") or [])
-
-
-def _flavors(spec: Mapping[str, Any]) -> dict[str, Quota]:
+def _flavors(spec: Fields) -> dict[str, Quota]:
     """Return the quota of GPUs of each flavor."""
     found = {}
-    for group in spec.get("resourceGroups") or []:
-        for flavor in group.get("flavors") or []:
-            for resource in flavor.get("resources") or []:
-                if str(resource.get("name")).endswith("gpu"):
-                    found[str(flavor["name"])] = _quota(resource)
+    for group in spec.rows("resourceGroups"):
+        for flavor in group.rows("flavors"):
+            for resource in flavor.rows("resources"):
+                if resource.text("name").endswith("gpu"):
+                    found[flavor.needed("name")] = Quota(
+                        gpus=resource.whole("nominalQuota"),
+                        borrowing_limit=resource.limit("borrowingLimit"),
+                        lending_limit=resource.limit("lendingLimit"),
+                    )
     return found
 
 
-def _quota(resource: Mapping[str, Any]) -> Quota:
-    def gpus(field: str) -> int | None:
-        value = resource.get(field)
-        return None if value is None else kubernetes.gpus_of_resources({"gpu": value})
-
-    limits = gpus("borrowingLimit"), gpus("lendingLimit")
-    return Quota(gpus=gpus("nominalQuota") or 0, borrowing_limit=limits[0], lending_limit=limits[1])
-
-
-def _queues(objects: Sequence[dict[str, Any]], queues: Sequence[dict[str, Any]], *, single: bool) -> tuple[Queue, ...]:
+def _queues(objects: Sequence[Fields], queues: Sequence[Fields], *, single: bool) -> tuple[Queue, ...]:
     """Return the cohorts, those too that only queues name, and the queues."""
     names = {kubernetes.name_of(each) for each in queues}
     cohorts = {kubernetes.name_of(each): each for each in kubernetes.of_kind(objects, "Cohort", _GROUP)}
@@ -81,65 +71,65 @@ def _queues(objects: Sequence[dict[str, Any]], queues: Sequence[dict[str, Any]],
     title = {name: f"cohort {name}" if name in names else name for name in groups}
     found = []
     for name in groups:
-        cohort = cohorts.get(name, {"kind": "Cohort"})
+        cohort = cohorts.get(name, Fields("", {"kind": "Cohort"}))
         found.append(_queue(title[name], cohort, title, single=single))
     return (*found, *(_queue(kubernetes.name_of(each), each, title, single=single) for each in queues))
 
 
-def _parent(found: Mapping[str, Any]) -> str | None:
-    spec = kubernetes.spec_of(found)
-    names = ("cohortName", "cohort") if found["kind"] == "ClusterQueue" else ("parentName", "parent")
-    return next((str(spec[name]) for name in names if spec.get(name)), None)
+def _parent(found: Fields) -> str | None:
+    spec = found.fields("spec")
+    names = ("cohortName", "cohort") if found.told["kind"] == "ClusterQueue" else ("parentName", "parent")
+    return next((text for name in names if (text := spec.text(name))), None)
 
 
-def _queue(name: str, found: Mapping[str, Any], title: Mapping[str, str], *, single: bool) -> Queue:
-    spec, parent = kubernetes.spec_of(found), _parent(found)
+def _queue(name: str, found: Fields, title: Mapping[str, str], *, single: bool) -> Queue:
+    spec, parent = found.fields("spec"), _parent(found)
     quotas = _flavors(spec)
     return Queue(
         name=name,
         parent=None if parent is None else title[parent],
         quotas={ANY_KIND: next(iter(quotas.values()))} if single and quotas else quotas,
         weight=_weight(found),
-        order="strict" if spec.get("queueingStrategy") == "StrictFIFO" else "best-effort",
-        preemption=_preemption(name, spec.get("preemption") or {}),
+        order="strict" if spec.text("queueingStrategy") == "StrictFIFO" else "best-effort",
+        preemption=_preemption(spec.fields("preemption")),
     )
 
 
-def _weight(found: Mapping[str, Any]) -> float:
-    text = str((kubernetes.spec_of(found).get("fairSharing") or {}).get("weight", 1))
-    return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
+def _weight(found: Fields) -> float:
+    return found.fields("spec").fields("fairSharing").number("weight", 1.0)
 
 
-def _preemption(name: str, told: Mapping[str, Any]) -> Preemption:
-    borrow = told.get("borrowWithinCohort") or {}
-    try:
-        return Preemption(
-            within_queue=_RULES[told.get("withinClusterQueue")],
-            reclaim=_RULES[told.get("reclaimWithinCohort")],
-            borrow=_RULES[borrow.get("policy")],
-            borrow_max_priority=borrow.get("maxPriorityThreshold"),
-        )
-    except KeyError as error:
-        raise InputError(f"ClusterQueue {name}: preemption {error} is no rule; expected {list(_RULES)[1:]}") from None
+def _preemption(told: Fields) -> Preemption:
+    borrow, kinds = told.fields("borrowWithinCohort"), list(_RULES)
+    return Preemption(
+        within_queue=_rule(told, "withinClusterQueue", kinds[1:-1]),
+        reclaim=_rule(told, "reclaimWithinCohort", kinds[1:]),
+        borrow=_rule(borrow, "policy", kinds[1:3]),
+        borrow_max_priority=borrow.limit("maxPriorityThreshold", at_least=-(2**31)),
+    )
 
 
-def _jobs(objects: Sequence[dict[str, Any]], levels: Sequence[str], notes: list[str]) -> tuple[TracedJob, ...]:
+def _rule(told: Fields, name: str, allowed: Sequence[str]) -> Any:
+    rule = told.text(name)
+    if rule and rule not in allowed:
+        raise told.fault(name, f"one of {', '.join(allowed)}")
+    return _RULES[rule]
+
+
+def _jobs(objects: Sequence[Fields], levels: Sequence[str], notes: list[str]) -> tuple[TracedJob, ...]:
     """Return the workloads that need GPUs; of others, and those of unknown queues, how many there are is noted."""
     local = {
-        (each["metadata"].get("namespace", ""), kubernetes.name_of(each)): str(
-            kubernetes.spec_of(each).get("clusterQueue")
-        )
+        (each.fields("metadata").text("namespace"), kubernetes.name_of(each)): each.fields("spec").text("clusterQueue")
         for each in kubernetes.of_kind(objects, "LocalQueue", _GROUP)
     }
     known = {kubernetes.name_of(each) for each in kubernetes.of_kind(objects, "ClusterQueue", _GROUP)}
     jobs, lost, without = [], 0, 0
     for each in kubernetes.of_kind(objects, "Workload", _GROUP):
-        spec, space = kubernetes.spec_of(each), each["metadata"].get("namespace", "")
-        admitted_to = (each.get("status") or {}).get("admission", {}).get("clusterQueue")
-        queue = admitted_to or local.get((space, str(spec.get("queueName"))))
-        gpus = sum(
-            kubernetes.gpus_of_pods(int(pods.get("count", 1)), pods.get("template") or {}) for pods in spec["podSets"]
-        )
+        spec, space = each.fields("spec"), each.fields("metadata").text("namespace")
+        admitted_to = each.fields("status").fields("admission").text("clusterQueue")
+        queue = admitted_to or local.get((space, spec.text("queueName")))
+        sets = spec.rows("podSets")
+        gpus = sum(kubernetes.gpus_of_pods(pods.whole("count", 1), pods.fields("template")) for pods in sets)
         without += not gpus
         lost += queue not in known
         if gpus and queue in known:
@@ -150,41 +140,44 @@ def _jobs(objects: Sequence[dict[str, Any]], levels: Sequence[str], notes: list[
     return tuple(jobs)
 
 
-def _job(found: Mapping[str, Any], queue: str, gpus: int, levels: Sequence[str]) -> TracedJob:
-    required, preferred = _demand(kubernetes.spec_of(found)["podSets"], levels)
+def _job(found: Fields, queue: str, gpus: int, levels: Sequence[str]) -> TracedJob:
+    spec = found.fields("spec")
+    required, preferred = _demand(spec.rows("podSets"), levels)
     return kubernetes.told_job(
         found,
         (_since(found, "Admitted") or _since(found, "QuotaReserved"), _since(found, "Finished")),
         num_gpus=gpus,
         queue=queue,
-        priority=int(kubernetes.spec_of(found).get("priority") or 0),
-        user=str(kubernetes.spec_of(found).get("queueName") or "") or None,
+        priority=spec.whole("priority", at_least=-(2**31)),
+        user=spec.text("queueName") or None,
         required_levels=required,
         preferred_levels=preferred,
     )
 
 
-def _demand(pod_sets: Sequence[Mapping[str, Any]], levels: Sequence[str]) -> tuple[str | None, str | None]:
+def _demand(pod_sets: Sequence[Fields], levels: Sequence[str]) -> tuple[str | None, str | None]:
     """Return the levels that a workload's first pods with GPUs require, and their slices, and that they prefer."""
-    pods = next(each for each in pod_sets if kubernetes.gpus_of_pods(1, each.get("template") or {}))
-    template, told = pods.get("template") or {}, pods.get("topologyRequest") or {}
-    notes = (template.get("metadata") or {}).get("annotations") or {}
+    pods = next(each for each in pod_sets if kubernetes.gpus_of_pods(1, each.fields("template")))
+    template, told = pods.fields("template"), pods.fields("topologyRequest")
+    notes = template.fields("metadata").fields("annotations")
 
-    def asked(field: str, annotation: str) -> str | None:
-        value = told.get(field) or notes.get(f"{_GROUP}/podset-{annotation}")
-        if value is not None and field.endswith("Size") and not str(value).isdecimal():
-            raise InputError(f"a workload's {annotation} is {value!r}; expected a whole number of pods")
-        if not field.endswith("Size") and value not in (None, kubernetes.HOSTNAME, *levels):
-            raise InputError(f"a workload asks for the topology level {value!r}; expected one of {', '.join(levels)}")
-        return "server" if value == kubernetes.HOSTNAME else None if value is None else str(value)
+    def asked(field: str, annotation: str) -> tuple[Fields, str]:
+        return (told, field) if told.told.get(field) else (notes, f"{_GROUP}/podset-{annotation}")
 
-    size = int(asked("podSetSliceSize", "slice-size") or 0) * kubernetes.gpus_of_pods(1, template)
-    slices = asked("podSetSliceRequiredTopology", "slice-required-topology")
-    required = [asked("required", "required-topology"), f"{size}:{slices}" if slices and size else None]
-    return " ".join(level for level in required if level) or None, asked("preferred", "preferred-topology")
+    def level(field: str, annotation: str) -> str | None:
+        holder, name = asked(field, annotation)
+        value = holder.text(name)
+        if value not in ("", kubernetes.HOSTNAME, *levels):
+            raise holder.fault(name, f"a level of the topology: {', '.join(levels) or 'there is none'}")
+        return "server" if value == kubernetes.HOSTNAME else value or None
+
+    holder, name = asked("podSetSliceSize", "slice-size")
+    size = holder.whole(name) * kubernetes.gpus_of_pods(1, template)
+    slices = level("podSetSliceRequiredTopology", "slice-required-topology")
+    required = [level("required", "required-topology"), f"{size}:{slices}" if slices and size else None]
+    return " ".join(each for each in required if each) or None, level("preferred", "preferred-topology")
 
 
-def _since(found: Mapping[str, Any], condition: str) -> float | None:
-    conditions = (found.get("status") or {}).get("conditions") or []
-    times = [each.get("lastTransitionTime") for each in conditions if each.get("type") == condition]
-    return kubernetes.seconds_of(times[0]) if times else None
+def _since(found: Fields, condition: str) -> float | None:
+    conditions = found.fields("status").rows("conditions")
+    return next((each.time_s("lastTransitionTime") for each in conditions if each.text("type") == condition), None)

@@ -12,12 +12,12 @@ from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota
 from ddlsched.comparisons.cluster_imports import ImportedCluster
 from ddlsched.comparisons.cluster_imports.kubernetes import seconds_of
 from ddlsched.errors import InputError
-from ddlsched.io.tables import read_text
+from ddlsched.io.tables import read_text, readable
 from ddlsched.workload.traces.traced import TracedJob
 
 _ROOT = "root"
-_GPUS = re.compile(r"gres/gpu(?::\w+)?=(\d+)")
-_NODE_GPUS = re.compile(r"gpu(?::[\w.-]+)?:(\d+)")
+_GPUS = re.compile(r"gres/gpu(?::\w+)?=(\d{1,9})\b")
+_NODE_GPUS = re.compile(r"gpu(?::[\w.-]+)?:(\d{1,9})\b")
 
 
 def read_slurm(path: Path) -> ImportedCluster:
@@ -26,7 +26,8 @@ def read_slurm(path: Path) -> ImportedCluster:
     Accounts are from one with Account, ParentName, Share and GrpTRES; jobs from one with JobID, Account, Submit, Start,
     End and AllocTRES, and perhaps User, Priority and Timelimit; servers from ``scontrol show node``.
     """
-    tables = [read_text(file) for file in sorted(path.iterdir()) if file.is_file()] if path.is_dir() else []
+    files = [file for file in sorted(path.iterdir()) if not file.is_dir()] if path.is_dir() else []
+    tables = [readable(file, "a table of Slurm", read_text) for file in files]
     if not tables:
         raise InputError(f"{path}: is no folder with files; expected what sacctmgr, sacct and scontrol print")
     accounts = [row for text in tables for row in _rows(text, "Account", "Share")]
@@ -47,7 +48,7 @@ def read_slurm(path: Path) -> ImportedCluster:
 def _rows(text: str, *needed: str) -> Iterator[dict[str, str]]:
     lines = [line.split("|") for line in text.splitlines() if line.strip()]
     if lines and set(needed) <= set(lines[0]):
-        yield from (dict(zip(lines[0], line, strict=False)) for line in lines[1:])
+        yield from (dict.fromkeys(lines[0], "") | dict(zip(lines[0], line, strict=False)) for line in lines[1:])
 
 
 def _queue(row: dict[str, str]) -> Queue:
@@ -81,7 +82,7 @@ def _time_s(text: str) -> float | None:
 
 def _limit_s(text: str) -> float:
     """Return a limit such as 1-02:03:04, seconds; NaN for none."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    found = re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,9}):(\d\d?):(\d\d?)", text)
     if found is None:
         return math.nan
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota
 from ddlsched.comparisons.cluster_imports import ImportedCluster, kubernetes
+from ddlsched.comparisons.cluster_imports.kubernetes import Fields
 from ddlsched.workload.traces.traced import TracedJob
 
 _ROOT = "cluster"
@@ -17,7 +17,7 @@ def read_volcano(path: Path) -> ImportedCluster:
     """Read Volcano's queues and jobs; what a job's pods need is what its tasks say."""
     objects = kubernetes.objects_of(path)
     queues = kubernetes.of_kind(objects, "Queue", "scheduling.volcano.sh")
-    deserved = any(kubernetes.spec_of(each).get("deserved") for each in queues)
+    deserved = any(each.fields("spec").told.get("deserved") for each in queues)
     priorities = kubernetes.priorities_of(objects)
     jobs = [_volcano_job(each, priorities) for each in kubernetes.of_kind(objects, "Job", "batch.volcano.sh")]
     below = [_volcano_queue(each) for each in queues if kubernetes.name_of(each) != "root"]
@@ -25,7 +25,7 @@ def read_volcano(path: Path) -> ImportedCluster:
 
 
 def _imported(
-    objects: Sequence[dict[str, Any]], queues: Sequence[Queue], jobs: Sequence[TracedJob], admission: str
+    objects: Sequence[Fields], queues: Sequence[Queue], jobs: Sequence[TracedJob], admission: str
 ) -> ImportedCluster:
     """Return the cluster with those of the jobs that have GPUs and a queue; how many others there are is noted."""
     names = {queue.name for queue in queues}
@@ -40,44 +40,43 @@ def _imported(
     )
 
 
-def _volcano_queue(found: Mapping[str, Any]) -> Queue:
-    spec = kubernetes.spec_of(found)
-    deserved = kubernetes.gpus_of_resources(spec.get("deserved"))
-    guaranteed = kubernetes.gpus_of_resources((spec.get("guarantee") or {}).get("resource"))
+def _volcano_queue(found: Fields) -> Queue:
+    spec = found.fields("spec")
+    deserved = kubernetes.gpus_of_resources(spec.fields("deserved"))
+    guaranteed = kubernetes.gpus_of_resources(spec.fields("guarantee").fields("resource"))
     gpus = max(deserved, guaranteed)
-    most = kubernetes.gpus_of_resources(spec["capability"]) if spec.get("capability") else None
+    most = kubernetes.gpus_of_resources(spec.fields("capability")) if spec.told.get("capability") else None
     quota = Quota(
         gpus=gpus, borrowing_limit=None if most is None else max(0, most - gpus), lending_limit=gpus - guaranteed
     )
-    parent = str(spec.get("parent") or _ROOT)
+    parent = spec.text("parent") or _ROOT
     return Queue(
         name=kubernetes.name_of(found),
         parent=_ROOT if parent == "root" else parent,
         quotas={ANY_KIND: quota},
-        weight=float(spec.get("weight", 1)),
+        weight=spec.number("weight", 1.0),
     )
 
 
-def _volcano_job(found: Mapping[str, Any], priorities: Mapping[str, int]) -> TracedJob:
-    spec, status = kubernetes.spec_of(found), found.get("status") or {}
-    tasks = spec.get("tasks") or []
-    gpus = sum(kubernetes.gpus_of_pods(int(task.get("replicas", 1)), task.get("template") or {}) for task in tasks)
-    conditions = status.get("conditions") or []
-    changed = {str(each.get("status")): kubernetes.seconds_of(each.get("lastTransitionTime")) for each in conditions}
+def _volcano_job(found: Fields, priorities: Mapping[str, int]) -> TracedJob:
+    spec, conditions = found.fields("spec"), found.fields("status").rows("conditions")
+    tasks = spec.rows("tasks")
+    gpus = sum(kubernetes.gpus_of_pods(task.whole("replicas", 1), task.fields("template")) for task in tasks)
+    changed = {each.text("status"): each.time_s("lastTransitionTime") for each in conditions}
     begin_s = changed.get("Running")
     end_s = next((changed[name] for name in ("Completed", "Failed", "Terminated") if name in changed), None)
-    return _told(found, str(spec.get("queue", "default")), gpus, (begin_s, end_s), priorities)
+    return _told(found, spec.text("queue", "default"), gpus, (begin_s, end_s), priorities)
 
 
 def _told(
-    found: Mapping[str, Any],
+    found: Fields,
     queue: str,
     gpus: int,
     span: tuple[float | None, float | None],
     priorities: Mapping[str, int],
 ) -> TracedJob:
-    priority = priorities.get(str(kubernetes.spec_of(found).get("priorityClassName")), 0)
-    user = found["metadata"].get("namespace")
+    priority = priorities.get(found.fields("spec").text("priorityClassName"), 0)
+    user = found.fields("metadata").text("namespace") or None
     return kubernetes.told_job(found, span, num_gpus=gpus, queue=queue, priority=priority, user=user)
 
 
@@ -91,24 +90,24 @@ def read_kai(path: Path) -> ImportedCluster:
     return _imported(objects, [_kai_queue(each) for each in queues], jobs, "kai")
 
 
-def _kai_queue(found: Mapping[str, Any]) -> Queue:
-    spec = kubernetes.spec_of(found)
-    told = (spec.get("resources") or {}).get("gpu") or {}
-    quota, limit = max(0, int(told.get("quota", 0))), told.get("limit", -1)
-    bound = None if limit is None or float(limit) < 0 else max(0, int(limit) - quota)
+def _kai_queue(found: Fields) -> Queue:
+    spec = found.fields("spec")
+    told = spec.fields("resources").fields("gpu")
+    quota, limit = max(0, int(told.number("quota", 0, -1))), told.number("limit", -1, -1)
+    bound = None if limit < 0 else max(0, int(limit) - quota)
     return Queue(
         name=kubernetes.name_of(found),
-        parent=str(spec.get("parentQueue") or _ROOT),
+        parent=spec.text("parentQueue") or _ROOT,
         quotas={ANY_KIND: Quota(gpus=quota, borrowing_limit=bound)},
-        weight=float(told.get("overQuotaWeight", 1)),
+        weight=told.number("overQuotaWeight", 1.0),
     )
 
 
-def _kai_job(found: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], priorities: Mapping[str, int]) -> TracedJob:
+def _kai_job(found: Fields, pods: Sequence[Fields], priorities: Mapping[str, int]) -> TracedJob:
     name, told = kubernetes.name_of(found), kubernetes.told_number(found, "gpus")
-    own = [each for each in pods if (each["metadata"].get("annotations") or {}).get("pod-group-name") == name]
+    own = [each for each in pods if each.fields("metadata").fields("annotations").text("pod-group-name") == name]
     gpus = sum(kubernetes.gpus_of_pods(1, each) for each in own) if told is None else int(told)
-    return _told(found, str(kubernetes.spec_of(found).get("queue")), gpus, (None, None), priorities)
+    return _told(found, found.fields("spec").text("queue"), gpus, (None, None), priorities)
 
 
 def _under_root(queues: Sequence[Queue]) -> tuple[Queue, ...]:

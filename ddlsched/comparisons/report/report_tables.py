@@ -143,7 +143,9 @@ def phase_table(reported: Reported, setting: ComparedSetting) -> Table:
     for policy in reported.policies:
         own = runs[runs["policy"] == policy]
         shares = [own[phase].dropna() for phase in phases]
-        rows.append((policy, [_cell(mean_interval(share).scaled(100), 1) if len(share) else None for share in shares]))
+        rows.append(
+            (policy, [_cell(mean_interval(share, 0.0, 1.0).scaled(100), 1) if len(share) else None for share in shares])
+        )
     return Table(
         "Where the time of jobs goes (% of JCT; mean over seeds)",
         [SHARES[phase].partition(" (")[0] for phase in phases],
@@ -159,7 +161,7 @@ def door_table(reported: Reported, setting: ComparedSetting) -> Table:
     runs = reported.rows(reported.comparison.runs, setting)
     there = [name for name in COUNTS if name in runs.columns and (runs[name] > 0).any()]
     means = {
-        (policy, name): mean_interval(own[name]).scaled(1e-9 if "_bytes" in name else 1)
+        (policy, name): mean_interval(own[name], 0.0).scaled(1e-9 if "_bytes" in name else 1)
         for policy, own in runs.groupby("policy", sort=False)
         for name in there
     }

@@ -128,7 +128,7 @@ def under_way(folder: Path) -> list[str]:
     """Return a line a run that has told how far it is; one that is being written is left out this time."""
     lines = []
     for path in sorted(folder.iterdir()):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             label, *numbers = json.loads(path.read_text(encoding="utf-8"))
             lines.append(f"{label}: {RunProgress(*numbers).text()}")
     return lines

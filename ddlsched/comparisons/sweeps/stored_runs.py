@@ -15,6 +15,7 @@ import base64
 import dataclasses
 import json
 import os
+import secrets
 import socket
 import tempfile
 import time
@@ -197,7 +198,7 @@ def is_damaged(path: Path) -> bool:
             json.loads(said or "{}")
     except InputError:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
         if getattr(error, "errno", None):
             raise _no_run(path, error) from None
         return True
@@ -219,7 +220,7 @@ def _as_run(path: Path, what: str = "") -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, zlib.error) as error:
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError, zlib.error) as error:
         raise _no_run(path, error, what) from None
 
 
@@ -244,9 +245,9 @@ def store(path: Path, data: bytes) -> None:
     InputError
         It cannot be written.
     """
-    part = path.with_name(f"{path.name}.{_writer()}.part")
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.{_writer()}.part")
     try:
-        with part.open("wb") as file:
+        with part.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

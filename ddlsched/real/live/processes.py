@@ -74,10 +74,10 @@ class LiveProcess:
     def is_stopped(self) -> bool:
         """Return whether the kernel says that it is stopped, by SIGSTOP or a debugger."""
         try:
-            said = Path(f"/proc/{self.process.pid}/stat").read_text()
+            said = Path(f"/proc/{self.process.pid}/stat").read_bytes()  # a name may be cut within a letter
         except OSError:
             return False
-        return said.rpartition(")")[2].split()[0] in "Tt"
+        return said.rpartition(b")")[2].split()[0] in b"Tt"
 
 
 @dataclass

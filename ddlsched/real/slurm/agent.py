@@ -203,6 +203,8 @@ class SlurmAgent:
         facts = self._facts(job)
         if job.own_nodes and job.job_id not in self._known:
             raise InputError(f"it asks for the nodes {job.own_nodes}; expected none, as the policies choose them")
+        if job.own_choice and job.job_id not in self._known:
+            raise InputError(f"it asks for {job.own_choice}; expected none of it, as the policies choose the nodes")
         if job.num_gpus is None:
             raise InputError("it asks for no GPUs by --gpus; expected --gpus=N, --gpus-per-node=N or --gres=gpu:N")
         described = facts.job(

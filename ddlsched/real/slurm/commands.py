@@ -131,6 +131,8 @@ class SlurmJob:
         How often it was requeued.
     has_dependency, own_nodes
         Whether it waits for another job, and which nodes it is to run on, if that was said (``--nodelist``).
+    own_choice
+        What else was said of its nodes, with the option that says it; empty if nothing was.
     time_limit_s
         How long it may run, seconds; a year if that is not limited.
     """
@@ -155,6 +157,7 @@ class SlurmJob:
     restarts: int
     has_dependency: bool
     own_nodes: str
+    own_choice: str
     time_limit_s: float
 
     @property
@@ -249,8 +252,16 @@ def _job(row: Mapping[str, Any]) -> SlurmJob:
         restarts=int(_number(row["restart_cnt"]) or 0),
         has_dependency=bool(row["dependency"]),
         own_nodes=str(row.get("required_nodes") or ""),
+        own_choice=_own_choice(row, on_each),
         time_limit_s=_UNLIMITED_S if not limit_minutes else limit_minutes * 60.0,
     )
+
+
+def _own_choice(row: Mapping[str, Any], on_each: int) -> str:
+    """Return what a user said of the nodes; so many with GPUs on each is a number of GPUs."""
+    said = {"--exclude": row.get("excluded_nodes"), "--constraint": row.get("features")}
+    said["--nodes"] = None if on_each else int(_number(row.get("max_nodes")) or 0)
+    return " ".join(f"{option}={value}" for option, value in said.items() if value)
 
 
 def _num_gpus(per_job: re.Match[str] | None, on_each: int, nodes: int) -> int | None:

@@ -197,7 +197,7 @@ class Registry:
             return Made(**{**found, "namespaces": tuple(found["namespaces"])})
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise InputError(f"{self._path}: is no list of namespaces ({error}); expected one that run wrote") from None
 
     def make(self, cluster: Cluster, kind: Literal["up", "run"]) -> Made:

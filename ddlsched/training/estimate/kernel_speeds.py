@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ddlsched.deferred import pd
-from ddlsched.errors import InputError, need
-from ddlsched.io.tables import abbreviated, cell_number, csv_rows, readable
+from ddlsched.errors import InputError, abbreviated, need
+from ddlsched.io.tables import cell_number, csv_rows, readable
 from ddlsched.training.estimate.hardware import NARROW_HEAD, WIDE_HEAD, Efficiency, Gpu
 
 if TYPE_CHECKING:

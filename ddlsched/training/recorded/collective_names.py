@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from ddlsched.errors import InputError
-from ddlsched.io.tables import abbreviated, parsed_json, read_text, readable
+from ddlsched.errors import InputError, abbreviated
+from ddlsched.io.tables import parsed_json, read_text, readable
 from ddlsched.units import is_whole
 
 GLOO: Final = {

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ddlsched.errors import InputError
-from ddlsched.io.tables import abbreviated, first_line
+from ddlsched.errors import InputError, abbreviated
+from ddlsched.io.tables import first_line
 from ddlsched.training.recorded.collective_names import groups_of_configuration, ranks_of
 from ddlsched.units import is_whole
 from ddlsched.workload.traces.trace_files import JsonScanner, sources
@@ -244,6 +244,6 @@ def ranks_in_text(where: str, text: object) -> tuple[int, ...] | None:
     """Return the ranks of a text such as ``[0, 1]``; None where it is cut short or not there."""
     try:
         found = json.loads(str(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return ranks_of(where, found)

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, abbreviated
 from ddlsched.io.files import decoded, unzipped
-from ddlsched.io.tables import abbreviated
 from ddlsched.training.recorded.collective_names import ranks_of
 from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankCommunication, RankStep, RankTrace
 from ddlsched.units import MAX_NS, is_whole

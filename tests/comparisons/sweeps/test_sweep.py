@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from joblib.externals import loky
@@ -23,9 +24,9 @@ from joblib.externals.loky import BrokenProcessPool
 import ddlsched
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.sweeps import run as sweep_run
-from ddlsched.comparisons.sweeps import workers
+from ddlsched.comparisons.sweeps import stored_runs, workers
 from ddlsched.comparisons.sweeps.run import _PRESENTATION, fingerprint, sources_digest
-from ddlsched.comparisons.sweeps.stored_runs import remove_leftovers, store
+from ddlsched.comparisons.sweeps.stored_runs import is_damaged, read_metadata, remove_leftovers, store
 from ddlsched.comparisons.sweeps.sweep import Failure, Run, sweep
 from ddlsched.errors import InputError
 from ddlsched.io.progress import progress_bar
@@ -318,6 +319,24 @@ def test_leftovers_of_the_dead_are_removed(tmp_path, monkeypatch):
     remove_leftovers(tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
     assert {what for what, name in names.items() if name not in left} == {"of the dead", "of elsewhere, old"}
+
+
+def test_a_file_of_endless_lists_is_no_run_but_damaged(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = pa.table({"a": [1]})
+    pq.write_table(table.replace_schema_metadata({stored_runs._METADATA: "[" * 100_000}), path)
+    assert is_damaged(path)
+    with pytest.raises(InputError, match=f"{path}: is no run's file"):
+        read_metadata(path)
+
+
+def test_a_planted_link_is_not_written_through(tmp_path, monkeypatch):
+    (kept := tmp_path / "precious").write_text("kept")
+    monkeypatch.setattr(stored_runs.secrets, "token_hex", lambda _: "known")
+    (tmp_path / f"a.parquet.known.{stored_runs._writer()}.part").symlink_to(kept)
+    with pytest.raises(InputError, match="cannot be written"):
+        store(tmp_path / "a.parquet", b"one")
+    assert kept.read_text() == "kept"
 
 
 def test_leftovers_are_no_results(tmp_path):

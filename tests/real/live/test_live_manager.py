@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from algorithms.allocation.count_programme import CountProgramme
 from ddlsched.errors import InputError
 from ddlsched.real.live.commits import committed_steps
 from ddlsched.real.live.manager import LiveEvent, LiveManager
+from ddlsched.real.live.processes import LiveProcess
 from ddlsched.real.live.reports import MOST_BYTES, Report, ReportSocket, parse_report, send_report
 from ddlsched.real.live.store import JobStore
 from ddlsched.workload.profiling import JobMonitor, ProfiledAllocator, ProfilingAdvisor
@@ -198,3 +202,14 @@ def test_the_socket_believes_only_valid_tokens_and_drops_what_is_too_long() -> N
     finally:
         reports.close()
     send_report(reports.path, Report(**GOOD))  # nobody there: no error
+
+
+def test_a_process_whose_name_is_cut_within_a_letter_is_asked_for_its_state() -> None:
+    own = Path("/proc/self/comm")
+    before = own.read_bytes()
+    try:
+        own.write_bytes("entraînement-é".encode()[:15])
+        process: Any = SimpleNamespace(process=SimpleNamespace(pid=os.getpid()))
+        assert not LiveProcess.is_stopped(process)
+    finally:
+        own.write_bytes(before)

@@ -7,6 +7,7 @@ import random
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_slurm import FakeSlurm
@@ -180,6 +181,29 @@ def test_item_11_a_job_whose_user_chose_its_nodes_is_left_alone(tmp_path: Path) 
     assert bench.said("refuse") == [
         (own, "it asks for the nodes n[3-4]; expected none, as the policies choose them; it stays held")
     ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"not_on": "n[1-2]"}, "--exclude=n[1-2]"),
+        ({"features": "h100&nvlink", "most_nodes": 2}, "--constraint=h100&nvlink --nodes=2"),
+    ],
+)
+def test_a_job_whose_user_chose_its_nodes_in_another_way_is_left_alone(
+    tmp_path: Path, asked: dict[str, Any], said: str
+) -> None:
+    slurm = FakeSlurm()
+    bench = Bench(tmp_path, slurm)
+    own, other = slurm.submit(2, **asked), slurm.submit(4, on_each=2, most_nodes=2)
+    bench.turns(2)
+    assert slurm.states() == {own: "HELD", other: "RUNNING"}, "GPUs on each of so many nodes are a number of GPUs"
+    assert not [command for command in slurm.commands if f"JobId={own}" in command]
+    bench.again()
+    bench.turns()
+    assert slurm.states()[other] == "RUNNING"
+    why = f"it asks for {said}; expected none of it, as the policies choose the nodes; it stays held"
+    assert set(bench.said("refuse")) == {(own, why)}
 
 
 def test_item_17_a_slurm_for_trials_listens_on_the_loopback_only(tmp_path: Path) -> None:

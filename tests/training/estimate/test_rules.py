@@ -6,6 +6,7 @@ import pytest
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.energy_costs import Costs
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 from ddlsched.training.estimate.step_estimate import estimate_checked
@@ -38,7 +39,11 @@ def test_refused(plan, message) -> None:
 
 def test_accepted() -> None:
     machine = parse_cluster("a100-80:nodes=4").machine(32)
-    assert estimate_checked(GPT, Parallelism(tensor=8, pipeline=4, global_batch=8), machine).step_s > 0
+    plan = Parallelism(tensor=8, pipeline=4, global_batch=8)
+    layers, costs = GPT.layers(plan), Costs(parallelism=plan, machine=machine)
+    block, first, last = (costs.part(part).compute_s for part in (layers.block, layers.first, layers.last))
+    slowest_s = 96 / 4 * block + max(first, last)
+    assert estimate_checked(GPT, plan, machine).compute_s == pytest.approx(8 * slowest_s)
 
 
 @pytest.mark.parametrize("name", ["tensor", "interleave", "global_batch", "shards", "zero"])

@@ -53,7 +53,10 @@ def test_a_stage_between_holds_the_most_parameters() -> None:
 def test_70_layers_on_12_stages_are_accepted_and_71_are_not() -> None:
     model = Transformer(num_layers=70, hidden=1024, heads=16, sequence=512, vocabulary=32_000)
     plan, machine = Parallelism(pipeline=12, global_batch=24), parse_cluster("h100:gpus_per_node=4").machine(12)
-    assert estimate_checked(model, plan, machine).step_s > 0
+    layers, costs = model.layers(plan), Costs(parallelism=plan, machine=machine)
+    block, first, last = (costs.part(part).compute_s for part in (layers.block, layers.first, layers.last))
+    slowest_s = max(6 * block, 5 * block + max(first, last))
+    assert estimate_checked(model, plan, machine).compute_s == pytest.approx(24 * slowest_s)
     with pytest.raises(InputError, match=r"layers 71 not divisible by pipeline x interleave 12; .* or of 73 for one"):
         estimate_checked(dataclasses.replace(model, num_layers=71), plan, machine)
 

@@ -272,6 +272,10 @@ BAD: dict[str, tuple[list[dict[str, Any]], tuple[str, ...]]] = {
         [STEP, *nccl(1, "allreduce", 5, (2, 3), **{"Process Group Name": "3", "Process Group Ranks": "[0, ..."})],
         ("ranks of group '3' are told nowhere",),
     ),
+    "ranks without end": (
+        [STEP, *nccl(1, "allreduce", 5, (2, 3), **{"Process Group Name": "3", "Process Group Ranks": "[" * 100_000})],
+        ("ranks of group '3' are told nowhere",),
+    ),
 }
 
 

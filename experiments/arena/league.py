@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from grounds import Ground, jobs_of
-from rivals import BASELINE, OURS, RIVALS, Rival
+from rivals import BASELINE, OURS, PARTS_OF_OURS, RIVALS, Rival
 
 from algorithms.bound import jct_bound
 from ddlsched.comparisons.sweeps.sweep import Sweep
@@ -100,7 +100,7 @@ def knowledge(rival: Rival) -> str:
 
 def is_ours(name: str) -> bool:
     """Return whether a rival is :data:`OURS` or a part of it, which are no rivals of each other."""
-    return name.endswith(", near enough")
+    return name in (OURS, *PARTS_OF_OURS)
 
 
 def lowest(jct_s: pd.DataFrame, names: Sequence[str]) -> str:

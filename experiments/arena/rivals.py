@@ -13,6 +13,7 @@ from experiments.baseline import PLAIN, PRICES
 BASELINE = "FIFO, first-fit"
 OURS = "Room, near enough"
 """What is meant to lead wherever lengths are not known."""
+PARTS_OF_OURS = ("Moves, near enough", "History, near enough", "FIFO, near enough")
 _TOGETHER = ("hived", "whole-racks", "near-enough")
 """Placements on which jobs hardly meet, unless their paths are chosen again and again."""
 
@@ -80,6 +81,7 @@ _NEAR = {"placement": "near-enough", "path": "least-congested"}
 _ROOM = ("order.long_s=600:19200", "order.most_delay=0.01:1")
 _TRAFFIC = frozenset({"bytes", "compute", "rings"})
 _LENGTHS, _KINDS, _RINGS = frozenset({"lengths"}), frozenset({"kinds"}), frozenset({"rings"})
+_SRSF = ("srsf", _LENGTHS, tuple[str, ...]())
 _TIRESIAS = "stopping-tiresias:threshold_gpu_s={threshold_gpu_s},interval_s={interval_s}"
 ORDERS: dict[str, tuple[str, frozenset[str], tuple[str, ...]]] = {
     "FIFO": ("fifo", frozenset(), ()),
@@ -126,6 +128,15 @@ RIVALS = (
             ("History", "history", _KINDS, ()),
             ("FIFO", "fifo", frozenset(), ()),
         )
+    ),
+    *(
+        Rival(name=f"{order}, near enough", differs=_NEAR | {"order": text}, knows=_TRAFFIC | knows)
+        for order, (text, knows, _) in (ORDERS | {"SRSF": _SRSF}).items()
+        if order not in ("FIFO", "History")
+    ),
+    *(
+        Rival(name=f"SRSF, {place}", differs=PLACEMENTS[place] | {"order": "srsf"}, knows=_LENGTHS)
+        for place in ("HiveD", "whole racks")
     ),
     Rival(name="EASY, first-fit", differs={"placement": "easy-backfill:error_sigma=0"}, knows=_LENGTHS),
     Rival(

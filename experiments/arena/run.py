@@ -92,7 +92,7 @@ def tuned_on(ground: Ground, rival: Rival, jobs: int, folder: Path, processes: i
     ]
 
 
-_TUNED_ON = ("whole racks", "near enough", "SRSF, LWF-1", "Muri-S", "Lucid", "Crux, first-fit", "MLTCP", "CASSINI")
+_TUNED_ON = ("whole racks", OURS, "SRSF, LWF-1", "Muri-S", "Lucid", "Crux, first-fit", "MLTCP", "CASSINI")
 
 
 def tuned_on_all(

@@ -29,7 +29,7 @@ ALONE = {"cluster": ddlsched.Cluster(exclusive=True)}
 """The 64-GPU cluster with one job a GPU."""
 NO_OVERLAP = {"communication": "bounded-overlap:limit=1"}
 FIFO = LWF | {"order": "fifo"} | NO_OVERLAP
-BASELINES_ALONE = {"SRSF(1)": "srsf_1", "FIFO that skips": "fifo", "SRTF, cells up to servers": "srtf_cells"}
+BASELINES_ALONE = {"SRSF(1)": "srsf_1", "FIFO that skips": "fifo", "SRSF, cells up to servers": "srsf_cells"}
 """All on exclusive GPUs."""
 CELLS = "hived:top_servers=1"
 """On the star no servers are neighbours, so that larger cells would only keep GPUs free."""
@@ -47,6 +47,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "HiveD, cells up to servers": FIFO | {"placement": CELLS} | ALONE,
     "SRTF, HiveD": FIFO | {"placement": "hived", "order": "srtf"} | ALONE,
     "SRTF, cells up to servers": FIFO | {"placement": CELLS, "order": "srtf"} | ALONE,
+    "SRSF, cells up to servers": FIFO | {"placement": CELLS, "order": "srsf"} | ALONE,
     "SRTF, LWF-1, preemption by time": LWF | {"order": "srtf", "communication": "preemptive:by=time"} | ALONE,
     "FIFO that skips, blocks": FIFO | {"placement": "blocks"} | ALONE,
     "Block-SRTF, no preemption": BLOCKS | NO_OVERLAP | ALONE,

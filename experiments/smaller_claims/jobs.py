@@ -65,7 +65,7 @@ def helios_like(*, seed: int, jobs: int = 1000, load: float = 0.95, gpus: int = 
 
 def hidden(*, seed: int, load: float = 0.7, per_byte_s: float = 1.2e-9, hides: bool = False) -> Workload:
     """Return a stream; with ``hides`` a job sends the gradients of one iteration while it computes the next."""
-    plain = stream(seed=seed, num_jobs=120, load=load, scale=0.01, per_byte_s=per_byte_s)
+    plain = stream(seed=seed, num_jobs=120, load=load, per_byte_s=per_byte_s)
     return Workload.of([replace(job, iteration=_side_by_side(job)) for job in plain]) if hides else plain
 
 
@@ -78,7 +78,7 @@ def _side_by_side(job: Job) -> IterationDag:
 def ensembles(*, seed: int, ensembles: int = 30, load: float = 0.8, gpus: int = 64) -> Workload:
     """Return ensembles, each a user's eight jobs of one GPU that arrive together and differ in length."""
     rng = np.random.default_rng(seed)
-    base = stream(seed=seed, num_jobs=ensembles * MEMBERS, load=load, gpus=gpus, scale=0.01)
+    base = stream(seed=seed, num_jobs=ensembles * MEMBERS, load=load, gpus=gpus)
     jobs = [replace(job, num_gpus=1, user=f"ensemble-{place // MEMBERS}") for place, job in enumerate(base)]
     mean_s = sum(map(gpu_seconds, jobs)) / (load * gpus * ensembles)
     arrivals_s = np.cumsum(rng.exponential(mean_s, size=ensembles))

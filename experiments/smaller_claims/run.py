@@ -1,7 +1,6 @@
 """The smaller claims of neighbours, each with a short run.
 
-python experiments/smaller_claims/run.py             6 seeds a claim, in the mix's own scale of 1/100
-python experiments/smaller_claims/run.py --seeds 20
+python experiments/smaller_claims/run.py             20 seeds a claim, jobs at full size
 
 Prints a table a claim and writes them to OUT/tables. Finished runs are kept in OUT/runs.
 """
@@ -11,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import pandas as pd
 from ddlsched import Cluster, Disturbances
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
 from ddlsched.comparisons.tuning import tune
+from ddlsched.engine.stop_prices import StopPrices
 from ddlsched.results.paired_comparison import compare_runs, interval_text, readable
 from ddlsched.results.statistics import Interval
 from experiments.commands import sweep_and_report
@@ -29,12 +29,12 @@ HERE = Path(__file__).resolve().parent
 JOBS = HERE / "jobs.py"
 FREE = {"communication": "bounded-overlap:limit=100000", "contention": "max-min", "order": "fifo"}
 ALONE = {"cluster": Cluster(exclusive=True)}
-CELLS = FREE | ALONE | {"placement": "hived"}
-STRICT = {"placement": "in-order:placement=hived"}
-STREAM = "stream:num_jobs=200,load={load},scale=0.01"
-RESTART_S = 0.3
-"""30 s, scaled as the jobs are."""
-TIMERS = ("placement.server_s=0:10", "placement.rack_s=0:10")
+CELLS = FREE | ALONE | {"placement": "hived:top_servers=1"}
+"""Cells up to servers: on a star no servers are neighbours."""
+STRICT = {"placement": "in-order:placement=hived:top_servers=1"}
+STREAM = "stream:num_jobs=200,load={load}"
+AWAY_S = 600.0
+TIMERS = ("placement.server_s=0:1000", "placement.rack_s=0:1000")
 TIMED_NETWORKS = {"star": "star", "leaf-spine, 4:1": "leaf-spine:servers_per_leaf=4,oversubscription=4"}
 """Where Dally's timers are tuned: a star has no racks, so that the rack timer can do nothing good there."""
 
@@ -71,13 +71,13 @@ def studies(maintained: Mapping[str, Path]) -> list[Study]:
         f"SRTF, lengths {error:g} off": CELLS | steady | {"order": "srtf", "disturbances": _misjudged(error)}
         for error in (0.0, 0.1, 0.3, 1.0)
     }
-    taken = {"disturbances": Disturbances(restart_s=RESTART_S)}
-    rarely = {"disturbances": Disturbances(restart_s=RESTART_S, checkpoint_iterations=10)}
+    taken = {"disturbances": StopPrices().disturbances()}
+    rarely = {"disturbances": replace(StopPrices().disturbances(), checkpoint_iterations=1000)}
     network = {gbps: f"leaf-spine:nic_gbps={gbps},oversubscription=2" for gbps in (10, 100)}
     return [
         Study(
             name="QSSF with history, load 0.95",
-            workloads={"": f"{JOBS}:helios_like:load=0.95"},
+            workloads={"": f"{JOBS}:helios_like:load=0.95,longer=90"},
             policies={
                 "FIFO, strict": CELLS | steady | STRICT,
                 "QSSF, strict": CELLS | steady | STRICT | {"order": "qssf"},
@@ -91,15 +91,20 @@ def studies(maintained: Mapping[str, Path]) -> list[Study]:
             workloads={"": STREAM.format(load=0.9)},
             policies={"FIFO that skips": CELLS | steady, **predicted},
         ),
-        Study(
-            name="maintenance",
-            workloads={"": STREAM.format(load=0.7)},
-            policies={
-                "none": CELLS | steady,
-                "with redeployment": CELLS | steady | taken | {"capacity": str(maintained["warned"])},
-                "checkpoints each iteration": CELLS | steady | taken | {"capacity": str(maintained["unwarned"])},
-                "checkpoints each 10 iterations": CELLS | steady | rarely | {"capacity": str(maintained["unwarned"])},
-            },
+        *(
+            Study(
+                name=f"maintenance, {name}",
+                workloads={"": STREAM.format(load=0.7)},
+                policies={
+                    policy: CELLS | steady | {"placement": placement} | differs
+                    for policy, differs in {
+                        "none": {},
+                        "with redeployment": taken | {"capacity": str(maintained["warned"])},
+                        "checkpoints each 1,000 iterations": rarely | {"capacity": str(maintained["unwarned"])},
+                    }.items()
+                },
+            )
+            for name, placement in (("cells of up to 16 servers", "hived"), ("cells up to servers", CELLS["placement"]))
         ),
         *(
             Study(
@@ -110,7 +115,7 @@ def studies(maintained: Mapping[str, Path]) -> list[Study]:
                 },
                 policies=dict.fromkeys(
                     ("one after the other", "hidden"),
-                    CELLS | steady | {"cluster": Cluster(exclusive=True, topology=network[gbps])},
+                    CELLS | steady | {"cluster": Cluster(exclusive=True, topology=network[gbps]), "placement": "hived"},
                 ),
             )
             for gbps in (10, 100)
@@ -147,15 +152,15 @@ def rows(claims: pd.DataFrame) -> list[dict[str, str]]:
 
 
 def maintenance(folder: Path) -> dict[str, Path]:
-    """Write when servers are there if each is away for 6 s once, one after the other from 10 s on, warned or not."""
+    """Write when servers are there if each is away once, one after the other, warned or not."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = {}
     for kind in ("warned", "unwarned"):
         rows = []
         for server in range(Cluster.num_servers):
-            away_s = 10.0 + 6.0 * server
+            away_s = 1000.0 + AWAY_S * server
             rows.append({"server": server, "join_s": 0, "leave_s": away_s, "warned": int(kind == "warned")})
-            rows.append({"server": server, "join_s": away_s + 6.0, "leave_s": "", "warned": 0})
+            rows.append({"server": server, "join_s": away_s + AWAY_S, "leave_s": "", "warned": 0})
         paths[kind] = folder / f"{kind}.csv"
         pd.DataFrame(rows).to_csv(paths[kind], index=False)
     return paths
@@ -169,18 +174,18 @@ def tuned_timers(out: Path, processes: int) -> pd.DataFrame:
 def _tuned_on(network: str, out: Path, processes: int) -> dict[str, Any]:
     found = tune(
         STREAM.format(load=0.8),
-        {"placement": "delay:server_s=0.6,rack_s=0.6"},
+        {"placement": "delay:server_s=60,rack_s=60"},
         ranges=TIMERS,
         trials=12,
         seeds=range(1, 4),
-        held_out=range(101, 107),
+        held_out=range(101, 121),
         options={**FREE, "cluster": Cluster(exclusive=True, topology=TIMED_NETWORKS[network]), "steady": True},
         folder=out / "tuning" / network.split(",")[0],
         processes=processes,
     )
     low, high = found.held_out_interval or (np.nan, np.nan)
     row = {"network": network, "timers": found.policies["placement"], "tuning_change": found.tuning_change}
-    return row | {"change": found.held_out_change, "change_low": low, "change_high": high, "seeds": 6}
+    return row | {"change": found.held_out_change, "change_low": low, "change_high": high, "seeds": 20}
 
 
 def gradient_coding(workers: int = 8) -> pd.DataFrame:
@@ -245,7 +250,7 @@ class Report:
 def main() -> int:
     """Run what is missing, print the tables and write them as CSV files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=6, metavar="N")
+    parser.add_argument("--seeds", type=int, default=20, metavar="N")
     parser.add_argument("--out", type=Path, default=Path("results/smaller_claims"), metavar="DIR")
     parser.add_argument("--processes", type=int, default=-1, metavar="N", help="default: one a core")
     given = parser.parse_args()

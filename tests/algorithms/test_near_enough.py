@@ -37,9 +37,9 @@ def sends(share: float, num_gpus: int, **changes):
     return job_view(num_gpus=num_gpus, **changes)
 
 
-def across(*gpus: int):
-    """Return a job on some GPUs of two servers, nine tenths of whose time goes to all-reduces."""
-    view = sends(0.9, len(gpus), number=7, gpus=gpus, servers=tuple({gpu // 2: 0 for gpu in gpus}))
+def across(*gpus: int, number: int = 7, size: int = 2):
+    """Return a job on some GPUs of two servers of a size, nine tenths of whose time goes to all-reduces."""
+    view = sends(0.9, len(gpus), number=number, gpus=gpus, servers=tuple({gpu // size: 0 for gpu in gpus}))
     view._columns.communication_ns[view._place] = 900_000_000
     return view
 
@@ -89,6 +89,18 @@ def test_neither_it_nor_those_beside_it_lose_much_by_a_shared_card():
     assert placed(sends(0.5, 2), 0, 2, *held) is None
     assert placed(sends(0.05, 2), *held, others=[across(0, 2)]) is None
     assert placed(sends(0.05, 2), *held, others=[across(0, 2)], slower=1.0) == [1, 3]
+
+
+def test_those_who_share_a_card_already_lose_less_by_one_more():
+    """Two that send nine tenths of a second beside a tenth of compute take 1.9 s together, 2.8 s with a third."""
+    pairs = [(0, 4), (1, 5)]
+    others = {gpu: [across(*pair, number=number, size=4)] for number, pair in enumerate(pairs) for gpu in pair}
+    held = {gpu: [job_view(number=9)] for gpu in (3, *range(7, 16))}
+    sizes = {"num_servers": 4, "gpus_per_server": 4, "exclusive": True}
+    view = cluster_view(residents=others | held, topology=FULL, **sizes)
+    for slower, expected in ((0.46, None), (0.49, [2, 6])):
+        policy = NearEnough(slower=slower).begin(Cluster(**sizes), np.random.default_rng(0))
+        assert policy.place(sends(0.01, 2), view) == expected
 
 
 def test_pods_have_cables_too():

@@ -144,6 +144,7 @@ def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():
     on_links = {"Crux, first-fit", "MLTCP", "CASSINI"}
     links = {
         "Alibaba": on_links,
+        "Fine-tuning": on_links,
         "LLM cluster": on_links,
         "MonkeyTree's mix": on_links,
         "2,048-GPU Clos": on_links - {"CASSINI"},

@@ -79,7 +79,7 @@ def test_energy_is_that_of_cluster_design_at_its_own_power():
 def test_servers_that_are_maintained_are_away_one_at_a_time(tmp_path):
     tables = run.maintenance(tmp_path)
     away = pd.read_csv(tables["warned"]).groupby("server").agg(leaves=("leave_s", "min"), joins=("join_s", "max"))
-    assert (away["joins"] - away["leaves"] == 6.0).all()
+    assert (away["joins"] - away["leaves"] == run.AWAY_S).all()
     assert (away["leaves"].to_numpy()[1:] == away["joins"].to_numpy()[:-1]).all()
     assert pd.read_csv(tables["unwarned"])["warned"].sum() == 0
 

@@ -178,6 +178,11 @@ class Comparison:
         found = []
         for path in sorted(ROOT.glob(self.tables)):
             table = pd.read_csv(path, dtype={"load": str}).query(self.rows)
+            if "measured_gain" in table:  # on real links, of what free overlap takes
+                table[["change", "change_low", "change_high"]] = -table[["measured_gain", "high", "low"]]
+                first = pd.DataFrame([{"policy": "free overlap", "change": 0.0}])
+                table = pd.concat([first, table], ignore_index=True).assign(seeds=table["mixes"].iloc[0])
+                table["p_value"] = table["measured_gain"]
             if "against" in table:  # the map has no row of first-fit, and other names
                 table = table.rename(columns={"low": "change_low", "high": "change_high"})
                 first = table.iloc[:1].assign(policy="first-fit", change=0.0, change_low=0.0, change_high=0.0)
@@ -204,6 +209,12 @@ COMPARISONS = {
         tables="experiments/contention_64gpu/expected/communication.csv",
         rows="metric == 'average_jct_s'",
         blind=NOBODY,
+        sharing="",
+    ),
+    "100 Mbit/s": Comparison(
+        tables="experiments/fidelity/expected/held_out/gains_over_mixes.csv",
+        rows="model == 'packet-rings'",
+        blind="free overlap",
         sharing="",
     ),
     "load 0.8": Comparison(
@@ -414,7 +425,7 @@ def lacking(text: str, headline: dict[str, str], needs: str) -> list[str]:
     sharing = "shared" if headline["shares"] == "True" else "one job a gpu"
     parts = [*headline["ground"].split(", "), sharing, "know", *filter(None, needs.split(";"))]
     found = [part for part in parts if part.lower() not in said]
-    return found + ([] if re.search(rf"\b{headline['seeds']} (seeds|job sets)", said) else ["seeds"])
+    return found + ([] if re.search(rf"\b{headline['seeds']} (seeds|job sets|random mixes)", said) else ["seeds"])
 
 
 def test_a_headline_without_its_seeds_or_ground_is_found():

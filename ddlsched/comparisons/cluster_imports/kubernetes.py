@@ -26,7 +26,7 @@ HOSTNAME = "kubernetes.io/hostname"
 """The label of a node's name: as a level, that of servers."""
 
 
-class Fields:
+class ObjectFields:
     """An object's fields; what one of them is refused for names the file, the object, the field and its value.
 
     Parameters
@@ -50,14 +50,14 @@ class Fields:
             raise self.fault(name, expected)
         return value
 
-    def fields(self, name: str) -> Fields:
+    def fields(self, name: str) -> ObjectFields:
         """Return the fields within a field, which has none if it is not there."""
-        return Fields(f"{self._at}{name}.", self._checked(name, dict, "fields") or {})
+        return ObjectFields(f"{self._at}{name}.", self._checked(name, dict, "fields") or {})
 
-    def rows(self, name: str) -> list[Fields]:
+    def rows(self, name: str) -> list[ObjectFields]:
         """Return the fields of each object of a list, which is empty if it is not there."""
         values = self._checked(name, list, "a list") or []
-        listed = Fields(self._at + name, {f"[{place}]": each for place, each in enumerate(values)})
+        listed = ObjectFields(self._at + name, {f"[{place}]": each for place, each in enumerate(values)})
         return [listed.fields(place) for place in listed.told]
 
     def text(self, name: str, default: str = "") -> str:
@@ -99,7 +99,7 @@ class Fields:
         return located(f"{self._at}{name}", lambda: seconds_of(self.told.get(name)))
 
 
-def objects_of(path: Path) -> list[Fields]:
+def objects_of(path: Path) -> list[ObjectFields]:
     """Return the objects of a file, or of all files .yaml, .yml and .json of a folder and those below it.
 
     Raises
@@ -114,38 +114,40 @@ def objects_of(path: Path) -> list[Fields]:
     return [found for file in files for found in _objects_in(file)]
 
 
-def _objects_in(file: Path) -> Iterator[Fields]:
+def _objects_in(file: Path) -> Iterator[ObjectFields]:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with as_yaml(file, "what kubectl get -o yaml prints"):
         documents = list(yaml.load_all(read_bytes(file, _MOST_BYTES), Loader=loader))
     for document in (each for each in documents if isinstance(each, dict)):
-        items = Fields(f"{file}: ", document).rows("items") if "items" in document else [Fields("", document)]
+        items = (
+            ObjectFields(f"{file}: ", document).rows("items") if "items" in document else [ObjectFields("", document)]
+        )
         for each in items:
             if isinstance(each.told.get("kind"), str):
                 meta = each.told.get("metadata")
                 name = meta.get("name", "") if isinstance(meta, dict) else ""
-                yield Fields(f"{file}: {each.told['kind']} {abbreviated(name)}: ", each.told)
+                yield ObjectFields(f"{file}: {each.told['kind']} {abbreviated(name)}: ", each.told)
 
 
-def of_kind(objects: Sequence[Fields], kind: str, group: str = "") -> list[Fields]:
+def of_kind(objects: Sequence[ObjectFields], kind: str, group: str = "") -> list[ObjectFields]:
     """Return the objects of a kind, whose API's group begins as told."""
     return [each for each in objects if each.told["kind"] == kind and each.text("apiVersion").startswith(group)]
 
 
-def name_of(found: Fields) -> str:
+def name_of(found: ObjectFields) -> str:
     """Return an object's name."""
     return found.fields("metadata").needed("name")
 
 
-def told_number(found: Fields, name: str) -> float | None:
+def told_number(found: ObjectFields, name: str) -> float | None:
     """Return what an annotation ``ddlsched.io/NAME`` says, such as ``duration-s``."""
     notes, name = found.fields("metadata").fields("annotations"), _ANNOTATION + name
     return None if notes.told.get(name) is None else notes.number(name, 0.0)
 
 
-def told_job(found: Fields, span: tuple[float | None, float | None], **more: Any) -> TracedJob:
+def told_job(found: ObjectFields, span: tuple[float | None, float | None], **more: Any) -> TracedJob:
     """Return a job of what its object tells, its id, its arrival and for how long it ran, and of ``more``.
 
     ``span`` is when it began and ended, seconds since 1970, where known; an annotation goes before it.
@@ -170,27 +172,27 @@ def seconds_of(text: Any) -> float | None:
         raise InputError(f"time {abbreviated(text)}: is none; expected such as 2025-05-01T10:00:00Z") from None
 
 
-def gpus_of_resources(resources: Fields) -> int:
+def gpus_of_resources(resources: ObjectFields) -> int:
     """Return how many GPUs a list of resources has, of all makers."""
     names = [name for name in resources.told if str(name).endswith("/gpu") or name == "gpu"]
     return sum(resources.whole(name, at_most=MAX_GPUS) for name in names)
 
 
-def gpus_of_pods(count: int, template: Fields) -> int:
+def gpus_of_pods(count: int, template: ObjectFields) -> int:
     """Return the GPUs of so many pods of a template."""
     each = [container.fields("resources") for container in template.fields("spec").rows("containers")]
     # Of what is no CPU and no memory, what is requested is what is limited; either may be left out.
     return count * sum(max(gpus_of_resources(one.fields(name)) for name in ("requests", "limits")) for one in each)
 
 
-def priorities_of(objects: Sequence[Fields]) -> dict[str, int]:
+def priorities_of(objects: Sequence[ObjectFields]) -> dict[str, int]:
     """Return the value of each priority class."""
     kinds = ("PriorityClass", "WorkloadPriorityClass")
     return {name_of(each): each.whole("value", at_least=-_MOST) for kind in kinds for each in of_kind(objects, kind)}
 
 
 def servers_of(
-    objects: Sequence[Fields], kinds: Mapping[str, Mapping[str, Any]], levels: Sequence[str] = ()
+    objects: Sequence[ObjectFields], kinds: Mapping[str, Mapping[str, Any]], levels: Sequence[str] = ()
 ) -> tuple[Server, ...]:
     """Return the nodes that have GPUs, with their units of the levels, those of a block and rack side by side.
 
@@ -216,7 +218,7 @@ def servers_of(
     return tuple(servers)
 
 
-def _units(name: str, labels: Fields, levels: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def _units(name: str, labels: ObjectFields, levels: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return a node's units, from the narrowest level; it is one by itself of a level of which it has no label."""
     parts = [labels.text(level) or name for level in levels]
     units = [(level, "/".join(parts[: place + 1])) for place, level in enumerate(levels)]

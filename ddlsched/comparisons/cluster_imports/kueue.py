@@ -8,7 +8,7 @@ from typing import Any
 
 from ddlsched.cluster.tenants import ANY_KIND, Preemption, Queue, Quota
 from ddlsched.comparisons.cluster_imports import ImportedCluster, kubernetes
-from ddlsched.comparisons.cluster_imports.kubernetes import Fields
+from ddlsched.comparisons.cluster_imports.kubernetes import ObjectFields
 from ddlsched.workload.traces.traced import TracedJob
 
 _GROUP = "kueue.x-k8s.io"
@@ -47,7 +47,7 @@ def read_kueue(path: Path) -> ImportedCluster:
     )
 
 
-def _flavors(spec: Fields) -> dict[str, Quota]:
+def _flavors(spec: ObjectFields) -> dict[str, Quota]:
     """Return the quota of GPUs of each flavor."""
     found = {}
     for group in spec.rows("resourceGroups"):
@@ -62,7 +62,7 @@ def _flavors(spec: Fields) -> dict[str, Quota]:
     return found
 
 
-def _queues(objects: Sequence[Fields], queues: Sequence[Fields], *, single: bool) -> tuple[Queue, ...]:
+def _queues(objects: Sequence[ObjectFields], queues: Sequence[ObjectFields], *, single: bool) -> tuple[Queue, ...]:
     """Return the cohorts, those too that only queues name, and the queues."""
     names = {kubernetes.name_of(each) for each in queues}
     cohorts = {kubernetes.name_of(each): each for each in kubernetes.of_kind(objects, "Cohort", _GROUP)}
@@ -71,18 +71,18 @@ def _queues(objects: Sequence[Fields], queues: Sequence[Fields], *, single: bool
     title = {name: f"cohort {name}" if name in names else name for name in groups}
     found = []
     for name in groups:
-        cohort = cohorts.get(name, Fields("", {"kind": "Cohort"}))
+        cohort = cohorts.get(name, ObjectFields("", {"kind": "Cohort"}))
         found.append(_queue(title[name], cohort, title, single=single))
     return (*found, *(_queue(kubernetes.name_of(each), each, title, single=single) for each in queues))
 
 
-def _parent(found: Fields) -> str | None:
+def _parent(found: ObjectFields) -> str | None:
     spec = found.fields("spec")
     names = ("cohortName", "cohort") if found.told["kind"] == "ClusterQueue" else ("parentName", "parent")
     return next((text for name in names if (text := spec.text(name))), None)
 
 
-def _queue(name: str, found: Fields, title: Mapping[str, str], *, single: bool) -> Queue:
+def _queue(name: str, found: ObjectFields, title: Mapping[str, str], *, single: bool) -> Queue:
     spec, parent = found.fields("spec"), _parent(found)
     quotas = _flavors(spec)
     return Queue(
@@ -95,11 +95,11 @@ def _queue(name: str, found: Fields, title: Mapping[str, str], *, single: bool) 
     )
 
 
-def _weight(found: Fields) -> float:
+def _weight(found: ObjectFields) -> float:
     return found.fields("spec").fields("fairSharing").number("weight", 1.0)
 
 
-def _preemption(told: Fields) -> Preemption:
+def _preemption(told: ObjectFields) -> Preemption:
     borrow, kinds = told.fields("borrowWithinCohort"), list(_RULES)
     return Preemption(
         within_queue=_rule(told, "withinClusterQueue", kinds[1:-1]),
@@ -109,14 +109,14 @@ def _preemption(told: Fields) -> Preemption:
     )
 
 
-def _rule(told: Fields, name: str, allowed: Sequence[str]) -> Any:
+def _rule(told: ObjectFields, name: str, allowed: Sequence[str]) -> Any:
     rule = told.text(name)
     if rule and rule not in allowed:
         raise told.fault(name, f"one of {', '.join(allowed)}")
     return _RULES[rule]
 
 
-def _jobs(objects: Sequence[Fields], levels: Sequence[str], notes: list[str]) -> tuple[TracedJob, ...]:
+def _jobs(objects: Sequence[ObjectFields], levels: Sequence[str], notes: list[str]) -> tuple[TracedJob, ...]:
     """Return the workloads that need GPUs; of others, and those of unknown queues, how many there are is noted."""
     local = {
         (each.fields("metadata").text("namespace"), kubernetes.name_of(each)): each.fields("spec").text("clusterQueue")
@@ -140,7 +140,7 @@ def _jobs(objects: Sequence[Fields], levels: Sequence[str], notes: list[str]) ->
     return tuple(jobs)
 
 
-def _job(found: Fields, queue: str, gpus: int, levels: Sequence[str]) -> TracedJob:
+def _job(found: ObjectFields, queue: str, gpus: int, levels: Sequence[str]) -> TracedJob:
     spec = found.fields("spec")
     required, preferred = _demand(spec.rows("podSets"), levels)
     return kubernetes.told_job(
@@ -155,13 +155,13 @@ def _job(found: Fields, queue: str, gpus: int, levels: Sequence[str]) -> TracedJ
     )
 
 
-def _demand(pod_sets: Sequence[Fields], levels: Sequence[str]) -> tuple[str | None, str | None]:
+def _demand(pod_sets: Sequence[ObjectFields], levels: Sequence[str]) -> tuple[str | None, str | None]:
     """Return the levels that a workload's first pods with GPUs require, and their slices, and that they prefer."""
     pods = next(each for each in pod_sets if kubernetes.gpus_of_pods(1, each.fields("template")))
     template, told = pods.fields("template"), pods.fields("topologyRequest")
     notes = template.fields("metadata").fields("annotations")
 
-    def asked(field: str, annotation: str) -> tuple[Fields, str]:
+    def asked(field: str, annotation: str) -> tuple[ObjectFields, str]:
         return (told, field) if told.told.get(field) else (notes, f"{_GROUP}/podset-{annotation}")
 
     def level(field: str, annotation: str) -> str | None:
@@ -178,6 +178,6 @@ def _demand(pod_sets: Sequence[Fields], levels: Sequence[str]) -> tuple[str | No
     return " ".join(each for each in required if each) or None, level("preferred", "preferred-topology")
 
 
-def _since(found: Fields, condition: str) -> float | None:
+def _since(found: ObjectFields, condition: str) -> float | None:
     conditions = found.fields("status").rows("conditions")
     return next((each.time_s("lastTransitionTime") for each in conditions if each.text("type") == condition), None)

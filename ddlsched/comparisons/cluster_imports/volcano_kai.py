@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota
 from ddlsched.comparisons.cluster_imports import ImportedCluster, kubernetes
-from ddlsched.comparisons.cluster_imports.kubernetes import Fields
+from ddlsched.comparisons.cluster_imports.kubernetes import ObjectFields
 from ddlsched.workload.traces.traced import TracedJob
 
 _ROOT = "cluster"
@@ -25,7 +25,7 @@ def read_volcano(path: Path) -> ImportedCluster:
 
 
 def _imported(
-    objects: Sequence[Fields], queues: Sequence[Queue], jobs: Sequence[TracedJob], admission: str
+    objects: Sequence[ObjectFields], queues: Sequence[Queue], jobs: Sequence[TracedJob], admission: str
 ) -> ImportedCluster:
     """Return the cluster with those of the jobs that have GPUs and a queue; how many others there are is noted."""
     names = {queue.name for queue in queues}
@@ -40,7 +40,7 @@ def _imported(
     )
 
 
-def _volcano_queue(found: Fields) -> Queue:
+def _volcano_queue(found: ObjectFields) -> Queue:
     spec = found.fields("spec")
     deserved = kubernetes.gpus_of_resources(spec.fields("deserved"))
     guaranteed = kubernetes.gpus_of_resources(spec.fields("guarantee").fields("resource"))
@@ -58,7 +58,7 @@ def _volcano_queue(found: Fields) -> Queue:
     )
 
 
-def _volcano_job(found: Fields, priorities: Mapping[str, int]) -> TracedJob:
+def _volcano_job(found: ObjectFields, priorities: Mapping[str, int]) -> TracedJob:
     spec, conditions = found.fields("spec"), found.fields("status").rows("conditions")
     tasks = spec.rows("tasks")
     gpus = sum(kubernetes.gpus_of_pods(task.whole("replicas", 1), task.fields("template")) for task in tasks)
@@ -69,7 +69,7 @@ def _volcano_job(found: Fields, priorities: Mapping[str, int]) -> TracedJob:
 
 
 def _told(
-    found: Fields,
+    found: ObjectFields,
     queue: str,
     gpus: int,
     span: tuple[float | None, float | None],
@@ -90,7 +90,7 @@ def read_kai(path: Path) -> ImportedCluster:
     return _imported(objects, [_kai_queue(each) for each in queues], jobs, "kai")
 
 
-def _kai_queue(found: Fields) -> Queue:
+def _kai_queue(found: ObjectFields) -> Queue:
     spec = found.fields("spec")
     told = spec.fields("resources").fields("gpu")
     quota, limit = max(0, int(told.number("quota", 0, -1))), told.number("limit", -1, -1)
@@ -103,7 +103,7 @@ def _kai_queue(found: Fields) -> Queue:
     )
 
 
-def _kai_job(found: Fields, pods: Sequence[Fields], priorities: Mapping[str, int]) -> TracedJob:
+def _kai_job(found: ObjectFields, pods: Sequence[ObjectFields], priorities: Mapping[str, int]) -> TracedJob:
     name, told = kubernetes.name_of(found), kubernetes.told_number(found, "gpus")
     own = [each for each in pods if each.fields("metadata").fields("annotations").text("pod-group-name") == name]
     gpus = sum(kubernetes.gpus_of_pods(1, each) for each in own) if told is None else int(told)

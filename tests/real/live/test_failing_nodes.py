@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from types import SimpleNamespace
 
@@ -10,10 +11,12 @@ from command_line import refused, run
 from jobs_by_hand import data_parallel_job
 
 import ddlsched
+from ddlsched.cluster.capacity_changes import Strike
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.cluster.reliability_doors import CheckpointedJob
 from ddlsched.errors import InputError
+from ddlsched.real.live import failing as failing_module
 from ddlsched.real.live import seat
 from ddlsched.real.live.commits import committed_steps
 from ddlsched.real.live.failing import FailingNodes
@@ -22,8 +25,11 @@ from ddlsched.real.live.seat import CommitTimes, Orders
 NODE = FailureCause(cause="node", per="server", mtbf_s=100.0, repair_s=20.0)
 
 
-def on(*nodes: int) -> SimpleNamespace:
-    return SimpleNamespace(nodes=tuple(f"node{node}" for node in nodes), workers={})
+def on(*nodes: int, process: int = 0) -> SimpleNamespace:
+    names = tuple(f"node{node}" for node in nodes)
+    return SimpleNamespace(
+        nodes=names, workers=dict.fromkeys(names, SimpleNamespace(process=SimpleNamespace(pid=process)))
+    )
 
 
 def test_nodes_leave_and_come_when_simulated_servers_do() -> None:
@@ -67,6 +73,25 @@ def test_a_job_waits_for_its_node() -> None:
     failing.running = {"a": on(1)}
     assert (failing.idle(5.0), failing.awaited("a")) == ({"node0", "node2"}, 1)
     assert (failing.idle(8.0), failing.awaited("a")) == ({"node0", "node1", "node2"}, 0)
+
+
+def test_what_strikes_a_job_ends_its_process_or_stops_it_until_that_is_noticed(monkeypatch) -> None:
+    """At half speed two seconds of a simulated hang are four of this machine."""
+    sent = list[tuple[int, int]]()
+    monkeypatch.setattr(failing_module.os, "kill", lambda process, number: sent.append((process, number)))
+    failing = FailingNodes(3, {"a": 1, "b": 1, "c": 1}, Disturbances(), speed=0.5)
+    failing.running = {name: on(node, process=100 + node) for node, name in enumerate("abc")}
+    failing._strike(Strike(0, "hangs", range(1, 2), -1, 2_000_000_000), 10.0)
+    assert sent == [(101, signal.SIGSTOP)]
+    failing._strike(Strike(0, "ends", range(0), 2, 0), 11.0)
+    failing._strike(Strike(0, "unseen", range(3), -1, None), 12.0)
+    assert sent == [(101, signal.SIGSTOP), (102, signal.SIGKILL)]
+    assert failing.failures == [(10.0, "hangs", "b"), (11.0, "ends", "c")]
+    failing.idle(13.9)
+    assert len(sent) == 2
+    failing.idle(14.0)
+    failing.idle(20.0)
+    assert sent[2:] == [(101, signal.SIGKILL)]
 
 
 def test_speed_and_options_are_checked(tmp_path) -> None:

@@ -133,6 +133,7 @@ OTHER_ROWS: dict[str, tuple[Any, ...]] = {
         "gres:gpu:1,x:2"),
     "tres_per_node": ("gres:gpu:2", "gres/gpu:v100=2", "gres:gpu:0"), "node_count": (0, 2, None, SET),
     "restart_cnt": (None, 2),
+    "excluded_nodes": ("n1", None), "features": ("h100", None), "max_nodes": (SET, SET | {"number": 0}, 2, None),
     "array_job_id": (3, SET), "required_nodes": ("n1", None), "dependency": ("afterok:1", None), "submit_time": (SET,
         None),
 }  # fmt: skip

@@ -26,7 +26,8 @@ SMALL = "microsoft-160:scale=0.002"
 SEARCH = ["tune", SMALL, "--placement", "lwf", "--vary", "placement.kappa=1,2,4", "--trials", "3"]
 SEARCH += ["--seeds", "1,2", "--held-out", "11,12", "--processes", "1"]
 SWF = "".join(
-    f"{n} {n} 0 {10 + n % 7} {1 + n % 8} -1 -1 {1 + n % 8} 100 -1 {n % 50 and 1} 1 1 1 1 -1 -1 -1\n" for n in range(1, 20000)
+    f"{n} {n} 0 {10 + n % 7} {1 + n % 8} -1 -1 {1 + n % 8} 100 -1 {n % 50 and 1} 1 1 1 1 -1 -1 -1\n"
+    for n in range(1, 20000)
 )
 POLICIES = ["--scheduler", "ada-srsf", "--scheduler", "srsf-1"]
 COMMANDS = {

@@ -80,7 +80,7 @@ class ObjectFields:
         with suppress(ValueError):
             number = float(text[:-1]) / 1000 if text.endswith("m") else float(text)
         if not at_least <= number <= at_most:
-            raise self.fault(name, f"a number from {at_least:g} to {at_most:g}")
+            raise self.fault(name, f"a number from {at_least:g} to {at_most}")
         return number
 
     def whole(self, name: str, default: int = 0, at_least: int = 0, at_most: int = _MOST) -> int:

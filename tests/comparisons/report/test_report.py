@@ -196,6 +196,17 @@ def test_shares_of_time_add_up(opened):
     assert "Restarting" not in table.columns
 
 
+def test_no_share_and_no_count_is_said_to_be_less_than_none() -> None:
+    runs = pd.DataFrame({"policy": ["p", "p"], "queueing_share": [0.1, 0.9], "stops": [1, 30]})
+    given: Any = SimpleNamespace(
+        rows=lambda table, _: table, comparison=SimpleNamespace(runs=runs), policies=["p"], settings=[None]
+    )
+    tables = (table_of(given, given.settings[0]) for table_of in (report_tables.phase_table, report_tables.door_table))
+    cells = [table.rows[0][1][0] for table in tables]
+    assert [cell.ends.partition(",")[0] for cell in cells] == ["[0.0", "[0.0"]
+    assert cells[0].ends == "[0.0, 100.0]"
+
+
 def test_network_shares_are_means_over_seeds_of_sums_over_jobs(opened):
     setting = opened.settings[0]
     shares = network_shares(opened, setting)

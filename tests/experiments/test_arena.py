@@ -145,6 +145,7 @@ def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():
     links = {
         "Alibaba": on_links,
         "Fine-tuning": on_links,
+        "Other models": on_links,
         "LLM cluster": on_links,
         "MonkeyTree's mix": on_links,
         "2,048-GPU Clos": on_links - {"CASSINI"},

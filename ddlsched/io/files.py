@@ -69,7 +69,7 @@ def replacing(path: Path, what: str) -> Iterator[Path]:
         target = _target(path)
         temporary = target.with_name(f".ddlsched-{secrets.token_hex(8)}{target.suffix}")
         # Others may write in the folder, and links lie in it: made anew, it is none.
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY, 0o666))
+        temporary.touch(exist_ok=False)
         try:
             yield temporary
             temporary.replace(target)

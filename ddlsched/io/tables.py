@@ -152,7 +152,15 @@ def as_yaml(path: Path, expected: str) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); expected {expected}") from None
     # PyYAML lets through what Python's own conversions raise.
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        ArithmeticError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        RecursionError,
+    ) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else f"{path}"
         why = getattr(error, "problem", None) or first_line(error)

@@ -435,12 +435,21 @@ def test_a_field_that_is_anything_else_is_refused_with_file_and_field_or_of_no_m
     assert all(len(line) < 300 and line.startswith(f"{__file__}: ") and "; expected " in line for line in refusals)
 
 
-@pytest.mark.parametrize("text", ["!!bool x", "!!timestamp x", "!!int ''", "a: [b", "0x: !!python/object:os.system 1"])
+@pytest.mark.parametrize(
+    "text",
+    ["!!bool x", "!!timestamp x", "!!int ''", "a: [b", "0x: !!python/object:os.system 1", "a: 1:" + "1:" * 190 + "1.5"],
+)
 def test_what_yaml_itself_stumbles_over_is_one_line(text: str) -> None:
     Path("bad.yaml").write_text(text)
     refused(run("import-cluster", "kueue", "bad.yaml"), "bad.yaml", "is no YAML")
     with pytest.raises(InputError, match="is no YAML"):
         read_tenants("bad.yaml")
+
+
+def test_a_time_has_no_unit() -> None:
+    """``4m`` are four thousandths of a GPU, but ``10m`` is no time."""
+    Path("k.yaml").write_text(KAI.replace('duration-s: "60"', "duration-s: 10m"))
+    refused(run("import-cluster", "kai", "k.yaml"), "ddlsched.io/duration-s", "10m", "expected a number without a unit")
 
 
 def test_aliases_do_not_make_an_error_long() -> None:
@@ -466,4 +475,4 @@ def test_a_row_of_slurm_that_lacks_columns_or_has_huge_numbers_is_left_out() -> 
         "gres/gpu=4|7|bio|2025-05-01T10:00:00|2025-05-01T10:01:00|2025-05-01T12:01:00|\n"
         f"gres/gpu={'9' * 5000}|8|bio|2025-05-01T10:00:00|2025-05-01T10:01:00|2025-05-01T12:01:00|\ncpu=8\n"
     )
-    assert "3 queues, 0 servers, 1 jobs" in imported("slurm", Path("s"))
+    assert "2 queues, 0 servers, 1 jobs" in imported("slurm", Path("s"))

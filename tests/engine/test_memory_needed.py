@@ -81,7 +81,8 @@ def test_a_limit_of_a_control_group_is_less_memory(
     for name, text in below.items():
         (root / "a" / name).write_text(f"{text}\n")
     (root / "a" / "memory.stat").write_text("inactive_file 64\ntotal_inactive_file 128\n")
-    (root / "a" / "b" / "memory.max").write_text("max\n")
+    for name, text in (below | {"memory.stat": "inactive_file 0"}).items():  # a group of it without a limit
+        (root / "a" / "b" / name).write_text(f"{'max' if name.startswith(('memory.max', 'memory.limit')) else text}\n")
     (tmp_path / "free").write_text("MemTotal: 9 kB\nMemAvailable: 20000 kB\n")
     monkeypatch.setattr(build_tasks, "_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(build_tasks, "_OWN_GROUPS", tmp_path / "own")

@@ -144,6 +144,8 @@ def name_of(found: ObjectFields) -> str:
 def told_number(found: ObjectFields, name: str) -> float | None:
     """Return what an annotation ``ddlsched.io/NAME`` says, such as ``duration-s``."""
     notes, name = found.fields("metadata").fields("annotations"), _ANNOTATION + name
+    if notes.text(name).endswith("m"):  # thousandths of a quantity, but minutes of a time
+        raise notes.fault(name, "a number without a unit")
     return None if notes.told.get(name) is None else notes.number(name, 0.0)
 
 

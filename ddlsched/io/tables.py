@@ -140,6 +140,10 @@ def parsed_json(text: str | bytes, where: str, expected: str, **hooks: Any) -> A
         raise InputError(f"{where}: is no JSON ({first_line(error)}); expected {expected}") from None
 
 
+_OF_YAML = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError, RecursionError)
+"""What PyYAML lets through of Python's own conversions."""
+
+
 @contextmanager
 def as_yaml(path: Path, expected: str) -> Iterator[None]:
     """Raise InputError where a file cannot be read, or holds no YAML, with its line; ``expected`` says what."""
@@ -150,17 +154,9 @@ def as_yaml(path: Path, expected: str) -> Iterator[None]:
     except InputError:
         raise
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); expected {expected}") from None
-    # PyYAML lets through what Python's own conversions raise.
-    except (
-        yaml.YAMLError,
-        ValueError,
-        ArithmeticError,
-        LookupError,
-        AttributeError,
-        TypeError,
-        RecursionError,
-    ) as error:
+        why = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise InputError(f"{path}: {why}; expected {expected}") from None
+    except (yaml.YAMLError, *_OF_YAML) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else f"{path}"
         why = getattr(error, "problem", None) or first_line(error)

@@ -30,11 +30,9 @@ def read_slurm(path: Path) -> ImportedCluster:
     tables = [readable(file, "a table of Slurm", read_text) for file in files]
     if not tables:
         raise InputError(f"{path}: is no folder with files; expected what sacctmgr, sacct and scontrol print")
-    accounts = [row for text in tables for row in _rows(text, "Account", "Share")]
+    accounts = [row for text in tables for row in _rows(text, "Account", "Share") if row["Account"]]
     logged = [row for text in tables for row in _rows(text, "JobID", "AllocTRES")]
-    queues = {
-        row["Account"]: _queue(row) for row in accounts if not row.get("User") and row["Account"] not in ("", _ROOT)
-    }
+    queues = {row["Account"]: _queue(row) for row in accounts if not row.get("User") and row["Account"] != _ROOT}
     jobs = [job for row in logged if "." not in row["JobID"] and (job := _job(row)) is not None]
     known = tuple(job for job in jobs if job.queue in queues)
     lost = len(logged) - len(known)

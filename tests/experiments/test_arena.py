@@ -143,6 +143,7 @@ def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():
     allocating, sharing = {"Gavel", "Sia", "Rubick"}, {"Muri-S", "Lucid"}
     on_links = {"Crux, first-fit", "MLTCP", "CASSINI"}
     links = {
+        "64-GPU mix": on_links,
         "Alibaba": on_links,
         "Fine-tuning": on_links,
         "Other models": on_links,

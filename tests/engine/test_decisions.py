@@ -244,17 +244,6 @@ def test_item_3_a_policy_whose_fields_change_during_a_run_is_told_with_the_mend(
     assert "let begin(cluster, rng) return" in said
 
 
-@dataclass
-class BeginsAsItself(CountsInItself):
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> CountsInItself:
-        return self
-
-
-def test_a_policy_that_begins_as_itself_and_changes_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    simulate(Workload.of([reducing("a", 1e6)]), FOUR, placement=BeginsAsItself())
-    assert "placement BeginsAsItself: its field 'seen' changed during the run" in capsys.readouterr().err
-
-
 def test_a_policy_that_begins_or_does_not_change_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
     for placement in (CountsInARun(), "first-fit", "random", "lwf"):
         simulate(Workload.of([reducing("a", 1e6)]), FOUR, placement=placement)

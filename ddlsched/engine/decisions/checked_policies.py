@@ -107,9 +107,8 @@ class CheckedPolicies:
             "admission": admission,
         }
         self._given = given
+        self._memory = checks.FieldsBefore(given)  # not of the contention model: bound_to has made it for the run
         begun = {kind: _begun(kind, policy, cluster, streams[kind]) for kind, policy in given.items()}
-        lasting = {kind: policy for kind, policy in given.items() if policy is not None and begun[kind] is policy}
-        self._memory = checks.FieldsBefore(lasting)  # not of the contention model: bound_to has made it for the run
         self.placement, self.order, self.communication = begun["placement"], begun["order"], begun["communication"]
         self.allocation, self.path, self.contention = begun["allocation"], begun["path"], contention
         self.admission = begun["admission"]

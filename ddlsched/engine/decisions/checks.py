@@ -1,6 +1,6 @@
 """What is wrong with an answer (GPUs for a job, stops, moves, GPUs of elastic jobs) and with a policy's fields.
 
-A policy without ``begin``, or whose ``begin`` returns itself, keeps in its fields what the next run begins with.
+A policy without ``begin`` that changes its fields would keep in them what the next run begins with.
 """
 
 from __future__ import annotations
@@ -221,10 +221,12 @@ _DEEPEST = 5
 
 
 class FieldsBefore:
-    """What the fields of policies are that stay from run to run, as a run begins."""
+    """What the fields of policies are before a run; of those with ``begin`` nothing is noted."""
 
     def __init__(self, policies: Mapping[str, Any]) -> None:
-        self._policies = policies
+        self._policies = {
+            kind: policy for kind, policy in policies.items() if policy is not None and not hasattr(policy, "begin")
+        }
         self._before = {kind: _fields(policy) for kind, policy in self._policies.items()}
 
     def changed(self) -> Iterator[tuple[str, Any, str]]:
@@ -238,8 +240,8 @@ class FieldsBefore:
         """Say it on stderr, once in a process of each field."""
         for kind, policy, name in self.changed():
             _say_once(
-                f"{kind} {type(policy).__name__}: its field {name!r} changed during the run, and the next "
-                "run may begin with it; let begin(cluster, rng) return another object that holds what a run remembers"
+                f"{kind} {type(policy).__name__}: its field {name!r} changed during the run, and the next run "
+                "begins with what is in it; let begin(cluster, rng) return an object that holds what a run remembers"
             )
 
 

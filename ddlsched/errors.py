@@ -75,7 +75,7 @@ class _Short(reprlib.Repr):
 
     def repr_int(self, x: int, level: int) -> str:
         # Python refuses to write more than 4,300 digits; hexadecimal ones it does.
-        return super().repr_int(x, level) if x.bit_length() < 1024 else f"{x:#x}"
+        return super().repr_int(x, level) if x.bit_length() < 14_000 else f"{x:#x}"
 
 
 def abbreviated(value: Any) -> str:

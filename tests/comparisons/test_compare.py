@@ -475,7 +475,7 @@ def test_the_recorded_command_gives_the_same_tables():
         (["--scheduler", "srsf-1", "--straggler-share", "2"], ["straggler_share is 2"]),
         (["--scheduler", "srsf-1", "--processes", "0"], ["--processes 0: is no number of processes"]),
         (["--scheduler", "srsf-1", "--timeline", "5:1"], ["--timeline: is '5:1'; expected [FROM, TO]"]),
-        (["--config", "nowhere.yaml"], ["nowhere.yaml: cannot be read"]),
+        (["--config", "nowhere.yaml"], ["nowhere.yaml: no such file"]),
     ],
 )
 def test_bad_flags(flags, parts):

@@ -86,7 +86,7 @@ def abbreviated(value: Any) -> str:
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
     """Return the names, at most three, that could be meant, the nearest first."""
-    return difflib.get_close_matches(name[:_MOST_SHOWN], sorted(set(known)), n=3, cutoff=0.5)
+    return difflib.get_close_matches(name[:_MOST_CHARACTERS], sorted(set(known)), n=3, cutoff=0.5)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ BASELINE = "FIFO, first-fit"
 OURS = "Room, near enough"
 """What is meant to lead wherever lengths are not known."""
 PARTS_OF_OURS = ("Moves, near enough", "History, near enough", "FIFO, near enough")
+"""It without stops, with the history of kinds alone, and with its placement and paths alone."""
 _TOGETHER = ("hived", "whole-racks", "near-enough")
 """Placements on which jobs hardly meet, unless their paths are chosen again and again."""
 
@@ -81,7 +82,6 @@ _NEAR = {"placement": "near-enough", "path": "least-congested"}
 _ROOM = ("order.long_s=600:19200", "order.most_delay=0.01:1")
 _TRAFFIC = frozenset({"bytes", "compute", "rings"})
 _LENGTHS, _KINDS, _RINGS = frozenset({"lengths"}), frozenset({"kinds"}), frozenset({"rings"})
-_SRSF = ("srsf", _LENGTHS, tuple[str, ...]())
 _TIRESIAS = "stopping-tiresias:threshold_gpu_s={threshold_gpu_s},interval_s={interval_s}"
 ORDERS: dict[str, tuple[str, frozenset[str], tuple[str, ...]]] = {
     "FIFO": ("fifo", frozenset(), ()),
@@ -131,9 +131,10 @@ RIVALS = (
     ),
     *(
         Rival(name=f"{order}, near enough", differs=_NEAR | {"order": text}, knows=_TRAFFIC | knows)
-        for order, (text, knows, _) in (ORDERS | {"SRSF": _SRSF}).items()
-        if order not in ("FIFO", "History")
+        for order, (text, knows, _) in ORDERS.items()
+        if f"{order}, near enough" not in PARTS_OF_OURS
     ),
+    Rival(name="SRSF, near enough", differs=_NEAR | {"order": "srsf"}, knows=_TRAFFIC | _LENGTHS),
     *(
         Rival(name=f"SRSF, {place}", differs=PLACEMENTS[place] | {"order": "srsf"}, knows=_LENGTHS)
         for place in ("HiveD", "whole racks")

@@ -34,6 +34,7 @@ CELLS = FREE | ALONE | {"placement": "hived:top_servers=1"}
 STRICT = {"placement": "in-order:placement=hived:top_servers=1"}
 STREAM = "stream:num_jobs=200,load={load}"
 AWAY_S = 600.0
+HELD_OUT = range(101, 121)
 TIMERS = ("placement.server_s=0:1000", "placement.rack_s=0:1000")
 TIMED_NETWORKS = {"star": "star", "leaf-spine, 4:1": "leaf-spine:servers_per_leaf=4,oversubscription=4"}
 """Where Dally's timers are tuned: a star has no racks, so that the rack timer can do nothing good there."""
@@ -178,14 +179,14 @@ def _tuned_on(network: str, out: Path, processes: int) -> dict[str, Any]:
         ranges=TIMERS,
         trials=12,
         seeds=range(1, 4),
-        held_out=range(101, 121),
+        held_out=HELD_OUT,
         options={**FREE, "cluster": Cluster(exclusive=True, topology=TIMED_NETWORKS[network]), "steady": True},
         folder=out / "tuning" / network.split(",")[0],
         processes=processes,
     )
     low, high = found.held_out_interval or (np.nan, np.nan)
     row = {"network": network, "timers": found.policies["placement"], "tuning_change": found.tuning_change}
-    return row | {"change": found.held_out_change, "change_low": low, "change_high": high, "seeds": 20}
+    return row | {"change": found.held_out_change, "change_low": low, "change_high": high, "seeds": len(HELD_OUT)}
 
 
 def gradient_coding(workers: int = 8) -> pd.DataFrame:

@@ -102,10 +102,7 @@ class Rank:
     def follow(self, events: Iterator[Any]) -> None:
         for event in list(events):
             if isinstance(event, Compute):
-                whole = {"say": "compute", "task": event.task, "gpu": event.gpu}
-                self.to_say.append(
-                    whole if self.job.slots else {"say": "computed", "task": event.task, "gpus": [event.gpu]}
-                )
+                self.computes(event.task, event.gpu)
             elif isinstance(event, Reduce) and self.job.size > 1:
                 size = self.job.tasks[event.task]["message_bytes"]
                 place = {"task": event.task, "iteration": self.progress.iteration}
@@ -117,9 +114,20 @@ class Rank:
                 if event.iteration + 1 < self.job.iterations:
                     self.follow(self.progress.start())
 
+    def computes(self, task: int, gpu: int) -> None:
+        """Ask for the GPU, or end there together with its other GPUs."""
+        known = [one for one in self.to_say if (one["say"], one.get("task")) == ("computed", task)]
+        if self.job.slots:
+            self.to_say.append({"say": "compute", "task": task, "gpu": gpu})
+        elif known:
+            known[0]["gpus"].append(gpu)
+        else:
+            self.to_say.append({"say": "computed", "task": task, "gpus": [gpu]})
+
     def has_said(self, said: dict[str, Any]) -> None:
         if said["say"] == "computed":
-            self.follow(self.progress.ended(said["task"], *said["gpus"]))
+            for gpu in said["gpus"]:
+                self.follow(self.progress.ended(said["task"], gpu))
         elif said["say"] == "sent":
             self.sent[said["task"]] += 1
             if self.sent[said["task"]] % said["chunks"] == 0:

@@ -50,6 +50,24 @@ class Model:
         self.steps = list(state)
 
 
+class Noting:
+    """Commits, with a list of those of the process that is looked at."""
+
+    def __init__(self, commits: Any) -> None:
+        self._commits, self.noted = commits, list[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._commits, name)
+
+    def commit(self, losses: list[float], save: Callable[[Any], None]) -> None:
+        self.noted.append(len(losses))
+        self._commits.commit(losses, save)
+
+    def by_others(self, done: int) -> None:
+        losses, state = [loss_of(step) for step in range(done)], {"model": list(range(done))}
+        self._commits.commit(losses, lambda file: pickle.dump(state, file))
+
+
 class Life:
     """The manager and the other ranks, as one process meets them; groups are drawn.
 
@@ -60,15 +78,17 @@ class Life:
     def __init__(self, module: Any, folder: Path, seed: int) -> None:
         self.module, self.rng, self.model = module, np.random.default_rng(seed), Model()
         self.checkpoint = str(self.rng.choice(["", "fixed:every_s=1e6"]))
-        self.folder, self.commits = folder, commits_at(folder)
+        self.folder, self.commits = folder, Noting(commits_at(folder))
         self.assignment = Assignment("a", "token", "train.py", STEPS, str(folder), "", 0)
         self.generation = 0
-        self.reports: list[tuple[int, int, int]] = []
+        self.reports: list[tuple[int, int]] = []
         self.group: Any = None
         self.waited = False
 
     def orders(self) -> Orders:
-        self._others_end()
+        if self.group is not None:
+            self._look_back()
+            self._others_end()
         self.generation += 1
         last = self.generation > 12
         ranks = 1 if last else int(self.rng.integers(1, 4))
@@ -76,22 +96,39 @@ class Life:
         ends = "leave" if ranks == 1 else str(self.rng.choice(["leave", "before", "after", "nobody came"]))
         begin = len(self.commits.losses())
         after = STEPS if last else int(self.rng.integers(0, 4))
-        self.group = SimpleNamespace(rank=rank, ranks=ranks, ends=ends, begin=begin, end=begin + after, told=[])
+        checkpoint = "" if last else self.checkpoint
+        given = {"rank": rank, "ranks": ranks, "ends": ends, "begin": begin, "end": begin + after}
+        self.group = SimpleNamespace(**given, told=[], checkpoint=checkpoint)
         if rank > 0 and not self.commits.has_state(begin):  # rank 0 commits what all begin with
-            self.commits.commit([], lambda file: pickle.dump({"model": []}, file))
-        return Orders(self.generation, rank, ranks, "here", 7, "" if last else self.checkpoint, 1e9, 0.25)
+            self.commits.by_others(0)
+        return Orders(self.generation, rank, ranks, "here", 7, checkpoint, 1e9, 0.25)
+
+    def _look_back(self) -> None:
+        """Look at what the process has reported and committed in a group: that of rank 0, every step or the last."""
+        begin, now = self.group.begin, len(self.commits.losses())
+        is_half_done = self.group.ends == "after" and self.group.end < STEPS
+        steps = list(range(begin + 1, len(self.model.steps) + 1 - is_half_done))
+        if self.group.rank > 0 or self.group.ends == "nobody came":
+            assert (self.reports, self.commits.noted) == ([], [])
+            return
+        assert self.reports == [(steps_done, steps_done * SAMPLES) for steps_done in steps]
+        every = (
+            steps if not self.group.checkpoint else steps[-1:] if self.group.ends == "leave" or STEPS in steps else []
+        )
+        assert [done for done in self.commits.noted if done] == every
+        assert now == (every or [begin])[-1]
+        self.reports, self.commits.noted = [], []
 
     def _others_end(self) -> None:
         """Let rank 0, if that was another process, commit what it has done."""
         group = self.group
-        if group is None or group.rank == 0 or group.ends == "nobody came":
+        if group.rank == 0 or group.ends == "nobody came":
             return
         done = min(group.end, STEPS)
         if group.ends != "leave":
             done = int(self.rng.integers(group.begin, done + 1))
         if done > group.begin:
-            state = {"model": list(range(done))}
-            self.commits.commit([loss_of(step) for step in range(done)], lambda file: pickle.dump(state, file))
+            self.commits.by_others(done)
 
     def meeting(self, seat: Any, orders: Orders) -> Any:
         assert seat is self
@@ -122,7 +159,7 @@ class Life:
         assert (self.group.rank, ranks) == (0, self.group.ranks)
         assert losses == [loss_of(step) for step in range(len(losses))]
         assert commit_s > 0
-        self.reports.append((self.generation, len(losses), samples))
+        self.reports.append((len(losses), samples))
 
     def begin(self, rank: int, ranks: int) -> Callable[[int], float]:
         assert (rank, ranks) == (self.group.rank, self.group.ranks)
@@ -171,7 +208,7 @@ def test_every_step_is_done_once_from_what_is_committed_whatever_becomes_of_grou
     module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited, broke, stayed = 0, 0, 0
-    for seed in range(12):
+    for seed in range(20):
         life = begun(module, tmp_path / str(seed), seed, monkeypatch)
         module.train(life.begin, {"model": life.model}, SAMPLES)
         assert life.group.rank == 0  # only that process returns
@@ -179,7 +216,7 @@ def test_every_step_is_done_once_from_what_is_committed_whatever_becomes_of_grou
         assert life.commits.losses() == [loss_of(step) for step in range(STEPS)]
         with life.commits.open_state(STEPS) as file:
             assert pickle.load(file) == {"model": list(range(STEPS))}
-        assert all(samples == steps * SAMPLES for _, steps, samples in life.reports)
+        life._look_back()
         waited += life.waited
         broke += life.generation > 12
         stayed += life.generation <= 12
@@ -204,7 +241,7 @@ def test_what_fails_alone_fails_and_what_is_no_job_is_refused(
 def test_a_state_of_other_names_is_refused(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life = begun(module, tmp_path / "a", 0, monkeypatch)
     life.generation = 12
-    life.commits.commit([loss_of(0)], lambda file: pickle.dump({"model": [0]}, file))
+    life.commits.by_others(1)
     with pytest.raises(InputError, match=r"cannot be loaded \('optimiser'\); expected the state that was committed"):
         module.train(life.begin, {"model": life.model, "optimiser": Model()}, SAMPLES)
 

@@ -75,7 +75,7 @@ def test_estimates_of_all_models_are_what_they_were() -> None:
 def test_steps_whose_traffic_is_in_groups_are_what_they_were() -> None:
     mixture = dataclasses.replace(MODELS["gpt3-350m"], experts=8, active_experts=2)  # type: ignore[type-var]
     machine, found = parse_cluster("h100:nodes=8,gpus_per_node=8", efficiency="megatron").machine(64), dict[str, str]()
-    for number, layout in enumerate(LAYOUTS):
+    for number, layout in enumerate((*LAYOUTS, {"tensor": 4, "pipeline": 2, "data": 8, "sequence_parallel": True})):
         for name, model in (("dense", MODELS["gpt3-6.7b"]), ("mixture", mixture)):
             plan = Parallelism(**layout, global_batch=128)
 

@@ -105,6 +105,7 @@ def test_who_has_no_room_finds_no_victims_at_its_level(seed: int, monkeypatch: p
 
     def checked(bound: kueue.RoomBound, tenants: TenantsView, jobs: dict[int, QuotaNode]) -> dict[int, QuotaNode]:
         without = among(bound, tenants, jobs)
+        assert without == among(kueue.RoomBound(bound._arrays, bound._kind), tenants, jobs), "what it remembers is old"
         for number, leaf in jobs.items():
             job = tenants.pending.job(number)
             if tenants.room is not None and not tenants.room.suffices(job):

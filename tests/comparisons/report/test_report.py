@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import json
 import re
 import shutil
 import sys
+from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ import pandas as pd
 import pytest
 from command_line import run
 from comparison_folders import MESSAGE, NASTY, SMALL, nasty_comparison
+from kept_numbers import assert_kept, digest
 from matplotlib.figure import Figure
 
 import ddlsched
@@ -28,6 +31,7 @@ from ddlsched.comparisons.report.comparison_charts import draw_charts
 from ddlsched.comparisons.report.figures import interactive_charts, placement_chart
 from ddlsched.comparisons.report.reported import ComparedSetting, Reported, network_shares
 from ddlsched.errors import InputError
+from ddlsched.results.paired_comparison import METRICS, SLOWDOWN_AND_FAIRNESS
 
 
 @pytest.fixture(scope="module")
@@ -303,6 +307,50 @@ def test_several_settings_have_an_overview(tmp_path):
         ("v on c", "+30.0 %", "worse"),
         ("w on c", "−10.0 %", "better"),
     ]
+
+
+def said(value: Any) -> Iterator[str]:
+    """All that a table or chart says, numbers with six digits."""
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            yield f"{key}:"
+            yield from said(below)
+    elif dataclasses.is_dataclass(value):
+        yield from said(vars(value))
+    elif isinstance(value, list | tuple | np.ndarray):
+        for below in value:
+            yield from said(below)
+    else:
+        yield f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def test_tables_and_charts_are_what_they_were(opened, tmp_path):
+    """Of a comparison, and of rows by hand in which numbers are large, small, none, or of one seed."""
+    found: dict[str, str] = {}
+    values = [
+        {"metric": metric, "mean": mean, "low": 0.9 * mean, "high": 1.2 * mean, "change_low": -0.2 * mean}
+        for metric, mean in zip(
+            METRICS | SLOWDOWN_AND_FAIRNESS, (0.0, 3e-6, 0.012, 0.7, 12.0, 345.6, 8e7), strict=False
+        )
+    ]
+    folders = [tmp_path / name for name in ("by hand", "one seed")]
+    for folder in folders:
+        folder.mkdir()
+    by_hand = made_by_hand(folders[0], *(row | {"policy": policy} for row in values for policy in ("base", "mine")))
+    alone = made_by_hand(folders[1], *(row | {"seeds": 1} for row in values))
+    of = [report_tables.main_table, report_tables.slowdown_table]
+    of_runs = [*of, report_tables.phase_table, report_tables.door_table]
+    for name, each, tables in (("run", opened, of_runs), ("by hand", by_hand, of), ("one seed", alone, of)):
+        setting = each.settings[0]
+        made = [*(table(each, setting) for table in tables), report_tables.overview(each)]
+        made += report_tables.class_tables(each, setting) if each is opened else ()
+        found |= {f"{name}, {table.caption}": digest(said(table)) for table in made}
+        found[f"{name}, verdicts"] = digest(said(report_tables.verdicts(each, setting)))
+    setting = opened.settings[0]
+    (name, *_) = opened.policies
+    maps = [placement_chart(opened.placements(name), opened.servers(setting.cluster), name)]
+    charts = [*interactive_charts(opened, setting), *filter(None, maps)]
+    assert_kept("reports", found | {f"chart, {chart.title}": digest(said(chart)) for chart in charts})
 
 
 # ---- Charts

@@ -81,7 +81,7 @@ def test_what_is_drawn_is_what_it_was() -> None:
         found[f"workloads {seed}"] = " ".join(digest(map(str, workload.jobs)) for workload in made)
     links = conformance_runs.example_network()
     flows = [flow for count in (1, 4, 9) for flow in conformance_runs.example_flows(rng, links, count)]
-    found["network"] = f"{digest(map(str, links))} {digest(map(str, flows))}"
+    found["network"] = f"{digest(map(str, links))} {digest(map(str, flows))} {digest(told(flow.job) for flow in flows)}"
     found["sizes"] = digest(map(str, conformance_runs.example_network(3)))
     for kind in KINDS:
         groups = list(network_conformance._groups(kind))

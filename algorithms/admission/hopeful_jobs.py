@@ -10,8 +10,7 @@ import numba
 import numpy as np
 
 from algorithms.admission.victims import QuotaArrays
-from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import Heads, TenantsView
+from ddlsched.policies.tenants_view import Heads, QuotaNode, TenantsView
 
 
 class HopefulJobs:

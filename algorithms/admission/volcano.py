@@ -11,9 +11,8 @@ from algorithms.admission.shares import ShareRounds, requested_below
 from algorithms.admission.victims import Need
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
-from ddlsched.policies.quota_tree import QuotaNode
-from ddlsched.policies.tenants_view import HeldQuota, TenantsView
-from ddlsched.ranges import Checked
+from ddlsched.errors import Checked
+from ddlsched.policies.tenants_view import HeldQuota, QuotaNode, TenantsView
 
 
 @dataclass(frozen=True, kw_only=True)

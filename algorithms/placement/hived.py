@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, check_fields, ranged
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import check_fields, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ddlsched.errors import InputError
+from ddlsched.errors import Checked, InputError, ranged
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import Checked, ranged
-from ddlsched.workload.groups import LevelDemand, demands_of, slices_of
+from ddlsched.workload.dag import LevelDemand, demands_of, slices_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,10 @@ import numpy as np
 
 from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, check_fields, ranged
 from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
-from ddlsched.ranges import check_fields, ranged
-from ddlsched.workload.tasks import CollectiveTask
+from ddlsched.workload.dag import CollectiveTask
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from typing import TypeVar
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, check_fields, ranged
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import check_fields, ranged
-from ddlsched.workload.tasks import CollectiveTask
+from ddlsched.workload.dag import CollectiveTask
 
 _Value = TypeVar("_Value")
 

@@ -19,8 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ddlsched.errors import InputError
-from ddlsched.io.files import opened, unzipped
-from ddlsched.io.tables import first_line, read_text, readable
+from ddlsched.io.files import first_line, opened, read_text, readable, unzipped
 
 _PACKAGE: Final = "ddlsched.chakra"
 _KINDS: Final = ("INVALID", "METADATA", "MEM_LOAD", "MEM_STORE", "COMP", "COMM_SEND", "COMM_RECV", "COMM_COLL")

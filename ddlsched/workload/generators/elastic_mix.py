@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.errors import InputError, did_you_mean
-from ddlsched.ranges import check_arguments
+from ddlsched.errors import InputError, check_arguments, did_you_mean
 from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Workload
 

@@ -109,6 +109,8 @@ def drawn(figure: Figure) -> Iterator[Any]:
             yield artist.get_marker(), artist.get_markersize(), artist.get_visible()
         elif isinstance(artist, patches.Rectangle) and artist.axes:
             yield short(*artist.get_bbox().bounds), colors.to_hex(artist.get_facecolor()), artist.get_linewidth()
+        elif isinstance(artist, patches.StepPatch):
+            yield short(*np.ravel(artist.get_path().vertices)), artist.get_fill(), colors.to_hex(artist.get_facecolor())
         elif isinstance(artist, collections.Collection):
             yield [short(*np.ravel(path.vertices)) for path in artist.get_paths()]
             yield [colors.to_hex(colour, keep_alpha=True) for colour in artist.get_facecolor()]

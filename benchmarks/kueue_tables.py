@@ -19,7 +19,7 @@ from algorithms.admission.kueue import Kueue
 from algorithms.admission.kueue_classic import ClassicSearch
 from algorithms.admission.kueue_fair import FairRules, fair_victims
 from algorithms.admission.victims import Need, QuotaArrays
-from ddlsched.policies.tenants_view import QuotaTree
+from ddlsched.policies.quota_tree import QuotaTree
 
 _STRATEGIES = {"LessThanOrEqualToFinalShare": "final-share", "LessThanInitialShare": "initial-share"}
 

@@ -14,7 +14,8 @@ from scheduler_tables import NotModelledError, State
 
 from algorithms.admission.kueue import Kueue, KueueRun
 from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
-from ddlsched.policies.tenants_view import Admission, QuotaNode, Victim
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import Admission, Victim
 from ddlsched.policies.views import JobView
 
 _UNITS = {"m": 1e-3, "k": 1e3, "E": 1e18, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}

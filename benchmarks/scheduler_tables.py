@@ -11,15 +11,8 @@ from typing import Any, NamedTuple
 
 from ddlsched.cluster.tenants import Tenants
 from ddlsched.errors import DdlschedError
-from ddlsched.policies.tenants_view import (
-    Admission,
-    HeldQuota,
-    LevelRoom,
-    PendingJobs,
-    QuotaTree,
-    RunningJobs,
-    TenantsView,
-)
+from ddlsched.policies.quota_tree import QuotaTree
+from ddlsched.policies.tenants_view import Admission, HeldQuota, LevelRoom, PendingJobs, RunningJobs, TenantsView
 from ddlsched.testing.handmade import job_view
 from ddlsched.units import ns_from_s
 

@@ -18,7 +18,8 @@ from scheduler_tables import NotModelledError, State, Table, refuse, run_tables
 from algorithms.admission.victims import Need
 from algorithms.admission.volcano import VolcanoRun
 from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota, Tenants
-from ddlsched.policies.tenants_view import Admission, HeldQuota, QuotaNode
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import Admission, HeldQuota
 from ddlsched.testing.handmade import cluster_view
 
 _FIELDS = {

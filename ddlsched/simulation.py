@@ -16,8 +16,8 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.cluster_files import read_cluster, tenants_of, throughputs_of
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.driver import run_simulation
+from ddlsched.engine.outcome import CountedSpan, Window
 from ddlsched.engine.run_options import RunOptions, RunSettings
-from ddlsched.engine.run_state import CountedSpan, Window
 from ddlsched.errors import InputError, guarded, label, says_unknown_arguments
 from ddlsched.network.contention import MAX_CONSTANT_S
 from ddlsched.options import filled, keywords_of

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from algorithms.admission.victims import Need, order_of, without_needless
-from ddlsched.policies.tenants_view import HeldQuota, QuotaNode, TenantsView, Victim
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 
 _WITHIN = "priority within the queue"
 _RECLAIM = "reclaimed quota that it had borrowed"

@@ -50,17 +50,7 @@ from ddlsched.network.topology import Topology
 from ddlsched.network.weighted_shares import ConnectionShares, Mltcp, SizeShares, StrictLevels
 from ddlsched.plugins.names import names, resolve
 from ddlsched.policies.doors import DROP, Allocation
-from ddlsched.workload.dag import (
-    KINDS,
-    AllReduceTask,
-    CollectiveTask,
-    ComputeTask,
-    DataParallelIteration,
-    Groups,
-    IterationDag,
-    Task,
-    workers_of,
-)
+from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import (
     BatchCurve,
     ConstantRescaleCost,
@@ -70,7 +60,9 @@ from ddlsched.workload.elastic_job import (
     ScalingCurve,
     ThroughputCurve,
 )
+from ddlsched.workload.groups import Groups, workers_of
 from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.tasks import KINDS, Task
 from topologies.clos import Clos
 from topologies.double_sided import DoubleSided
 from topologies.fat_tree import FatTree

@@ -8,8 +8,8 @@ from typing import Any
 
 import networkx as nx
 
-from ddlsched.errors import check_fields, ranged
 from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, neighbours, refuse_bad_port
+from ddlsched.ranges import check_fields, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

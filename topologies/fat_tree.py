@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import networkx as nx
 
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
 from ddlsched.network.topology import bytes_per_s_from_gbps
+from ddlsched.ranges import check_fields, ranged
 from topologies.clos import Shape, ThreeTiers
 
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import networkx as nx
 
-from ddlsched.errors import Checked, ranged
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps, neighbours
+from ddlsched.ranges import Checked, ranged
 
 
 class TwoTiers:

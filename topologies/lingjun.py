@@ -9,8 +9,9 @@ from typing import Any
 
 import networkx as nx
 
-from ddlsched.errors import Checked, InputError, ranged
+from ddlsched.errors import InputError
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps
+from ddlsched.ranges import Checked, ranged
 
 _GROUPS = {"P8": (179, 29), "P10": (362, 48), "P12": (306, 42)}
 """Hosts and racks of each PSW label."""

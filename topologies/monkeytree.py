@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import networkx as nx
 
-from ddlsched.errors import Checked, InputError, ranged
+from ddlsched.errors import InputError
 from ddlsched.network.topology import bytes_per_s_from_gbps
+from ddlsched.ranges import Checked, ranged
 from topologies.leaf_spine import TwoTiers
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ddlsched.deferred import nx
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
 from ddlsched.network.cables import Cables
 from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, neighbours, refuse_bad_port
+from ddlsched.ranges import check_fields, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ddlsched.deferred import nx
-from ddlsched.errors import check_fields, ranged
 from ddlsched.network.cables import Cables
 from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, refuse_bad_port
+from ddlsched.ranges import check_fields, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

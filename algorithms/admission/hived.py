@@ -11,9 +11,10 @@ from algorithms.admission.victims import Need
 from algorithms.placement.hived import BoundCell, Cells, check_cells, tenants_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
 from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import check_fields, ranged
 
 _NO_CELL = "cells: those that its queue owns, and that hold it, are in use"
 _NO_ROOM = "opportunistic: too few GPUs are free"

@@ -10,7 +10,8 @@ import numba
 import numpy as np
 
 from algorithms.admission.victims import QuotaArrays
-from ddlsched.policies.tenants_view import Heads, QuotaNode, TenantsView
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import Heads, TenantsView
 
 
 class HopefulJobs:

@@ -11,9 +11,10 @@ from algorithms.admission.shares import ShareRounds, UsageHistory, requested_bel
 from algorithms.admission.victims import Need, below_common, from_root
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
-from ddlsched.errors import Checked, ranged
-from ddlsched.policies.tenants_view import HeldQuota, QuotaNode, TenantsView
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

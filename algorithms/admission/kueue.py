@@ -18,9 +18,10 @@ from algorithms.admission.shares import UsageHistory
 from algorithms.admission.victims import WITHIN, Need, QuotaArrays, borrowers_of, lacking_of, names_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
-from ddlsched.errors import Checked, ranged
-from ddlsched.policies.tenants_view import Admission, Heads, NotAdmitted, QuotaNode, TenantsView, Victim
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import Admission, Heads, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView, JobView
+from ddlsched.ranges import Checked, ranged
 
 _NEVER = "quota: more than the queue may ever use"
 _NO_ROOM = "no unit of its level would have room, whoever may be preempted for it"

@@ -11,7 +11,8 @@ import numpy as np
 
 from algorithms.admission.victims import LOWER, RECLAIMED, UNLIMITED, WITHIN, Need, QuotaArrays
 from ddlsched.cluster.tenants import Preemption
-from ddlsched.policies.tenants_view import LevelRoom, QuotaNode, TenantsView, Victim, kind_code
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import LevelRoom, TenantsView, Victim, kind_code
 from ddlsched.policies.views import JobView
 
 _REASONS = WITHIN, RECLAIMED, LOWER

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from algorithms.admission.victims import LOWER, RECLAIMED, WITHIN, Need, below_common, order_of, without_needless
-from ddlsched.policies.tenants_view import HeldQuota, QuotaNode, TenantsView, Victim
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 from ddlsched.policies.views import JobView
 
 _FAIR = "fair share"

@@ -13,7 +13,8 @@ from typing import Any
 from algorithms.admission.victims import WITHIN, Need, borrowers_of, lacking_of, without_needless
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
-from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, QuotaNode, TenantsView, Victim
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.units import NS_PER_S
 

@@ -13,11 +13,12 @@ from algorithms.admission.victims import Need
 from algorithms.placement.slurm_backfill import Place
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import PlacementPolicy
 from ddlsched.policies.tenants_view import Admission, HeldQuota, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView, JobQueue, JobView
+from ddlsched.ranges import check_fields, ranged
 
 _LIMIT = "limit: the account's group may use no more"
 _BEHIND = "backfilling: jobs of higher priority go first"

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from ddlsched.policies.tenants_view import HeldQuota, QuotaNode, QuotaTree, TenantsView
+from ddlsched.policies.quota_tree import QuotaNode, QuotaTree
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView
 from ddlsched.policies.views import JobView
 
 _T = TypeVar("_T")

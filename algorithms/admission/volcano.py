@@ -11,8 +11,9 @@ from algorithms.admission.shares import ShareRounds, requested_below
 from algorithms.admission.victims import Need
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
-from ddlsched.errors import Checked
-from ddlsched.policies.tenants_view import HeldQuota, QuotaNode, TenantsView
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView
+from ddlsched.ranges import Checked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from algorithms.allocation.sharing import Sharing, SharingPolicy, rates_of
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError, ranged
+from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import GpuId
+from ddlsched.ranges import ranged
 from ddlsched.workload.trainers import Numbers, Survival, Trainer, gains
 
 _BITS = 57

@@ -10,9 +10,10 @@ from typing import Literal
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import Checked, InputError, ranged
+from ddlsched.errors import InputError
 from ddlsched.policies.doors import DROP, Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView, free_by_server, take_nearest
+from ddlsched.ranges import Checked, ranged
 from ddlsched.workload.elastic_job import ElasticJob
 
 

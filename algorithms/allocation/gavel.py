@@ -12,9 +12,10 @@ import numpy as np
 from algorithms.allocation.kinds import Kinds
 from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import Checked, InputError, ranged
+from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.ranges import Checked, ranged
 
 _ROUNDING_S = 1e-6
 """A wake comes at a whole nanosecond, so a round may lack this much."""

@@ -10,9 +10,9 @@ import numpy as np
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.sharing import SharingPolicy
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import ranged
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.ranges import ranged
 from ddlsched.workload.profiling import Candidate, JobMonitor, ProfiledAllocator, ProfilingAdvisor
 
 _TICK_S = 1e-3

@@ -12,7 +12,8 @@ import numpy as np
 
 from algorithms.allocation.sharing import Sharing, SharingPolicy
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError, SimulationError, ranged
+from ddlsched.errors import InputError, SimulationError
+from ddlsched.ranges import ranged
 from ddlsched.workload.trainers import Trainer
 
 SOLVERS = {"highs": "HIGHS", "scip": "GSCIP", "cp-sat": "CP_SAT"}

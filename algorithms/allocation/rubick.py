@@ -9,9 +9,9 @@ import numpy as np
 
 from algorithms.allocation.kinds import Kinds, iteration_s
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.ranges import Checked, ranged
 from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob
 from ddlsched.workload.trainers import NodeAllocator, Numbers, Trainer
 

@@ -12,10 +12,11 @@ import numpy as np
 from algorithms.allocation.kinds import Kinds, iteration_s, servers_for
 from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import GpuId
+from ddlsched.ranges import check_fields, ranged
 
 _ROUNDING_S = 1e-6
 """A wake comes at a whole nanosecond, so a round may lack this much."""

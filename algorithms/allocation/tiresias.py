@@ -10,9 +10,9 @@ from math import inf
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.ranges import Checked, ranged
 
 _ROUNDING_GPU_S = 1e-6
 """A wake comes at a whole nanosecond, so service may lack this much of its threshold."""

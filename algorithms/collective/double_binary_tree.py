@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from algorithms.collective import Flow, by_server, gates_of
 from algorithms.collective.in_network import InNetwork
-from ddlsched.errors import Checked, ranged
 from ddlsched.network.collectives import Message, Phase, Rank
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

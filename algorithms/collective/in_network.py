@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from algorithms.collective import by_server, gates_of
-from ddlsched.errors import Checked, ranged
 from ddlsched.network.collectives import Message, Phase, Rank
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 from algorithms.collective.double_binary_tree import DoubleBinaryTree
 from algorithms.collective.in_network import InNetwork
 from algorithms.collective.ring import Ring
-from ddlsched.errors import Checked, ranged
 from ddlsched.network.collectives import KINDS, Collective, Message, Phase, Rank, busiest
 from ddlsched.network.topology import bytes_per_s_from_gbps
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ import numpy as np
 from algorithms.contention.crux import start_share
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.deferred import nx
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.views import JobView, NetworkView, TransferView
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
 ANGLES = 72

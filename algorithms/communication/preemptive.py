@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ddlsched.errors import Checked
 from ddlsched.policies.views import NetworkView, TransferView
+from ddlsched.ranges import Checked
 
 
 @dataclass(frozen=True, kw_only=True)

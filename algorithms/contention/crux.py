@@ -10,11 +10,11 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ddlsched.errors import check_fields, ranged
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.rates import LEVELS
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import JobView, TransferView
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.dag import ComputeTask, IterationDag
 

@@ -10,8 +10,8 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.views import JobView
+from ddlsched.ranges import Checked, ranged
 
 Kind: TypeAlias = tuple[object, ...]
 

@@ -13,9 +13,9 @@ import numpy as np
 from algorithms.ordering.history import FinishedJobs, kinds_of
 from algorithms.placement.near_enough import NearEnough, PlacesNear
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.cluster_view import looked_up_once
 from ddlsched.policies.views import ClusterView, JobQueue, JobView
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S, ns_from_s, s_from_ns
 
 _CANDIDATES = 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.views import JobView
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
 

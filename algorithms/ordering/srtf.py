@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.policies.views import JobView
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import ns_from_s
 
 

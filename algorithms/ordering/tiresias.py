@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.policies.views import JobView
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
 

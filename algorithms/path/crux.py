@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import Checked
 from ddlsched.network.collectives import ROUNDS
 from ddlsched.policies.views import FlowView, JobView, LinkLoads
+from ddlsched.ranges import Checked
 from ddlsched.units import NS_PER_S
-from ddlsched.workload.dag import CollectiveTask
+from ddlsched.workload.tasks import CollectiveTask
 
 
 @dataclass(frozen=True, kw_only=True)

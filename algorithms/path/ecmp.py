@@ -8,8 +8,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.views import FlowView, LinkLoads
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

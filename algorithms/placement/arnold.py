@@ -9,9 +9,9 @@ import numpy as np
 
 from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.elastic_views import free_by_server
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,12 @@ from typing import ClassVar
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError, InvalidDecisionError, check_fields, label, ranged
+from ddlsched.errors import InputError, InvalidDecisionError, label
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.choosing import begun_placement
 from ddlsched.policies.doors import PlacementPolicy, Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import MAX_NS, ns_from_s
 from ddlsched.workload.dag import CollectiveTask
 

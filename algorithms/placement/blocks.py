@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
 

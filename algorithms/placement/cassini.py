@@ -10,9 +10,10 @@ import numpy as np
 
 from algorithms.communication.cassini import ANGLES, Profile, best_rotations, profile_of
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 
 _MOST = 10

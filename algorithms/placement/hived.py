@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import check_fields, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

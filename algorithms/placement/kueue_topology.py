@@ -16,7 +16,7 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.workload.dag import demands_of
+from ddlsched.workload.groups import demands_of
 
 
 class Request(NamedTuple):

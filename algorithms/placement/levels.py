@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from ddlsched.errors import Checked, InputError, ranged
+from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.workload.dag import LevelDemand, demands_of, slices_of
+from ddlsched.ranges import Checked, ranged
+from ddlsched.workload.groups import LevelDemand, demands_of, slices_of
 
 
 @dataclass(frozen=True, kw_only=True)

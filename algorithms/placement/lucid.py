@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
 from ddlsched.policies.doors import Start
 from ddlsched.policies.elastic_views import free_by_server
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
+from ddlsched.ranges import check_fields, ranged
 
 
 def refuse_exclusive(policy: str, cluster: Cluster) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.cluster_view import GpuKey, TakesGpusInOrder
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,11 @@ import numpy as np
 
 from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
 from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
-from ddlsched.workload.dag import CollectiveTask
+from ddlsched.ranges import check_fields, ranged
+from ddlsched.workload.tasks import CollectiveTask
 
 
 @dataclass(frozen=True)

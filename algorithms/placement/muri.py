@@ -12,10 +12,10 @@ import numpy as np
 from algorithms.placement.lucid import refuse_exclusive
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.deferred import nx
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.doors import Start
 from ddlsched.policies.elastic_views import free_by_server
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
 Times = tuple[float, ...]

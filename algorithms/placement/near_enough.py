@@ -9,9 +9,10 @@ import numpy as np
 
 from algorithms.placement.whole_servers import WholeRacks, rings_leaving
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import Checked, InputError, ranged
+from ddlsched.errors import InputError
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
 

@@ -15,7 +15,7 @@ from ddlsched.network.collectives import ROUNDS
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import PlacementPolicy, RankOrder
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.workload.dag import CollectiveTask
+from ddlsched.workload.tasks import CollectiveTask
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.sweeps.stored_runs import read_stays
-from ddlsched.errors import Checked, InputError, ranged
+from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import s_from_ns
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import check_fields, ranged
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import PlacementPolicy, RoundPolicy, Start
 from ddlsched.policies.views import ClusterView, JobQueue
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import ns_from_s, s_from_ns
 
 

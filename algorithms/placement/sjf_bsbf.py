@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddlsched.errors import Checked, ranged
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

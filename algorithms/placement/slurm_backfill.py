@@ -11,9 +11,9 @@ import numpy as np
 
 from algorithms.placement.backfilling import Backfilling, BackfillingPolicy
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import LAST_S, ranged
 from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
+from ddlsched.ranges import LAST_S, ranged
 from ddlsched.units import MAX_NS, ns_from_s
 
 Place: TypeAlias = Callable[[JobView, Sequence[JobView]], Sequence[GpuId] | None]

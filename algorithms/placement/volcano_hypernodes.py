@@ -9,7 +9,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.workload.dag import demands_of
+from ddlsched.workload.groups import demands_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,10 @@ from typing import TypeVar
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.workload.dag import CollectiveTask
+from ddlsched.ranges import check_fields, ranged
+from ddlsched.workload.tasks import CollectiveTask
 
 _Value = TypeVar("_Value")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 from ddlsched.cluster.reliability_doors import CheckpointedJob
-from ddlsched.errors import LAST_S, Checked, ranged
+from ddlsched.ranges import LAST_S, Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from math import inf
 from typing import Literal
 
 from ddlsched.cluster.reliability_doors import WAIT, StoppedJob, Wait
-from ddlsched.errors import LAST_S, Checked, InputError, ranged
+from ddlsched.errors import InputError
+from ddlsched.ranges import LAST_S, Checked, ranged
 
 
 class _WithoutSpares:

@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ddlsched.checkpoints.checkpoint import Checkpoint, Entry, header_bytes
+from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.locations import Location
+from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing

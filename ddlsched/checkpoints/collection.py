@@ -16,9 +16,10 @@ from itertools import product
 from typing import NamedTuple
 
 from ddlsched.checkpoints.tensors import Layout, Place, Tensor, dense_layout, flat_layout
-from ddlsched.errors import Checked, InputError, ranged
-from ddlsched.io.files import located
+from ddlsched.errors import InputError
+from ddlsched.io.tables import located
 from ddlsched.plugins.names import made_of_text
+from ddlsched.ranges import Checked, ranged
 
 _DEGREES = ("tp", "pp", "dp", "ep")
 _MOST = 10**5

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ddlsched.errors import InputError, check_arguments
+from ddlsched.errors import InputError
 from ddlsched.io.files import file_system
+from ddlsched.ranges import check_arguments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

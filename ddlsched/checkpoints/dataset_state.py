@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddlsched.errors import InputError, check_arguments
-from ddlsched.io.files import located
+from ddlsched.errors import InputError
+from ddlsched.io.tables import located
+from ddlsched.ranges import check_arguments
 from ddlsched.units import is_whole
 
 if TYPE_CHECKING:

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddlsched.checkpoints.checkpoint import Checkpoint, Entry
+from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import Shard, TensorCollection
 from ddlsched.checkpoints.distributed_reading import METADATA, OWN_DESCRIPTION, read_distributed
 from ddlsched.checkpoints.division import divided
 from ddlsched.checkpoints.file_forms import FileForm, FilePlan, refuse_bad_file_name
 from ddlsched.checkpoints.plain_pickles import Items, Name, New, PickledCall, pickled
 from ddlsched.checkpoints.reading import PartsCollection, Reading
+from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Tensor, dense_layout
 from ddlsched.checkpoints.torch_archives import TORCH_NAMES, archive_of
 

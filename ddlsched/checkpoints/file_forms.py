@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ddlsched.checkpoints.checkpoint import DESCRIPTION, Checkpoint, Entry, header_bytes
+from ddlsched.checkpoints.checkpoint import DESCRIPTION, Checkpoint
 from ddlsched.checkpoints.locations import Location, is_file_name, location_of
 from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import msgspec
 
 from ddlsched.checkpoints import file_forms
-from ddlsched.checkpoints.checkpoint import Checkpoint, Entry, read_header
+from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import Shard, StoredParallelism, TensorCollection
 from ddlsched.checkpoints.division import named_tensor
 from ddlsched.checkpoints.locations import Location, location_of, refuse_leaving
 from ddlsched.checkpoints.reading import PartsCollection, PartsReading, Reading, whole_parts
+from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.tensors import Tensor, dense_layout
 from ddlsched.errors import InputError
 from ddlsched.io.files import decoded

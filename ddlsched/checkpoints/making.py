@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from ddlsched.checkpoints.arrays import Array, part_of
-from ddlsched.checkpoints.checkpoint import Checkpoint, Entry
+from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import DIGESTS
 from ddlsched.checkpoints.dataset_state import DatasetState
 from ddlsched.checkpoints.file_forms import FilePlan, safetensors_plan
+from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError

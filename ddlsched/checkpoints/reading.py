@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ddlsched.checkpoints.checkpoint import DESCRIPTION, Checkpoint, Entry, described_in
+from ddlsched.checkpoints.checkpoint import DESCRIPTION, Checkpoint, described_in
 from ddlsched.checkpoints.collection import Shard, StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.copying import span
 from ddlsched.checkpoints.locations import Location, location_of
+from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor, dense_layout
 from ddlsched.deferred import np
 from ddlsched.errors import InputError

@@ -15,7 +15,7 @@ from typing import Any
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
-from ddlsched.checkpoints.content import Digest, Verification
+from ddlsched.checkpoints.content import Digest
 from ddlsched.checkpoints.execution import BATCHES_VERSION, chunk_bytes_of, copied, new_arrays, num_threads
 from ddlsched.checkpoints.file_forms import RANK_FILES, FileForm, FilePlan
 from ddlsched.checkpoints.gathering import NewArray
@@ -30,6 +30,7 @@ from ddlsched.checkpoints.partial_folder import (
 from ddlsched.checkpoints.plan import ReshardPlan, TensorPlan, plan
 from ddlsched.checkpoints.reading import Reading, Watch, no_watch
 from ddlsched.checkpoints.tensors import Tensor, total_bytes
+from ddlsched.checkpoints.verification import Verification
 from ddlsched.errors import InputError
 from ddlsched.io.files import writable
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from ddlsched.checkpoints.tensors import Cut, CutPart, Place, Tensor
-from ddlsched.errors import REQUIRED, InputError, check_fields, ranged
+from ddlsched.errors import InputError
+from ddlsched.ranges import REQUIRED, check_fields, ranged
 
 Sharding: TypeAlias = Literal["none", "zero1", "fsdp"]
 _MOMENTS = ("exp_avg", "exp_avg_sq")

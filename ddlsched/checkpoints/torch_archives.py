@@ -16,12 +16,13 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from ddlsched.checkpoints.checkpoint import Checkpoint, Entry
+from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.division import named_tensor
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.plain_pickles import Name, Persistent, PickledCall, pickled, shape_of, unpickled
 from ddlsched.checkpoints.reading import PartsReading, Replicas, stored_part
+from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece
 from ddlsched.errors import InputError
 

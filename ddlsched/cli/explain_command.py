@@ -12,7 +12,7 @@ from ddlsched.deferred import pd
 from ddlsched.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
-    from ddlsched.engine.run_state import Window
+    from ddlsched.engine.outcome import Window
 
 _MOST = 6
 
@@ -156,7 +156,7 @@ def _row(run: Path, jobs: pd.DataFrame, job: str) -> pd.Series:
 
 def _window(row: pd.Series, job: str) -> Window:
     """Return the part of the run that has to be recorded: the job's, from its first placement to its end."""
-    from ddlsched.engine.run_state import Window
+    from ddlsched.engine.outcome import Window
 
     start_s, finish_s = float(row["start_s"]), float(row["finish_s"])
     if start_s != start_s:  # never placed: what it waited for in the queue needs no record

@@ -18,9 +18,10 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from ddlsched.cli.reporting import emit
-from ddlsched.errors import UnknownNameError, choices_of, did_you_mean, range_of, unit_of
+from ddlsched.errors import UnknownNameError, did_you_mean
 from ddlsched.options import Option
 from ddlsched.plugins.names import KINDS, Kind, made_by, names, resolve_bundle
+from ddlsched.ranges import choices_of, range_of, unit_of
 
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*)(?: : .*)?\n((?: {4}.*\n?)+)", flags=re.MULTILINE)
 

@@ -23,10 +23,12 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.deferred import np
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
-from ddlsched.io.files import cell_whole, csv_rows, opened
+from ddlsched.io.files import opened
+from ddlsched.io.tables import cell_whole, csv_rows
 from ddlsched.network.topology import Network
-from ddlsched.workload.dag import CollectiveTask, parts_of
+from ddlsched.workload.groups import parts_of
 from ddlsched.workload.job import Workload
+from ddlsched.workload.tasks import CollectiveTask
 
 _KINDS = (
     "a workload (.csv, .parquet, .json), a table of servers, of outages, of causes of failures or of when servers are "

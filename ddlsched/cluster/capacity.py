@@ -11,9 +11,10 @@ from pathlib import Path
 from ddlsched.cluster.capacity_changes import CapacityChange
 from ddlsched.cluster.disturbances import end_ns, overlap
 from ddlsched.deferred import np
-from ddlsched.errors import LAST_S, InputError, check_fields, ranged
-from ddlsched.io.files import cell_time_s, cell_whole, csv_rows, located, readable
+from ddlsched.errors import InputError
+from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
 from ddlsched.plugins.names import made_of_text
+from ddlsched.ranges import LAST_S, check_fields, ranged
 from ddlsched.units import MAX_NS, is_whole, ns_from_s
 
 

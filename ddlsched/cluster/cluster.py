@@ -11,8 +11,9 @@ from functools import cached_property
 from math import lcm
 
 from ddlsched.deferred import np
-from ddlsched.errors import Checked, InputError, check_fields, ranged, says_unknown_arguments
+from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.network.topology import Network, Topology, bytes_per_s_from_gbps
+from ddlsched.ranges import Checked, check_fields, ranged
 from ddlsched.units import MAX_NS, bytes_from_mb
 
 _MOST = 1e9

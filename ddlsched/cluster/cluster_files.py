@@ -22,17 +22,16 @@ from typing import Any
 from ddlsched.cluster.cluster import MAX_GPUS, Cluster, Server, Throughputs
 from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
 from ddlsched.errors import InputError, abbreviated, did_you_mean, says_unknown_arguments
-from ddlsched.io.files import (
+from ddlsched.io.files import read_bytes, replacing
+from ddlsched.io.tables import (
     as_yaml,
     cell_number,
     cell_whole,
     csv_rows,
     located,
     parsed_json,
-    read_bytes,
     read_text,
     readable,
-    replacing,
 )
 from ddlsched.network.topology import Topology
 

@@ -12,9 +12,10 @@ from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Str
 from ddlsched.cluster.failure_causes import FailureCause, read_causes
 from ddlsched.cluster.reliability_doors import CheckpointPolicy, CheckpointStore, HealthPolicy, RecoveryPolicy
 from ddlsched.deferred import np
-from ddlsched.errors import LAST_S, InputError, check_fields, ranged, says_unknown_arguments
-from ddlsched.io.files import cell_time_s, cell_whole, csv_rows, located, readable
+from ddlsched.errors import InputError, says_unknown_arguments
+from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
 from ddlsched.plugins.names import resolve
+from ddlsched.ranges import LAST_S, check_fields, ranged
 from ddlsched.units import MAX_NS, bytes_from_mb, is_whole, ns_from_s
 
 JITTER_VALUES = 4096

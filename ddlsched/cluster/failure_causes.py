@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import gamma, inf
 from pathlib import Path
 
-from ddlsched.errors import LAST_S, InputError, check_fields, did_you_mean, ranged
-from ddlsched.io.files import cell_number, cell_time_s, cell_whole, csv_rows, located, readable
+from ddlsched.errors import InputError, did_you_mean
+from ddlsched.io.tables import cell_number, cell_time_s, cell_whole, csv_rows, located, readable
+from ddlsched.ranges import LAST_S, check_fields, ranged
 from ddlsched.units import ns_from_s
 
 _TABLES = Path(__file__).parent / "failure_tables"

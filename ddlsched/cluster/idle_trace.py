@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.deferred import pd
 from ddlsched.errors import InputError, abbreviated
-from ddlsched.io import files
+from ddlsched.io import tables
 from ddlsched.io.files import from_parquet
 
 Seconds: TypeAlias = "npt.NDArray[np.float64]"
@@ -130,7 +130,7 @@ def read_fragments(path: str | Path) -> IdleTrace:
     """
     path = Path(path)
     read = _from_parquet if path.suffix == ".parquet" else _from_csv
-    trace = files.readable(path, "a table of idle fragments (CSV or Parquet)", read)
+    trace = tables.readable(path, "a table of idle fragments (CSV or Parquet)", read)
     if not len(trace):
         raise InputError(f"{path}: holds no fragment; expected at least one row")
     return trace
@@ -138,15 +138,15 @@ def read_fragments(path: str | Path) -> IdleTrace:
 
 def _from_csv(path: Path) -> IdleTrace:
     rows = []
-    for where, row in files.csv_rows(path, COLUMNS, ()):
-        node = files.cell_whole(where, "node", row["node"], at_least=0)
-        rows.append((node, *(files.cell_time_s(where, column, row[column]) for column in COLUMNS[1:])))
+    for where, row in tables.csv_rows(path, COLUMNS, ()):
+        node = tables.cell_whole(where, "node", row["node"], at_least=0)
+        rows.append((node, *(tables.cell_time_s(where, column, row[column]) for column in COLUMNS[1:])))
     return _made(path, np.array(rows, np.float64).reshape(-1, 3).T)
 
 
 def _from_parquet(path: Path) -> IdleTrace:
     frame = from_parquet(path, lambda table: table.to_pandas())
-    files.check_columns(path, [str(name) for name in frame.columns], COLUMNS, ())
+    tables.check_columns(path, [str(name) for name in frame.columns], COLUMNS, ())
     for column in COLUMNS:
         numbers = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64)
         whole = np.ones(len(numbers), bool) if column != "node" else numbers % 1 == 0
@@ -157,7 +157,7 @@ def _from_parquet(path: Path) -> IdleTrace:
 
 
 def _made(path: Path, columns: npt.NDArray[np.float64]) -> IdleTrace:
-    return files.located(str(path), lambda: IdleTrace(columns[0].astype(np.int64), columns[1], columns[2]))
+    return tables.located(str(path), lambda: IdleTrace(columns[0].astype(np.int64), columns[1], columns[2]))
 
 
 SACCT_COMMAND = "sacct --allusers --allocations --parsable2 --format=JobID,Start,End,State,NodeList"
@@ -229,10 +229,10 @@ def from_swf(path: str | Path, num_nodes: int, *, processors_per_node: int = 1, 
         With file, line, field, value and what is expected; also if jobs need more nodes than there are.
     """
     path = Path(path)
-    text = files.readable(path, "a log in the Standard Workload Format", files.read_text)
+    text = tables.readable(path, "a log in the Standard Workload Format", tables.read_text)
     jobs = sorted(_swf_jobs(path, text, processors_per_node))
     busy = list(_on_lowest_free(jobs, num_nodes))
-    return files.located(str(path), lambda: idle_between(busy, num_nodes, at_least_s=at_least_s))
+    return tables.located(str(path), lambda: idle_between(busy, num_nodes, at_least_s=at_least_s))
 
 
 def _swf_jobs(path: Path, text: str, per_node: int) -> Iterator[tuple[float, float, int, str]]:
@@ -245,10 +245,10 @@ def _swf_jobs(path: Path, text: str, per_node: int) -> Iterator[tuple[float, flo
         processors = fields[4] if fields[4] not in ("-1", "0") else fields[7]
         if fields[10] in ("2", "3", "4") or fields[3] in ("-1", "0") or processors in ("-1", "0"):
             continue  # A part of a job that has its own line, or a job that never ran.
-        submit_s = files.cell_number(where, "submit time", fields[1])
-        start_s = submit_s + (0.0 if fields[2] == "-1" else files.cell_number(where, "wait time", fields[2]))
-        run_s = files.cell_number(where, "run time", fields[3])
-        yield start_s, start_s + run_s, -(-files.cell_whole(where, "processors", processors) // per_node), where
+        submit_s = tables.cell_number(where, "submit time", fields[1])
+        start_s = submit_s + (0.0 if fields[2] == "-1" else tables.cell_number(where, "wait time", fields[2]))
+        run_s = tables.cell_number(where, "run time", fields[3])
+        yield start_s, start_s + run_s, -(-tables.cell_whole(where, "processors", processors) // per_node), where
 
 
 def _on_lowest_free(jobs: list[tuple[float, float, int, str]], num_nodes: int) -> Iterator[Busy]:
@@ -276,7 +276,7 @@ def from_sacct(path: str | Path, *, at_least_s: float = 0.0) -> tuple[IdleTrace,
         With file, line, field, value and what is expected.
     """
     path = Path(path)
-    lines = files.readable(path, "a table of sacct", files.read_text).splitlines()
+    lines = tables.readable(path, "a table of sacct", tables.read_text).splitlines()
     header = lines[0].split("|") if lines else []
     if tuple(header) != _SACCT_COLUMNS:
         shown = abbreviated("|".join(header))
@@ -293,7 +293,7 @@ def from_sacct(path: str | Path, *, at_least_s: float = 0.0) -> tuple[IdleTrace,
         for name, start_s, end_s in rows
         if end_s is None or end_s > start_s
     ]
-    return files.located(str(path), lambda: idle_between(busy, len(names), at_least_s=at_least_s)), names
+    return tables.located(str(path), lambda: idle_between(busy, len(names), at_least_s=at_least_s)), names
 
 
 def _sacct_rows(where: str, line: str) -> Iterator[tuple[str, float, float | None]]:
@@ -305,7 +305,7 @@ def _sacct_rows(where: str, line: str) -> Iterator[tuple[str, float, float | Non
         return
     start_s = _time_s(where, "Start", start)
     end_s = None if end == "Unknown" else _time_s(where, "End", end)
-    for name in files.located(where, lambda: expand_hosts(nodes)):
+    for name in tables.located(where, lambda: expand_hosts(nodes)):
         yield name, start_s, end_s
 
 

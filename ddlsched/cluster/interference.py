@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from ddlsched.errors import InputError
-from ddlsched.io.files import cell_number, cell_text, csv_rows, readable
+from ddlsched.io.tables import cell_number, cell_text, csv_rows, readable
 
 MAX_PENALTY_SHARE = 1000.0
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol, runtime_checkable
 
-from ddlsched.errors import Checked, ranged
 from ddlsched.plugins.names import made_of_text
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)

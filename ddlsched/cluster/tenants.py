@@ -10,16 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from ddlsched.errors import (
-    Checked,
-    InputError,
-    UnknownNameError,
-    abbreviated,
-    check_fields,
-    did_you_mean,
-    ranged,
-    says_unknown_arguments,
-)
+from ddlsched.errors import InputError, UnknownNameError, abbreviated, did_you_mean, says_unknown_arguments
+from ddlsched.ranges import Checked, check_fields, ranged
 
 ANY_KIND = "any"
 """The kind of GPU of a quota that holds for all GPUs."""

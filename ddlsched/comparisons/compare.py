@@ -30,8 +30,8 @@ from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.engine.run_progress import long_run_remark
 from ddlsched.errors import DdlschedError, InputError, guarded, says_unknown_arguments
-from ddlsched.io.files import located
 from ddlsched.io.progress import progress_bar
+from ddlsched.io.tables import located
 from ddlsched.network.contention import card_remark
 from ddlsched.network.topology import Network
 from ddlsched.options import declared

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ddlsched.cluster.cluster_files import read_cluster, read_throughputs
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
-from ddlsched.io.files import located
+from ddlsched.io.tables import located
 from ddlsched.options import declared, hints_of
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
 from ddlsched.workload.workload_files import workload_of

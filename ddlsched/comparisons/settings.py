@@ -36,7 +36,8 @@ from ddlsched.comparisons.fields import (
 )
 from ddlsched.comparisons.folder import slug
 from ddlsched.errors import FaultyInputError, InputError, abbreviated, did_you_mean, label
-from ddlsched.io.files import as_yaml, read_bytes
+from ddlsched.io.files import read_bytes
+from ddlsched.io.tables import as_yaml
 from ddlsched.plugins import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve_bundle
 

@@ -21,8 +21,9 @@ from ddlsched.network.topology import Network
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.view_parts import write_fields
 from ddlsched.units import MAX_NS
-from ddlsched.workload.dag import ComputeTask, demands_of, is_grouped, slices_of
+from ddlsched.workload.dag import ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.groups import demands_of, is_grouped, slices_of
 from ddlsched.workload.job import Job, Workload
 
 _FIRST_RESIDENTS = 8

@@ -11,9 +11,11 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.failure_causes import failures_per_s
 from ddlsched.cluster.reliability_doors import CheckpointedJob, CheckpointPolicy
 from ddlsched.engine.field_values import JobState
-from ddlsched.engine.job_placement import JobPlacement, StateTransfer, StateTransfers
+from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.from_python import plan_move, stop_job, wake
-from ddlsched.engine.run_state import Residency, RunState
+from ddlsched.engine.outcome import Residency
+from ddlsched.engine.run_state import RunState
+from ddlsched.engine.state_transfers import StateTransfer, StateTransfers
 from ddlsched.errors import PluginError, guarded, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.workload.elastic_job import ElasticJob

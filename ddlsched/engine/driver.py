@@ -15,7 +15,7 @@ from ddlsched.engine.checkpointing import Checkpointing
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.field_values import NEVER, Contention, Door, Question
-from ddlsched.engine.job_placement import JobPlacement, StateTransfers
+from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.compilation import JUMPING, ensure_compiled, start_compiling
 from ddlsched.engine.loop.from_python import (
@@ -29,14 +29,16 @@ from ddlsched.engine.loop.from_python import (
     take_samples,
 )
 from ddlsched.engine.native.jit import interrupted_loop, spent_compiling_s
+from ddlsched.engine.outcome import Finished, KeptSlices, Window, touching
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.records import make_records
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.routes import HopTables, Routes, beyond_plain_rings, refuse_what_nobody_sends
 from ddlsched.engine.run_options import RunSettings
 from ddlsched.engine.run_progress import ProgressTeller
-from ddlsched.engine.run_state import Finished, KeptSlices, RunState, Window, touching
+from ddlsched.engine.run_state import RunState
 from ddlsched.engine.server_outages import ServerOutages, Standstill
+from ddlsched.engine.state_transfers import StateTransfers
 from ddlsched.engine.stops_and_moves import StopsAndMoves
 from ddlsched.engine.tenant_rounds import TenantRounds
 from ddlsched.engine.transfer_decisions import TransferDecisions

@@ -16,7 +16,8 @@ from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
 from ddlsched.engine.loop.from_python import plan_move, stop_job, wake
 from ddlsched.engine.loop.iterations import go_on
 from ddlsched.engine.loop.room import reserve_bytes
-from ddlsched.engine.run_state import Residency, RunState
+from ddlsched.engine.outcome import Residency
+from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InvalidDecisionError, guarded, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.workload.dag import ComputeTask

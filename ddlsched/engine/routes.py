@@ -12,7 +12,7 @@ from ddlsched.engine.decisions.costs import PlannedTransfer
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError, label
-from ddlsched.io.files import located
+from ddlsched.io.tables import located
 from ddlsched.network.collectives import ROUNDS, Card
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Node, Path, flows_of_ring

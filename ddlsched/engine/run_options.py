@@ -15,8 +15,8 @@ from ddlsched.cluster.cluster import Cluster, Throughputs
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.cluster.tenants import Tenants
+from ddlsched.engine.outcome import CountedSpan, Window
 from ddlsched.engine.run_progress import RunWatcher
-from ddlsched.engine.run_state import CountedSpan, Window
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Network, Topology
 from ddlsched.options import Option, declared
@@ -111,7 +111,7 @@ class RunOptions(TypedDict, total=False):
         Which draw of the jobs' lengths (:func:`ddlsched.simulation.drawn`), from 0, the lengths that were given.
     timeline
         Record tasks and transfers: all of them, those of a window (from, to) in seconds, or a
-        :class:`~ddlsched.engine.run_state.Window`, which may be of one job.
+        :class:`~ddlsched.engine.outcome.Window`, which may be of one job.
     watch
         Called at most twice a second with a :class:`~ddlsched.engine.run_progress.RunProgress`: how far the run is.
     """

@@ -19,8 +19,9 @@ from ddlsched.engine.field_values import NEVER, JobState
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus, slow_gpus
 from ddlsched.engine.loop.from_python import stop_job
+from ddlsched.engine.outcome import JobFailure
 from ddlsched.engine.recovery import Recovery
-from ddlsched.engine.run_state import JobFailure, RunState
+from ddlsched.engine.run_state import RunState
 from ddlsched.errors import SimulationError, guarded, label
 from ddlsched.plugins.names import resolve
 from ddlsched.units import NS_PER_S, ns_from_s

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.errors import LAST_S, Checked, ranged
 from ddlsched.network.topology import Network
+from ddlsched.ranges import LAST_S, Checked, ranged
 from ddlsched.units import MAX_NS
 from ddlsched.workload.elastic_job import ConstantRescaleCost
 from ddlsched.workload.job import Job

@@ -7,8 +7,9 @@ from ddlsched.engine.field_values import JobState
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.from_python import plan_move, stop_job, wake, wake_running
 from ddlsched.engine.loop.iterations import go_on
+from ddlsched.engine.outcome import Departure
 from ddlsched.engine.recovery import ReservedGpus
-from ddlsched.engine.run_state import Departure, RunState
+from ddlsched.engine.run_state import RunState
 from ddlsched.engine.server_outages import Standstill
 from ddlsched.errors import InputError
 from ddlsched.policies.views import JobQueue, JobView

@@ -10,11 +10,12 @@ from ddlsched.cluster.tenants import ANY_KIND, Tenants
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.field_values import JobState
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.run_state import Refused, RunState
+from ddlsched.engine.outcome import Refused
+from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError
 from ddlsched.policies import tenants_view
 from ddlsched.policies.cluster_view import looked_up_once
-from ddlsched.policies.tenants_view import QuotaTree
+from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.views import ClusterView, JobView
 
 _RUNNING, _QUEUED = JobState.RUNNING.value, JobState.QUEUED.value

@@ -12,11 +12,12 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.loop.batch.transfers import MET
 from ddlsched.envs.scheduling_env import Ask, AskedPolicy, Decision, JobSeconds, SchedulingEnv
-from ddlsched.errors import InputError, check_arguments
+from ddlsched.errors import InputError
 from ddlsched.policies.choosing import JOB_FEATURES, Choosing, begun_placement, log_share, log_shares, queue_features
 from ddlsched.policies.doors import Allocation, PlacementPolicy
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
+from ddlsched.ranges import check_arguments
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload

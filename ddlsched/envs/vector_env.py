@@ -17,7 +17,8 @@ from ddlsched.engine.field_values import Question
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.batch.runs import BATCHED_RUN, Standing, StepsOfADoor
 from ddlsched.envs.scheduling_env import NO_DECISION, Observation, SchedulingEnv, Stepped, checked_actions
-from ddlsched.errors import InputError, check_arguments
+from ddlsched.errors import InputError
+from ddlsched.ranges import check_arguments
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.units import NS_PER_S

@@ -1,6 +1,6 @@
 """Collective algorithms as a door: a class says which bytes go between which ranks, in how many steps.
 
-What each kind means by ``message_bytes`` says :mod:`ddlsched.workload.dag`. Classes are plug-ins by name, entry
+What each kind means by ``message_bytes`` says :mod:`ddlsched.workload.tasks`. Classes are plug-ins by name, entry
 points of the group ``ddlsched.collective``; a task or a job names its own.
 """
 

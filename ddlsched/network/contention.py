@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self
 
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
 from ddlsched.network.topology import Network, bytes_per_s_from_gbps, gbps_from_bytes_per_s
+from ddlsched.ranges import check_fields, ranged
 
 TEN_GBE = {"per_byte_s": 8.56e-10, "penalty_per_byte_s": 2.35e-10}
 ONE_GBE = {"per_byte_s": 7.8125e-9, "penalty_per_byte_s": 0.7e-9}

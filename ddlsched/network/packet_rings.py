@@ -8,10 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ddlsched.errors import InputError, ranged
+from ddlsched.errors import InputError
 from ddlsched.network.contention import MAX_CONSTANT_S, MaxMin, moved_by_ring
 from ddlsched.network.rates import slowest_link_bytes_per_s
 from ddlsched.network.topology import Link, Network, flows_of_ring
+from ddlsched.ranges import ranged
 
 _LEAST_PACKET_BYTES = 1448.0
 _LEAST_BYTES = 1.0

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ddlsched.errors import check_arguments
 from ddlsched.network.contention import ContentionModel, Flow, SharedLink, count_per_link
 from ddlsched.network.topology import Link
+from ddlsched.ranges import check_arguments
 
 LEVELS = 8
 """How many strict levels there are, as many as Ethernet has priorities."""

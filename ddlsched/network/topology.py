@@ -14,8 +14,9 @@ from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
 
 from ddlsched.deferred import np, nx
-from ddlsched.errors import REQUIRED, Checked, InputError, PluginError, UnknownNameError, guarded, ranged
+from ddlsched.errors import InputError, PluginError, UnknownNameError, guarded
 from ddlsched.network.collectives import Card, Rank
+from ddlsched.ranges import REQUIRED, Checked, ranged
 
 if TYPE_CHECKING:
     from ddlsched.network.cables import Wires

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal, NamedTuple
 
-from ddlsched.errors import InputError, ranged
+from ddlsched.errors import InputError
 from ddlsched.network.contention import MAX_CONSTANT_S, MaxMin, moved_by_ring
 from ddlsched.network.rates import LEVELS, MOST_PARTS, crossings, slowest_link_bytes_per_s, weighted_max_min
 from ddlsched.network.topology import Link
+from ddlsched.ranges import ranged
 
 LARGEST_EXPONENT = 1.0
 """Shares in proportion to sizes; up to it weights of steps from a byte to a TB are told apart."""

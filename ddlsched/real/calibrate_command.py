@@ -13,7 +13,8 @@ import typer
 from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole
 from ddlsched.cli.reporting import emit, notice, status, without_nan, write_told
 from ddlsched.errors import InputError
-from ddlsched.io.files import located, refuse_unwritable
+from ddlsched.io.files import refuse_unwritable
+from ddlsched.io.tables import located
 from ddlsched.options import Option
 
 if TYPE_CHECKING:

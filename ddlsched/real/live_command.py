@@ -13,9 +13,10 @@ import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option
 from ddlsched.cli.reporting import emit, notice
-from ddlsched.errors import InputError, check_arguments
+from ddlsched.errors import InputError
 from ddlsched.options import Option
 from ddlsched.plugins.names import resolve
+from ddlsched.ranges import check_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

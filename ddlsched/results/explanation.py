@@ -18,14 +18,14 @@ import numpy as np
 from ddlsched.deferred import pd
 from ddlsched.errors import InputError
 from ddlsched.results.placed_waits import Blocker, placed_waits
-from ddlsched.results.result import STATE_TASK, sending
+from ddlsched.results.slices import STATE_TASK, sending
 from ddlsched.results.tenants import tenant_waits
 from ddlsched.units import NS_PER_S
-from ddlsched.workload.dag import CollectiveTask
 from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.tasks import CollectiveTask
 
 if TYPE_CHECKING:
-    from ddlsched.engine.run_state import Residency
+    from ddlsched.engine.outcome import Residency
     from ddlsched.results.result import Result
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddlsched.engine.field_values import SliceKind
-from ddlsched.engine.run_state import gpus_of_workers, ragged
-from ddlsched.results.result import crossed, repeated
+from ddlsched.engine.outcome import gpus_of_workers, ragged
+from ddlsched.results.slices import crossed, repeated
 
 if TYPE_CHECKING:
+    from ddlsched.engine.outcome import Residency
     from ddlsched.engine.records import Records
-    from ddlsched.engine.run_state import Residency
     from ddlsched.results.result import Result
 
 _MOST_SLICES = 1 << 17

@@ -11,7 +11,7 @@ from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ElasticJob
 
 if TYPE_CHECKING:
-    from ddlsched.engine.run_state import JobFailure, Residency
+    from ddlsched.engine.outcome import JobFailure, Residency
     from ddlsched.results.result import Result
 
 GPU_TIME_PARTS = ("detection", "restart", "checkpoints", "lost_work", "waiting_for_gpus_and_network", "training")

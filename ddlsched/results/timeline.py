@@ -1,4 +1,4 @@
-"""The timeline of a run as a trace file for https://ui.perfetto.dev; :mod:`ddlsched.results.result` has the tables."""
+"""The timeline of a run as a trace file for https://ui.perfetto.dev; :mod:`ddlsched.results.slices` has the tables."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.run_state import ragged
+from ddlsched.engine.outcome import ragged
 from ddlsched.io.files import replacing
-from ddlsched.results.result import (
+from ddlsched.results.slices import (
     STATE_TASK,
     Slices,
     computing,
@@ -21,7 +21,8 @@ from ddlsched.results.result import (
     sending,
     write_timeline_table,
 )
-from ddlsched.workload.dag import CollectiveTask, parts_of
+from ddlsched.workload.groups import parts_of
+from ddlsched.workload.tasks import CollectiveTask
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result
@@ -33,7 +34,7 @@ _PROCESSES = {_GPUS: "GPUs", _LINKS: "Links", _JOBS: "Jobs"}
 def write_timeline(result: Result, path: Path | str) -> None:
     """Write the timeline as Chrome trace-event JSON, which https://ui.perfetto.dev opens, or as a table.
 
-    A file that ends in ``.parquet`` gets the table of :func:`~ddlsched.results.result.timeline_table`.
+    A file that ends in ``.parquet`` gets the table of :func:`~ddlsched.results.slices.timeline_table`.
 
     Process *GPUs* has a row a GPU, with its tasks and its server's outages; *Links* a row a link, or several
     where transfers overlap, and the number of transfers on it over time; *Jobs* marks arrivals, starts, stops, moves

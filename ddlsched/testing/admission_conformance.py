@@ -12,7 +12,8 @@ import pytest
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND, Preemption, Queue, Quota, Tenants
-from ddlsched.policies.tenants_view import Admission, HeldQuota, PendingJobs, QuotaTree, RunningJobs, TenantsView
+from ddlsched.policies.quota_tree import QuotaTree
+from ddlsched.policies.tenants_view import Admission, HeldQuota, PendingJobs, RunningJobs, TenantsView
 from ddlsched.testing.conformance_runs import Conformance
 from ddlsched.testing.handmade import cluster_view, job_view
 

@@ -9,10 +9,12 @@ from itertools import pairwise
 from math import ceil, inf
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from ddlsched.errors import REQUIRED, Checked, InputError, check_fields, guarded, ranged
+from ddlsched.errors import InputError, guarded
+from ddlsched.ranges import REQUIRED, Checked, check_fields, ranged
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, is_whole, ns_from_s
-from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job
+from ddlsched.workload.tasks import CollectiveTask
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,8 @@ from typing import Any
 from ddlsched.deferred import np, pd
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean, says_unknown_arguments
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, bytes_from_mb, is_whole, ns_from_s
-from ddlsched.workload.dag import ComputeTask, DataParallelIteration, IterationDag, demands_of, slices_of, workers_of
+from ddlsched.workload.dag import ComputeTask, DataParallelIteration, IterationDag
+from ddlsched.workload.groups import demands_of, slices_of, workers_of
 
 
 @says_unknown_arguments

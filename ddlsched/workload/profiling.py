@@ -12,7 +12,8 @@ from statistics import median
 
 import numpy as np
 
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import is_whole
 from ddlsched.workload.trainers import NodeAllocator, Numbers, Trainer, rates_at
 

@@ -9,7 +9,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ddlsched.errors import InputError, check_arguments, check_fields, ranged
+from ddlsched.errors import InputError
+from ddlsched.ranges import check_arguments, check_fields, ranged
 
 _BOUNDS_S = np.concatenate([[0.0], np.geomspace(15.0, 30 * 86_400.0, 96)])
 _FIRST_S = 1800.0

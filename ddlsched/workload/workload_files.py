@@ -19,12 +19,13 @@ from typing import Any
 
 from ddlsched.deferred import pd
 from ddlsched.errors import InputError, PluginError, UnknownNameError, abbreviated, did_you_mean, nearest_names
-from ddlsched.io import files
+from ddlsched.io import tables
 from ddlsched.io.files import from_parquet, writable
 from ddlsched.network.traffic import collective_for
 from ddlsched.plugins.names import Maker, maker, names
-from ddlsched.workload.dag import DataParallelIteration, IterationDag, checked_groups
+from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import BatchCurve, ElasticJob, LinearCurve, ScalingCurve, ThroughputCurve
+from ddlsched.workload.groups import checked_groups
 from ddlsched.workload.job import MAX_PRIORITY, TEXTS, Job, Workload
 
 ELASTIC_REQUIRED = ("job_id", "arrival_s", "samples", "curve", "gpu_batch", "max_gpus")
@@ -46,12 +47,12 @@ def elastic_job_of(where: str, row: Mapping[str, Any]) -> ElasticJob:
         With the place, the field, its value and what is expected.
     """
     fields = _id_and_arrival(where, row)
-    fields |= {name: files.cell_whole(where, name, row[name]) for name in ("samples", "gpu_batch", "max_gpus")}
-    fields |= {name: files.cell_whole(where, name, row[name]) for name in _COUNTS if row.get(name) is not None}
-    fields |= {name: files.cell_number(where, name, row[name]) for name in _AMOUNTS if row.get(name) is not None}
-    fields |= {name: files.cell_text(where, name, row.get(name)) for name in ("model", "user")}
+    fields |= {name: tables.cell_whole(where, name, row[name]) for name in ("samples", "gpu_batch", "max_gpus")}
+    fields |= {name: tables.cell_whole(where, name, row[name]) for name in _COUNTS if row.get(name) is not None}
+    fields |= {name: tables.cell_number(where, name, row[name]) for name in _AMOUNTS if row.get(name) is not None}
+    fields |= {name: tables.cell_text(where, name, row.get(name)) for name in ("model", "user")}
     fields["curve"] = _curve_of(f"{where}, field curve", row["curve"])
-    return files.located(where, lambda: ElasticJob(**fields))
+    return tables.located(where, lambda: ElasticJob(**fields))
 
 
 def _curve_of(where: str, given: Any) -> ScalingCurve:
@@ -67,14 +68,14 @@ def _curve_of(where: str, given: Any) -> ScalingCurve:
         if name not in given:
             raise InputError(f"{where}: field {name!r} is missing; expected {', '.join(needed)}")
     if kind == "linear":
-        linear = {name: files.cell_time_s(where, name, given[name]) for name in needed}
-        return files.located(where, lambda: LinearCurve(**linear))
+        linear = {name: tables.cell_time_s(where, name, given[name]) for name in needed}
+        return tables.located(where, lambda: LinearCurve(**linear))
     for name in needed:
         if not isinstance(given[name], list):
             raise InputError(f"{where}, field {name}: is {abbreviated(given[name])}; expected a list of numbers")
-    first = tuple(files.cell_whole(where, needed[0], value) for value in given[needed[0]])
-    second = tuple(files.cell_number(where, needed[1], value) for value in given[needed[1]])
-    curve: ScalingCurve = files.located(where, lambda: _CURVES[kind](**{needed[0]: first, needed[1]: second}))
+    first = tuple(tables.cell_whole(where, needed[0], value) for value in given[needed[0]])
+    second = tuple(tables.cell_number(where, needed[1], value) for value in given[needed[1]])
+    curve: ScalingCurve = tables.located(where, lambda: _CURVES[kind](**{needed[0]: first, needed[1]: second}))
     return curve
 
 
@@ -102,19 +103,19 @@ def read_curve(path: str | Path) -> ScalingCurve:
     InputError
         With file, row, column, value and what is expected.
     """
-    return files.readable(Path(path), "a measured scaling curve (CSV)", _read_curve)
+    return tables.readable(Path(path), "a measured scaling curve (CSV)", _read_curve)
 
 
 def _read_curve(path: Path) -> ScalingCurve:
-    first = "gpu_batch" if "gpu_batch" in files.read_text(path).partition("\n")[0] else "gpus"
+    first = "gpu_batch" if "gpu_batch" in tables.read_text(path).partition("\n")[0] else "gpus"
     kind, second = _TABLES[first]
     rows = [
-        (files.cell_whole(where, first, row[first]), files.cell_number(where, second, row[second]))
-        for where, row in files.csv_rows(path, (first, second), ())
+        (tables.cell_whole(where, first, row[first]), tables.cell_number(where, second, row[second]))
+        for where, row in tables.csv_rows(path, (first, second), ())
     ]
     names = _POINTS[kind]
     columns = zip(names, zip(*rows, strict=True), strict=True) if rows else ((name, ()) for name in names)
-    curve: ScalingCurve = files.located(str(path), lambda: _CURVES[kind](**dict(columns)))
+    curve: ScalingCurve = tables.located(str(path), lambda: _CURVES[kind](**dict(columns)))
     return curve
 
 
@@ -140,7 +141,7 @@ def read_workload(path: str | Path) -> Workload:
         refuse_suffix(path)
         return dict(zip(_SUFFIXES, readers, strict=True))[path.suffix.lower()](path)
 
-    return Workload(tuple(files.readable(path, "a workload file (see 'ddlsched workload --help')", read)), source=path)
+    return Workload(tuple(tables.readable(path, "a workload file (see 'ddlsched workload --help')", read)), source=path)
 
 
 def refuse_suffix(path: Path) -> None:
@@ -150,14 +151,14 @@ def refuse_suffix(path: Path) -> None:
 
 
 def _read_csv(path: Path) -> list[Job]:
-    return _jobs_of_rows(path, files.csv_rows(path, REQUIRED, OPTIONAL))
+    return _jobs_of_rows(path, tables.csv_rows(path, REQUIRED, OPTIONAL))
 
 
 def _read_parquet(path: Path) -> list[Job]:
     names, columns = from_parquet(
         path, lambda table: (table.column_names, [each.to_pylist() for each in table.columns])
     )
-    files.check_columns(path, names, REQUIRED, OPTIONAL)
+    tables.check_columns(path, names, REQUIRED, OPTIONAL)
     rows = enumerate(zip(*columns, strict=True), start=1)
     return _jobs_of_rows(path, ((f"{path}, row {n}", dict(zip(names, cells, strict=True))) for n, cells in rows))
 
@@ -173,37 +174,37 @@ def _job_of_row(where: str, row: Mapping[str, Any]) -> Job:
     fields = _common_fields(where, row)
     buckets = row.get("buckets")
     fields["iteration"] = DataParallelIteration(
-        forward_s=files.cell_time_s(where, "forward_s", row["forward_s"]),
-        backward_s=files.cell_time_s(where, "backward_s", row["backward_s"]),
-        message_bytes=files.cell_number(where, "message_bytes", row["message_bytes"]),
-        buckets=1 if buckets in (None, "") else files.cell_whole(where, "buckets", buckets, at_most=10_000),
-        algorithm=files.cell_text(where, "algorithm", row.get("algorithm")) or "ring",
+        forward_s=tables.cell_time_s(where, "forward_s", row["forward_s"]),
+        backward_s=tables.cell_time_s(where, "backward_s", row["backward_s"]),
+        message_bytes=tables.cell_number(where, "message_bytes", row["message_bytes"]),
+        buckets=1 if buckets in (None, "") else tables.cell_whole(where, "buckets", buckets, at_most=10_000),
+        algorithm=tables.cell_text(where, "algorithm", row.get("algorithm")) or "ring",
     )
-    return files.located(where, lambda: _with_known_collectives(Job(**fields)))
+    return tables.located(where, lambda: _with_known_collectives(Job(**fields)))
 
 
 def _id_and_arrival(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    job_id = files.cell_text(where, "job_id", row["job_id"])
+    job_id = tables.cell_text(where, "job_id", row["job_id"])
     if job_id is None:
         raise InputError(f"{where}, column job_id: is empty; expected a unique id")
-    return {"job_id": job_id, "arrival_s": files.cell_time_s(where, "arrival_s", row["arrival_s"])}
+    return {"job_id": job_id, "arrival_s": tables.cell_time_s(where, "arrival_s", row["arrival_s"])}
 
 
 def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
     limit, priority = row.get("time_limit_s"), row.get("priority")
     return _id_and_arrival(where, row) | {
-        "num_gpus": files.cell_whole(where, "gpus", row["gpus"]),
-        "iterations": files.cell_whole(where, "iterations", row["iterations"]),
-        "gpu_memory_mb": files.cell_number(where, "gpu_memory_mb", row["gpu_memory_mb"]),
-        **{name: files.cell_text(where, name, row.get(name)) for name in TEXTS},
-        "time_limit_s": None if limit in (None, "") else files.cell_time_s(where, "time_limit_s", limit),
+        "num_gpus": tables.cell_whole(where, "gpus", row["gpus"]),
+        "iterations": tables.cell_whole(where, "iterations", row["iterations"]),
+        "gpu_memory_mb": tables.cell_number(where, "gpu_memory_mb", row["gpu_memory_mb"]),
+        **{name: tables.cell_text(where, name, row.get(name)) for name in TEXTS},
+        "time_limit_s": None if limit in (None, "") else tables.cell_time_s(where, "time_limit_s", limit),
         "priority": 0 if priority in (None, "") else _priority(where, priority),
     }
 
 
 def _priority(where: str, value: Any) -> int:
     """Return a priority, which may be below 0."""
-    number = files.cell_number(
+    number = tables.cell_number(
         where, "priority", str(value).removeprefix("-") if isinstance(value, str) else abs(value)
     )
     if not (number.is_integer() and number <= MAX_PRIORITY):
@@ -213,8 +214,8 @@ def _priority(where: str, value: Any) -> int:
 
 
 def _read_json(path: Path) -> list[Job]:
-    text = files.read_text(path)
-    document = files.parsed_json(text, str(path), "{'jobs': [...]}", object_pairs_hook=_unique_fields)
+    text = tables.read_text(path)
+    document = tables.parsed_json(text, str(path), "{'jobs': [...]}", object_pairs_hook=_unique_fields)
     rows = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{path}: holds no jobs; expected {{'jobs': [...]}} with at least one job")
@@ -254,10 +255,10 @@ def _dag_job(where: str, row: dict[str, Any]) -> Job:
     if not isinstance(tasks, list) or not all(map(_is_task, tasks)):
         expected = "expected a list of objects with name, kind and after"
         raise InputError(f"{where}, field tasks: is {abbreviated(tasks)}; {expected}")
-    groups = files.located(f"{where}, field groups", lambda: checked_groups(row.get("groups", {})))
-    dag = files.located(f"{where}, field tasks", lambda: IterationDag.from_dicts(tasks, groups))
+    groups = tables.located(f"{where}, field groups", lambda: checked_groups(row.get("groups", {})))
+    dag = tables.located(f"{where}, field tasks", lambda: IterationDag.from_dicts(tasks, groups))
     fields = _common_fields(where, row) | {"iteration": dag}
-    return files.located(where, lambda: _with_known_collectives(Job(**fields)))
+    return tables.located(where, lambda: _with_known_collectives(Job(**fields)))
 
 
 def _with_known_collectives(job: Job) -> Job:

@@ -9,7 +9,7 @@ import ddlsched
 
 workload = ddlsched.microsoft_160(seed=1, scale=0.02)
 from ddlsched.comparisons.charts.style import PALETTE, in_style, new_figure
-from ddlsched.engine.run_state import Window
+from ddlsched.engine.outcome import Window
 from ddlsched.results.explanation import explain
 
 first = ddlsched.simulate(workload)

@@ -227,7 +227,7 @@ class _Model:
 
     def fix(self, result: Result, unit_ns: int) -> None:
         """Fix placement, tasks and transfers to those of a run."""
-        from ddlsched.results.result import compute_slices, transfer_slices
+        from ddlsched.results.slices import compute_slices, transfer_slices
 
         names = result.jobs["job_id"].tolist()
         workers = {name: sorted(result.gpus_of(name)) for name in names}

@@ -16,7 +16,8 @@ from ddlsched.network.contention import Flow, Linear
 from ddlsched.network.rates import crossings, shared_links
 from ddlsched.network.topology import Link
 from ddlsched.policies.views import NetworkView, TransferView
-from ddlsched.results.result import Result, transfer_slices
+from ddlsched.results.result import Result
+from ddlsched.results.slices import transfer_slices
 
 
 def probed(servers: Sequence[int], num_on: Callable[[int], int]) -> int | None:

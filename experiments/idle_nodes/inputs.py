@@ -11,7 +11,7 @@ from replay import TrainingJob
 
 from ddlsched.cluster.idle_trace import IdleTrace, read_fragments
 from ddlsched.errors import InputError
-from ddlsched.io.files import cell_number, cell_time_s, cell_whole, csv_rows, readable
+from ddlsched.io.tables import cell_number, cell_time_s, cell_whole, csv_rows, readable
 from ddlsched.workload.trainers import rates_at
 
 HERE = Path(__file__).resolve().parent

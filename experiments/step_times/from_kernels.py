@@ -16,7 +16,7 @@ import pandas as pd
 from ddlsched.training.estimate.hardware import clock
 from ddlsched.training.estimate.kernel_speeds import kernel_speeds, read_kernels
 from ddlsched.training.estimate.presets import GPUS
-from ddlsched.training.estimate.rows import read_published
+from ddlsched.training.estimate.published_rows import read_published
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[2] / "shared" / "data" / "training_times"

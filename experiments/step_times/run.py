@@ -23,7 +23,7 @@ from page import BY, draw
 
 from ddlsched.training.estimate.hardware import Efficiency, Machine, clock
 from ddlsched.training.estimate.presets import GPUS
-from ddlsched.training.estimate.rows import PublishedRun, read_published
+from ddlsched.training.estimate.published_rows import PublishedRun, read_published
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[2] / "shared" / "data" / "training_times"

@@ -22,7 +22,7 @@ from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.random_fit import RandomFit
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.results.result import transfer_slices
+from ddlsched.results.slices import transfer_slices
 from ddlsched.simulation import simulate
 from ddlsched.testing import cluster_view, job_view, network_view, transfer_view
 from ddlsched.workload.job import Workload

@@ -13,7 +13,7 @@ from algorithms.path.least_congested import LeastCongested
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError
 from ddlsched.network.topology import Network
 from ddlsched.results.explanation import explain
-from ddlsched.results.result import transfer_slices
+from ddlsched.results.slices import transfer_slices
 from ddlsched.testing import flow_view, job_view, link_loads
 from topologies.leaf_spine import LeafSpine
 

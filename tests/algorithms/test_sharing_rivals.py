@@ -16,7 +16,7 @@ from algorithms.placement.muri import Muri, efficiency, grouped, period_s
 from algorithms.solving import Solver
 from ddlsched.errors import InputError
 from ddlsched.testing import cluster_view, job_queue, job_view
-from ddlsched.workload.dag import Groups
+from ddlsched.workload.groups import Groups
 
 ONE_SERVER = ddlsched.Cluster(num_servers=1, gpus_per_server=4)
 

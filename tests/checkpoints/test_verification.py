@@ -18,7 +18,7 @@ import pytest
 from small_jobs import GPT, stored
 from tiers import tried
 
-from ddlsched.checkpoints import content, execution, gathering, locations
+from ddlsched.checkpoints import execution, gathering, locations, verification
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import content_hash
@@ -39,7 +39,7 @@ NAMES = [tensor.name for tensor in JOB.tensors]
 def everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let checks be made where small checkpoints' are, and where large ones' are."""
     if request.param == "in a process":
-        monkeypatch.setattr(content, "_WORTH_A_PROCESS_BYTES", 0)
+        monkeypatch.setattr(verification, "_WORTH_A_PROCESS_BYTES", 0)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -47,7 +47,7 @@ def test_a_tensor_is_checked_before_the_last_one_is_copied(folder: Path, monkeyp
     """The copying of the last tensor waits until the first one is checked: it would wait for ever otherwise."""
     stored(folder / "a", JOB)
     checked = multiprocessing.get_context("fork").Event()
-    found, write = content.content_hash, OpenFiles.write
+    found, write = verification.content_hash, OpenFiles.write
 
     def content_hash(tensor: Any, *settings: Any) -> str:
         digest_of = found(tensor, *settings)
@@ -61,7 +61,7 @@ def test_a_tensor_is_checked_before_the_last_one_is_copied(folder: Path, monkeyp
         write(self, targets, offset, parts, tensor)
 
     monkeypatch.setattr(execution, "_BATCH_BYTES", 1 << 10)
-    monkeypatch.setattr(content, "content_hash", content_hash)
+    monkeypatch.setattr(verification, "content_hash", content_hash)
     monkeypatch.setattr(OpenFiles, "write", waiting_write)
     reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
     assert set(Checkpoint.read(folder / "b").xxh3) == set(NAMES)
@@ -113,14 +113,14 @@ def test_a_byte_that_changes_in_the_new_file_after_it_was_written_is_found(
 
 def full_checks(folder: Path, monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> list[str]:
     """Reshard ``a`` to ``b``; return the tensors whose hashes were taken from the old files."""
-    found, names = content.content_hash, []
+    found, names = verification.content_hash, []
 
     def content_hash(tensor: Any, parts: Any, *settings: Any) -> str:
         if parts[0].sources[0].name.startswith(f"{folder / 'a'}/"):
             names.append(tensor.name)
         return found(tensor, parts, *settings)
 
-    monkeypatch.setattr(content, "content_hash", content_hash)
+    monkeypatch.setattr(verification, "content_hash", content_hash)
     reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True, **arguments)
     return names
 
@@ -155,15 +155,15 @@ def test_recorded_hashes_are_taken_from_the_new_files_only(
 
 def test_large_checkpoints_are_checked_in_another_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", JOB)
-    found = content.content_hash
+    found = verification.content_hash
 
     def content_hash(*settings: Any) -> str:
         with (folder / "processes").open("a") as file:
             file.write(f"{os.getpid()}\n")
         return found(*settings)
 
-    monkeypatch.setattr(content, "content_hash", content_hash)
-    monkeypatch.setattr(content, "_WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(verification, "content_hash", content_hash)
+    monkeypatch.setattr(verification, "_WORTH_A_PROCESS_BYTES", 0)
     reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
     assert len(found_in := set((folder / "processes").read_text().split())) == 1
     assert str(os.getpid()) not in found_in
@@ -171,7 +171,7 @@ def test_large_checkpoints_are_checked_in_another_process(folder: Path, monkeypa
 
 def test_what_a_process_that_was_killed_had_to_check_is_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", JOB)
-    found, own = content.content_hash, os.getpid()
+    found, own = verification.content_hash, os.getpid()
 
     def content_hash(tensor: Any, *settings: Any) -> str:
         if os.getpid() != own and tensor.name == NAMES[3]:
@@ -179,9 +179,9 @@ def test_what_a_process_that_was_killed_had_to_check_is_checked(folder: Path, mo
             os.kill(os.getpid(), signal.SIGKILL)
         return found(tensor, *settings)
 
-    monkeypatch.setattr(content, "content_hash", content_hash)
+    monkeypatch.setattr(verification, "content_hash", content_hash)
     reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
-    monkeypatch.setattr(content, "_WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(verification, "_WORTH_A_PROCESS_BYTES", 0)
     reshard(folder / "a", folder / "c", to=StoredParallelism(tp=4), verify=True)
     assert (folder / "killed").exists()
     assert Checkpoint.read(folder / "c").xxh3 == Checkpoint.read(folder / "b").xxh3
@@ -189,8 +189,8 @@ def test_what_a_process_that_was_killed_had_to_check_is_checked(folder: Path, mo
 
 def test_what_a_process_was_given_as_it_was_killed_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's pool may take that without ever giving an answer."""
-    monkeypatch.setattr(content, "_WORTH_A_PROCESS_BYTES", 0)
-    checks = content.Checks(lambda name, _: name, 1, apart=True)
+    monkeypatch.setattr(verification, "_WORTH_A_PROCESS_BYTES", 0)
+    checks = verification.Checks(lambda name, _: name, 1, apart=True)
     checks._pool.submit(os._exit, 1)
     with suppress(BrokenExecutor):
         for _ in range(6000):

@@ -12,7 +12,7 @@ from tiers import tried
 
 import ddlsched
 from ddlsched.comparisons.sweeps.stored_runs import repeat
-from ddlsched.engine.run_state import Window
+from ddlsched.engine.outcome import Window
 from ddlsched.simulation import warm_up
 
 

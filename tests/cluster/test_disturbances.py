@@ -13,7 +13,7 @@ import ddlsched
 from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces
 from ddlsched.cluster.disturbances import Disturbances, Outage, jitter_factors, read_outages
 from ddlsched.errors import InputError
-from ddlsched.results.result import compute_slices
+from ddlsched.results.slices import compute_slices
 
 
 @pytest.mark.parametrize(("cv", "found"), [(0.05, 0.05), (0.1, 0.09998), (0.5, 0.4995), (1.0, 0.9935)])

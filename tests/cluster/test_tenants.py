@@ -10,7 +10,7 @@ import pytest
 from ddlsched import Preemption, Queue, Quota, Tenants
 from ddlsched.cluster.cluster_files import plain_values, read_tenants, write_tenants
 from ddlsched.errors import InputError
-from ddlsched.policies.tenants_view import QuotaTree
+from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.testing.admission_conformance import random_case
 
 FILE = """

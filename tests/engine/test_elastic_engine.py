@@ -22,7 +22,8 @@ from ddlsched.engine.field_values import JobState
 from ddlsched.engine.rescaling import ElasticJobs
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.policies.elastic_views import ElasticJobView
-from ddlsched.results.result import PHASES, Result, compute_slices
+from ddlsched.results.result import PHASES, Result
+from ddlsched.results.slices import compute_slices
 from ddlsched.testing import python_form
 from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob
 from ddlsched.workload.job import Workload

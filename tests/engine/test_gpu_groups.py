@@ -18,7 +18,7 @@ import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.interference import UniformInterference
 from ddlsched.engine.driver import Simulation
-from ddlsched.engine.run_state import Window
+from ddlsched.engine.outcome import Window
 from ddlsched.results.result import Result
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload

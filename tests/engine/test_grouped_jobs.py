@@ -29,7 +29,8 @@ from ddlsched.network.contention import MaxMin, ring_bytes
 from ddlsched.network.topology import Topology
 from ddlsched.network.traffic import Traffic, traffic_of
 from ddlsched.results.explanation import explain
-from ddlsched.results.result import Result, compute_slices, transfer_slices
+from ddlsched.results.result import Result
+from ddlsched.results.slices import compute_slices, transfer_slices
 from ddlsched.results.timeline import write_timeline
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask
 from topologies.fat_tree import FatTree

@@ -16,7 +16,8 @@ from tiers import examples
 
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.network.contention import ring_bytes
-from ddlsched.results.result import PHASES, Result, compute_slices, transfer_slices
+from ddlsched.results.result import PHASES, Result
+from ddlsched.results.slices import compute_slices, transfer_slices
 
 
 def recorded(setting: Setting) -> Result:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ddlsched.engine.field_values import SliceKind
+from ddlsched.engine.outcome import KeptSlices
 from ddlsched.engine.records import make_records
-from ddlsched.engine.run_state import KeptSlices
 from ddlsched.testing.conformance_runs import run_example
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ddlsched import Cluster, IterationDag, Job, Workload, simulate
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
-from ddlsched.results.result import transfer_slices
+from ddlsched.results.slices import transfer_slices
 from ddlsched.workload.dag import AllReduceTask, ComputeTask
 
 ITERATIONS = 50

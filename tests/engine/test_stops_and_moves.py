@@ -26,7 +26,7 @@ from ddlsched.errors import InputError, InvalidDecisionError, PluginError, Simul
 from ddlsched.network.contention import MaxMin, ring_bytes
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.results.explanation import explain, transfers_of
-from ddlsched.results.result import transfer_slices
+from ddlsched.results.slices import transfer_slices
 from ddlsched.results.timeline import write_timeline
 from ddlsched.simulation import simulate
 from ddlsched.testing import cluster_view, job_view

@@ -16,8 +16,8 @@ from strategies import Setting, settings
 from tiers import examples
 
 import ddlsched
-from ddlsched.results.result import transfer_slices
-from ddlsched.workload.dag import KINDS
+from ddlsched.results.slices import transfer_slices
+from ddlsched.workload.tasks import KINDS
 from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
 

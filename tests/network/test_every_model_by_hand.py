@@ -16,8 +16,10 @@ from ddlsched.network.contention import ContentionModel, Linear
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import names, resolve
 from ddlsched.simulation import simulate
-from ddlsched.workload.dag import AllReduceTask, CollectiveTask, Groups, IterationDag, Task
+from ddlsched.workload.dag import AllReduceTask, CollectiveTask, IterationDag
+from ddlsched.workload.groups import Groups
 from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.tasks import Task
 from topologies.star import Star
 
 MESSAGE = 1e8

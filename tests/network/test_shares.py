@@ -12,7 +12,7 @@ from ddlsched.errors import InputError, PluginError
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.rates import message_parts
 from ddlsched.network.weighted_shares import Mltcp, SizeShares, StrictLevels
-from ddlsched.results.result import transfer_slices
+from ddlsched.results.slices import transfer_slices
 from ddlsched.testing import job_view, transfer_view
 
 

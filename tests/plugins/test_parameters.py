@@ -16,8 +16,9 @@ import pytest
 from command_line import COMMAND, run
 
 from ddlsched.cli.installation_commands import description_of
-from ddlsched.errors import Checked, InputError, Range, check_arguments, check_fields, choices_of, range_of, ranged
+from ddlsched.errors import InputError
 from ddlsched.plugins.names import KINDS, Kind, made_by, names
+from ddlsched.ranges import Checked, Range, check_arguments, check_fields, choices_of, range_of, ranged
 
 PLUGINS = [(kind, name) for kind in KINDS for name in names(kind)]
 

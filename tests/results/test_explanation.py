@@ -15,7 +15,7 @@ from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage
-from ddlsched.engine.run_state import Window
+from ddlsched.engine.outcome import Window
 from ddlsched.results import placed_waits
 from ddlsched.results.explanation import explain, stays_of
 from ddlsched.results.result import Result

@@ -27,11 +27,12 @@ from tiers import examples
 import ddlsched
 from ddlsched import AllReduceTask, Cluster, ComputeTask, InputError, IterationDag, Job, Workload
 from ddlsched.cluster.disturbances import Disturbances, Outage
-from ddlsched.engine.run_state import Window
+from ddlsched.engine.outcome import Window
 from ddlsched.network.contention import EqualShare, Linear, MaxMin, ring_bytes
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
-from ddlsched.results.result import Result, compute_slices, transfer_slices
+from ddlsched.results.result import Result
+from ddlsched.results.slices import compute_slices, transfer_slices
 from ddlsched.results.timeline import write_timeline
 
 MS = 1_000_000

@@ -11,7 +11,8 @@ from golden_cases import FOLDER
 
 import ddlsched
 from ddlsched.errors import InputError
-from ddlsched.results.result import Result, compute_slices, transfer_slices
+from ddlsched.results.result import Result
+from ddlsched.results.slices import compute_slices, transfer_slices
 
 JOBS = "microsoft-160:scale=0.001"
 

@@ -14,7 +14,8 @@ from strategies import grouped_dags
 
 import ddlsched
 from ddlsched.errors import InputError
-from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag, is_grouped, parts_of, slices_of
+from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
+from ddlsched.workload.groups import is_grouped, parts_of, slices_of
 from ddlsched.workload.workload_files import read_workload, write_workload
 
 TENSOR = {"tensor": ((0, 1), (2, 3))}

@@ -11,7 +11,7 @@ import numpy as np
 from ddlsched.comparisons.charts.jct_charts import legend_below
 from ddlsched.comparisons.charts.style import DASHES, INK, PALETTE, colours, in_style, new_figure, shown_figure
 from ddlsched.deferred import pd
-from ddlsched.io.files import csv_rows, readable
+from ddlsched.io.tables import csv_rows, readable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

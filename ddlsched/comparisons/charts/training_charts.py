@@ -10,7 +10,7 @@ import numpy as np
 from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, new_figure, plain_ticks, short
 from ddlsched.deferred import pd
 from ddlsched.errors import InputError
-from ddlsched.results.result import compute_slices, transfer_slices
+from ddlsched.results.slices import compute_slices, transfer_slices
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import Any
 
 from ddlsched.cluster.cluster import MAX_GPUS, Server
 from ddlsched.errors import InputError, abbreviated
-from ddlsched.io.files import as_yaml, located, read_bytes
+from ddlsched.io.files import read_bytes
+from ddlsched.io.tables import as_yaml, located
 from ddlsched.workload.traces.traced import TracedJob
 
 _MOST_BYTES = 256 << 20

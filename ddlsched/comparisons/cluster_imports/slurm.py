@@ -12,7 +12,7 @@ from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota
 from ddlsched.comparisons.cluster_imports import ImportedCluster
 from ddlsched.comparisons.cluster_imports.kubernetes import seconds_of
 from ddlsched.errors import InputError
-from ddlsched.io.files import read_text, readable
+from ddlsched.io.tables import read_text, readable
 from ddlsched.workload.traces.traced import TracedJob
 
 _ROOT = "root"

@@ -16,12 +16,8 @@ from urllib.parse import quote
 from ddlsched.comparisons.charts.style import colours, on_dark
 from ddlsched.comparisons.folder import slug
 from ddlsched.comparisons.report import report_tables
-from ddlsched.comparisons.report.comparison_charts import (
-    InteractiveChart,
-    draw_charts,
-    interactive_charts,
-    placement_chart,
-)
+from ddlsched.comparisons.report.comparison_charts import draw_charts
+from ddlsched.comparisons.report.figures import InteractiveChart, interactive_charts, placement_chart
 from ddlsched.comparisons.report.reported import ComparedSetting, Reported
 from ddlsched.errors import need, says_unknown_arguments
 from ddlsched.io.files import refuse_unwritable, replacing

@@ -33,14 +33,15 @@ from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.deferred import pa, pd, pq
 from ddlsched.errors import InputError
-from ddlsched.io.files import MOST_BYTES, located, opened_parquet, read_bytes
+from ddlsched.io.files import MOST_BYTES, opened_parquet, read_bytes
+from ddlsched.io.tables import located
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.simulation import simulate
 from ddlsched.workload.workload_files import workload_of
 
 if TYPE_CHECKING:
+    from ddlsched.engine.outcome import Window
     from ddlsched.engine.run_progress import RunWatcher
-    from ddlsched.engine.run_state import Window
     from ddlsched.results.result import Result
 
 _METADATA = b"ddlsched"

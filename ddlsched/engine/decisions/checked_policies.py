@@ -22,7 +22,8 @@ from ddlsched.network.topology import Link
 from ddlsched.policies.compiling.source import short_path
 from ddlsched.policies.doors import Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.policies.tenants_view import Admission, NotAdmitted, QuotaNode, TenantsView
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView
 from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, Rescale, RescaleCost

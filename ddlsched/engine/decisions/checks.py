@@ -22,7 +22,7 @@ from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.units import is_whole
-from ddlsched.workload.dag import demands_of, slices_of
+from ddlsched.workload.groups import demands_of, slices_of
 
 _WHOLE = (int, np.integer)
 _MANY = 64

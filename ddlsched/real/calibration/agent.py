@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from ddlsched.errors import MeasurementError
-from ddlsched.real.channel import Address, Caller, Channel, ChannelEndedError, TokenService, WireError, connect
+from ddlsched.real.channel import Address, Channel, ChannelEndedError, WireError, connect
+from ddlsched.real.listener import Caller, TokenService
 from ddlsched.units import MAX_NS, is_whole
 
 ITEM_BYTES = 4

@@ -14,7 +14,7 @@ import numpy as np
 
 from ddlsched.deferred import pd
 from ddlsched.errors import FaultyInputError, InputError, MeasurementError
-from ddlsched.io.files import Row, cell_number, cell_whole, check_columns, csv_rows, readable
+from ddlsched.io.tables import Row, cell_number, cell_whole, check_columns, csv_rows, readable
 from ddlsched.real.calibration.agent import ITEM_BYTES, MAX_HOSTS, MAX_JOBS, MAX_REPEATS, STALL_S
 from ddlsched.real.channel import Address, Channel, connect
 from ddlsched.units import MAX_MESSAGE_BYTES, is_whole

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.io.files import Row, cell_number, cell_whole, csv_rows, readable
+from ddlsched.io.tables import Row, cell_number, cell_whole, csv_rows, readable
 from ddlsched.network.weighted_shares import LARGEST_EXPONENT, ConnectionShares
 from ddlsched.real.calibration.fit import Constant, ModelForm, fit_constants, intervals, share_outside, tells
 from ddlsched.real.calibration.measurements import MAX_CONCURRENT, Measurements

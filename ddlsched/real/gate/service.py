@@ -12,10 +12,12 @@ from typing import Annotated, Any
 import msgspec
 
 from ddlsched.errors import InputError, TestbedError
-from ddlsched.real.channel import Address, Caller, ChannelEndedError, TokenService
+from ddlsched.real.channel import Address, ChannelEndedError
 from ddlsched.real.gate.client import Count, RankMembership
-from ddlsched.real.gate.gate import GateSettings, TransferGate, begun_policies
+from ddlsched.real.gate.gate import GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import MOST_TASKS, GateRank, LiveJob, SentRow
+from ddlsched.real.gate.transfer_gate import TransferGate
+from ddlsched.real.listener import Caller, TokenService
 from ddlsched.units import MAX_MESSAGE_BYTES, NS_PER_S, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import IO, Protocol, TypeAlias, runtime_checkable
 
 from ddlsched.cluster.idle_trace import IdleTrace, expand_hosts
-from ddlsched.errors import Checked, DdlschedError, InputError, abbreviated, ranged
-from ddlsched.io.files import located
+from ddlsched.errors import DdlschedError, InputError, abbreviated
+from ddlsched.io.tables import located
+from ddlsched.ranges import Checked, ranged
 from ddlsched.real.slurm.commands import Run, runner
 
 

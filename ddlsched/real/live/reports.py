@@ -17,7 +17,8 @@ from typing import Annotated
 
 import msgspec
 
-from ddlsched.real.channel import Address, LineListener, is_proven, listening, parse_address, proof
+from ddlsched.real.channel import Address, is_proven, parse_address, proof
+from ddlsched.real.listener import LineListener, listening
 from ddlsched.units import MAX_NS
 
 MOST_BYTES = 1024

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddlsched.errors import InputError, abbreviated, need
-from ddlsched.io.files import cell_number, cell_whole, csv_rows, readable
+from ddlsched.io.tables import cell_number, cell_whole, csv_rows, readable
 from ddlsched.real.live.worker import PROGRAMS
 from ddlsched.real.state_folder import Database
 

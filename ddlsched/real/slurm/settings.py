@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from ddlsched.errors import Checked, InputError, abbreviated, ranged
-from ddlsched.io.files import csv_rows, located, readable
+from ddlsched.errors import InputError, abbreviated
+from ddlsched.io.tables import csv_rows, located, readable
 from ddlsched.plugins.names import made_of_pairs, made_of_text
+from ddlsched.ranges import Checked, ranged
 from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job

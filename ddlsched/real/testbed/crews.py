@@ -22,9 +22,10 @@ from pathlib import Path
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError, need
-from ddlsched.io.files import located, read_text, readable
-from ddlsched.real.channel import Address, Caller, Channel, TokenService, connect, parse_address, read_token
+from ddlsched.io.tables import located, read_text, readable
+from ddlsched.real.channel import Address, Channel, connect, parse_address, read_token
 from ddlsched.real.gate.live_jobs import GateRank
+from ddlsched.real.listener import Caller, TokenService
 from ddlsched.real.testbed.cabling import address_of, server_name
 from ddlsched.real.testbed.launcher import become_worker, fork_worker, prepare
 from ddlsched.real.testbed.machine import sigterm_as_ctrl_c

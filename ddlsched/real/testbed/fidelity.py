@@ -20,7 +20,8 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.deferred import pd
 from ddlsched.errors import InputError, label
-from ddlsched.io.files import made_folder, read_text, readable, replacing
+from ddlsched.io.files import made_folder, replacing
+from ddlsched.io.tables import read_text, readable
 from ddlsched.real.testbed.crews import WorkerCrew
 from ddlsched.real.testbed.real_run import RealRun, gate_settings, run_for_real
 from ddlsched.results.statistics import Interval, mean_interval

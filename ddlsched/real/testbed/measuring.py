@@ -18,7 +18,8 @@ from ddlsched.plugins.names import resolve
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.real.calibration.fit import FORMS, fit_constants, presets
 from ddlsched.real.calibration.measurements import Measured, Measurements, read_measurements, write_measurements
-from ddlsched.real.gate.gate import CHUNK_BYTES, GateSettings
+from ddlsched.real.gate.gate import GateSettings
+from ddlsched.real.gate.transfer_gate import CHUNK_BYTES
 from ddlsched.real.testbed.crews import WorkerCrew
 from ddlsched.real.testbed.real_run import run_for_real
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag

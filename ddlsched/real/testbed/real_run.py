@@ -21,9 +21,10 @@ from ddlsched.real.testbed.cabling import refuse_inside
 from ddlsched.real.testbed.crews import WorkerCrew
 from ddlsched.real.testbed.machine import MachineWatch, ahead_of_others
 from ddlsched.units import MAX_NS, NS_PER_S
-from ddlsched.workload.dag import AllReduceTask, ComputeTask, Task
+from ddlsched.workload.dag import AllReduceTask, ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
+from ddlsched.workload.tasks import Task
 
 _MOST_READY = 8
 

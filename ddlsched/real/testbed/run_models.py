@@ -21,12 +21,12 @@ from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.real.calibration.fit import Constant
 from ddlsched.real.calibration.measurements import Measurements
 from ddlsched.real.calibration.shares import AloneRows, ShareRows, fit_size_shares, fit_wait
-from ddlsched.real.gate.gate import CHUNK_BYTES, WINDOW
+from ddlsched.real.gate.transfer_gate import CHUNK_BYTES, WINDOW
 from ddlsched.real.testbed.fidelity import WITH, WITHOUT
 from ddlsched.real.testbed.measuring import fitted_constants, fitted_models
 from ddlsched.real.testbed.real_run import gate_settings
 from ddlsched.simulation import simulate
-from ddlsched.workload.dag import CollectiveTask
+from ddlsched.workload.tasks import CollectiveTask
 
 if TYPE_CHECKING:
     from ddlsched.real.testbed.fidelity import Mix

@@ -15,7 +15,7 @@ import numpy as np
 
 from ddlsched.deferred import pd
 from ddlsched.errors import InputError, abbreviated, need
-from ddlsched.io.files import cell_number, csv_rows, readable
+from ddlsched.io.tables import cell_number, csv_rows, readable
 from ddlsched.training.estimate.hardware import NARROW_HEAD, WIDE_HEAD, Efficiency, Gpu
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
-from ddlsched.io.files import read_bytes, readable
+from ddlsched.io.files import read_bytes
+from ddlsched.io.tables import readable
 from ddlsched.training.estimate.hardware import Efficiency, Gpu, Tier, clock
 from ddlsched.training.estimate.models import LatentAttention, Model, Transformer
 from ddlsched.training.estimate.small_models import CNNS, LSTM_PTB, Dlrm

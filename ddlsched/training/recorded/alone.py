@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
-from ddlsched.errors import Checked, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.training.recorded.merging import RecordedIteration
 from ddlsched.training.recorded.rank_steps import MarkKind
 from ddlsched.units import ns_from_s

@@ -19,7 +19,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ddlsched.errors import InputError
-from ddlsched.io.files import first_line, opened, read_text, readable, unzipped
+from ddlsched.io.files import opened, unzipped
+from ddlsched.io.tables import first_line, read_text, readable
 
 _PACKAGE: Final = "ddlsched.chakra"
 _KINDS: Final = ("INVALID", "METADATA", "MEM_LOAD", "MEM_STORE", "COMP", "COMM_SEND", "COMM_RECV", "COMM_COLL")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddlsched.errors import InputError, abbreviated
-from ddlsched.io.files import parsed_json, read_text, readable
+from ddlsched.io.tables import parsed_json, read_text, readable
 from ddlsched.units import is_whole
 
 GLOO: Final = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ddlsched.errors import InputError, abbreviated
-from ddlsched.io.files import first_line
+from ddlsched.io.tables import first_line
 from ddlsched.training.recorded.collective_names import groups_of_configuration, ranks_of
 from ddlsched.units import is_whole
 from ddlsched.workload.traces.trace_files import JsonScanner, sources

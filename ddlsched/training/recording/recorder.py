@@ -18,8 +18,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ddlsched.errors import InputError, check_arguments
+from ddlsched.errors import InputError
 from ddlsched.io.files import made_folder, replacing
+from ddlsched.ranges import check_arguments
 from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, WallTime, message_group
 from ddlsched.training.recorded.recordings import SUFFIX, recording_text
 from ddlsched.training.recording import collective_calls

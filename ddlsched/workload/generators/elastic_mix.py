@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.errors import InputError, check_arguments, did_you_mean
+from ddlsched.errors import InputError, did_you_mean
+from ddlsched.ranges import check_arguments
 from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Workload
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.errors import check_arguments, says_unknown_arguments
+from ddlsched.errors import says_unknown_arguments
+from ddlsched.ranges import check_arguments
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 

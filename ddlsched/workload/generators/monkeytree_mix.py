@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ddlsched.errors import check_arguments
+from ddlsched.ranges import check_arguments
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job, Workload

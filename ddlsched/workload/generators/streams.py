@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ddlsched.errors import InputError, check_arguments
+from ddlsched.errors import InputError
 from ddlsched.network.contention import TEN_GBE
+from ddlsched.ranges import check_arguments
 from ddlsched.units import s_from_ns
 from ddlsched.workload.dag import AllReduceTask
 from ddlsched.workload.elastic_job import ElasticJob

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from ddlsched.errors import InputError
-from ddlsched.io.files import MOST_BYTES, parsed_json
+from ddlsched.io.files import MOST_BYTES
+from ddlsched.io.tables import parsed_json
 from ddlsched.workload.traces.trace_files import json_elements, numbered_lines, read_csv, read_rows
 from ddlsched.workload.traces.traced import (
     BadRowError,

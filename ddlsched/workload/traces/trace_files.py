@@ -19,7 +19,8 @@ from pathlib import Path, PurePath
 from typing import Any, Final, NoReturn, TextIO, TypeAlias
 
 from ddlsched.errors import InputError, abbreviated
-from ddlsched.io.files import bounded, first_line, opened, refuse_irregular
+from ddlsched.io.files import bounded, opened, refuse_irregular
+from ddlsched.io.tables import first_line
 from ddlsched.workload.traces.traced import NO_TEXT, BadRowError, Cells, Refusal, TracedJob, TraceSource
 
 _MOST_BYTES = 1 << 32

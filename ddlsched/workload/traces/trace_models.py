@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddlsched.deferred import np, pd
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.generators.microsoft import MODELS, ModelTimes
 
 if TYPE_CHECKING:

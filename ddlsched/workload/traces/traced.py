@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple, TextIO, TypeAlias
 
 from ddlsched.deferred import np, pd
-from ddlsched.errors import InputError, check_fields, ranged
+from ddlsched.errors import InputError
+from ddlsched.ranges import check_fields, ranged
 
 _MAX_WHOLE = 2**53
 _EPOCH, _EPOCH_UTC = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)

@@ -21,7 +21,8 @@ from algorithms.admission.victims import Need
 from ddlsched import Cluster, DataParallelIteration, Job, Quota, Workload, simulate
 from ddlsched.cluster.tenants import Preemption, Queue, Tenants
 from ddlsched.engine.native.jit import runs_in_python
-from ddlsched.policies.tenants_view import HeldQuota, QuotaNode, TenantsView, Victim
+from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 from ddlsched.testing.admission_conformance import Case, Submission, play, random_case
 from ddlsched.testing.handmade import job_view
 

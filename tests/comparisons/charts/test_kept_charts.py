@@ -17,7 +17,7 @@ from mixed_jobs import FAILING, GROUND, TENANTS, jobs
 
 from ddlsched import simulate
 from ddlsched.comparisons.charts import jct_charts, real_charts, run_charts, training_charts
-from ddlsched.comparisons.charts.run_charts import placement_map
+from ddlsched.comparisons.charts.placement_map import placement_map
 from ddlsched.results.statistics import Interval
 
 DRAWN_BY = 3, 11

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddlsched.comparisons.charts.real_charts import _sizes, live_timeline
-from ddlsched.io.files import csv_rows
+from ddlsched.io.tables import csv_rows
 
 TIMELINE = """time_s,what,job,step,nodes,loss
 0.5,nodes,,0,2,None

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
 
 import ddlsched
-from ddlsched.comparisons.charts import run_charts
-from ddlsched.comparisons.charts.run_charts import placement_boxes, placement_map
+from ddlsched.comparisons.charts import placement_map as placement_map_module
+from ddlsched.comparisons.charts.placement_map import placement_boxes, placement_map
 from ddlsched.comparisons.charts.style import JOB_COLOURS
 
 BOX = ["from_s", "to_s", "bottom", "height", "colour"]
@@ -130,7 +130,7 @@ def test_a_map_of_nothing():
 @pytest.mark.parametrize(("servers", "step"), [(17, 1), (18, 2), (1700, 100), (3400, 200), (3401, 500), (9000, 1000)])
 def test_at_most_17_servers_have_numbers_unless_there_are_very_many(servers: int, step: int):
     _, axes = plt.subplots()
-    run_charts._mark_servers(axes, np.arange(servers + 1), 1.0)
+    placement_map_module._mark_servers(axes, np.arange(servers + 1), 1.0)
     assert [label.get_text() for label in axes.get_yticklabels()][:2] == ["0", f"{step}"]
     plt.close()
 
@@ -138,7 +138,7 @@ def test_at_most_17_servers_have_numbers_unless_there_are_very_many(servers: int
 def test_boxes_have_edges_where_these_leave_something_of_them():
     _, axes = plt.subplots()
     boxes = pd.DataFrame([(0.0, 1.0, 0, height, 0) for height in (1.0, 0.9)], columns=BOX)
-    run_charts._draw_boxes(axes, boxes, run_charts._LEAST_EDGED_POINTS)
+    placement_map_module._draw_boxes(axes, boxes, placement_map_module._LEAST_EDGED_POINTS)
     (drawn,) = axes.collections
     assert np.asarray(drawn.get_linewidth()).tolist() == [0.25, 0.0]
     plt.close()

@@ -26,7 +26,8 @@ from ddlsched.comparisons.charts.jct_charts import (
     heat_map,
     shade_of,
 )
-from ddlsched.comparisons.charts.run_charts import placement_map, utilisation, utilisation_bands
+from ddlsched.comparisons.charts.placement_map import placement_map
+from ddlsched.comparisons.charts.run_charts import utilisation, utilisation_bands
 from ddlsched.comparisons.charts.style import (
     COLUMN_INCHES,
     DARK_PAGE,

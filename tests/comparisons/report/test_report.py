@@ -27,7 +27,8 @@ import ddlsched
 from ddlsched.comparisons.charts.style import colours
 from ddlsched.comparisons.comparison import Comparison
 from ddlsched.comparisons.report import html_report, report_tables
-from ddlsched.comparisons.report.comparison_charts import draw_charts, interactive_charts, placement_chart
+from ddlsched.comparisons.report.comparison_charts import draw_charts
+from ddlsched.comparisons.report.figures import interactive_charts, placement_chart
 from ddlsched.comparisons.report.reported import ComparedSetting, Reported, network_shares
 from ddlsched.errors import InputError
 from ddlsched.results.paired_comparison import METRICS, SLOWDOWN_AND_FAIRNESS

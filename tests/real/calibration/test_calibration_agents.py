@@ -28,16 +28,8 @@ from ddlsched.real.calibration.measurements import (
     read_measurements,
     write_measurements,
 )
-from ddlsched.real.channel import (
-    MOST_OF_A_PEER,
-    Address,
-    Channel,
-    LineListener,
-    connect,
-    parse_address,
-    proof,
-    read_token,
-)
+from ddlsched.real.channel import Address, Channel, connect, parse_address, proof, read_token
+from ddlsched.real.listener import MOST_OF_A_PEER, LineListener
 
 TOKEN = b"a token for tests only"
 

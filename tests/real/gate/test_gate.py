@@ -12,7 +12,8 @@ import pytest
 from in_process_ranks import Exchange, Outcome, ThreadCrew, quick_job, run_jobs, settings
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.real.gate.gate import GateSettings, TransferGate
+from ddlsched.real.gate.gate import GateSettings
+from ddlsched.real.gate.transfer_gate import TransferGate
 from ddlsched.simulation import simulate
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job

@@ -30,8 +30,9 @@ from ddlsched.real.testbed.measuring import (
     within,
 )
 from ddlsched.real.testbed.real_run import gate_settings, refuse_too_large, refuse_unfit, run_for_real
-from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag, Task
+from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.job import Workload
+from ddlsched.workload.tasks import CollectiveTask, Task
 
 TWO = Cluster(num_servers=2, gpus_per_server=1)
 FREE = {"placement": "first-fit", "order": "srsf", "communication": "bounded-overlap:limit=9"}

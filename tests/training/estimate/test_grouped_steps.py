@@ -12,7 +12,8 @@ import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.energy_costs import Costs
-from ddlsched.training.estimate.estimated_jobs import grouped_step, job_of, worker_groups
+from ddlsched.training.estimate.estimated_jobs import job_of
+from ddlsched.training.estimate.grouped_steps import grouped_step, worker_groups
 from ddlsched.training.estimate.hardware import Machine
 from ddlsched.training.estimate.models import Model
 from ddlsched.training.estimate.parallel_layout import Parallelism

@@ -13,7 +13,7 @@ from kept_numbers import answered, assert_kept, digest, short
 from ddlsched.training.estimate import RECOMPUTE, Degrees, Widths
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.energy_costs import Costs
-from ddlsched.training.estimate.estimated_jobs import grouped_step
+from ddlsched.training.estimate.grouped_steps import grouped_step
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, MODELS, PROGRAMS, read_configuration

@@ -17,7 +17,7 @@ from measurements import DATA
 from tiers import tried
 
 from ddlsched.errors import InputError
-from ddlsched.training.estimate import presets, rows
+from ddlsched.training.estimate import presets, published_rows
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.hardware import Efficiency, Machine, operations_s
 from ddlsched.training.estimate.layers import Operation
@@ -32,7 +32,8 @@ from ddlsched.training.estimate.presets import (
     remark,
     unmodelled,
 )
-from ddlsched.training.estimate.rows import PublishedRun, predicted_rows, read_published
+from ddlsched.training.estimate.published_rows import PublishedRun, read_published
+from ddlsched.training.estimate.rows import predicted_rows
 from ddlsched.training.estimate.step_estimate import Estimate, estimate, estimate_checked
 
 (steps,) = scripts_of("step_times", "run")
@@ -211,7 +212,7 @@ def test_every_constant_of_a_program_is_one_of_efficiencies() -> None:
     ],
 )
 def test_a_gpu_is_known_however_it_is_spelt(spelt: str, gpu: str) -> None:
-    assert rows._gpu(spelt) == gpu
+    assert published_rows._gpu(spelt) == gpu
 
 
 def test_gpus_of_a_family_share_constants_at_their_clocks() -> None:
@@ -582,7 +583,7 @@ def test_published_tables_are_met_with_the_shipped_constants(name: str) -> None:
 
 
 def test_a_stage_of_zero_is_the_number_in_its_name() -> None:
-    named = {name: stage for name, stage in rows._SHARDINGS.items() if name.startswith("zero")}
+    named = {name: stage for name, stage in published_rows._SHARDINGS.items() if name.startswith("zero")}
     assert named == {f"zero{stage}": stage for stage in range(3)}
 
 

@@ -336,6 +336,7 @@ def test_what_if_runs_once_unless_told() -> None:
         what_if(microsoft_160(seed=1, scale=0.01), {}, ["until_s=1e9"])
 
 
+@pytest.mark.long
 def test_what_if_of_several_draws_has_intervals_and_leaves_undecided_what_they_do_not_tell() -> None:
     imported("kueue", EXAMPLE)
     flags = ["--queues", "o/queues.yaml", "--server-table", "o/servers.csv", "--change", "quota.team-a=+16", "--json"]

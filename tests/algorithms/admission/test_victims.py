@@ -99,6 +99,7 @@ def test_who_has_no_hope_finds_neither_room_nor_victims(monkeypatch: pytest.Monk
     assert counts[True, False] < counts[False, False]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_who_has_no_room_finds_no_victims_at_its_level(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     among, counts = kueue.RoomBound.among, Counter[tuple[bool, bool]]()

@@ -33,6 +33,8 @@ from ddlsched.comparisons.report.reported import ComparedSetting, Reported, netw
 from ddlsched.errors import InputError
 from ddlsched.results.paired_comparison import METRICS, SLOWDOWN_AND_FAIRNESS
 
+pytestmark = pytest.mark.long  # a report of a comparison takes five seconds
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -102,7 +104,6 @@ def squeezed(texts: list[str]) -> list[str]:
 # ---- One file
 
 
-@pytest.mark.long
 def test_the_report_loads_nothing(page):
     loading = [
         (tag, name) for tag, attributes in page.elements for name in attributes if name in ("src", "srcset", "data")
@@ -117,7 +118,6 @@ def test_the_report_loads_nothing(page):
     assert not re.search(r"url\(|@import", (Path(html_report.__file__).parent / "page" / "report.css").read_text())
 
 
-@pytest.mark.long
 def test_the_same_folder_gives_the_same_bytes(folder, written, tmp_path, quick):
     again = ddlsched.report(folder)
     assert again == written
@@ -125,7 +125,6 @@ def test_the_same_folder_gives_the_same_bytes(folder, written, tmp_path, quick):
     assert html_report.report(str(folder)).read_bytes() == first
 
 
-@pytest.mark.long
 def test_links_lead_to_files_from_wherever_the_report_is(folder, written, tmp_path, quick):
     (tmp_path / "a folder").mkdir()
     elsewhere = html_report.report(folder, tmp_path / "a folder" / "my report.html")
@@ -356,7 +355,6 @@ def test_tables_and_charts_are_what_they_were(opened, tmp_path):
 # ---- Charts
 
 
-@pytest.mark.long
 def test_interactive_charts_are_what_plotly_knows(opened):
     objects = importlib.import_module("plotly.graph_objects")
     charts = list(interactive_charts(opened, opened.settings[0]))
@@ -439,7 +437,6 @@ def test_each_setting_has_charts_of_its_own(tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.long
 def test_runs_that_nothing_random_is_in_have_a_report_without_intervals(tmp_path, monkeypatch):
     monkeypatch.setattr(html_report, "draw_charts", lambda _: [])
     ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.001), tmp_path / "jobs.csv")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from kept_numbers import answered, assert_kept, digest, short
 
 from ddlsched.training.estimate import RECOMPUTE, Degrees, Widths
@@ -50,6 +51,7 @@ def numbers(found: Estimate) -> str:
     return f"{short(found.step_s, memory.total_bytes)} {digest([short(*parts, *more, *last)])}"
 
 
+@pytest.mark.long
 def test_estimates_of_all_models_are_what_they_were() -> None:
     assert {name for layout in LAYOUTS for name in layout} | {"global_batch"} == set(Degrees.__dataclass_fields__)
     assert {layout.get("recompute", "none") for layout in LAYOUTS} == set(RECOMPUTE)

@@ -186,7 +186,7 @@ class Training:
         if "past" in others:  # torch.autograd, as C++ may be called
             world.backward(self.model, [60])
         first = len(world.works)
-        if "told late" in others:
+        if "afterwards" in others:
             world.autograd.backward(self.model, [70, 80], told=False)
         world.now_ns += 3_000
         for work in world.works[first:]:
@@ -235,25 +235,11 @@ def lines(path: Path) -> dict[str, str]:
 
 def test_recordings_are_what_they_were(world: World, recorder: Any, tmp_path: Path) -> None:
     kept = {}
+    each = ["", "backward", "send", "gather backward", "late", "backward twice", "past", "afterwards"]
     whole = ("send", "gather", "backward", "late", "twice")
     for name, skip, most, kinds, unused in (
         ("all", 3, 3, [whole] * 8, False),
-        (
-            "each",
-            1,
-            7,
-            [
-                (),
-                ("backward",),
-                ("send",),
-                ("gather", "backward"),
-                ("late",),
-                ("backward", "twice"),
-                ("past",),
-                ("told late",),
-            ],
-            True,
-        ),
+        ("each", 1, 7, [tuple(kinds.split()) for kinds in each], True),
         ("last", 2, 9, [("backward",)] * 5, True),
     ):
         recorded = recorder.record(tmp_path / name, skip=skip, most_steps=most)

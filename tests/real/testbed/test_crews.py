@@ -109,7 +109,17 @@ def test_workers_of_namespaces_come_from_a_launcher_that_goes_with_the_crew(
         assert environment["OMP_NUM_THREADS"] == "1"
         assert environment["TORCH_CPP_LOG_LEVEL"] == "ERROR"
         assert environment["PATH"] == os.environ["PATH"]
-        rank = crew.take(2)
+        waits_s: list[float | None] = []
+
+        class Noting(socket.socket):
+            def settimeout(self, after_s: float | None) -> None:
+                waits_s.append(after_s)
+                super().settimeout(after_s)
+
+        with monkeypatch.context() as own:
+            own.setattr(crews.socket, "socket", Noting)
+            rank = crew.take(2)
+        assert waits_s[0] == 120.0
         assert rank.address == "10.77.0.3"
         connection, _ = started.listener.accept()
         assert Channel(connection).next(5.0) == {"namespace": "ddlsched-2", "realtime": False}
@@ -306,14 +316,23 @@ def test_a_launcher_serves_each_connection_in_a_copy_until_its_parent_is_gone(
 
     monkeypatch.setattr(launcher, "fork_worker", fork_worker)
     monkeypatch.setattr(launcher, "become_worker", lambda channel, **how: became.append((type(channel), how)))
+    waits_s: list[float] = []
+
+    class Noting(Channel):
+        def next(self, timeout_s: float) -> Any:
+            waits_s.append(timeout_s)
+            return super().next(timeout_s)
+
+    monkeypatch.setattr(launcher, "Channel", Noting)
     launcher.main(str(path))
+    assert waits_s == [10.0, 10.0]
     assert capsys.readouterr().out == "ready\n"
     ignored = [(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)]
     assert told[:5] == [(1, signal.SIGKILL), *ignored, "threads 1", (signal.SIGCHLD, signal.SIG_IGN)]
     assert told[5:] == ["closed", "closed"]  # the listener, in each copy
     assert became == [
-        (Channel, {"namespace": "ddlsched-1", "realtime": True}),
-        (Channel, {"namespace": "ddlsched-2", "realtime": False}),
+        (Noting, {"namespace": "ddlsched-1", "realtime": True}),
+        (Noting, {"namespace": "ddlsched-2", "realtime": False}),
     ]
     for gate in gates:
         with pytest.raises(ChannelEndedError):
@@ -331,10 +350,12 @@ def test_a_copy_does_its_work_and_nothing_after(monkeypatch: pytest.MonkeyPatch)
                 os.close(2)
                 raise ValueError
 
+        ends_with = SimpleNamespace(prctl=lambda *given, write=write: os.write(write, f"{given} ".encode()))
+        monkeypatch.setattr(launcher, "_libc", lambda libc=ends_with: libc)
         child = launcher.fork_worker(work)
         os.close(write)
         with os.fdopen(read, "rb") as pipe:
-            assert pipe.read() == b"True"
+            assert pipe.read() == f"{(1, signal.SIGKILL)} True".encode()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == fails
 
 

@@ -13,6 +13,7 @@ from ddlsched import (
     CollectiveTask,
     ComputeTask,
     DataParallelIteration,
+    Disturbances,
     IterationDag,
     Job,
     Preemption,
@@ -81,6 +82,16 @@ GROUND = Cluster(
 )
 
 
+FAILING = Disturbances(
+    server_mtbf_s=40.0,
+    server_repair_s=5.0,
+    restart_s=0.5,
+    state_mb=50.0,
+    jitter_cv=0.1,
+    straggler_share=0.2,
+    checkpoint="fixed:every_s=3",
+    recovery="shrink:least_share=0.4",
+)
 RAILS = replace(GROUND, topology="rail-optimised:hosts_per_unit=2,rails=4,spines=2,rail_gbps=50,nvlink_gbps=400")
 CAPACITY = CapacityTrace.of(
     [(s, 0.0 if s < 5 else 3.0, 9.0 if s in (1, 6) else 1e5) for s in range(8)] + [(1, 20.0, 90.0)]

@@ -17,7 +17,7 @@ import ddlsched
 import ddlsched.comparisons.compare
 import ddlsched.simulation
 from ddlsched.cli.app import DROPPED
-from ddlsched.cli.dataclass_options import Given, Panel, option, option_names, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, _plain_maker, option, option_names, with_options
 from ddlsched.cli.simulate_command import OutputOptions
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, Outage
@@ -327,6 +327,13 @@ def test_options_of_a_dataclass() -> None:
     assert [options[name].metavar for name in ("heat_s", "trays", "label", "clean")] == ["S", "N", "WORDS", None]
     assert [options[name].default for name in ("heat_s", "trays", "until_s")] == [2.0, 3, None]
     assert options["clean"].opts == ["--cleaned"]
+
+
+def test_texts_and_plain_paths_are_made_without_typer() -> None:
+    plain, there = typer.Option(readable=False), typer.Option(readable=False, exists=True)
+    assert [_plain_maker(kind, plain, several=False) for kind in (str, int, Path)] == [str, None, Path]
+    assert _plain_maker(Path, there, several=False) is None
+    assert _plain_maker(list[str], plain, several=True) is str
 
 
 def test_a_dataclass_refuses_when_it_is_made() -> None:

@@ -116,7 +116,6 @@ def run_status(text: str) -> Iterator[Callable[[RunProgress], None]]:
 def notice(text: str) -> None:
     """Tell the user something on stderr."""
     sys.stderr.write(f"ddlsched: {text}\n")
-    sys.stderr.flush()
 
 
 _INTERRUPTED = 130

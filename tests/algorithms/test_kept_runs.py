@@ -120,6 +120,7 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
         "tiresias": {},
     },
     "admission": {
+        "hived": {"cells": "a/1x8+b/2x4+c/1x4"},
         "kai": {"": "usage_half_life_s=5", "usage_weight": 9.0},
         "kueue": {"fair_sharing": "true"},
         "slurm-multifactor": {
@@ -151,7 +152,8 @@ def outcome(kind: str, spec: str) -> str:
     if kind == "path":
         options |= {"contention": "max-min"}
     tiers = kind == "placement" and spec.startswith(("levels", "kueue", "volcano", "slurm-block", "ranked"))
-    return ended(simulate(jobs(tiers=tiers), GROUND, **options))
+    ground = replace(GROUND, exclusive=kind == "admission" and spec.startswith("hived"))
+    return ended(simulate(jobs(tiers=tiers), ground, **options))
 
 
 def ended(run: Result) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -16,7 +17,14 @@ from tiers import examples
 import ddlsched
 from algorithms.ordering.monkeytree import MonkeyTreeOrder
 from algorithms.path.perfect import PerfectRouting, _Colours, edge_colours
-from algorithms.placement.monkeytree import MonkeyTreePlacement, Segment, fragmentation, planned, rings_of
+from algorithms.placement.monkeytree import (
+    MigrationPlanner,
+    MonkeyTreePlacement,
+    Segment,
+    fragmentation,
+    planned,
+    rings_of,
+)
 from algorithms.solving import Solver
 from ddlsched.engine.routes import Routes
 from ddlsched.errors import InputError
@@ -116,6 +124,49 @@ def test_the_plan_has_the_fewest_changes_of_all(seed: int) -> None:
     choice = tuple(tuple(plan.get(rack, 0) for rack in range(3)) for plan in found)
     assert fits(choice)
     assert changes(choice) == min(changes(each) for each in product(*ways) if fits(each))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_jobs_move_by_the_fewest_blocks_that_leave_no_rack_too_many_rings(seed: int) -> None:
+    """Three jobs anywhere on three racks of four blocks of two GPUs, one spine, against all places that they have."""
+    rng = np.random.default_rng(seed)
+    order, racks = rng.permutation(12).tolist(), range(3)
+    held, free = (order[:2], order[2:4], order[4:7]), order[7:]
+
+    def counts(blocks: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sum(block // 4 == rack for block in blocks) for rack in racks)
+
+    def rings(places: Sequence[tuple[int, ...]]) -> int:
+        return max(sum(place[rack] > 0 and max(place) < sum(place) for place in places) for rack in racks)
+
+    def changes(places: Sequence[tuple[int, ...]]) -> int:
+        return sum(abs(n - m) for new, old in zip(places, before, strict=True) for n, m in zip(new, old, strict=True))
+
+    before = [counts(blocks) for blocks in held]
+    ways = [
+        [way for way in product(range(5), repeat=3) if sum(way) == sum(old) and (way == old or max(old) < sum(old))]
+        for old in before
+    ]
+    fitting = [each for each in product(*ways) if max(map(sum, zip(*each, strict=True))) <= 4 and rings(each) <= 1]
+    policy = MonkeyTreePlacement(gpus_per_rack=8, block_gpus=2, spines=1)
+    planner = MigrationPlanner(policy, ddlsched.Cluster(num_servers=12, gpus_per_server=2), "test")
+    jobs = [job_view(number=number, num_gpus=2 * len(blocks)) for number, blocks in enumerate(held)]
+    gpus = [[gpu for block in blocks for gpu in (2 * block, 2 * block + 1)] for blocks in held]
+    for swaps in (True, False):
+        left = [sorted(block for block in free if block // 4 == rack) for rack in racks]
+        targets = planner.targets(dict(zip(jobs, gpus, strict=True)), left, 0.0, swaps=swaps)
+        after = [targets.get(number, own) for number, own in enumerate(gpus)]
+        blocks = [[gpu // 2 for gpu in own[::2]] for own in after]
+        assert [[gpu for block in own for gpu in (2 * block, 2 * block + 1)] for own in blocks] == after
+        assert len({block for own in blocks for block in own}) == 7
+        new = [set(now) - set(old) for now, old in zip(blocks, held, strict=True)]
+        if swaps:
+            places = [counts(own) for own in blocks]
+            assert rings(places) <= 1
+            assert 2 * sum(map(len, new)) == changes(places) == min(map(changes, fitting))
+        else:
+            assert set[int]().union(*new) <= set(free)
+        assert [*targets] == [number for number, own in enumerate(new) if own]
 
 
 # --- placement: racks of four servers of one block

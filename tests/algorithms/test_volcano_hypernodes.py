@@ -30,6 +30,7 @@ def test_the_lowest_tier_with_room_and_its_fullest_unit():
     assert place(0, 1, 8, gpus=2, required_levels="rack") == [2, 3]
     assert place(0, 1, 8, gpus=3, required_levels="rack") == [9, 10, 11]
     assert place(0, gpus=2, required_levels="server") == [2, 3]
+    assert place(0, 4, gpus=2, required_levels="pod") == [1, 2], "one rack, though 1 and 5 are on fuller servers"
 
 
 def test_soft_goes_up_and_at_last_anywhere():

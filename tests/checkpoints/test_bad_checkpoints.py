@@ -91,6 +91,13 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
 }  # fmt: skip
 
 
+def test_a_faulty_copy_of_which_nothing_is_needed_is_refused_all_the_same(folder: Path) -> None:
+    stored(folder / "a", a_job(dp=3))
+    last = folder / "a" / "rank_00002.safetensors"
+    cut_short(last)
+    assert refused(folder, to=StoredParallelism()).startswith(f"{last}: ")
+
+
 @pytest.mark.parametrize("fault", FILES)
 def test_faulty_files_are_named_with_the_tensor(folder: Path, fault: str) -> None:
     stored(folder / "a", a_job(tp=2))

@@ -185,9 +185,16 @@ def linked_journal(partial: Path) -> None:
     (partial / "journal").symlink_to(partial.parent / "journal")
 
 
+NOT_OWN = "which no run with these arguments wrote"
 PLANTED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a stray file": (planted_file, "holds rank_00009.safetensors, which no run with these arguments wrote"),
-    "a link": (planted_link, "holds rank_00003.safetensors, which"),
+    "a stray file": (
+        planted_file,
+        f"holds rank_00009.safetensors, {NOT_OWN} (no such file)",
+    ),
+    "a link": (
+        planted_link,
+        f"holds rank_00003.safetensors, {NOT_OWN} (a file of its own)",
+    ),
     "a hard link": (planted_hard_link, "holds rank_00003.safetensors, which"),
     "a folder": (planted_folder, "holds more, which"),
     "a linked journal": (linked_journal, "cannot be written (Too many levels of symbolic links)"),

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from command_line import run
 
+from ddlsched.checkpoints import torch_archives
 from ddlsched.checkpoints.formats import foreign_reading
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.plain_pickles import shape_of, unpickled
@@ -79,6 +80,16 @@ def test_a_list_of_lists_where_a_shape_belongs_is_refused_in_one_line() -> None:
     nested = unpickled(HOSTILE["lists"], {}, "lists")
     with cheaply(), pytest.raises(ValueError, match="is no shape"):
         shape_of(nested)
+
+
+def test_a_state_of_as_many_levels_as_may_be_is_read_and_one_more_is_refused() -> None:
+    value: object = "a value"
+    for level in range(32):
+        value = [value] if level % 2 else {"a": value}
+    ((path, leaf),) = torch_archives._leaves(value)
+    assert (path, leaf) == ((0, "a") * 16, "a value")
+    with pytest.raises(ValueError, match="too many levels"):
+        list(torch_archives._leaves([value]))
 
 
 @pytest.mark.parametrize("value", [(1,) * 65, (1 << 63,), (True,), (-1,), [1]])

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
 from command_line import run
 from kept_numbers import assert_kept, digest
+
+from ddlsched.checkpoints.tensors import DTYPE_BYTES
+from ddlsched.checkpoints.torch_archives import archive_of
 
 SMALL = ("--layers", "2", "--hidden", "16", "--heads", "4", "--vocabulary", "40", "--positions", "6")
 MADE = (
@@ -57,3 +62,24 @@ def test_what_commands_write_of_checkpoints_is_what_it_was(number: int, tmp_path
         said = told("reshard", new, back, "--to", "tp=2", folder=tmp_path)
         found[f"{form} back"] = f"{files(back, tmp_path)} {digest([said])}"
     assert_kept(f"checkpoint-files-{number}", found)
+
+
+def test_archives_of_any_size_are_those_that_programs_for_zip_files_read(tmp_path: Path) -> None:
+    """Of the larger ones the elements are a hole in the file."""
+    found: dict[str, str] = {}
+    for dtype, shape in (("F32", (3, 5)), ("BF16", ()), ("I64", (2**29,)), ("F32", (2**30 - 1,)), ("F64", (7, 2**28))):
+        archive, path = archive_of(dtype, shape), tmp_path / "archive"
+        num_bytes = math.prod(shape) * DTYPE_BYTES[dtype]
+        with path.open("wb") as file:
+            file.write(archive.before)
+            file.seek(num_bytes, 1)
+            file.write(archive.behind)
+        with zipfile.ZipFile(path) as opened:
+            members = {member.filename: member for member in opened.infolist()}
+            data = members["archive/data/0"]
+            assert (data.file_size, data.compress_size) == (num_bytes, num_bytes)
+            assert len(opened.read("archive/data.pkl")) == members["archive/data.pkl"].file_size
+            opened.open(data).close()  # what is before the elements says the same
+        found[f"{dtype} {shape}"] = digest([archive.before, archive.behind])
+        path.unlink()
+    assert_kept("archives", found)

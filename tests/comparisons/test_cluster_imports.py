@@ -212,6 +212,22 @@ apiVersion: scheduling.run.ai/v2alpha2
 metadata: {name: g, annotations: {ddlsched.io/gpus: "4", ddlsched.io/duration-s: "60"}}
 spec: {queue: team, minMember: 4}
 """
+KAI_PODS = """
+---
+kind: PodGroup
+apiVersion: scheduling.run.ai/v2alpha2
+metadata: {name: h, annotations: {ddlsched.io/duration-s: "60"}}
+spec: {queue: team}
+""" + "".join(
+    f"""
+---
+kind: Pod
+apiVersion: v1
+metadata: {{name: pod-{number}, annotations: {{pod-group-name: {group}}}}}
+spec: {{containers: [{{resources: {{limits: {{nvidia.com/gpu: "{gpus}"}}}}}}]}}
+"""
+    for number, (group, gpus) in enumerate([("h", 2), ("h", 3), ("g", 1), ("other", 1)])
+)
 
 
 def test_volcano() -> None:
@@ -234,6 +250,12 @@ def test_kai() -> None:
     assert tenants.by_name["team"].quotas["any"] == Quota(gpus=8, borrowing_limit=2)
     assert tenants.by_name["team"].weight == 3
     assert [job.num_gpus for job in read_workload("o/jobs.csv")] == [4]
+
+
+def test_a_group_of_kai_has_the_gpus_of_its_pods_unless_told() -> None:
+    Path("k.yaml").write_text(KAI + KAI_PODS)
+    imported("kai", Path("k.yaml"))
+    assert sorted(job.num_gpus for job in read_workload("o/jobs.csv")) == [4, 2 + 3]
 
 
 def test_slurm() -> None:
@@ -314,6 +336,7 @@ def test_what_if_runs_once_unless_told() -> None:
         what_if(microsoft_160(seed=1, scale=0.01), {}, ["until_s=1e9"])
 
 
+@pytest.mark.long
 def test_what_if_of_several_draws_has_intervals_and_leaves_undecided_what_they_do_not_tell() -> None:
     imported("kueue", EXAMPLE)
     flags = ["--queues", "o/queues.yaml", "--server-table", "o/servers.csv", "--change", "quota.team-a=+16", "--json"]

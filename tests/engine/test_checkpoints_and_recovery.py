@@ -285,6 +285,12 @@ def test_a_replaced_lemon_fails_as_rarely_as_others() -> None:
     assert max(left[list(lemons)]) < 30
 
 
+def test_as_many_failures_as_told_within_so_many_days_replace_a_server() -> None:
+    health, day_s = RepeatedFailures(count=2, within_days=2.0), 86_400.0
+    assert [health.replaces([at_s, 9 * day_s]) for at_s in (6.9 * day_s, 7 * day_s)] == [False, True]
+    assert not health.replaces([9 * day_s])
+
+
 def test_youngs_and_dalys_intervals() -> None:
     job = CheckpointedJob(job_id="a", num_gpus=1, write_s=60.0, restart_s=0.0, time_to_failure_s=30_000.0, now_s=0.0)
     assert Young().interval_s(job) == pytest.approx(1897.4, abs=0.1)

@@ -31,6 +31,7 @@ GROUPED = replace(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", [ALIKE, GROUPED])
 def test_item_16_what_is_estimated_is_what_is_taken(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[float] = []

@@ -511,6 +511,7 @@ def test_a_link_that_was_idle_in_a_stretch_is_busy_for_the_bytes_of_a_leap(stret
     assert links.busy_ns[0] == 5 * 10**9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("path", "iterations"), [("sglb", LONG), ("perfect", LONG // 16)])
 def test_where_transfers_choose_their_paths_anew_a_run_is_sampled_too(
     path: str, iterations: int, tmp_path: Path

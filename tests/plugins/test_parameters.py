@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from command_line import run
+from command_line import COMMAND, run
 
 from ddlsched.cli.installation_commands import description_of
 from ddlsched.errors import InputError
@@ -65,6 +65,14 @@ def documented_defaults() -> list[str]:
     ]
 
 
+def options_of(command: Any, path: str) -> list[str]:
+    """What the options of a command, or of those below it, are by default."""
+    if hasattr(command, "list_commands"):
+        below = [(name, command.get_command(None, name)) for name in command.list_commands(None)]
+        return [line for name, each in below for line in options_of(each, f"{path} {name}")]
+    return [f"{path} {each.opts[0]}={each.default}" for each in command.params if each.default is not None]
+
+
 def ranges_of(kind: Kind, name: str) -> dict[str, Range]:
     made, _ = made_by(kind, name)
     fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
@@ -80,7 +88,8 @@ def test_what_is_left_out_means_what_it_meant() -> None:
     ]
     of_bundles = [f"bundle {name} {description_of('bundle', name).summary}" for name in names("bundle")]
     kept = Path(__file__).parents[1] / "golden" / "defaults.txt"
-    assert [*documented_defaults(), *of_plugins, *of_bundles] == kept.read_text().splitlines()
+    found = [*documented_defaults(), *of_plugins, *of_bundles, *options_of(COMMAND, "ddlsched")]
+    assert found == kept.read_text().splitlines()
 
 
 def outside(allowed: Range) -> list[Any]:

@@ -68,6 +68,7 @@ def test_a_chart_that_cannot_be_drawn_is_refused_before_anything_is_trained(file
         ("b,count,5,1", "a,count,5,1", "'a' is there twice"),
         ("a,count,12,2", "a,count,0,2", "column steps: '0'"),
         ("a,count,12,2", "a,count,12,65", "column max_nodes: '65'"),
+        ("\na,count,12,2\nb,count,5,1", "", "jobs.csv: holds no job; expected at least one row"),
         ("max_nodes\na,count,12,2\nb,count,5,1", "max_nodes,samples_per_s\na,count,12,2,64 x\n", "samples_per_s: 'x'"),
         (
             "max_nodes\na,count,12,2\nb,count,5,1",

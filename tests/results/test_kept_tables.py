@@ -7,23 +7,13 @@ from typing import Any
 import pandas as pd
 import pytest
 from kept_numbers import assert_kept, digest, short
-from mixed_jobs import CAPACITY, GROUND, TENANTS, elastic_jobs, jobs
+from mixed_jobs import CAPACITY, FAILING, GROUND, TENANTS, elastic_jobs, jobs
 
 from ddlsched import Disturbances, Result, simulate
 from ddlsched.results.explanation import explain, stays_of, transfers_of
 from ddlsched.results.reliability import failure_costs_of, failures_of, gpu_time_of, reliability_by_size
 from ddlsched.results.tenants import free_gpus_over_time, gpus_over_time, tenant_table
 
-FAILING = Disturbances(
-    server_mtbf_s=40.0,
-    server_repair_s=5.0,
-    restart_s=0.5,
-    state_mb=50.0,
-    jitter_cv=0.1,
-    straggler_share=0.2,
-    checkpoint="fixed:every_s=3",
-    recovery="shrink:least_share=0.4",
-)
 STOPPED: dict[str, Any] = {"order": "stopping-tiresias:threshold_gpu_s=9,interval_s=2", "placement": "lwf"}
 RUNS: dict[str, dict[str, Any]] = {
     "shared": {"placement": "lwf", "contention": "max-min", "timeline": True},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -36,6 +38,12 @@ def test_buckets_split_backward_and_message():
     assert [task.message_bytes for task in reduce] == [30e6] * 3
     assert reduce[0].after == ("backward-1",)
     assert compute[2].after == ("backward-1",)
+
+
+def test_an_all_reduce_task_is_always_a_ring_over_all_workers():
+    assert [*inspect.signature(AllReduceTask).parameters] == ["name", "message_bytes", "after"]
+    task = AllReduceTask(name="a", message_bytes=1)
+    assert (task.kind, task.group, task.algorithm) == ("all-reduce", None, "ring")
 
 
 def test_durations_round_halves_to_even():

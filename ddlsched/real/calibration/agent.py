@@ -68,8 +68,6 @@ def timed_all_reduce(count: int, rank: int, size: int, after: socket.socket, bef
     if rank != size - 1:
         after.settimeout(STALL_S)
         after.sendall(_START)
-    for connection in (after, before):
-        connection.setblocking(False)
     all_reduce(values, rank, size, after, before)
     seconds = time.perf_counter() - begin
     if not (values == size * (size + 1) / 2).all():

@@ -24,6 +24,8 @@ from ddlsched.io.child_processes import follow_parent
 from ddlsched.training.recorded.recordings import SUFFIX
 
 if TYPE_CHECKING:
+    from torch import distributed
+
     from ddlsched.training.recording.recorder import Recorder
 
 PARENT = "DDLSCHED_RECORDED_BY"
@@ -146,6 +148,8 @@ def main(arguments: Sequence[str]) -> None:
     folder, skip, steps, script, *rest = arguments
     if PARENT in os.environ:
         follow_parent(int(os.environ[PARENT]))
+        if os.environ["RANK"] == "0":
+            store = _store_of_ranks()  # noqa: F841
     recorder = record(folder, skip=int(skip), most_steps=int(steps))
     atexit.unregister(recorder.end_at_exit)
     recorder.when_full = lambda: _leave_together(recorder)
@@ -162,6 +166,18 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(f"ddlsched: error: {error}")
     finally:
         recorder.stop()
+
+
+def _store_of_ranks() -> distributed.Store:
+    """Return the store by which the ranks find each other, at their address alone: PyTorch's own listens to anybody."""
+    from torch import distributed
+
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    listener = socket.create_server((address, port)).detach()
+    # One of several tenants: the script's own store of that port is then this one.
+    return distributed.TCPStore(
+        address, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=listener
+    )
 
 
 def _enough(*_: Any) -> None:

@@ -99,12 +99,14 @@ def test_who_has_no_hope_finds_neither_room_nor_victims(monkeypatch: pytest.Monk
     assert counts[True, False] < counts[False, False]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_who_has_no_room_finds_no_victims_at_its_level(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     among, counts = kueue.RoomBound.among, Counter[tuple[bool, bool]]()
 
     def checked(bound: kueue.RoomBound, tenants: TenantsView, jobs: dict[int, QuotaNode]) -> dict[int, QuotaNode]:
         without = among(bound, tenants, jobs)
+        assert without == among(kueue.RoomBound(bound._arrays, bound._kind), tenants, jobs), "what it remembers is old"
         for number, leaf in jobs.items():
             job = tenants.pending.job(number)
             if tenants.room is not None and not tenants.room.suffices(job):

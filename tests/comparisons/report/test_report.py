@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import json
 import re
 import shutil
 import sys
+from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ import pandas as pd
 import pytest
 from command_line import run
 from comparison_folders import MESSAGE, NASTY, SMALL, nasty_comparison
+from kept_numbers import assert_kept, digest
 from matplotlib.figure import Figure
 
 import ddlsched
@@ -28,6 +31,9 @@ from ddlsched.comparisons.report.comparison_charts import draw_charts
 from ddlsched.comparisons.report.figures import interactive_charts, placement_chart
 from ddlsched.comparisons.report.reported import ComparedSetting, Reported, network_shares
 from ddlsched.errors import InputError
+from ddlsched.results.paired_comparison import METRICS, SLOWDOWN_AND_FAIRNESS
+
+pytestmark = pytest.mark.long  # a report of a comparison takes five seconds
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +104,6 @@ def squeezed(texts: list[str]) -> list[str]:
 # ---- One file
 
 
-@pytest.mark.long
 def test_the_report_loads_nothing(page):
     loading = [
         (tag, name) for tag, attributes in page.elements for name in attributes if name in ("src", "srcset", "data")
@@ -113,7 +118,6 @@ def test_the_report_loads_nothing(page):
     assert not re.search(r"url\(|@import", (Path(html_report.__file__).parent / "page" / "report.css").read_text())
 
 
-@pytest.mark.long
 def test_the_same_folder_gives_the_same_bytes(folder, written, tmp_path, quick):
     again = ddlsched.report(folder)
     assert again == written
@@ -121,7 +125,6 @@ def test_the_same_folder_gives_the_same_bytes(folder, written, tmp_path, quick):
     assert html_report.report(str(folder)).read_bytes() == first
 
 
-@pytest.mark.long
 def test_links_lead_to_files_from_wherever_the_report_is(folder, written, tmp_path, quick):
     (tmp_path / "a folder").mkdir()
     elsewhere = html_report.report(folder, tmp_path / "a folder" / "my report.html")
@@ -305,10 +308,53 @@ def test_several_settings_have_an_overview(tmp_path):
     ]
 
 
+def said(value: Any) -> Iterator[str]:
+    """All that a table or chart says, numbers with six digits."""
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            yield f"{key}:"
+            yield from said(below)
+    elif dataclasses.is_dataclass(value):
+        yield from said(vars(value))
+    elif isinstance(value, list | tuple | np.ndarray):
+        for below in value:
+            yield from said(below)
+    else:
+        yield f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def test_tables_and_charts_are_what_they_were(opened, tmp_path):
+    """Of a comparison, and of rows by hand in which numbers are large, small, none, or of one seed."""
+    found: dict[str, str] = {}
+    values = [
+        {"metric": metric, "mean": mean, "low": 0.9 * mean, "high": 1.2 * mean, "change_low": -0.2 * mean}
+        for metric, mean in zip(
+            METRICS | SLOWDOWN_AND_FAIRNESS, (0.0, 3e-6, 0.012, 0.7, 12.0, 345.6, 8e7), strict=False
+        )
+    ]
+    folders = [tmp_path / name for name in ("by hand", "one seed")]
+    for folder in folders:
+        folder.mkdir()
+    by_hand = made_by_hand(folders[0], *(row | {"policy": policy} for row in values for policy in ("base", "mine")))
+    alone = made_by_hand(folders[1], *(row | {"seeds": 1} for row in values))
+    of = [report_tables.main_table, report_tables.slowdown_table]
+    of_runs = [*of, report_tables.phase_table, report_tables.door_table]
+    for name, each, tables in (("run", opened, of_runs), ("by hand", by_hand, of), ("one seed", alone, of)):
+        setting = each.settings[0]
+        made = [*(table(each, setting) for table in tables), report_tables.overview(each)]
+        made += report_tables.class_tables(each, setting) if each is opened else ()
+        found |= {f"{name}, {table.caption}": digest(said(table)) for table in made}
+        found[f"{name}, verdicts"] = digest(said(report_tables.verdicts(each, setting)))
+    setting = opened.settings[0]
+    (name, *_) = opened.policies
+    maps = [placement_chart(opened.placements(name), opened.servers(setting.cluster), name)]
+    charts = [*interactive_charts(opened, setting), *filter(None, maps)]
+    assert_kept("reports", found | {f"chart, {chart.title}": digest(said(chart)) for chart in charts})
+
+
 # ---- Charts
 
 
-@pytest.mark.long
 def test_interactive_charts_are_what_plotly_knows(opened):
     objects = importlib.import_module("plotly.graph_objects")
     charts = list(interactive_charts(opened, opened.settings[0]))
@@ -391,7 +437,6 @@ def test_each_setting_has_charts_of_its_own(tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.long
 def test_runs_that_nothing_random_is_in_have_a_report_without_intervals(tmp_path, monkeypatch):
     monkeypatch.setattr(html_report, "draw_charts", lambda _: [])
     ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.001), tmp_path / "jobs.csv")

@@ -226,6 +226,16 @@ def test_nonsense_ends_who_says_it_and_nobody_else(gate: Gate, token: Path) -> N
     assert eventually(lambda: gate.rows)
 
 
+def test_what_no_gate_says_fails_what_waits(gate: Gate, token: Path) -> None:
+    clients = joined(gate, token, "a")
+    transfer = Transfer(clients, answer=False)
+    assert eventually(lambda: len(transfer.told) == 2)
+    (rank, *_), message = gate.members.jobs["a"].ranks, {"do": "send", "task": 7, "iteration": 0, "chunk": 0}
+    rank.channel.send(message)
+    assert eventually(lambda: transfer.failed)
+    assert "job 'a': KeyError: (7, 0)" in transfer.failed[0]
+
+
 def test_a_job_that_cannot_be_is_refused_to_all_its_ranks(gate: Gate, token: Path) -> None:
     def join(rank: int) -> str:
         member = Member(job_id="a", rank=rank, size=2, iterations=0, compute_s=0.1, message_bytes=1e6)

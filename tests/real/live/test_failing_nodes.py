@@ -16,11 +16,13 @@ from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.cluster.reliability_doors import CheckpointedJob
 from ddlsched.errors import InputError
+from ddlsched.real import live_command
 from ddlsched.real.live import failing as failing_module
 from ddlsched.real.live import seat
 from ddlsched.real.live.commits import committed_steps
 from ddlsched.real.live.failing import FailingNodes
 from ddlsched.real.live.seat import CommitTimes, Orders
+from ddlsched.real.live_command import LiveOptions
 
 NODE = FailureCause(cause="node", per="server", mtbf_s=100.0, repair_s=20.0)
 
@@ -102,6 +104,7 @@ def test_speed_and_options_are_checked(tmp_path) -> None:
     refused(run(*asked), "expected one of --trace FILE, --slurm PARTITION, --nodes N")
     refused(run(*asked, "--slurm", "idle", "--failures", "rsc-1"), "expected --nodes N as well")
     refused(run(*asked, "--nodes", "0"), "nodes is 0")
+    assert live_command._failing(LiveOptions(nodes=1), ()).idle(0.0) == {"node0"}
 
 
 def test_the_policy_says_when_to_commit(monkeypatch) -> None:

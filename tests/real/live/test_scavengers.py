@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddlsched.cluster import idle_trace
 from ddlsched.cluster.idle_trace import (
     Busy,
     IdleChange,
@@ -190,6 +191,13 @@ def test_host_lists_are_expanded(text, hosts) -> None:
 def test_host_lists_that_are_none_are_refused(text) -> None:
     with pytest.raises(InputError, match="host list"):
         expand_hosts(text)
+
+
+def test_host_lists_of_too_many_in_several_brackets_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr(idle_trace, "_MOST", 8)
+    assert len(expand_hosts("n[1-2][1-4]")) == 8
+    with pytest.raises(InputError, match="host list"):
+        expand_hosts("n[1-3][1-3]")
 
 
 def test_slurm_is_asked_for_idle_nodes_and_for_those_already_adopted() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -13,6 +14,7 @@ import pytest
 from command_line import refused, run
 from experiment_scripts import EXPERIMENTS, scripts_of
 
+from ddlsched.training.estimate import kernel_speeds as kernel_speeds_module
 from ddlsched.training.estimate.hardware import Efficiency, operations_s
 from ddlsched.training.estimate.kernel_speeds import (
     STEP_ERROR,
@@ -46,6 +48,21 @@ def made_up(gpu_name: str = "h100") -> list[Kernel]:
     kernels.append(Kernel("a GPU", "elementwise", "half", "norm", 0.0, 1e9, 1e9 / (gpu.memory_bytes_per_s * 0.6)))
     kernels.append(Kernel("a GPU", "elementwise", "half", "sum", 0.0, 1e9, 1e9 / (gpu.memory_bytes_per_s * 0.3)))
     return kernels
+
+
+@pytest.mark.parametrize(("each_s", "counted"), [(0.003, 83), (9.0, 1), (1e-9, 1000)])
+def test_kernels_run_for_some_time_and_the_first_two_are_not_counted(
+    each_s: float, counted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now_s=5.0, runs=0)
+
+    def run_once() -> None:
+        clock.runs += 1
+        clock.now_s += each_s
+
+    monkeypatch.setattr(kernel_speeds_module, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
+    assert kernel_speeds_module._seconds(None, "cpu", run_once) == pytest.approx(each_s, rel=1e-3)
+    assert clock.runs == pytest.approx(2 + counted, abs=1)
 
 
 def test_constants_of_kernels_are_found_again(tmp_path: Path) -> None:

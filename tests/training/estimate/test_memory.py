@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +51,26 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> No
     first = sum(layer.activation_bytes for layer in layers.first)
     assert activations(pipeline=4, global_batch=16) == pytest.approx(4 * (2 * block + first))
     assert activations(pipeline=4, global_batch=2) == pytest.approx(2 * (2 * block + first))
+
+
+def test_no_byte_is_kept_but_those_of_layers() -> None:
+    """Layers that keep twice as much need twice as much; no constant comes on top."""
+    plans: tuple[dict[str, Any], ...] = ({}, {"pipeline": 2}, {"pipeline": 4, "interleave": 2}, {"recompute": "full"})
+    for plan in (*plans, {"tensor": 2, "offload": 0.5}):
+        parallelism = Parallelism(global_batch=16, **plan)
+        layers = GPT.layers(parallelism)
+
+        def kept(factor: float, layers=layers, parallelism=parallelism) -> float:
+            changed = {
+                part: tuple(
+                    dataclasses.replace(layer, activation_bytes=layer.activation_bytes * factor)
+                    for layer in getattr(layers, part)
+                )
+                for part in ("first", "block", "last")
+            }
+            return float(memory_per_gpu(layers._replace(**changed), parallelism).activations_bytes)
+
+        assert kept(2.0) == 2 * kept(1.0) > kept(0.0)
 
 
 def test_interleaving_keeps_more() -> None:

@@ -210,6 +210,8 @@ def test_a_host_call_of_a_collective_is_computation_of_the_host(tmp_path: Path) 
     call = chakra_node(1, COLLECTIVE, name="c10d::allreduce_(0)", duration_us=7, attributes={"is_cpu_op": True})
     recorded = read(tmp_path, [call, reduce(2, MIB, 1)], num_ranks=2)
     assert short(recorded.dag) == [("compute-1", 7000, ()), ("all-reduce-1", MIB, ("compute-1",))]
+    note = "host calls of collectives, whose own nodes tell their sizes, kept as host computation"
+    assert recorded.notes == {note: 1}
     with pytest.raises(InputError, match=r"holds no collective"):
         read(tmp_path, [call], num_ranks=2)
 

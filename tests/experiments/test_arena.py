@@ -31,7 +31,7 @@ run, grounds, rivals, league, parts, one_sampled_run = scripts_of(
 EXPECTED = EXPERIMENTS / "arena" / "expected"
 MIX = grounds.GROUNDS["64-GPU mix"]
 RACKS = grounds.GROUNDS["MonkeyTree's mix"]
-NOWHERE, UNTUNED = Path("nowhere"), pd.DataFrame(columns=["ground", "number", "value"])
+NOWHERE, UNTUNED = Path("nowhere"), pd.DataFrame(columns=["ground", "number", "value", "change", "held_out_change"])
 
 
 @pytest.mark.parametrize("rival", rivals.RIVALS, ids=lambda rival: rival.name)

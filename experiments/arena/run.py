@@ -43,8 +43,8 @@ TRIALS, TUNING_SEEDS = 8, 3
 
 
 def tuned_values(ground: Ground, table: pd.DataFrame) -> dict[str, float]:
-    """Return the tuned numbers of a ground."""
-    own = table[table["ground"] == ground.name]
+    """Return the tuned numbers of a ground, without those that do harm on the seeds of tuning and held out together."""
+    own = table[(table["ground"] == ground.name) & (table["change"] + table["held_out_change"] <= 0)]
     return dict(zip(own["number"], own["value"].astype(float), strict=True))
 
 

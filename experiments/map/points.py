@@ -34,7 +34,7 @@ class Mix(NamedTuple):
 
 MIXES = {
     "CNNs": Mix(280, 16, 4, 4, "threshold_gpu_s=5000,interval_s=540"),
-    "fine-tuning": Mix(280, 16, 4, 4, "threshold_gpu_s=5600,interval_s=1070"),
+    "fine-tuning": Mix(280, 16, 4, 4, "threshold_gpu_s=5000,interval_s=540"),
     "language models": Mix(200, 128, 16, 8, "threshold_gpu_s=25800,interval_s=408"),
 }
 GBPS = (100.0, 400.0, 1600.0, 6400.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -30,7 +31,7 @@ run, grounds, rivals, league, parts, one_sampled_run = scripts_of(
 EXPECTED = EXPERIMENTS / "arena" / "expected"
 MIX = grounds.GROUNDS["64-GPU mix"]
 RACKS = grounds.GROUNDS["MonkeyTree's mix"]
-NOWHERE, UNTUNED = Path("nowhere"), pd.DataFrame(columns=["ground", "number", "value"])
+NOWHERE, UNTUNED = Path("nowhere"), pd.DataFrame(columns=["ground", "number", "value", "change", "held_out_change"])
 
 
 @pytest.mark.parametrize("rival", rivals.RIVALS, ids=lambda rival: rival.name)
@@ -142,25 +143,23 @@ def test_every_rival_with_numbers_is_tuned_alike_on_other_seeds():
     always = {"Tiresias, whole racks", "History, whole racks", "Room, near enough", "SRSF, LWF-1"}
     allocating, sharing = {"Gavel", "Sia", "Rubick"}, {"Muri-S", "Lucid"}
     on_links = {"Crux, first-fit", "MLTCP", "CASSINI"}
-    links = {
-        "64-GPU mix": on_links,
-        "Alibaba": on_links,
-        "Fine-tuning": on_links,
-        "Other models": on_links,
-        "LLM cluster": on_links,
-        "MonkeyTree's mix": on_links,
-        "2,048-GPU Clos": on_links - {"CASSINI"},
-    }
     assert tuned == always | allocating | sharing | on_links
     for ground, rows in table.groupby("ground"):
         playing = {rival.name for rival in rivals.RIVALS if rival.plays_on(grounds.GROUNDS[ground])}
         assert set(rows["policy"]) <= tuned & playing
         without = allocating | sharing if ground == "MonkeyTree's mix" else set()
-        assert set(rows["policy"]) == tuned - without - on_links | links.get(ground, set())
+        assert set(rows["policy"]) == tuned - without
     assert set(table["ground"]) == set(grounds.GROUNDS)
     assert set(table["trials"]) == {run.TRIALS}
     assert set(table["seeds"]) == {run.TUNING_SEEDS}
     assert grounds.TUNING_SEED > 20
+
+
+def test_numbers_that_do_harm_on_tuning_and_held_out_seeds_together_are_not_played():
+    text = "ground,number,value,change,held_out_change\nPhilly,slope,3,-0.01,0.02\nPhilly,levels,4,-0.02,0.01\n"
+    text += "Philly,drift,0.1,0,0\nAlibaba,kappa,2,-0.1,-0.1\n"
+    found = run.tuned_values(grounds.GROUNDS["Philly"], pd.read_csv(io.StringIO(text)))
+    assert found == {"levels": 4, "drift": 0.1}
 
 
 @pytest.mark.parametrize("name", ["Fine-tuning", "MonkeyTree's mix"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,13 @@ def test_an_iteration_alone_waits_for_its_longest_way() -> None:
         "exposed_share_of_communication": pytest.approx(12.5 / 19),
         "notes": {"x": 3},
     }
+
+
+def test_an_iteration_that_only_computes_has_nothing_exposed() -> None:
+    dag = IterationDag((ComputeTask(name="a", duration_ns=3_000_000),))
+    told = summary(replace(iteration(), dag=dag), Card())
+    assert (told["exposed_share_of_iteration"], told["exposed_share_of_communication"]) == (0.0, 0.0)
+    assert (told["iteration_alone_s"], told["communication_alone_s"], told["collectives"]) == (0.003, 0.0, [])
 
 
 def test_steps_vary_by_what_their_ranks_say() -> None:

@@ -92,6 +92,7 @@ def test_what_strikes_a_job_ends_its_process_or_stops_it_until_that_is_noticed(m
     failing.idle(13.9)
     assert len(sent) == 2
     failing.idle(14.0)
+    assert len(sent) == 3
     failing.idle(20.0)
     assert sent[2:] == [(101, signal.SIGKILL)]
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddlsched.errors import InputError
 from ddlsched.real.live import reports
-from ddlsched.real.live.nodes import LocalLauncher, SlurmLauncher
+from ddlsched.real.live.nodes import LocalLauncher, SeldomAsked, SlurmLauncher
 from ddlsched.real.live.reports import Ready, ReportSocket, send_report
 
 
@@ -47,6 +49,105 @@ def test_a_process_on_a_node_is_a_job_of_the_whole_node_that_starts_now_or_never
 def test_a_node_that_slurm_took_or_never_gave_is_no_failure_of_the_job(code: int, taken: bool) -> None:
     assert SlurmLauncher("idle", "a").was_taken(code) is taken
     assert LocalLauncher().was_taken(code) is False
+
+
+class Stubborn:
+    """A process that ends only when it is killed, or has ended."""
+
+    def __init__(self, ended: bool, ends_s: float | None = None) -> None:
+        self.ended, self.ends_s, self.told = ended, ends_s, list[str]()
+
+    def poll(self) -> int | None:
+        return 0 if self.ended else None
+
+    def terminate(self) -> None:
+        self.told.append("terminate")
+
+    def kill(self) -> None:
+        self.told.append("kill")
+        self.ended = True
+
+    def wait(self, timeout: float | None = None) -> None:
+        self.told.append(f"wait {timeout}")
+        if not self.ended and self.ends_s is None:
+            raise subprocess.TimeoutExpired("srun", timeout or 0)
+
+
+@pytest.mark.parametrize(
+    ("process", "slurm", "local"),
+    [
+        (lambda: Stubborn(True), ["wait 10.0"], ["wait None"]),
+        (lambda: Stubborn(False, 1.0), ["terminate", "wait 10.0"], ["kill", "wait None"]),
+        (lambda: Stubborn(False), ["terminate", "wait 10.0", "kill", "wait None"], ["kill", "wait None"]),
+    ],
+)
+def test_srun_has_ten_seconds_to_end_its_job(process: Any, slurm: list[str], local: list[str]) -> None:
+    for launcher, told in ((SlurmLauncher("idle", "a"), slurm), (LocalLauncher(), local)):
+        ends = process()
+        launcher.end(ends)
+        assert ends.told == told
+
+
+def test_jobs_that_a_manager_left_are_cancelled_by_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    answers: list[Exception | None] = [None, subprocess.TimeoutExpired("scancel", 10), FileNotFoundError()]
+
+    def run(command: list[str], **settings: Any) -> None:
+        told.append((command, settings))
+        if (error := answers.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(subprocess, "run", run)
+    launcher = SlurmLauncher("idle", "ddlsched-live-7")
+    launcher.end_leftovers()
+    launcher.end_leftovers()
+    with pytest.raises(InputError, match="scancel: no such program; expected Slurm's commands"):
+        launcher.end_leftovers()
+    settings = {"check": False, "capture_output": True, "timeout": 10.0}
+    assert told == [(["scancel", "--name=ddlsched-live-7", "--me"], settings)] * 3
+
+
+@pytest.mark.parametrize(
+    ("code", "taken", "killed"),
+    [
+        (0, False, False),
+        (-9, True, True),
+        (-15, True, True),
+        (-2, True, True),
+        (-1, True, True),
+        (-11, True, False),
+        (9, False, False),
+    ],
+)
+def test_signals_from_outside_are_told_from_a_programs_own(code: int, taken: bool, killed: bool) -> None:
+    slurm = SlurmLauncher("idle", "a")
+    assert (slurm.was_taken(code), slurm.was_killed(code), LocalLauncher().was_killed(code)) == (taken, False, killed)
+    assert (slurm.parent, LocalLauncher().parent) == (0, os.getpid())
+
+
+def test_a_scavenger_is_asked_again_five_seconds_after_its_answer() -> None:
+    asked: list[float] = []
+
+    class Nodes:
+        def idle(self, now_s: float) -> frozenset[str]:
+            asked.append(now_s)
+            return frozenset({f"n{len(asked)}"})
+
+    seldom = SeldomAsked(Nodes(), lambda _: None)
+
+    def answer() -> None:
+        assert seldom._answer is not None
+        seldom._answer.result(10)
+
+    assert seldom.idle(0.0) == frozenset()
+    answer()
+    assert seldom.idle(1.0) == {"n1"}
+    assert seldom.idle(5.9) == {"n1"}
+    assert asked == [0.0]
+    seldom.idle(6.0)
+    answer()
+    assert asked == [0.0, 6.0]
+    assert seldom.idle(20.0) == {"n2"}
 
 
 def test_jobs_of_two_folders_have_two_names(tmp_path: Path) -> None:

@@ -238,6 +238,10 @@ def test_a_trace_is_played_back_at_its_speed() -> None:
     assert scavenger.idle(10.0) == {"node3"}
     assert scavenger.idle(20.0) == frozenset()
     assert scavenger.end_s() == 20.0
+    slow = TraceScavenger(trace=trace((0, 0, 100)), speed=0.5)
+    assert (slow.idle(199.0), slow.idle(200.0), slow.end_s()) == ({"node0"}, frozenset(), 200.0)
+    with pytest.raises(InputError, match=r"scavenger: speed is 0\.0"):
+        TraceScavenger(trace=trace((0, 0, 100)), speed=0.0)
 
 
 class Flaky:

@@ -175,6 +175,19 @@ def test_arnold_has_nothing_to_tune(name):
     assert len(jct_s) == 1
 
 
+@pytest.mark.parametrize("name", ["FIFO, first-fit", "Tiresias, first-fit"])
+def test_eight_rails_of_a_server_are_to_the_llm_cluster_as_one_link(name):
+    (rival,), ground = (rival for rival in rivals.RIVALS if rival.name == name), grounds.GROUNDS["LLM cluster"]
+    jobs, options = grounds.jobs_of(seed=1, ground=ground.jobs, jobs=60), rival.options(ground)
+    rails = "rail-optimised:hosts_per_unit=16,rails=8,spines=8,rail_gbps=400,oversubscription=2"
+    apart, star = (replace(options["cluster"], topology=topology) for topology in (rails, "star:nic_gbps=3200"))
+    jct_s = [
+        list(ddlsched.simulate(jobs, seed=1, **options | {"cluster": cluster}).jobs["jct_s"])
+        for cluster in (options["cluster"], apart, star)
+    ]
+    assert jct_s[0] == jct_s[1] != jct_s[2]
+
+
 def test_rivals_that_share_gpus_or_allocate_do_not_play_with_jobs_of_several_rings():
     absent = {rival.name for rival in rivals.RIVALS if not rival.plays_on(RACKS)}
     assert absent == {"Muri-S", "Lucid", "Gavel", "Sia", "Rubick"}

@@ -263,7 +263,8 @@ class Gate:
 
     def _computed(self, job: LiveJob, number: int, message: dict[str, Any], now_ns: int) -> None:
         task = job.job.dag.tasks[message["task"]]
-        assert isinstance(task, ComputeTask)
+        if not isinstance(task, ComputeTask):
+            raise TypeError("expected a task that computes")
         gpus = message["gpus"]
         job.computed(task.duration_ns, gpus)
         if self._settings.slots:

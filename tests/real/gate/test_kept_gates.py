@@ -277,6 +277,17 @@ def test_gates_tell_ranks_what_they_told(case: str) -> None:
     assert_kept(f"gate-{case.replace(' ', '-')}", found)
 
 
+def test_a_rank_that_says_computed_of_an_all_reduce_is_told_in_a_line() -> None:
+    drawn = Drawn(settings(FOUR, **CASES[next(iter(CASES))]), 0)
+    while not drawn.gate.seats:
+        drawn.now_ns = min(drawn.gate.due_ns())
+        drawn.gate.decide(drawn.now_ns)
+    rank, (job, _) = next(iter(drawn.gate.seats.items()))
+    sends = next(number for number, task in enumerate(job.job.dag.tasks) if not isinstance(task, ComputeTask))
+    with pytest.raises(TestbedError, match="expected a task that computes"):
+        drawn.gate.hear(rank, {"say": "computed", "task": sends, "gpus": [job.gpus[0]]}, drawn.now_ns)
+
+
 OF_USERS: tuple[dict[str, Any], ...] = (
     {"communication": "bounded-overlap:limit=1", "order": "fifo"},
     {"communication": "preemptive:by=bytes", "chunk_bytes": 3e5},

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,6 +86,7 @@ def test_jobs_are_kept_with_their_states_and_groups(tmp_path: Path) -> None:
     for given in ({"program": "mlp"}, {"steps": 6}, {"max_nodes": 1}):
         assert answered(store.submit, "a", **({"program": "count", "steps": 5, "max_nodes": 2} | given)) == said
     assert store.jobs()[1] == StoredJob("a", "count", 5, 2, "queued", 0)
+    assert [(job.min_nodes, job.samples_per_s) for job in store.jobs()] == [(1, ())] * 3
     tokens = {store.start(name) for name in "bac"}
     assert len(tokens) == 3
     assert {len(token) for token in tokens} == {32}
@@ -206,3 +210,49 @@ def test_reports_are_believed_as_they_were_proven_and_no_longer_than_a_kibibyte(
         assert parse_report(line) is None
     assert reports.address_towards("/a/path") == "127.0.0.1"
     assert reports.address_towards("127.0.0.1:5") == "127.0.0.1"
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder in which a socket's path is not too long."""
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        yield Path(folder)
+
+
+def test_folders_of_managers_that_are_dead_are_removed(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    for name in ("ddlsched-live-dead", "ddlsched-live-empty", "ddlsched-live-busy", "other-live"):
+        (short / name).mkdir()
+    (short / "ddlsched-live-file").touch()
+    (short / "ddlsched-live-link").symlink_to(short / "other-live")
+    with socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as busy:
+        dead.bind(str(short / "ddlsched-live-dead" / "progress"))
+        busy.bind(str(short / "ddlsched-live-busy" / "progress"))
+        busy.listen(0)
+        first, second = ReportSocket({}.get), ReportSocket({}.get)
+        there = {path.name for path in short.iterdir()}
+        own = {Path(each.path).parent.name for each in (first, second)}
+        kept = {"ddlsched-live-busy", "other-live", "ddlsched-live-file", "ddlsched-live-link"}
+        assert there == kept | own
+        first.close()
+        second.close()
+    assert {path.name for path in short.iterdir()} == kept
+
+
+def test_a_line_is_shorter_than_a_kibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    listening = ReportSocket({"a": "right"}.get)
+    encode = reports.msgspec.json.encode
+    for length, number in ((1022, 1), (1023, 1), (1024, 0)):
+
+        def padded(report: Any, length: int = length) -> bytes:
+            text: bytes = encode(report)
+            return text.ljust(length) if report.token else text
+
+        monkeypatch.setattr(reports.msgspec.json, "encode", padded)
+        send_report(listening.path, Ready("a", "right", 1, 0, "h", 5))
+        monkeypatch.setattr(reports.msgspec.json, "encode", encode)
+        refused, came = listening.refused, list[Any]()
+        while not came and listening.refused == refused:
+            came += listening.receive(1.0)
+        assert len(came) == number
+    listening.close()

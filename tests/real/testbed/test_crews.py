@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -83,23 +84,30 @@ class Launcher:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launcher:
+def short() -> Iterator[Path]:
+    """A folder in which a socket's path is not too long."""
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, short: Path) -> Launcher:
     process = Launcher(b"ready\n")
     monkeypatch.setattr(subprocess, "Popen", process)
     monkeypatch.setattr(errors, "find_spec", lambda _: object())
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
     return process
 
 
 def test_workers_of_namespaces_come_from_a_launcher_that_goes_with_the_crew(
-    started: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    started: Launcher, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"/one{os.pathsep}{os.pathsep}/two")
-    (tmp_path / "ddlsched-testbed-left" / "a").mkdir(parents=True)
-    (tmp_path / "ddlsched-other").mkdir()
+    (short / "ddlsched-testbed-left" / "a").mkdir(parents=True)
+    (short / "ddlsched-other").mkdir()
     with NamespaceCrew(realtime=False) as crew:
         folder = Path(started.command[-1]).parent
-        assert sorted(tmp_path.iterdir()) == sorted([folder, tmp_path / "ddlsched-other"])
+        assert sorted(short.iterdir()) == sorted([folder, short / "ddlsched-other"])
         assert folder.name.startswith("ddlsched-testbed-")
         assert started.command[:-1] == [sys.executable, "-m", "ddlsched.real.testbed.launcher"]
         assert Path(started.command[-1]).name == "workers"
@@ -129,16 +137,16 @@ def test_workers_of_namespaces_come_from_a_launcher_that_goes_with_the_crew(
         with pytest.raises(TestbedError, match=r"no worker for server 4 \(Connection refused\)"):
             crew.take(4)
     assert started.told == [signal.SIGKILL, "wait"]
-    assert [path.name for path in tmp_path.iterdir()] == ["ddlsched-other"]
+    assert [path.name for path in short.iterdir()] == ["ddlsched-other"]
 
 
-def test_a_launcher_that_does_not_start_is_told_and_nothing_is_left(started: Launcher, tmp_path: Path) -> None:
+def test_a_launcher_that_does_not_start_is_told_and_nothing_is_left(started: Launcher, short: Path) -> None:
     started.said = b""
     with pytest.raises(TestbedError, match="the launcher of workers did not start"):
         NamespaceCrew()
     started.listener.close()
     assert started.told == [signal.SIGKILL, "wait"]
-    assert list(tmp_path.iterdir()) == []
+    assert list(short.iterdir()) == []
 
 
 def test_workers_on_hosts_are_asked_of_the_agent_of_their_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,9 +292,9 @@ def test_an_agent_becomes_a_worker_for_who_asks_for_one_up_to_256(monkeypatch: p
 
 
 def test_a_launcher_serves_each_connection_in_a_copy_until_its_parent_is_gone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, short: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, told, became = tmp_path / "workers", list[Any](), list[Any]()
+    path, told, became = short / "workers", list[Any](), list[Any]()
     gates: list[Channel] = []
     parents = iter([5, 5, 5, 1])
     torch = ModuleType("torch")

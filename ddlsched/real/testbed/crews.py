@@ -141,7 +141,7 @@ class NamespaceCrew(WorkerCrew):
 
 def _environment() -> dict[str, str]:
     """Return an environment in which workers find this package, and use one thread each."""
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     paths = [root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     quiet = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     return os.environ | quiet | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from kept_numbers import answered
 
@@ -190,6 +191,7 @@ def test_seals_are_of_32_bytes_for_a_group_and_a_key() -> None:
 
 def test_reports_are_believed_as_they_were_proven_and_no_longer_than_a_kibibyte(tmp_path: Path) -> None:
     listening = ReportSocket({"a": "right"}.get)
+    assert listening.refused == 0
     folder = Path(listening.path).parent
     assert folder.name.startswith("ddlsched-live-")
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -206,7 +208,10 @@ def test_reports_are_believed_as_they_were_proven_and_no_longer_than_a_kibibyte(
     assert listening.receive(0.0) == []
     listening.close()
     assert not folder.exists()
-    for line in (b"{}", b"", b"[" * 5000, b'{"type":"Report","job":"a"}'):
+    text = msgspec.json.encode(long)
+    assert parse_report(text) == long
+    more = text.replace(b"{", b'{"more":1,')
+    for line in (b"{}", b"", b"[" * 5000, b'{"type":"Report","job":"a"}', more, more.replace(b"Ready", b"Report")):
         assert parse_report(line) is None
     assert reports.address_towards("/a/path") == "127.0.0.1"
     assert reports.address_towards("127.0.0.1:5") == "127.0.0.1"

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from kept_numbers import answered
 
+import ddlsched
 from ddlsched import errors
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError
@@ -113,7 +114,9 @@ def test_workers_of_namespaces_come_from_a_launcher_that_goes_with_the_crew(
         assert Path(started.command[-1]).name == "workers"
         environment = started.settings.pop("env")
         assert started.settings == {"stdout": subprocess.PIPE}
-        assert environment["PYTHONPATH"].split(os.pathsep)[1:] == ["/one", "/two"]
+        root, *others = environment["PYTHONPATH"].split(os.pathsep)
+        assert (Path(root) / "ddlsched" / "__init__.py").samefile(ddlsched.__file__)
+        assert others == ["/one", "/two"]
         assert environment["OMP_NUM_THREADS"] == "1"
         assert environment["TORCH_CPP_LOG_LEVEL"] == "ERROR"
         assert environment["PATH"] == os.environ["PATH"]

@@ -351,6 +351,14 @@ def test_the_readme_says_on_how_many_grounds_ours_leads():
     assert told in (EXPERIMENTS / "arena" / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_readme_says_which_parts_of_ours_earn_nothing():
+    parts = pd.read_csv(EXPECTED / "parts.csv").set_index(["without", "ground"])["change"].abs()
+    assert set(parts["paths by ECMP"].index[parts["paths by ECMP"] > 0.001]) == {"MonkeyTree's mix"}
+    assert parts["whole racks alone"].max() < 0.001
+    told = "(20 seeds), no other by 0.1 %; nor does any with whole racks alone."
+    assert told in (EXPERIMENTS / "arena" / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_readme_says_how_far_a_sampled_run_is_off_and_on_which_grounds_some_are():
     text = " ".join((EXPERIMENTS / "arena" / "README.md").read_text(encoding="utf-8").split())
     off = pd.read_csv(EXPECTED / "sampled.csv")

@@ -54,7 +54,6 @@ class FailingNodes:
         self._spares = set() if self._recovery is None else set(self._recovery.spares(num_nodes, ()))
         self._lacking = 0
         self._there = set(range(num_nodes)) - self._spares
-        self._down: set[int] = set()
         self._replaced: set[int] = set()
         self._failed_s: defaultdict[int, list[float]] = defaultdict(list)
         self._waiting: dict[str, set[int]] = {}
@@ -97,7 +96,6 @@ class FailingNodes:
 
     def _goes(self, change: CapacityChange, now_s: float) -> None:
         node = change.server
-        self._down.add(node)
         self.failures.append((now_s, change.cause, f"node{node}"))
         if self._health is not None and not change.warned:
             self._failed_s[node].append(now_s * self._speed)
@@ -114,7 +112,6 @@ class FailingNodes:
                 self._recover(job_id, job.nodes, node, now_s)
 
     def _comes(self, node: int) -> None:
-        self._down.discard(node)
         waits = [job_id for job_id, lost in self._waiting.items() if node in lost]
         if self._lacking and not waits:
             self._lacking -= 1

@@ -7,6 +7,7 @@ import importlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,12 @@ def _unmarked(source: str) -> list[str]:
         {"given", "drawn"} & set(re.findall(r"\w+", " ".join(map(ast.unparse, node.decorator_list)))) for node in tests
     ]
     return [node.name for node, marked in zip(tests, marks, strict=True) if varies(node) and not marked]
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Folders of tests are no packages, so that pytest takes the second for the first and collects nothing."""
+    names_of_files = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not [name for name, files in names_of_files.items() if files > 1]
 
 
 def test_slow_runs_try_more_of_every_random_test() -> None:

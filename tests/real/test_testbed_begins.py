@@ -29,14 +29,6 @@ def jobs(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def token(tmp_path: Path) -> Path:
-    path = tmp_path / "token"
-    path.write_text("0123456789abcdef")
-    path.chmod(0o600)
-    return path
-
-
 TABLE = pd.DataFrame(
     {
         "job_id": ["a", "b"],

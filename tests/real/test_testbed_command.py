@@ -24,14 +24,6 @@ def jobs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def token(tmp_path: Path) -> Path:
-    path = tmp_path / "token"
-    path.write_text("0123456789abcdef")
-    path.chmod(0o600)
-    return path
-
-
-@pytest.fixture
 def _own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces.Registry.__init__, "__defaults__", (tmp_path / "registry",))
 

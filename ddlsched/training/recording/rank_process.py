@@ -149,7 +149,7 @@ def main(arguments: Sequence[str]) -> None:
     if PARENT in os.environ:
         follow_parent(int(os.environ[PARENT]))
         if os.environ["RANK"] == "0":
-            store = _store_of_ranks()  # noqa: F841
+            _store = _store_of_ranks()  # which ends with its last tenant
     recorder = record(folder, skip=int(skip), most_steps=int(steps))
     atexit.unregister(recorder.end_at_exit)
     recorder.when_full = lambda: _leave_together(recorder)

@@ -47,6 +47,26 @@ class Process:
         self.read = len(lines)
 
 
+class Monitor(JobMonitor):
+    """Notes what it is told."""
+
+    def __init__(self, told: list[str]) -> None:
+        super().__init__(warm_up_steps=1, least_steps=2)
+        self.told = told
+
+    def progress(self, job_id: str, **what: Any) -> None:
+        self.told.append(f"progress {job_id} {what}")
+        super().progress(job_id, **what)
+
+    def interrupted(self, job_id: str) -> None:
+        self.told.append(f"interrupted {job_id}")
+        super().interrupted(job_id)
+
+    def forget(self, job_id: str) -> None:
+        self.told.append(f"forgotten {job_id}")
+        super().forget(job_id)
+
+
 class World:
     """Nodes, processes and commits, which go on by chance; and a clock, a socket, a launcher and a sharer."""
 
@@ -60,7 +80,7 @@ class World:
         self.told: list[str] = []
         self.losses: dict[str, list[float]] = {}
         self.unreadable: dict[str, Exception] = {}
-        self.monitor, self.advisor = JobMonitor(), self
+        self.monitor, self.advisor = Monitor(self.told), self
         self.answer = "each"
         monkeypatch.setattr(managing, "time", SimpleNamespace(monotonic=lambda: self.clock_s))
         monkeypatch.setattr(managing, "ReportSocket", lambda token_of, host: self)

@@ -68,7 +68,7 @@ def test_the_trial_says_what_is_ready_and_waits_for_ctrl_c(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "gpus", "flag"), [(201, 1, "--nodes"), (1, 201, "--gpus-per-node"), (1, 0, "--gpus")]
+    ("nodes", "gpus", "said"), [(201, 1, "--nodes is 201"), (1, 201, "--gpus-per-node is 201"), (1, 0, "is 0")]
 )
 def test_a_trial_has_one_to_two_hundred_nodes_and_as_many_gpus(
     nodes: int, gpus: int, said: str, monkeypatch: pytest.MonkeyPatch

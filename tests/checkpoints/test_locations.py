@@ -34,7 +34,7 @@ def test_names_of_files(name: str) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "a\\b", "a\0", "c:", "a:b", None, 3, b"a"])
 def test_what_is_no_name_of_a_file(name: Any, tmp_path: Path) -> None:
     assert not is_file_name(name)
-    with pytest.raises(InputError, match="^where: .* leaves the directory; expected a file in it$"):
+    with pytest.raises(InputError, match=r"^where: .* leaves the directory; expected a file in it$"):
         refuse_leaving(location_of(tmp_path), name, "where")
 
 
@@ -263,7 +263,7 @@ def test_the_begins_of_a_folders_files_are_read_ahead_each_as_far(
     found: list[tuple[str, int, int]] = []
 
     def noted(ranges: list[tuple[int, int, int]]) -> None:
-        found.extend((Path(os.readlink(f"/proc/self/fd/{file}")).name, low, high) for file, low, high in ranges)
+        found.extend((Path(f"/proc/self/fd/{file}").readlink().name, low, high) for file, low, high in ranges)
 
     monkeypatch.setattr(locations, "read_soon", noted)
     monkeypatch.setattr(locations, "_FIRST_BYTES", 200)  # Of five names.

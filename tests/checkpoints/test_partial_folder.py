@@ -40,7 +40,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     def noted(descriptor: int) -> None:
-        found.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        found.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
 
     monkeypatch.setattr(os, "fsync", noted)
     monkeypatch.setattr(os, "fdatasync", noted)
@@ -75,7 +75,9 @@ def test_as_many_files_may_be_open_as_are_needed(
     monkeypatch.setattr(resource, "getrlimit", {resource.RLIMIT_NOFILE: (soft, hard)}.__getitem__)
     monkeypatch.setattr(resource, "setrlimit", lambda *limits: given.append(limits))
     if becomes is InputError:
-        with pytest.raises(InputError, match="^901 files of ranks, .* and this process may open 1,000; expected fewer"):
+        with pytest.raises(
+            InputError, match=r"^901 files of ranks, .* and this process may open 1,000; expected fewer"
+        ):
             allow_open_files(files)
         assert not given
     else:

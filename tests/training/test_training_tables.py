@@ -196,6 +196,57 @@ def test_the_best_are_told_without_columns_in_which_all_are_alike() -> None:
     assert design_command._text("m", many, many.head(2)).startswith("m: 4,000 valid configurations, 3,000 of them fit")
 
 
+@pytest.mark.parametrize(
+    ("by", "steps"),
+    [
+        ("time", [1.23456, 2.0, 3.0, 0.5]),
+        ("cost", [1.23456, 3.0, 2.0, 0.5]),
+        ("energy", [2.0, 3.0, 1.23456, 0.5]),
+    ],
+)
+def test_what_fits_comes_first_and_the_best_of_it(monkeypatch: pytest.MonkeyPatch, by: str, steps: list[float]) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(design_command, "_all", lambda *given: asked.append(given) or DESIGNS)
+    given = ("design", "a-model", "--by", by, "--gpus", "8,16", "--global-batch", 96, "--recompute", "full")
+    for top in (1, 2, 9):
+        told = json.loads(run(*given, "--top", top, "--json").stdout)
+        assert [row["step_s"] for row in told] == steps[:top]
+    assert asked[0][0] == "a-model"
+    assert asked[0][2:4] == ([8, 16], 96)
+    assert (asked[0][4].axes, asked[0][4].recompute) == ({}, ["full"])
+
+
+def test_all_configurations_are_written_the_best_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(design_command, "_all", lambda *given: DESIGNS)
+    done = run("design", "a-model", "--top", 1, "--out", tmp_path / "all.csv")
+    assert done.stderr == f"ddlsched: wrote 4 configurations to {tmp_path / 'all.csv'}\n"
+    lines = (tmp_path / "all.csv").read_text().splitlines()
+    assert lines[1] == "h100,8,1,1,8,2,0,0,1,1.23456,0.43219,12.345,0,True,123456,0.0123456"
+    assert len(lines) == 5
+    monkeypatch.setattr(design_command, "_all", lambda *given: DESIGNS.head(0))
+    refused(run("design", "a-model"), "no combination keeps all rules; expected divisors of the GPUs, layers, heads")
+
+
+def test_each_cluster_is_tried_in_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ddlsched.training.estimate import design_sweep
+
+    asked: list[Any] = []
+
+    def found(model: Any, plan: Any, **given: Any) -> pd.DataFrame:
+        asked.append((model, plan.gpu.name, plan.efficiency, given))
+        return pd.DataFrame({"step_s": [1.0]})
+
+    monkeypatch.setattr(design_sweep, "design", found)
+    host = {"cluster": ["h100", "b200:nodes=3", "h100"], "topology": None, "efficiency": "ideal"}
+    table = design_command._all("gpt3-13b", host, [], 96, "sweep")
+    assert table.to_dict("list") == {"cluster": ["h100", "b200:nodes=3"], "gpus": [64, 24], "step_s": [1.0, 1.0]}
+    assert [each[1:3] for each in asked] == [("h100", "ideal"), ("b200", "ideal")]
+    assert asked[0][0] == MODELS["gpt3-13b"]
+    assert asked[1][3] == {"num_gpus": 24, "global_batch": 96, "sweep": "sweep"}
+    table = design_command._all("gpt3-13b", {"topology": None, "efficiency": ""}, [8, 16], 96, "sweep")
+    assert table[["cluster", "gpus"]].to_numpy().tolist() == [["a100-80", 8], ["a100-80", 16]]
+
+
 def test_charts_are_of_pairs_that_vary_and_of_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(training_charts, "heat_map", lambda cells, **told: drawn.append((cells, told)))

@@ -106,7 +106,11 @@ TOPOLOGIES = (
     ("clos:rack_oversubscription=2,pod_oversubscription=3", 32, 8),
     ("rail-clos:units_per_pod=2,oversubscription=4", 128, 8),
     ("rail-optimised:rails=4,hosts_per_unit=2", 8, 8), ("rail-only", 5, 8), ("nvl72:racks_per_block=2", 36, 4),
-    ("nvl72", 37, 4), ("dragonfly", 8, 8), ("torus", 8, 4), ("nvl72", 2, 8), ("clos", 5, 8),
+    ("nvl72", 37, 4), ("nvl72", 2, 8), ("nvl72", 36, 5), ("nvl72", 19, 8), ("clos", 5, 8),
+    ("rail-optimised:hosts_per_domain=2,rails=4,hosts_per_unit=4,nvlink_gbps=3600", 8, 4),
+    ("rail-optimised:hosts_per_domain=2,rails=4,hosts_per_unit=4,nvlink_gbps=3600,nvlink_latency_s=1e-6", 3, 4),
+    ("rail-optimised:rails=8,hosts_per_unit=2,nvlink_gbps=80,latency_s=2e-6,oversubscription=2", 6, 4),
+    ("double-sided", 8, 8), ("lingjun", 8, 8), ("monkeytree", 8, 8),
 )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def written(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.13g}"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {written(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(sorted(f'{key}: {written(each)}' for key, each in value.items()))}}}"
     if isinstance(value, set | frozenset):
         return written(sorted(value))
     if isinstance(value, tuple | list):

@@ -52,7 +52,7 @@ def test_a_copy_that_is_not_read_is_looked_at_all_the_same(folder: Path) -> None
 
 def test_a_part_that_is_nowhere_is_said(folder: Path) -> None:
     stored(folder / "a", JOB)
-    with pytest.raises(InputError, match="^tensor large: no replica of a part of it is left; expected one at least$"):
+    with pytest.raises(InputError, match=r"^tensor large: no replica of a part of it is left; expected one at least$"):
         content_hashes(Reading.at(folder / "a", lost=[1]))
 
 

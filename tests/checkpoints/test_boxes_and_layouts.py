@@ -27,7 +27,7 @@ from ddlsched.errors import InputError
 
 def test_elements_have_the_bytes_that_their_names_say() -> None:
     bits = {name: int("".join(filter(str.isdigit, name.partition("_")[0])) or 8) for name in DTYPE_BYTES}
-    assert DTYPE_BYTES == {name: number // 8 for name, number in bits.items()}
+    assert {name: number // 8 for name, number in bits.items()} == DTYPE_BYTES
     assert all(numpy_dtype(name).itemsize == number for name, number in DTYPE_BYTES.items())
     assert numpy_dtype("BF16").str == "<u2"
     assert [numpy_dtype(name).str for name in ("F8_E4M3", "F64", "I16", "BOOL")] == ["|u1", "<f8", "<i2", "|b1"]

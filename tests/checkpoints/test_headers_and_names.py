@@ -83,7 +83,7 @@ ONE = {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}
     ],
 )  # fmt: skip
 def test_headers_that_cannot_be(content: bytes, message: str) -> None:
-    with pytest.raises(InputError, match="^file: ") as raised:
+    with pytest.raises(InputError, match=r"^file: ") as raised:
         read(content)
     assert message in str(raised.value)
 
@@ -197,7 +197,7 @@ def test_rows_of_other_weights() -> None:
     words = Weight("words", ("embed",), Rows.vocabulary)
     assert [translation._sizes(words, MODEL, rows) for rows in (9, 10, 12)] == [[9], [10], [10]]
     assert list(map(tuple, translation._runs(words, MODEL, [10], 12))) == [(0, 0, 0, 10)]
-    with pytest.raises(InputError, match="words: has 9 rows, and config.json says vocab_size 10; expected as many"):
+    with pytest.raises(InputError, match=r"words: has 9 rows, and config.json says vocab_size 10; expected as many"):
         translation._runs(words, MODEL, [9], 9)
 
 
@@ -297,4 +297,4 @@ def test_parts_of_arrays_and_wholes(tmp_path: Path) -> None:
     for wrong in (np.zeros((2, 3), "<u2"), np.zeros((2, 4), "<i2")):
         with pytest.raises(InputError, match=r"rank 1, tensor w: is .*; expected uint16 \[2, 4\]"):
             write_rank(tmp_path, checkpoint, 1, lambda *_, wrong=wrong: wrong)
-    assert [rank for rank in Reading.at(tmp_path).survivors] == [0, 1]
+    assert Reading.at(tmp_path).survivors == [0, 1]

@@ -81,7 +81,7 @@ def test_files_of_both_sides_may_be_open_at_a_time(folder: Path, monkeypatch: py
     reshard(folder / "a", folder / "b", to=StoredParallelism(dp=3))
     assert asked == [2, 5, 5]
     asked.clear()
-    with pytest.raises(InputError, match="host 1: has no rank of tp=1,pp=1,dp=3; expected one of {0}"):
+    with pytest.raises(InputError, match=r"host 1: has no rank of tp=1,pp=1,dp=3; expected one of {0}"):
         reshard(folder / "a", folder / "c", to=StoredParallelism(dp=3), host=1)
     assert asked == [2, 2, 5]
 
@@ -128,7 +128,7 @@ def test_lost_ranks_are_ranks(folder: Path, lost: list[int], message: str) -> No
 
 def test_files_are_where_their_hosts_are(folder: Path) -> None:
     stored(folder / "a", JOB)
-    os.mkdir(folder / "peer")
+    (folder / "peer").mkdir()
     (folder / "a" / "rank_00001.safetensors").rename(folder / "peer" / "rank_00001.safetensors")
     reading = Reading.at(folder / "a", peers={1: str(folder / "peer")}, gpus_per_host=1)
     assert reading.checkpoint.collection.allocation.hosts == (0, 1)
@@ -140,7 +140,7 @@ def test_files_are_where_their_hosts_are(folder: Path) -> None:
     (folder / "peer" / "rank_00001.safetensors").chmod(0o640)
     assert reading.touched_ranks() == [1]
     os.truncate(folder / "peer" / "rank_00001.safetensors", 9)
-    with pytest.raises(InputError, match="peer/rank_00001.safetensors: has changed while it was read"):
+    with pytest.raises(InputError, match=r"peer/rank_00001.safetensors: has changed while it was read"):
         reading.refuse_changes()
 
 

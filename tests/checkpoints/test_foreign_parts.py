@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from kept_numbers import assert_kept, digest
 
-from ddlsched.checkpoints import dataset_views, distributed_reading
+from ddlsched.checkpoints import distributed_reading
 from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.dataset_files import ByteRanges, TarShards, TokenFiles
 from ddlsched.checkpoints.dataset_state import DatasetState, rank_slice
@@ -32,11 +33,10 @@ SOURCES = ("distributed", "fsdp2", "megatron")
 @pytest.mark.parametrize("source", SOURCES)
 def test_checkpoints_of_other_programs_are_read_as_they_were(source: str) -> None:
     found: dict[str, str] = {}
-    for form in Format:
-        reading = reading_for(form, foreign_reading(HERE / source)) if form is not Format.huggingface else None  # type: ignore[arg-type]
-        if reading is None:
-            continue
-        parts = PartsReading.of(reading)
+    for form in (Format.torch, Format.megatron):
+        foreign = foreign_reading(HERE / source)
+        assert foreign is not None
+        parts = PartsReading.of(reading_for(form, foreign))
         found[f"{form.value} description"] = digest([parts.described.text(), parts.checkpoint.files])
         for name, held in parts.parts().items():
             places = [(of.layout, [(one.file, one.entry) for one in of.sources]) for of in held]
@@ -65,8 +65,9 @@ def place(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("low", "length", "fits"), [(0, 16, True), (16, 0, True), (3, 13, True), (3, 14, False), (-1, 3, False), (5, -1, False)]
-)  # fmt: skip
+    ("low", "length", "fits"),
+    [(0, 16, True), (16, 0, True), (3, 13, True), (3, 14, False), (-1, 3, False), (5, -1, False)],
+)
 def test_a_chunk_lies_within_its_file(place: Any, low: int, length: int, fits: bool) -> None:
     info = SimpleNamespace(relative_path="file", offset=low, length=length, transform_descriptors=None)
     if fits:
@@ -88,10 +89,14 @@ def test_what_is_stored_through_something_is_refused(place: Any) -> None:
 @pytest.mark.parametrize(
     ("start", "extent", "message"),
     [
-        ((0, 2), (2, 2), ""), ((0, 0), (0, 9), r"\[0, 9\]"), ((1, 2), (2, 2), r"\[3, 4\]"), ((0, 3), (2, 2), r"\[2, 5\]"),
-        ((0,), (2,), r"\[2\]"), ((0, 0), (0, 4), "none"),
+        ((0, 2), (2, 2), ""),
+        ((0, 0), (0, 9), r"\[0, 9\]"),
+        ((1, 2), (2, 2), r"\[3, 4\]"),
+        ((0, 3), (2, 2), r"\[2, 5\]"),
+        ((0,), (2,), r"\[2\]"),
+        ((0, 0), (0, 4), "none"),
     ],
-)  # fmt: skip
+)
 def test_a_chunk_lies_within_its_tensor(
     place: Any, start: tuple[int, ...], extent: tuple[int, ...], message: str
 ) -> None:
@@ -167,10 +172,16 @@ def test_neighbours_are_read_in_one_request(each: Any, joined: object) -> None:
 @pytest.mark.parametrize(
     ("begin", "stop", "cut"),
     [
-        (0, 9, [(0, 50, 4), (1, 20, 3), (0, 7, 2)]), (0, 4, [(0, 50, 4)]), (4, 7, [(1, 20, 3)]), (3, 8, [(0, 53, 1), (1, 20, 3), (0, 7, 1)]),
-        (5, 6, [(1, 21, 1)]), (4, 4, []), (9, 9, []), (8, 99, [(0, 8, 1)]),
+        (0, 9, [(0, 50, 4), (1, 20, 3), (0, 7, 2)]),
+        (0, 4, [(0, 50, 4)]),
+        (4, 7, [(1, 20, 3)]),
+        (3, 8, [(0, 53, 1), (1, 20, 3), (0, 7, 1)]),
+        (5, 6, [(1, 21, 1)]),
+        (4, 4, []),
+        (9, 9, []),
+        (8, 99, [(0, 8, 1)]),
     ],
-)  # fmt: skip
+)
 def test_a_part_of_a_file_of_ranges(begin: int, stop: int, cut: object) -> None:
     assert listed(_cut(ranges((0, 50, 4), (1, 20, 3), (0, 7, 2)), begin, stop)) == cut
 
@@ -205,9 +216,7 @@ def test_samples_of_a_shard_begin_at_a_header_and_end_at_a_block(tmp_path: Path)
         for name, size in (("d/1.txt", 512), ("d/1.cls", 0), ("d/2.tar.gz", 513), ("d", -1), ("1", 1)):
             member = tarfile.TarInfo(name)
             member.size, member.type = max(size, 0), tarfile.DIRTYPE if size < 0 else tarfile.REGTYPE
-            archive.addfile(
-                member, None if size < 0 else (tmp_path / "zeros").open("rb") if size == 0 else _zeros(size)
-            )
+            archive.addfile(member, io.BytesIO(bytes(member.size)))
     shards = TarShards([str(tmp_path / "s.tar")])
     assert shards._places.tolist() == [[0, 0, 1536], [0, 1536, 1536], [0, 3584, 1024]]
     contents = (tmp_path / "s.tar").read_bytes()
@@ -216,17 +225,6 @@ def test_samples_of_a_shard_begin_at_a_header_and_end_at_a_block(tmp_path: Path)
     assert second == {"__key__": b"d/2", "tar.gz": bytes(513)}
     assert third == {"__key__": b"1", "": b"\0"}
     assert (len(shards), shards.suffix, shards.end_bytes) == (3, ".tar", 1024)
-
-
-def _zeros(size: int) -> Any:
-    import io
-
-    return io.BytesIO(bytes(size))
-
-
-@pytest.fixture(autouse=True)
-def zeros(tmp_path: Path) -> None:
-    (tmp_path / "zeros").write_bytes(b"")
 
 
 def test_a_rank_of_a_data_set_is_one_of_the_ranks(tmp_path: Path) -> None:
@@ -260,12 +258,12 @@ def test_virtual_files_are_named_and_sized(tmp_path: Path) -> None:
     state = DatasetState(num_samples=10, global_batch=3, consumed_samples=3, seed=None)
     system = RankFileSystem(samples, state, ranks=2)
     assert system.ls("/") == [
-        {"name": "rank_00000.bin", "size": 8 * 6, "type": "file"}, {"name": "rank_00001.bin", "size": 8 * 3, "type": "file"},
-    ]  # fmt: skip
+        {"name": "rank_00000.bin", "size": 8 * 6, "type": "file"},
+        {"name": "rank_00001.bin", "size": 8 * 3, "type": "file"},
+    ]
     assert system.ls("rank_00001.bin", detail=False) == ["rank_00001.bin"]
     with pytest.raises(FileNotFoundError):
         system.ls("rank_00002.bin")
     assert system.info("ddlsched-rank://rank_00000.bin")["size"] == 48
     assert system.cat_file("rank_00001.bin", 8, 10) == np.array([24], "<u2").tobytes()
     assert RankFileSystem(samples, state, ranks=1, batches=0).ls("")[0]["size"] == 0
-    assert dataset_views.NO_FILE == -1

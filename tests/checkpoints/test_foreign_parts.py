@@ -44,6 +44,7 @@ def test_checkpoints_of_other_programs_are_read_as_they_were(source: str) -> Non
     assert_kept(f"foreign-{source}", found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", SOURCES)
 def test_checkpoints_of_other_programs_are_written_as_they_were(source: str, tmp_path: Path) -> None:
     found: dict[str, str] = {}

@@ -236,6 +236,7 @@ def test_kinds_of_tensors_are_drawn_as_the_weight_that_they_are_of() -> None:
     assert found == [("weight", "w.x"), ("weight", "w.x"), ("exp_avg", "w.x")]
 
 
+@pytest.mark.long
 def test_what_was_made_is_shown(tmp_path: Path) -> None:
     flags = ("--layers", "1", "--hidden", "4", "--heads", "2", "--vocabulary", "5", "--positions", "3")
     done = run("checkpoint", "make", tmp_path / "a", *flags, "--parallelism", "tp=1", "--json")

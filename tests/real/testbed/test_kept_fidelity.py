@@ -50,7 +50,7 @@ def rows_of(table: pd.DataFrame) -> dict[str, str]:
 
 
 def reports() -> dict[str, FidelityReport]:
-    several = ("max-min", f"{WITHOUT}windows", "connection-shares")
+    several = ("connection-shares", f"{WITHOUT}windows")
     cases = {"many": (5, 3, several), "few": (2, 2, ("max-min",)), "alone": (1, 1, ("max-min",))}
     return {
         name: report_of(*drawn(mixes, repeats, models), dict.fromkeys(models, f"{name}:a=1"), "free")
@@ -63,7 +63,7 @@ TABLES = ("jobs", "errors", "makespans", "ranks", "gains", "spreads")
 
 @pytest.fixture
 def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fidelity, "_RESAMPLES", 6)
+    monkeypatch.setattr(fidelity, "_RESAMPLES", 4)
 
 
 @pytest.mark.usefixtures("_few_resamples")

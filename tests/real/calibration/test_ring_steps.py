@@ -243,6 +243,48 @@ def test_connections_of_this_measurements_rings_are_taken(role: dict[str, Any], 
     assert refusals == ["a connection for no ring of this measurement came"] * (not taken)
 
 
+@pytest.mark.parametrize(("rank", "waits"), [(0, 8), (1, 0)])
+def test_rank_0_starts_all_rings_of_a_repeat_together(rank: int, waits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+
+    class Barrier(threading.Barrier):
+        def wait(self, timeout: float | None = None) -> int:
+            waited.append(self.parties)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(agent.threading, "Barrier", Barrier)
+    monkeypatch.setattr(agent, "timed_all_reduce", lambda *_: 1.0)
+    agent._measured(RingRequest.parsed(request(rank=rank), 3200), [1, 2], [5, 6])  # type: ignore[list-item]
+    assert waited == [2] * waits
+
+
+@pytest.mark.parametrize("times", [[0.5], [0.5, 0.25, 1.0], None, "ab", []])
+def test_rank_0_says_a_time_for_each_repeat(times: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each agent is told of its rank, to connect once all know of the run, and to start once all are ready."""
+    channels: list[Channel] = []
+
+    def connected(host: Address, token: bytes, role: dict[str, str]) -> Any:
+        assert (token, role) == (b"token", {"kind": "control"})
+        steps = [{"kind": kind} for kind in ("known", "ready")]
+        done = {"kind": "done", "seconds": said if host.port == 1 else [9.0, 9.0]}
+        channels.append(Channel(*steps, done))
+        return nullcontext(channels[-1])
+
+    monkeypatch.setattr(measurements, "connect", connected)
+    hosts = (Address("a", 1), Address("b", 2))
+    plan = measurements.MeasurePlan(hosts=hosts, jobs=(3,), message_bytes=(801,), repeats=2)
+    said: Any = [0.5, 0.25]
+    assert list(measurements.measure(plan, b"token")) == [[Measured(3, 800, 0.5, 2, 1), Measured(3, 800, 0.25, 2, 2)]]
+    for rank, channel in enumerate(channels):
+        asked, *others = channel.told
+        assert (asked["rank"], asked["jobs"], asked["message_bytes"], asked["repeats"]) == (rank, 3, 800, 2)
+        assert others == [{"kind": "connect"}, {"kind": "start"}]
+        assert channel.waits == [300.0] * 3
+    said = times
+    with pytest.raises(MeasurementError, match=r"a:1: .* came; expected 2 times"):
+        list(measurements.measure(plan, b"token"))
+
+
 def test_halves_have_half_of_the_settings_with_all_their_rows() -> None:
     rows = Measurements(np.array([1.0, 1, 2, 2, 3, 4, 5]), np.full(7, 8.0), np.ones(7), None)
     halves = fit.random_halves(rows, 60, seed=3)

@@ -430,7 +430,7 @@ class Network:
     def _all_paths(self, source: Node, target: Node) -> tuple[Path, ...]:
         if not hasattr(self._topology, "paths"):
             return (self.route(source, target),)
-        paths = [self._path(nodes, source, target) for nodes in self._topology.paths(self._graph, source, target)]
+        paths = [self._known_path(nodes, source, target) for nodes in self._topology.paths(self._graph, source, target)]
         if not paths or len({path.links for path in paths}) < len(paths):
             raise InputError(
                 f"topology {self._name}: paths from server {source} to {target} answered {len(paths)} paths, "

@@ -5,6 +5,7 @@
     python experiments/arena/run.py --seeds 6 --ground "64-GPU mix"      one ground of what is in expected/
     python experiments/arena/run.py --seeds 3 --ground Philly --only "FIFO|HiveD"   some rivals
     python experiments/arena/run.py --leads                league and leads of expected/ by its seeds, without a run
+    python experiments/arena/run.py --seeds 20 --ground Philly --topology star      on another network
     python experiments/arena/run.py --parts --seeds 10 --ground Fine-tuning   what each part of make-room earns
 
 Prints the league table and writes it to OUT/tables, beside the rows of other grounds and rivals that are there, and of
@@ -19,6 +20,7 @@ import io
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -160,6 +162,7 @@ def main() -> int:
     parser.add_argument("--num-jobs", type=int, help="at most so many of a run; default: 40, with --all the ground's")
     parser.add_argument("--all", action="store_true", help="all grounds")
     parser.add_argument("--ground", action="append", choices=GROUNDS, help="these grounds")
+    parser.add_argument("--topology", metavar="TEXT", help="in place of that of the grounds; give an --out of its own")
     parser.add_argument("--only", default="", metavar="REGEX", help="rivals whose names it matches, and the baseline")
     parser.add_argument("--tune", action="store_true", help="tune in place of playing")
     parser.add_argument("--leads", action="store_true", help="league and leads of the committed tables")
@@ -168,7 +171,8 @@ def main() -> int:
 
     def made(given: argparse.Namespace) -> tuple[list[Ground], int, Path]:
         folder = given.out.resolve() / "workloads"
-        grounds = [GROUNDS[name] for name in given.ground or (GROUNDS if given.all else QUICK)]
+        asked = [GROUNDS[name] for name in given.ground or (GROUNDS if given.all else QUICK)]
+        grounds = [replace(ground, topology=given.topology or ground.topology) for ground in asked]
         for trace in TRACES:
             if any(ground.jobs == trace for ground in grounds):
                 imported(trace, given.data, folder)

@@ -63,10 +63,16 @@ def helios_like(*, seed: int, jobs: int = 1000, load: float = 0.95, gpus: int = 
     return Workload.of([replace(job, arrival_s=round(at, 9)) for job, at in zip(made, arrivals_s, strict=True)])
 
 
-def hidden(*, seed: int, load: float = 0.7, per_byte_s: float = 1.2e-9, hides: bool = False) -> Workload:
-    """Return a stream; with ``hides`` a job sends the gradients of one iteration while it computes the next."""
+def hidden(
+    *, seed: int, load: float = 0.7, per_byte_s: float = 1.2e-9, hides: bool = False, buckets: int = 1
+) -> Workload:
+    """Return a stream whose jobs send gradients in ``buckets``, all but the last beside the backward pass.
+
+    With ``hides`` a job sends the gradients of one iteration while it computes the next.
+    """
     plain = stream(seed=seed, num_jobs=120, load=load, per_byte_s=per_byte_s)
-    return Workload.of([replace(job, iteration=_side_by_side(job)) for job in plain]) if hides else plain
+    sent = [_side_by_side(job) if hides else replace(job.iteration, buckets=buckets) for job in plain]
+    return Workload.of([replace(job, iteration=one) for job, one in zip(plain, sent, strict=True)])
 
 
 def _side_by_side(job: Job) -> IterationDag:

@@ -38,6 +38,13 @@ HELD_OUT = range(101, 121)
 TIMERS = ("placement.server_s=0:1000", "placement.rack_s=0:1000")
 TIMED_NETWORKS = {"star": "star", "leaf-spine, 4:1": "leaf-spine:servers_per_leaf=4,oversubscription=4"}
 """Where Dally's timers are tuned: a star has no racks, so that the rack timer can do nothing good there."""
+UNTUNED = "delay:server_s=60,rack_s=60"
+BESIDE_TIMERS = {
+    "HiveD's cells": "hived",
+    "cells up to servers": CELLS["placement"],
+    "whole racks": "whole-racks:servers_per_rack=4",
+}
+"""Placements without timers that know as little."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +56,7 @@ class Study:
     policies: Mapping[str, Mapping[str, Any]]
     metric: str = "average_jct_s"
     measures: tuple[str, ...] = ()
+    first_seed: int = 1
 
     def runs(self, seeds: int) -> list[Run]:
         """Return its runs; a policy's jobs are those of its own name, or of ""."""
@@ -61,12 +69,15 @@ class Study:
                 measures=self.measures,
             )
             for policy, options in self.policies.items()
-            for seed in range(1, seeds + 1)
+            for seed in range(self.first_seed, self.first_seed + seeds)
         ]
 
 
-def studies(maintained: Mapping[str, Path]) -> list[Study]:
-    """Return the claims that runs decide; ``maintained`` are the tables of servers that leave, warned or not."""
+def studies(maintained: Mapping[str, Path], timers: Mapping[str, str]) -> list[Study]:
+    """Return the claims that runs decide.
+
+    ``maintained`` are the tables of servers that leave, warned or not; ``timers`` the tuned ones by network.
+    """
     steady = {"steady": True}
     predicted = {
         f"SRTF, lengths {error:g} off": CELLS | steady | {"order": "srtf", "disturbances": _misjudged(error)}
@@ -94,6 +105,18 @@ def studies(maintained: Mapping[str, Path]) -> list[Study]:
         ),
         *(
             Study(
+                name=f"Dally's timers, {network}",
+                workloads={"": STREAM.format(load=0.8)},
+                policies={
+                    policy: {**_timed(network), "placement": placement}
+                    for policy, placement in {"timers of 60 s": UNTUNED, "tuned timers": tuned, **BESIDE_TIMERS}.items()
+                },
+                first_seed=HELD_OUT.start,
+            )
+            for network, tuned in timers.items()
+        ),
+        *(
+            Study(
                 name=f"maintenance, {name}",
                 workloads={"": STREAM.format(load=0.7)},
                 policies={
@@ -112,10 +135,11 @@ def studies(maintained: Mapping[str, Path]) -> list[Study]:
                 name=f"ACCO, {gbps} Gbit/s",
                 workloads={
                     "one after the other": f"{JOBS}:hidden:per_byte_s={12e-9 / gbps:g}",
+                    "four buckets": f"{JOBS}:hidden:per_byte_s={12e-9 / gbps:g},buckets=4",
                     "hidden": f"{JOBS}:hidden:per_byte_s={12e-9 / gbps:g},hides=true",
                 },
                 policies=dict.fromkeys(
-                    ("one after the other", "hidden"),
+                    ("one after the other", "four buckets", "hidden"),
                     CELLS | steady | {"cluster": Cluster(exclusive=True, topology=network[gbps]), "placement": "hived"},
                 ),
             )
@@ -133,6 +157,11 @@ def studies(maintained: Mapping[str, Path]) -> list[Study]:
             measures=(f"{JOBS}:ensemble_times",),
         ),
     ]
+
+
+def _timed(network: str) -> dict[str, Any]:
+    """Return what runs with timers have in common on one of the networks."""
+    return {**FREE, "cluster": Cluster(exclusive=True, topology=TIMED_NETWORKS[network]), "steady": True}
 
 
 def _misjudged(error: float) -> Disturbances:
@@ -175,12 +204,12 @@ def tuned_timers(out: Path, processes: int) -> pd.DataFrame:
 def _tuned_on(network: str, out: Path, processes: int) -> dict[str, Any]:
     found = tune(
         STREAM.format(load=0.8),
-        {"placement": "delay:server_s=60,rack_s=60"},
+        {"placement": UNTUNED},
         ranges=TIMERS,
         trials=12,
         seeds=range(1, 4),
         held_out=HELD_OUT,
-        options={**FREE, "cluster": Cluster(exclusive=True, topology=TIMED_NETWORKS[network]), "steady": True},
+        options=_timed(network),
         folder=out / "tuning" / network.split(",")[0],
         processes=processes,
     )
@@ -255,10 +284,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("results/smaller_claims"), metavar="DIR")
     parser.add_argument("--processes", type=int, default=-1, metavar="N", help="default: one a core")
     given = parser.parse_args()
-    asked = studies(maintenance(given.out.resolve() / "servers"))
+    timers = tuned_timers(given.out, given.processes)
+    asked = studies(maintenance(given.out.resolve() / "servers"), timers.set_index("network")["timers"])
     worth = pd.read_csv(HERE.parent / "cluster_design" / "expected" / "worth.csv")
     others = {
-        "timers": tuned_timers(given.out, given.processes),
+        "timers": timers,
         "gradient_coding": gradient_coding(),
         "energy": energy(worth),
     }

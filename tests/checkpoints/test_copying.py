@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_jobs import collections, odd_collections, under, under_odd
@@ -86,3 +87,79 @@ def test_columns_of_two_sources_are_merged_row_by_row() -> None:
 def test_rows_that_lie_far_apart_are_copied_one_by_one() -> None:
     whole = Piece((0, 0), (3, 10), 0, (1000, 1))
     assert [chunk[:2] for chunk in chunks([Copy(0, whole, whole)], 100)] == [(0, 10), (1000, 1010), (2000, 2010)]
+
+
+def told(copies: list[Copy], most_elements: int) -> list[tuple[int, int, list[tuple[int, int, tuple[int, ...]]]]]:
+    """Return each chunk, and of what it holds the source, where it begins and its extent."""
+    return [
+        (low, high, [(part.source, part.write.offset, part.write.extent) for part in parts])
+        for low, high, parts in chunks(copies, most_elements)
+    ]
+
+
+def rows(number: int, width: int, offset: int, stride: int, source: int = 0) -> Copy:
+    write = Piece((0, 0), (number, width), offset, (stride, 1))
+    return Copy(source, write._replace(offset=0, strides=(width, 1)), write)
+
+
+def run(elements: int, offset: int, source: int = 0) -> Copy:
+    return Copy(source, Piece((0,), (elements,), 0, (1,)), Piece((0,), (elements,), offset, (1,)))
+
+
+ROWS = [
+    # What fits is one chunk, to the last element: two rows of three in rows of five end at element 8.
+    ([rows(2, 3, 0, 5)], 8, [(0, 8, [(0, 0, (2, 3))])]),
+    ([rows(2, 3, 0, 5)], 7, [(0, 5, [(0, 0, (1, 3))]), (5, 8, [(0, 5, (1, 3))])]),
+    ([rows(3, 3, 4, 5)], 10, [(4, 14, [(0, 4, (2, 3))]), (14, 17, [(0, 14, (1, 3))])]),
+    ([rows(3, 3, 4, 5)], 12, [(4, 14, [(0, 4, (2, 3))]), (14, 17, [(0, 14, (1, 3))])]),
+    ([rows(3, 3, 4, 5)], 13, [(4, 17, [(0, 4, (3, 3))])]),
+    # Rows too long for a chunk are apart, and if one is longer, it is whole.
+    ([rows(2, 3, 0, 5)], 4, [(0, 3, [(0, 0, (3,))]), (5, 8, [(0, 5, (3,))])]),
+    ([rows(2, 3, 0, 5)], 5, [(0, 5, [(0, 0, (1, 3))]), (5, 8, [(0, 5, (1, 3))])]),
+    ([run(5, 2)], 2, [(2, 4, [(0, 2, (2,))]), (4, 6, [(0, 4, (2,))]), (6, 7, [(0, 6, (1,))])]),
+    # Dimensions of one row say nothing.
+    ([Copy(0, Piece((0, 0, 0), (1, 3, 1), 7, (9, 1, 1)), Piece((0, 0, 0), (1, 3, 1), 1, (90, 1, 1)))], 3,
+     [(1, 4, [(0, 1, (3,))])]),
+    ([Copy(0, Piece((), (), 7, ()), Piece((), (), 4, ()))], 1, [(4, 5, [(0, 4, ())])]),
+    # Runs behind each other share a chunk as long as they fit; what begins behind a full chunk begins another.
+    ([run(2, 0), run(3, 2, 1)], 5, [(0, 5, [(0, 0, (2,)), (1, 2, (3,))])]),
+    ([run(2, 0), run(3, 2, 1)], 4, [(0, 2, [(0, 0, (2,))]), (2, 5, [(1, 2, (3,))])]),
+    ([run(3, 2, 1), run(2, 0)], 4, [(0, 2, [(0, 0, (2,))]), (2, 5, [(1, 2, (3,))])]),
+    ([run(2, 0), run(2, 10, 1)], 12, [(0, 12, [(0, 0, (2,)), (1, 10, (2,))])]),
+    ([run(2, 0), run(2, 10, 1)], 11, [(0, 2, [(0, 0, (2,))]), (10, 12, [(1, 10, (2,))])]),
+    # Columns of one row each from two sources are cut between rows.
+    ([rows(4, 2, 0, 5), rows(4, 3, 2, 5, 1)], 10,
+     [(0, 10, [(0, 0, (2, 2)), (1, 2, (2, 3))]), (10, 20, [(0, 10, (2, 2)), (1, 12, (2, 3))])]),
+    ([rows(4, 2, 3, 5), rows(3, 3, 5, 5, 1)], 5,
+     [(3, 8, [(0, 3, (1, 2)), (1, 5, (1, 3))]), (8, 13, [(0, 8, (1, 2)), (1, 10, (1, 3))]),
+      (13, 18, [(0, 13, (1, 2)), (1, 15, (1, 3))]), (18, 20, [(0, 18, (1, 2))])]),
+    # Where each edge would cut a row of the other, all stays together.
+    ([rows(3, 3, 0, 5), rows(3, 4, 2, 5, 1)], 5, [(0, 16, [(0, 0, (3, 3)), (1, 2, (3, 4))])]),
+    ([], 5, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("copies", "most_elements", "expected"), ROWS)
+def test_chunks_by_hand(copies: list[Copy], most_elements: int, expected: object) -> None:
+    assert told(copies, most_elements) == expected
+
+
+@pytest.mark.parametrize(
+    ("extent", "strides", "contiguous", "elements"),
+    [
+        ((), (), True, 1),
+        ((5,), (1,), True, 5),
+        ((5,), (2,), False, 9),
+        ((1,), (7,), True, 1),
+        ((2, 3), (3, 1), True, 6),
+        ((2, 3), (4, 1), False, 7),
+        ((2, 1, 3), (3, 90, 1), True, 6),
+        ((2, 3), (1, 2), False, 6),
+        ((2, 3), (0, 1), False, 3),
+    ],
+)
+def test_what_a_piece_spans_and_whether_it_is_a_run(
+    extent: tuple[int, ...], strides: tuple[int, ...], contiguous: bool, elements: int
+) -> None:
+    piece = Piece((0,) * len(extent), extent, 11, strides)
+    assert (is_contiguous(piece), span(piece)) == (contiguous, (11, 11 + elements))

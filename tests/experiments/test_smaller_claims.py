@@ -49,6 +49,19 @@ def test_hidden_communication_takes_as_long_as_the_longer_of_the_two():
     assert times[1] == pytest.approx(job.iterations * max(compute_s, sending_s))
 
 
+def test_gradients_in_buckets_are_sent_as_soon_as_they_are_there():
+    """Each fourth of backward is followed by a fourth of the message, one after the other on the card."""
+    job = next(job for job in jobs.hidden(seed=1, buckets=4) if job.num_gpus > 1)
+    cluster = ddlsched.Cluster(num_servers=64, gpus_per_server=1)
+    part_s = job.iteration.message_bytes * 8.56e-10 / 4
+    sent_s = 0.0
+    for part in range(1, 5):
+        there_s = job.iteration.forward_s + job.iteration.backward_s * part / 4
+        sent_s = max(there_s, sent_s) + part_s
+    taken_s = ddlsched.simulate(ddlsched.Workload.of([job]), cluster).jobs.loc[0, "jct_s"]
+    assert taken_s == pytest.approx(job.iterations * sent_s)
+
+
 def test_an_ensemble_ends_with_its_last_job():
     workload = jobs.ensembles(seed=1, ensembles=3)
     result = ddlsched.simulate(workload, exclusive=True)
@@ -86,8 +99,14 @@ def test_servers_that_are_maintained_are_away_one_at_a_time(tmp_path):
 
 def test_the_committed_tables_are_of_all_studies_and_networks():
     claims = pd.read_csv(FOLDER / "expected" / "claims.csv")
-    studies = {
-        (study.name, policy) for study in run.studies({"warned": "", "unwarned": ""}) for policy in study.policies
-    }
+    timers = pd.read_csv(FOLDER / "expected" / "timers.csv").set_index("network")
+    asked = run.studies({"warned": "", "unwarned": ""}, timers["timers"])
+    studies = {(study.name, policy) for study in asked for policy in study.policies}
     assert set(zip(claims["study"], claims["policy"], strict=True)) == studies
-    assert pd.read_csv(FOLDER / "expected" / "timers.csv")["network"].tolist() == list(run.TIMED_NETWORKS)
+    assert timers.index.tolist() == list(run.TIMED_NETWORKS)
+
+
+def test_tuned_timers_change_as_much_beside_other_placements_as_where_they_were_tuned():
+    timers = pd.read_csv(FOLDER / "expected" / "timers.csv")
+    claims = pd.read_csv(FOLDER / "expected" / "claims.csv").query("policy == 'tuned timers'")
+    assert claims["change"].tolist() == pytest.approx(timers["change"].tolist(), abs=1e-4)

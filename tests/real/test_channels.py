@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -83,3 +84,17 @@ def test_what_does_not_come_whole_in_time_is_told_and_what_is_no_message_ends_it
     ours.close()
     with pytest.raises(ChannelEndedError, match="the connection ended"):
         channel.receive()
+
+
+def test_a_message_that_is_not_there_when_its_time_is_over_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    clock = SimpleNamespace(now_s=3.0)
+    monkeypatch.setattr("ddlsched.real.channel.time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    with Channel(ours) as channel, theirs:
+        theirs.sendall(b"{")
+        with pytest.raises(WireError, match=r"^nothing whole came in time$"):
+            channel.next(0.0)
+        theirs.sendall(b'}\n{"a":1}\n')
+        assert channel.next(0.5) == {}
+        assert ours.gettimeout() == 5.0
+        assert channel.receive() == [{"a": 1}]

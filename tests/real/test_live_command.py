@@ -3,10 +3,19 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from command_line import refused, run
 
+from ddlsched.errors import InputError
+from ddlsched.real import live_command
+from ddlsched.real.live import manager
+from ddlsched.real.live.failing import FailingNodes
+from ddlsched.real.live.manager import LiveEvent
+from ddlsched.real.live.nodes import LocalLauncher, SeldomAsked, SlurmLauncher, SlurmScavenger, TraceScavenger
+from ddlsched.real.live.store import JobStore, StoredJob
 from ddlsched.real.state_folder import Ownership
 
 JOBS = "job_id,program,steps,max_nodes\na,count,12,2\nb,count,5,1\n"
@@ -170,3 +179,127 @@ def test_a_folder_that_another_manager_has_is_refused(files) -> None:
     assert done.exit_code == 2
     assert "another manager runs its jobs" in done.stderr
     other.close()
+
+
+EVENTS = (LiveEvent(0.12345, "step", "a", 3, 2, 0.5), LiveEvent(1.0, "nodes", nodes=4))
+
+
+@pytest.fixture
+def managed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Note what managers are given; they only tell of two events and a commit, and give job b up."""
+    given: list[Any] = []
+
+    class Manager:
+        def __init__(self, folder: Path, *others: Any) -> None:
+            names = "scavenger sharer most_jobs watch hang_s launcher host commits warn failing checkpoint fewest"
+            self.store = JobStore(folder / "jobs.sqlite")
+            self.given = SimpleNamespace(folder=folder, **dict(zip(names.split(), others, strict=True)))
+            given.append(self.given)
+
+        def run(self, until_s: float) -> None:
+            self.given.until_s, self.given.jobs = until_s, self.store.jobs()
+            for event in EVENTS:
+                self.given.watch(event)
+            self.given.warn("warned")
+            self.store.finish("a")
+            self.store.fail("b")
+            self.store.close()
+
+    monkeypatch.setattr(manager, "LiveManager", Manager)
+    return given
+
+
+def test_a_manager_is_given_what_was_asked_for(files, managed) -> None:
+    rows = "a,count,12,2,1,\nb,count,5,2,2,10 15\n"
+    (files / "jobs.csv").write_text(f"job_id,program,steps,max_nodes,min_nodes,samples_per_s\n{rows}")
+    more = "--speed 4 --most-jobs 3 --hang-s 7 --until-s 9 --checkpoint young --json --allocation malleable"
+    done = live(files, *more.split(), "--commits", f"local://{files}/far")
+    assert done.exit_code == 1  # as a job was given up
+    assert done.stderr.splitlines() == [
+        "ddlsched: warned",
+        f"ddlsched: 1 finished, 1 failed, 0 queued; timeline: {files}/state/timeline.csv",
+    ]
+    [given] = managed
+    assert (given.folder, given.most_jobs, given.hang_s, given.until_s) == (files / "state", 3, 7.0, 9.0)
+    assert (given.host, given.commits, given.failing) == (None, f"local://{files}/far", None)
+    assert (given.checkpoint, given.fewest) == ("young", {"a": 1, "b": 2})
+    assert isinstance(given.scavenger, TraceScavenger)
+    assert given.scavenger.speed == 4.0
+    assert [given.scavenger.idle(now_s) for now_s in (7.4, 7.5, 150.0)] == [
+        {"node0"},
+        {"node0", "node1"},
+        set(),
+    ]
+    assert isinstance(given.launcher, LocalLauncher)
+    assert [(job.job_id, job.program, job.steps, job.max_nodes) for job in given.jobs] == [
+        ("a", "count", 12, 2),
+        ("b", "count", 5, 2),
+    ]
+    advisor, shares = given.sharer.advisor, given.sharer.monitor
+    assert (advisor.hold_s, dict(shares.rates("b")), dict(shares.rates("a"))) == (0.1, {1: 10.0, 2: 15.0}, {})
+    timeline = (files / "state" / "timeline.csv").read_text()
+    assert timeline == "time_s,what,job,step,nodes,loss\n0.123,step,a,3,2,0.5\n1.000,nodes,,0,4,None\n"
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [vars(event) for event in EVENTS]
+
+
+def test_jobs_that_were_given_up_begin_again_only_if_asked(files, managed) -> None:
+    assert live(files).exit_code == 1
+    assert live(files).exit_code == 1
+    assert [[job.state for job in given.jobs] for given in managed] == [["queued", "queued"], ["finished", "failed"]]
+    done = live(files, "--retry-failed")
+    assert "ddlsched: job 'b', which was given up, begins again\n" in done.stderr
+    assert [job.state for job in managed[-1].jobs] == ["finished", "queued"]
+    assert (managed[-1].checkpoint, managed[-1].until_s, done.stdout) == ("", 1e9, "")
+    assert (files / "state" / "timeline.csv").read_text().count("time_s,what") == 1  # of three runs
+
+
+def test_processes_on_slurm_report_to_this_host(files, managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(SlurmLauncher, "end_leftovers", lambda self: told.append(self.name))
+    monkeypatch.setattr(live_command.socket, "gethostname", lambda: "here")
+    for more, host in (((), "here"), (("--listen", "10.0.0.7"), "10.0.0.7")):
+        asked = ["live", files / "jobs.csv", "--state", files / "state", "--slurm", "idle"]
+        assert run(*asked, *more).exit_code == 1
+        given = managed[-1]
+        assert given.host == host
+        assert given.launcher == SlurmLauncher.for_folder("idle", files / "state")
+        assert isinstance(given.scavenger, SeldomAsked)
+        asks = given.scavenger._scavenger
+        assert (type(asks), asks.partition, asks.placeholder) == (SlurmScavenger, "idle", given.launcher.name)
+        assert told.pop() == given.launcher.name
+
+
+def test_nodes_of_this_machine_fail_as_asked(files, managed) -> None:
+    more = "--nodes 3 --seed 5 --speed 2 --failures rsc-1 --recovery wait --checkpoint young"
+    assert run("live", files / "jobs.csv", "--state", files / "state", *more.split()).exit_code == 1
+    [given] = managed
+    assert given.scavenger is given.failing
+    assert isinstance(given.failing, FailingNodes)
+    assert given.failing.idle(0.0) == {"node0", "node1", "node2"}
+
+
+def test_the_timeline_is_drawn_where_it_is_asked_for(files, managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("ddlsched.comparisons.charts.real_charts.live_timeline", lambda path: path)
+    monkeypatch.setattr("ddlsched.comparisons.charts.style.save", lambda *given: drawn.append(given))
+    live(files, "--chart", files / "charts" / "a")
+    assert drawn == [(files / "state" / "timeline.csv", files / "charts" / "a")]
+    assert (files / "charts").is_dir()
+
+
+def test_a_timeline_without_space_ends_the_run_in_a_line(files, managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_full(*_: object, **__: object) -> Any:
+        return Path("/dev/full").open("ab", buffering=0)
+
+    monkeypatch.setattr("ddlsched.real.state_folder.open_in", open_full)
+    said = "timeline.csv: cannot be written (No space left on device); expected space for a row an event"
+    refused(live(files), said)
+
+
+@pytest.mark.parametrize(("asked", "best"), [("10 15", {1: 10.0, 2: 15.0}), ("10 15 30 40", {1: 10.0, 2: 15.0})])
+def test_rates_that_users_supply_are_those_of_sizes_that_a_job_may_have(asked: str, best: dict[int, float]) -> None:
+    supplied = tuple(map(float, asked.split()))
+    job = StoredJob("a", "count", 5, 2, "queued", 0, supplied)
+    assert dict(live_command._sharer("malleable", 20.0, [job]).monitor.rates("a")) == best
+    with pytest.raises(InputError, match="shares no nodes out by counts"):
+        live_command._sharer("malletrain", 20.0, [])

@@ -86,8 +86,6 @@ class Node:
 
     Parameters
     ----------
-    number
-        Place in the file, from 1.
     node_id
         As other nodes name it.
     kind
@@ -102,7 +100,6 @@ class Node:
         Those of its attributes that say what it communicates, and ``is_cpu_op``.
     """
 
-    number: int
     node_id: int = 0
     name: str = ""
     kind: int = 0
@@ -113,8 +110,8 @@ class Node:
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
-def node_of(number: int, message: Any) -> Node:
-    """Return what a message of a node holds; ``number`` is its place in the file."""
+def node_of(message: Any) -> Node:
+    """Return what a message of a node holds."""
     attributes = {}
     for attribute in message.attr:
         name = _WANTED.get(attribute.name)
@@ -124,7 +121,6 @@ def node_of(number: int, message: Any) -> Node:
             attributes[name] = value.decode() if kind == "string_val" else value
     is_group = message.HasField("inputs") and "pg_name" in message.inputs.values
     return Node(
-        number,
         message.id,
         message.name,
         message.type,
@@ -193,23 +189,22 @@ def json_nodes(path: Path) -> Iterator[Node]:
 
 
 def _graph(text: str) -> Iterator[Node]:
-    for number, found in enumerate(msgspec.json.decode(text, type=_Graph).workload_graph, start=1):
+    for found in msgspec.json.decode(text, type=_Graph).workload_graph:
         fields = msgspec.structs.asdict(found)
         attributes = {name: fields[name] for name in fields if name.startswith(("comm_", "is_", "pg_"))}
         given = {name: value for name, value in attributes.items() if value is not None}
-        node = Node(number, found.node_id, found.name, found.node_type, found.ctrl_deps, found.data_deps)
+        node = Node(found.node_id, found.name, found.node_type, found.ctrl_deps, found.data_deps)
         node.duration_us, node.attributes = found.runtime, given
         yield node
 
 
 def _messages(text: str) -> Iterator[Node]:
     """Yield the nodes of messages one behind the other, of which the first is ``GlobalMetadata``."""
-    decoder, number, text = json.JSONDecoder(), 0, text.strip()
+    decoder, text = json.JSONDecoder(), text.strip()
     _, at = decoder.raw_decode(text)
     while at < len(text):
-        number += 1
         found, at = decoder.raw_decode(text, _SPACE.match(text, at).end())  # type: ignore[union-attr]
-        yield node_of(number, json_format.ParseDict(found, NODE(), ignore_unknown_fields=True))
+        yield node_of(json_format.ParseDict(found, NODE(), ignore_unknown_fields=True))
 
 
 _MOST_BYTES: Final = 1 << 32
@@ -237,7 +232,7 @@ def read_nodes(path: Path) -> Iterator[Node]:
     number = 0
     for number, body in enumerate(records, start=1):
         try:
-            yield node_of(number, NODE.FromString(body))
+            yield node_of(NODE.FromString(body))
         except (DecodeError, UnicodeDecodeError) as error:
             why = first_line(error)
             raise InputError(f"{path}, node {number} of the file: is damaged ({why}); {_NO_RECORDS}") from None

@@ -96,8 +96,8 @@ def calls_of(events: KinetoEvents) -> list[Call]:
 def _is_within(by_thread: Mapping[object, Sequence[tuple[int, int]]], event: TraceEvent) -> bool:
     """Return whether a call is made by a part of the backward pass."""
     parts = by_thread.get(event.thread, ())
-    place = bisect_right(parts, (event.begin_ns, event.end_ns)) - 1
-    return place >= 0 and parts[place][0] <= event.begin_ns < parts[place][1]
+    place = bisect_right(parts, event.begin_ns, key=lambda part: part[0]) - 1
+    return place >= 0 and event.begin_ns < parts[place][1]
 
 
 def _refuse(events: KinetoEvents, event: TraceEvent, why: str) -> NoReturn:

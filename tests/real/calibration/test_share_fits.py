@@ -181,3 +181,35 @@ def test_the_command_answers_in_json(files: tuple[Path, Path, Path]) -> None:
     assert constant["low"] <= constant["value"]
     assert found["size_shares"]["contention"].startswith("size-shares:latency_s=0.002,")
     assert len(found["beyond"]) == 2
+
+
+def test_cells_of_shares_may_be_as_large_as_they_can_and_not_larger(tmp_path: Path) -> None:
+    header = "message_bytes,other_bytes,servers,chunk_bytes,transfer_s\n"
+    pairs = "1,2,2,0,1\n" * 3
+    for row, said in (
+        ("5,0,2,0,1000000", ""),
+        ("5,0,2,0,1000000.5", "transfer_s"),
+        ("5,0,2,0,0", "transfer_s"),
+        ("0,0,2,0,1", "message_bytes"),
+        ("5,-1,2,0,1", "other_bytes"),
+        ("5,5,2,0,1", "column other_bytes: 5 is out of range; expected 0, or more than message_bytes"),
+        ("5,0.5,2,0,1", "column other_bytes: 0.5 is out of range"),
+        ("5,6,1,0,1", "servers"),
+        ("5,6,2,1,1", ""),
+    ):
+        (tmp_path / "s.csv").write_text(header + pairs + row + "\n")
+        if said:
+            with pytest.raises(InputError, match=said):
+                read_shares(tmp_path / "s.csv")
+        else:
+            assert read_shares(tmp_path / "s.csv").seconds[3] == float(row.split(",")[-1])
+    for few in (2, 3):
+        rows = "1,2,2,0,1\n" * few + "1,2,2,7,1\n1,0,2,0,1\n"  # of messages in chunks, and of one alone
+        (tmp_path / "s.csv").write_text(header + rows)
+        if few < 3:
+            with pytest.raises(
+                InputError, match="holds 2 rows of whole messages beside other_bytes; expected at least 3"
+            ):
+                read_shares(tmp_path / "s.csv")
+        else:
+            assert len(read_shares(tmp_path / "s.csv").seconds) == 5

@@ -93,8 +93,9 @@ def test_no_runs_is_said(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:
-    note_settings(tmp_path, {"repeats": 3})
-    note_settings(tmp_path, {"repeats": 3})
+    note_settings(tmp_path, {"repeats": 3, "jobs": Path("a.csv")})
+    note_settings(tmp_path, {"jobs": Path("a.csv"), "repeats": 3})
+    assert (tmp_path / "comparison.json").read_text() == '{\n  "jobs": "a.csv",\n  "repeats": 3\n}\n'
     with pytest.raises(InputError, match=r"holds another comparison \(comparison\.json differs\)"):
         note_settings(tmp_path, {"repeats": 4})
 

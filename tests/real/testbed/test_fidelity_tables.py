@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from ddlsched.real.testbed.fidelity import (
+    _apart,
     error_table,
     gain_summary,
     gain_table,
@@ -232,3 +233,19 @@ def test_several_mixes_are_told_together_with_intervals(
     assert gain[4].startswith("[")
     report.write(tmp_path)
     assert pd.read_csv(tmp_path / "gains_over_mixes.csv").mixes.tolist() == [6, 6]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        ([10.0, 11.0], [11.0, 13.0], False),  # the longest of the one is the shortest of the other
+        ([10.0, 11.0], [11.01, 13.0], True),
+        ([100.0], [102.0], False),
+        ([100.0], [102.1], True),
+        ([100.0, 101.9], [101.9, 104.0], False),
+        ([10.0, 30.0, 11.0], [12.0, 13.0, 14.0], False),
+    ],
+)
+def test_what_is_told_apart(one: list[float], other: list[float], apart: bool) -> None:
+    assert _apart(np.array(one), np.array(other)) is apart
+    assert _apart(np.array(other), np.array(one)) is apart

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -171,6 +172,90 @@ def test_a_model_is_as_large_as_the_messages_and_the_gate_is_told_each_step() ->
     job._thread.join(10)
     assert built == [("host", 7, 1, 2)]
     assert said == [{"say": "grouped"}, {"say": "failed", "error": "ZeroDivisionError: division by zero"}]
+
+
+class Layer:
+    """Half of two numbers is its gradient."""
+
+    def __init__(self, width: int, out: int, *, bias: bool) -> None:
+        assert (out, bias) == (width, False)
+        self.parameter = np.array([4.0, 8.0])
+
+
+class Trained:
+    """A DistributedDataParallel whose hook gives each layer's gradient back at once."""
+
+    def __init__(self, layers: list[Layer], *, bucket_cap_mb: float) -> None:
+        self.layers, self.bucket_cap_mb, self.told = layers, bucket_cap_mb, list[Any]()
+
+    def register_comm_hook(self, state: None, hook: Callable[[None, Any], Any]) -> None:
+        self.told.append(hook(state, "bucket"))
+
+    def zero_grad(self) -> None:
+        self.told.append("zero")
+
+    def __call__(self, shape: tuple[int, int]) -> Trained:
+        self.told.append(shape)
+        return self
+
+    def square(self) -> Trained:
+        return self
+
+    mean = square
+
+    def backward(self) -> None:
+        self.told.append("backward")
+
+    def parameters(self) -> list[Any]:
+        return [Parameter(layer) for layer in self.layers]
+
+
+class Parameter:
+    def __init__(self, layer: Layer) -> None:
+        self.layer, self.grad = layer, layer.parameter / 2
+
+    def __isub__(self, step: Any) -> Parameter:
+        self.layer.parameter -= step
+        return self
+
+
+def test_a_model_of_the_jobs_layers_is_trained_step_by_step(torch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    network = SimpleNamespace(Linear=Layer, Sequential=lambda *layers: list(layers))
+    torch.__dict__.update(nn=network, manual_seed=lambda seed: told.append(("seed", seed)), no_grad=nullcontext)
+    torch.__dict__["randn"] = lambda *shape: shape
+    parallel = ModuleType("torch.nn.parallel")
+    parallel.__dict__["DistributedDataParallel"] = Trained
+    for name, module in (("torch.nn", ModuleType("torch.nn")), ("torch.nn.parallel", parallel)):
+        monkeypatch.setitem(sys.modules, name, module)
+    distributed = torch.distributed
+    distributed.__dict__.update(
+        TCPStore=lambda host, port, **given: (host, port, given["is_master"], given["timeout"].total_seconds()),
+        PrefixStore=lambda prefix, store: (prefix, store),
+        init_process_group=lambda backend, **given: told.append((backend, given)),
+        new_group=lambda: "a group",
+        destroy_process_group=lambda: told.append("left"),
+    )
+    monkeypatch.setattr("ddlsched.real.torch.training_job.Hook", lambda *given: lambda bucket: (given[1:], bucket))
+    said: list[dict[str, Any]] = []
+    job = TrainingJob(IterationDag(TASKS), (3, 5), 2, said.append)
+    job.begin()
+    job.prepare("host", 7, 1, 4)
+    assert job._thread is not None
+    job._thread.join(10)
+    model: Any = job._model
+    store = ("training", ("host", 7, False, 60.0))
+    assert told == [("gloo", {"store": store, "rank": 1, "world_size": 4}), ("seed", 0)]
+    assert model.bucket_cap_mb == pytest.approx(0.9 * 1414 * 1414 * 4 / 2**20)  # below a layer: a bucket each
+    assert model.told == [(("a group", 4), "bucket"), *["zero", (16, 1414), "backward"] * 2]
+    for layer in model.layers:
+        assert layer.parameter.tolist() == pytest.approx([4 * 0.9995**2, 8 * 0.9995**2])
+    computed = [{"say": "computed", "task": task, "gpus": [3, 5], "late_ns": 0} for task in (0, 2)]
+    steps = [[*computed, {"say": "iterated", "iteration": number}] for number in range(2)]
+    assert said == [{"say": "grouped"}, *steps[0], *steps[1]]
+    job.leave()
+    assert told[-1] == "left"
+    assert not hasattr(job, "_model")
 
 
 def test_a_job_that_waits_long_for_its_buckets_computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from command_line import refused, run
 from experiment_scripts import scripts_of
+from kept_numbers import assert_kept, short
 from measurements import DATA
 from tiers import tried
 
@@ -168,12 +169,19 @@ def test_rows_of_other_models_systems_and_layouts_are_said_and_not_foretold_out_
     tmp_path: Path, header: str
 ) -> None:
     """Their measurements are made up."""
-    path = written(tmp_path, f"{header.splitlines()[0]}\n{LIKELY[header]}")
+    path, first = written(tmp_path, f"{header.splitlines()[0]}\n{LIKELY[header]}"), header.partition(",")[0]
     runs, table = read_published(path), predicted_rows(path)
     assert [one.reason for one in runs] == [""] * len(runs)
     assert (table["predicted_step_s"] > 0).all()
     has_gb = [float(one.machine.gpu.memory_bytes) / 1e9 for one in runs]
     assert (table["predicted_memory_gb"] <= has_gb).all()
+    kept = {}
+    for number, one in enumerate(runs):
+        usual = Parallelism()
+        plan = {name: value for name, value in vars(one.plan).items() if value != getattr(usual, name)}
+        numbers = short(one.step_s(), table["predicted_memory_gb"][number], one.measured_step_s, one.nic_gbps)
+        kept[f"{number} {one.gpu} {one.program} {one.precision} {one.earlier}"] = f"{numbers} {plan}"
+    assert_kept(f"published-{first}", kept)
 
 
 def test_steps_in_one_graph_and_later_releases_are_faster(tmp_path: Path) -> None:

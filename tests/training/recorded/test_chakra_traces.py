@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
+import struct
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chakra_files import COLLECTIVE, COMPUTE, METADATA, RECEIVE, SEND, chakra_node, large_trace, write_chakra
+from chakra_files import (
+    COLLECTIVE,
+    COMPUTE,
+    METADATA,
+    RECEIVE,
+    SEND,
+    chakra_node,
+    large_trace,
+    message,
+    varint,
+    write_chakra,
+)
 from command_line import run
 from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
+from kept_numbers import answered
 from measurements import DATA, needs_data
 
 import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin
-from ddlsched.training.recorded import chakra_records
+from ddlsched.training.recorded import chakra, chakra_records
 from ddlsched.training.recorded.alone import Card, summary, timed_alone
 from ddlsched.training.recorded.chakra_records import NODE
 from ddlsched.training.recorded.merging import RecordedIteration
@@ -490,6 +505,151 @@ def test_item_18_sends_in_a_ring_take_a_message_and_a_computation_a_step(tmp_pat
     assert recorded.notes["messages would wait for each other in a circle: none waits for its receiver"] == 1
 
 
-def test_nodes_of_messages_are_counted_from_one() -> None:
-    text = '{"version": "0.0.4"} {"id": 7, "name": "a"} {"id": 8, "name": "b"}'
-    assert [(node.number, node.node_id) for node in chakra_records._messages(text)] == [(1, 7), (2, 8)]
+def test_what_is_known_of_nodes_in_json() -> None:
+    text = ' {"version": "0.0.4"} {"id": 7, "name": "a"}\n\n{"id": 8, "type": 7, "other": 1} '
+    assert [(node.node_id, node.name, node.kind) for node in chakra_records._messages(text)] == [
+        (7, "a", 0),
+        (8, "", 7),
+    ]
+    given = {"Id": 3, "NodeType": 4, "runtime": 9, "comm_size": 0, "pg_name": "x", "ctrl_deps": [1], "data_deps": [2]}
+    (node,) = chakra_records._graph(json.dumps({"workload_graph": [given]}))
+    assert (node.node_id, node.kind, node.duration_us, node.control, node.data) == (3, 4, 9, [1], [2])
+    assert node.attributes == {"is_cpu_op": False, "comm_size": 0, "pg_name": "x"}
+
+
+KINDS_OF_NUMBERS: dict[int, tuple[bytes, Any]] = {
+    3: (struct.pack("<d", 2.5), 2.5), 5: (struct.pack("<f", 0.25), 0.25), 7: (varint(5), 5),
+    9: (varint((1 << 64) - 5), -5), 11: (varint(7), 7), 13: (varint(1 << 63), 1 << 63), 15: (varint(9), -5),
+    17: (varint(10), 5), 19: (struct.pack("<I", 11), 11), 21: (struct.pack("<Q", 1 << 40), 1 << 40),
+    23: (struct.pack("<i", -12), -12), 25: (struct.pack("<q", -13), -13), 27: (b"\x01", True),
+    29: (b"\x02ab", "ab"), 31: (varint(1), None),
+}  # fmt: skip
+"""By field of an attribute in et_def.proto: bytes of a value, and what it is; 31 is none of the fields."""
+WIRE_TYPES = {3: 1, 5: 5, 19: 5, 21: 1, 23: 5, 25: 1, 29: 2}
+
+
+@pytest.mark.parametrize("field", KINDS_OF_NUMBERS)
+def test_attributes_hold_values_of_every_type(field: int) -> None:
+    body, value = KINDS_OF_NUMBERS[field]
+    told = message(10, message(1, b"comm_size") + varint(field << 3 | WIRE_TYPES.get(field, 0)) + body)
+    other = message(10, message(1, b"of no use") + varint(9 << 3) + b"\x01")
+    node = chakra_records.node_of(NODE.FromString(compute(3, 4) + other + told))
+    assert node.attributes == {"is_cpu_op": False, "comm_size": value}
+
+
+def test_lengths_of_records_have_seven_bits_a_byte() -> None:
+    found, most = chakra_records._length, chakra_records._LONGEST_RECORD
+    assert [found(window, 0) for window in (b"\x00", b"\x7f", b"\x80\x01", b"\xac\x02z")] == [
+        (0, 1), (127, 1), (128, 2), (300, 2)
+    ]  # fmt: skip
+    assert found(b"zz\xac\x02", 2) == (300, 4)
+    assert found(b"\xff" * 9 + b"\x01", 0) == ((1 << 64) - 1, 10)
+    assert found(b"z" + b"\xff" * 10, 1) == (most + 1, -1)
+    assert [found(b"\xff" * count, 0) for count in (0, 1, 9)] == [(0, -1)] * 3
+    assert found(b"", 0) == (0, -1)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 299, 300, 10_000])
+def test_records_are_read_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(chakra_records, "_CHUNK", chunk)
+    bodies = [b"abc", b"", b"x" * 300, b"yz"]
+    raw = b"".join(varint(len(body)) + body for body in bodies)
+
+    def read_bodies(text: bytes) -> list[bytes]:
+        return list(chakra_records._bodies(Path("a.et"), io.BytesIO(text)))
+
+    assert read_bodies(raw) == bodies
+    for left in (1, 2):
+        said = f"a.et, byte {len(raw) - 3}: the last record is cut off; expected a whole file"
+        assert answered(read_bodies, raw[:-left]) == said
+    most = 1 << 26
+    said = f"a.et, byte {len(raw)}: a record of 67,108,865 bytes begins; expected records of a Chakra trace, each with"
+    assert answered(read_bodies, raw + varint(most + 1)).startswith(said)
+    assert "the last record is cut off" in answered(read_bodies, raw + varint(most))
+
+
+@pytest.mark.parametrize(
+    ("begin", "is_one"),
+    [
+        (b'{"workload_graph": []', True), (b'{"traceEvents": [], "workload_graph"', True),
+        (b'"type": "COMM_NODE"', True),
+        (b'{"traceEvents": [{"name": "COMM_NODE"', False), (b'{"schemaVersion": 1', False), (b"", False),
+    ],
+)  # fmt: skip
+def test_a_text_in_json_is_known_by_its_beginning(tmp_path: Path, begin: bytes, is_one: bool) -> None:
+    assert chakra_records.is_chakra_json(begin) is is_one
+    path = tmp_path / "a.json"
+    path.write_bytes(b" " * (65_536 - len(begin)) + begin)
+    assert chakra_records.is_chakra_json(chakra_records.beginning(path)) is is_one
+    path.write_bytes(b" " * (65_537 - len(begin)) + begin)
+    assert len(chakra_records.beginning(path)) == 65_536
+    assert chakra_records.beginning(tmp_path / "none.json") == b""
+
+
+MOST_US = ((1 << 63) - 1) // 1000
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        (chakra_node(1, COMPUTE, duration_us=(1 << 63) - 1), "field duration_micros: is 9223372036854775807; expected"),
+        (chakra_node(1, COMPUTE, duration_us=1 << 63), "field duration_micros: is -9223372036854775808; expected"),
+        (chakra_node(1, 8), "field type: is 8; expected 1 (metadata) to 7 (collective)"),
+        (chakra_node(1, 2, duration_us=3), None),
+        (chakra_node(1, 3, duration_us=3), None),
+        (reduce(1, 5, comm_type=1), "field comm_type: is 1; expected one of 0 (all-reduce), 2 (all-gather), 5 (broadc"),
+        (reduce(1, 0, comm_type=9), None),
+        (reduce(1, 0, comm_type=8), "field comm_size: is 0; expected the bytes of this rank's input"),
+        (reduce(1, -1), "field comm_size: is -1; expected a whole number from 0"),
+        (reduce(1, 0, comm_size=True), "field comm_size: is True; expected a whole number from 0"),
+        (chakra_node(1, SEND, attributes={"comm_dst": 1, "comm_size": 1}), None),
+        (chakra_node(1, SEND, attributes={"comm_src": 1, "comm_size": 1}), "field comm_dst: is missing; expected a"),
+        (chakra_node(1, RECEIVE, attributes={"comm_dst": 1, "comm_size": 1}), "field comm_src: is missing; expected a"),
+        (chakra_node(1, SEND, attributes={"comm_dst": 1, "comm_size": 1, "comm_tag": -1}), "field comm_tag: is -1;"),
+    ],
+)  # fmt: skip
+def test_a_node_is_taken_up_to_its_bounds(node: bytes, said: str | None) -> None:
+    file = chakra.ChakraFile(Path("job.0.et"))
+    told = answered(file.add, chakra_records.node_of(NODE.FromString(node)))
+    assert told.startswith(f"job.0.et, node 1 ('node-1'), {said}" if said else "None")
+
+
+def test_what_a_file_keeps_of_its_nodes() -> None:
+    file = chakra.ChakraFile(Path("job.3.et"))
+    groups = [json.dumps([{"pg_name": "0", "ranks": [], "group_size": size}]) for size in (4, 8)]
+    nodes = [
+        chakra_node(0, METADATA, name="process_group:init", inputs=groups[0], duration_us=5),
+        chakra_node(1, METADATA, name="process_group:init", inputs=groups[1]),
+        chakra_node(2, COMPUTE, duration_us=MOST_US, attributes={"is_cpu_op": True}),
+        chakra_node(3, COMPUTE),
+        reduce(4, 12, pg_name="0"),
+        reduce(5, 13, comm_type=9, pg_name="a"),
+        chakra_node(6, SEND, duration_us=9, attributes={"comm_dst": 1, "comm_size": 7, "comm_tag": 0}),
+        chakra_node(7, RECEIVE, attributes={"comm_src": 1, "comm_size": 8, "comm_tag": 2}),
+        chakra_node(8, COLLECTIVE, name="c10d::all", duration_us=2, attributes={"is_cpu_op": True}),
+    ]
+    for node in nodes:
+        file.add(chakra_records.node_of(NODE.FromString(node)))
+    assert (file.rank, file.group_size, file.groups) == (3, 4, {"0": ()})
+    assert list(file.durations_ns) == [0, 0, 1000 * MOST_US, 0, 0, 0, 0, 0, 2000]
+    assert list(file.is_cpu) == [0, 0, 1, 0, 0, 0, 0, 0, 1]
+    kept = {node: (each.kind, each.input_bytes, each.group) for node, each in file.communications.items()}
+    assert kept == {
+        4: ("all-reduce", 12, ""), 5: ("barrier", 13, "a"), 6: ("send", 7, "3 to 1"), 7: ("send", 8, "1 to 3 (tag 2)"),
+    }  # fmt: skip
+    assert sorted(file.notes.values()) == [1, 1]
+    nameless = chakra.ChakraFile(Path("job.et"))
+    said = answered(nameless.add, chakra_records.node_of(NODE.FromString(nodes[6])))
+    assert said == "job.et: sends or receives; expected its rank in its name, as in job.0.et"
+
+
+@pytest.mark.parametrize(("count", "shown"), [(2, 2), (6, 6), (9, 6)])
+def test_a_circle_is_shown_by_its_first_nodes(tmp_path: Path, count: int, shown: int) -> None:
+    nodes = [compute(10 + n, 1, 10 + (n + 1) % count) for n in range(count)]
+    said = answered(read, tmp_path, [reduce(0, 8), *nodes, compute(99, 1, 10)], num_ranks=2)
+    places = said.partition("(")[2].partition(")")[0].split(" after ")
+    assert len(places) == shown + 1
+    steps = [int(place) - 10 for place in places]
+    assert all((before + 1) % count == after for before, after in pairwise(steps[:shown]))
+    assert steps[0] == steps[-1]
+    assert said.endswith("; expected no cycle")

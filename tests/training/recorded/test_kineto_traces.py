@@ -5,16 +5,30 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kept_numbers import answered
 from measurements import DATA, needs_data
 
 from ddlsched.errors import InputError
+from ddlsched.training.recorded import kineto_events
 from ddlsched.training.recorded.agreement import common_steps
-from ddlsched.training.recorded.kineto import _nccl_peers, _peers, _whole, message_group, read_kineto
+from ddlsched.training.recorded.kineto import (
+    Call,
+    GpuTraceClock,
+    HostTraceClock,
+    _nccl_peers,
+    _peers,
+    _whole,
+    calls_of,
+    message_group,
+    read_kineto,
+)
+from ddlsched.training.recorded.kineto_events import KinetoEvents, TraceEvent
 from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 
@@ -444,3 +458,271 @@ def test_steps_that_not_every_rank_has_are_counted() -> None:
         SimpleNamespace(rank=n, source=f"{n}", notes=Counter(), steps=dict.fromkeys(range(n), step)) for n in (2, 5)
     ]
     assert common_steps(traces).notes == {"steps that not every rank has, left out": 3}
+
+
+OPERATORS = {
+    "c10d::allreduce_": ("all-reduce", "gloo:all_reduce", 0),
+    "c10d::allreduce_coalesced_": ("all-reduce", "gloo:all_reduce", 0),
+    "c10d::_allgather_base_": ("all-gather", "gloo:all_gather", 1),
+    "c10d::allgather_": ("all-gather", "gloo:all_gather", 1),
+    "c10d::_reduce_scatter_base_": ("reduce-scatter", "gloo:all_reduce", 1),
+    "c10d::alltoall_base_": ("all-to-all", "gloo:all_to_all", 1),
+    "c10d::alltoall_": ("all-to-all", "gloo:all_to_all", 1),
+    "c10d::broadcast_": ("broadcast", "gloo:broadcast", 0),
+    "c10d::send": ("send", "gloo:send", 0),
+    "c10d::recv_": ("send", "gloo:recv", 0),
+}
+"""Of an operator: its collective, its work, and which of its arguments a rank brings, by PyTorch's signatures."""
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_of_gloo_brings_one_of_its_arguments(name: str) -> None:
+    kind, work_name, place = OPERATORS[name]
+    shapes, types = [[3], [5, 2], [7]], ["float", "c10::Half", "double"]
+    told = {"Input Dims": shapes, "Input type": types, "Concrete Inputs": ["", "", "1"]}
+    works = [TraceEvent(20 + n, 30 + n, 2, work_name, {}) for n in range(2)]
+    events = KinetoEvents("file", rank=0, num_ranks=4, calls=[TraceEvent(10, 15, 1, name, told)])
+    events.works = works
+    (call,) = calls_of(events)
+    assert (call.kind, call.input_bytes) == (kind, [3 * 4, 5 * 2 * 2, 7 * 8][place])
+    assert (call.begin_ns, call.end_ns, call.thread, call.work) == (10, 15, 1, (20, 30))
+    assert call.group == {"c10d::send": "0 to 1", "c10d::recv_": "1 to 0"}.get(name, "")
+    assert call.at_once == (kind == "send")
+
+
+def host_calls(*called: tuple[str, dict[str, Any]], works: Sequence[str] = (), **told: Any) -> list[Any]:
+    events = KinetoEvents("file", num_ranks=3, **told)
+    events.calls = [TraceEvent(10 * n, 10 * n + 5, 1, *call) for n, call in enumerate(called)]
+    shape = {"Input Dims": [[6]], "Input type": ["int"]}
+    events.works = [TraceEvent(100 * n, 100 * n + 50, 2, name, shape) for n, name in enumerate(works)]
+    return [(call.kind, call.input_bytes, call.work, call.at_once) for call in calls_of(events)]
+
+
+def test_works_of_gloo_belong_to_calls_in_their_order() -> None:
+    """A reduce-scatter of a list is an all-reduce for each of the ranks; what its call does not tell, works do."""
+    reduce: tuple[str, dict[str, Any]] = ("c10d::allreduce_", {"Concrete Inputs": ["", "False"]})
+    names = ["gloo:all_reduce"] * 5
+    found = host_calls(reduce, ("c10d::reduce_scatter_", {}), reduce, works=names)
+    assert found == [
+        ("all-reduce", 24, (0, 50), True),
+        ("reduce-scatter", 72, (100, 350), False),
+        ("all-reduce", 24, (400, 450), True),
+    ]
+    barrier: tuple[str, dict[str, Any]] = ("c10d::barrier", {"Concrete Inputs": ["False", "True"]})
+    assert host_calls(barrier) == [("barrier", 0, None, False)]
+    said = "file, event 'c10d::reduce_scatter_' at 0.000 us: its Input Dims or Input type are missing; expected"
+    assert answered(host_calls, ("c10d::reduce_scatter_", {})).startswith(said)
+    groups = {"0": (), "1": (0, 1), "2": (2,)}
+    said = "file, event 'c10d::barrier' at 0.000 us: does not tell which of 2 groups it is of; expected one group with"
+    assert answered(host_calls, barrier, groups=groups).startswith(said)
+    assert host_calls(barrier, groups={"0": (), "2": (2,)}) == [("barrier", 0, None, False)]
+
+
+@pytest.mark.parametrize(
+    ("begin", "thread", "is_within"),
+    [(100, 1, True), (99, 1, False), (199, 1, True), (200, 1, False), (150, 2, False), (310, 1, True), (250, 1, False)],
+)
+def test_backward_makes_the_calls_that_begin_within_its_parts(begin: int, thread: int, is_within: bool) -> None:
+    event = TraceEvent(begin, begin + 1, thread, "c10d::barrier", {})
+    parts = [TraceEvent(*times, 1, "part") for times in ((100, 200), (300, 400))]
+    (call,) = calls_of(KinetoEvents("file", calls=[event], backward=parts))
+    assert call.in_backward is is_within
+
+
+def nccl_events(*calls: TraceEvent, kernels: Sequence[TraceEvent] = (), **told: Any) -> KinetoEvents:
+    return KinetoEvents("file", **told, calls=list(calls), collective_kernels=list(kernels))
+
+
+def nccl_call(begin: int, name: str | None, number: int = 1, thread: int = 1, **told: Any) -> TraceEvent:
+    arguments = {"External id": number, "In msg nelems": 10, "dtype": "Half"} | told
+    if name is not None:
+        arguments["Collective name"] = name
+    return TraceEvent(begin, begin + 2, thread, "record_param_comms", arguments)
+
+
+KIND_OF_NAME = {
+    "allreduce": "all-reduce", "allreduce_coalesced": "all-reduce", "allgather": "all-gather",
+    "_allgather_base": "all-gather", "all_gather": "all-gather", "allgather_into_tensor_coalesced": "all-gather",
+    "reduce_scatter": "reduce-scatter", "_reduce_scatter_base": "reduce-scatter",
+    "reduce_scatter_tensor_coalesced": "reduce-scatter", "all_to_all": "all-to-all", "all_to_allv": "all-to-all",
+    "alltoall": "all-to-all", "alltoall_base": "all-to-all", "broadcast": "broadcast", "_broadcast_oop": "broadcast",
+    "barrier": "barrier",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KIND_OF_NAME)
+def test_a_name_of_nccl_is_of_a_kind(name: str) -> None:
+    (call,) = calls_of(nccl_events(nccl_call(5, name), rank=0))
+    size = 0 if name == "barrier" else 20
+    assert (call.kind, call.input_bytes, call.group, call.work) == (KIND_OF_NAME[name], size, "", None)
+
+
+@pytest.mark.parametrize(
+    ("type_name", "size"),
+    [*dict.fromkeys(("Double", "Long", "long int"), 8).items(), *dict.fromkeys(("Float", "int", "INT"), 4).items(),
+     *dict.fromkeys(("Half", "BFloat16", "c10::Half", "c10::BFloat16", "Short"), 2).items(),
+     *dict.fromkeys(("Byte", "Char", "Bool", "unsigned char", "signed char", "Float8_e4m3fn", "c10::Float8_e5m2"), 1)
+     .items()],
+)  # fmt: skip
+def test_numbers_of_a_type_have_its_bytes(type_name: str, size: int) -> None:
+    (call,) = calls_of(nccl_events(nccl_call(5, "allreduce", dtype=type_name)))
+    assert call.input_bytes == 10 * size
+
+
+def test_what_moves_nothing_is_no_collective() -> None:
+    empty = [nccl_call(n, name, n) for n, name in enumerate(("wait", "init", "coalesced"))]
+    none = {"In msg nelems": 0, "Out msg nelems": 0}
+    nothing = [nccl_call(5, "allreduce", 5, **none), nccl_call(6, "barrier", 6, **none)]
+    out_only = nccl_call(7, "broadcast", 7, **{"In msg nelems": 0, "Out msg nelems": 4})
+    nameless = nccl_call(8, None, 8)
+    events = nccl_events(*empty, *nothing, out_only, nameless)
+    assert [(call.kind, call.input_bytes) for call in calls_of(events)] == [("barrier", 0), ("broadcast", 0)]
+    assert events.notes == {"record_param_comms without name and kernel, left out": 1}
+
+
+def test_a_call_is_waited_for_by_the_next_wait_of_its_thread() -> None:
+    waits = [nccl_call(at, "wait", 90 + at, thread) for at, thread in ((4, 1), (9, 2), (20, 1), (40, 1))]
+    calls = [nccl_call(5, "allreduce", 1), nccl_call(20, "allreduce", 2), nccl_call(50, "allreduce", 3)]
+    found = calls_of(nccl_events(*sorted([*waits, *calls], key=lambda event: event.begin_ns)))
+    assert [call.waited_ns for call in found] == [20, 40, None]
+    part = TraceEvent(0, 30, 1, "part")
+    found = calls_of(nccl_events(*calls, *waits[2:], backward=[part]))
+    assert [(call.in_backward, call.waited_ns) for call in found] == [(True, None), (True, None), (False, None)]
+
+
+def test_kernels_of_a_call_tell_its_name_its_size_and_its_work() -> None:
+    def of_kernel(name: str, begin: int, end: int) -> TraceEvent:
+        return TraceEvent(begin, end, 40, name, {"External id": 1})
+
+    plain = nccl_call(5, None, **{"Input Dims": [[3, 2], [9]], "Input type": ["float", "float"]})
+    del plain.arguments["In msg nelems"]  # type: ignore[union-attr]
+    for name, kind in (
+        ("ncclKernel_AllReduce_RING", "all-reduce"), ("ncclDevKernel_ReduceScatter_Sum", "reduce-scatter"),
+        ("ncclDevKernel_SendRecv(x)", "all-to-all"), ("ncclKernel_AllGather", "all-gather"),
+    ):  # fmt: skip
+        (call,) = calls_of(nccl_events(plain, kernels=[of_kernel(name, 30, 40), of_kernel(name, 20, 35)]))
+        assert (call.kind, call.input_bytes, call.work) == (kind, 24, (20, 40))
+
+
+def test_a_group_is_known_by_its_name_or_by_the_call() -> None:
+    def group(groups: dict[str, tuple[int, ...]], **told: Any) -> str:
+        (call,) = calls_of(nccl_events(nccl_call(5, "allreduce", **told), groups=groups))
+        return call.group
+
+    named = {"Process Group Name": "7", "Process Group Ranks": "[3, 1]"}
+    known: dict[str, tuple[int, ...]] = {}
+    assert (group(known, **named), known) == ("7", {"7": (1, 3)})
+    assert group({"7": (0, 1)}, **{"Process Group Name": "7"}) == "7"
+    assert group({"0": (), "7": (0, 1)}, **{"Process Group Name": "0"}) == ""
+    assert group({"7": (0, 1)}) == ""
+    said = "file, event 'record_param_comms' at 0.005 us: Process Group Name is missing; expected it where there are"
+    assert answered(group, {"0": (), "7": (0, 1)}).startswith(said)
+    said = "the ranks of group '7' are told nowhere; expected Process Group Ranks"
+    assert said in answered(group, {}, **{"Process Group Name": "7"})
+
+
+def test_a_message_of_nccl_needs_both_ends() -> None:
+    for name, told, rank, found in (
+        ("send", {"Dst Rank": 0}, 3, "3 to 0"), ("recv", {"Src Rank": 5}, 3, "5 to 3"),
+        ("send", {"Src Rank": 5}, 3, None), ("recv", {"Src Rank": -1}, 3, None), ("recv", {"Src Rank": 5}, None, None),
+    ):  # fmt: skip
+        events = nccl_events(nccl_call(5, name, **told), rank=rank)
+        if found is None:
+            assert "tells no other rank (" in answered(calls_of, events)
+        else:
+            (call,) = calls_of(events)
+            assert (call.kind, call.group) == ("send", found)
+
+
+def on_gpu(*kernels: tuple[int, int, int], backward: Sequence[tuple[int, int]] = ()) -> GpuTraceClock:
+    """Kernels by when they were launched, began and ended."""
+    events = KinetoEvents("file", launches={n: launched for n, (launched, _, _) in enumerate(kernels)})
+    events.kernels = [
+        TraceEvent(begin, end, 7, "gemm", {"correlation": n}) for n, (_, begin, end) in enumerate(kernels)
+    ]
+    events.backward = [TraceEvent(begin, end, 1, "part") for begin, end in backward]
+    return GpuTraceClock(events)
+
+
+GPU_STEP = TraceEvent(0, 1000, 1, "ProfilerStep#1")
+
+
+def a_call(**told: Any) -> Call:
+    given: dict[str, Any] = {"kind": "all-reduce", "input_bytes": 8, "group": "", "in_backward": False}
+    return Call(begin_ns=40, end_ns=45, **{"thread": 1} | given | told)
+
+
+def test_a_gpu_has_reached_what_was_launched_before() -> None:
+    clock = on_gpu((10, 20, 90), (30, 40, 60), (50, 100, 120))
+    assert [clock.reached_ns(at) for at in (5, 10, 11, 30, 50, 51, 200)] == [5, 10, 90, 90, 90, 120, 200]
+    assert clock.window(GPU_STEP._replace(begin_ns=11, end_ns=51)) == (90, 120)
+    unknown = KinetoEvents("file", kernels=[TraceEvent(20, 90, 7, "gemm", {})])
+    assert [GpuTraceClock(unknown).reached_ns(at) for at in (20, 21)] == [20, 90]
+
+
+@pytest.mark.parametrize(
+    ("told", "waited"),
+    [
+        ({"waited_ns": 50, "work": (60, 450)}, (300, 450)),  # it could begin at 300 and begins at 450
+        ({"waited_ns": 50, "work": (60, 400)}, (300, 400)),
+        ({"waited_ns": 50, "work": (60, 250)}, (300, 300)),
+        ({"waited_ns": 9, "work": (60, 450)}, (10, 20)),  # the first kernel, before which nothing ran
+        ({"waited_ns": 60, "work": (60, 450)}, None),  # no kernel was launched after it
+        ({"waited_ns": None, "work": (60, 450)}, None),
+        ({"waited_ns": 50, "work": None}, None),
+        ({"in_backward": True, "work": (60, 70)}, (300, 430)),
+    ],
+)
+def test_a_gpu_stands_still_for_the_kernel_after_a_wait(told: dict[str, Any], waited: tuple[int, int] | None) -> None:
+    clock = on_gpu((10, 20, 300), (60, 450, 700), backward=[(20, 55)])
+    assert clock.wait(a_call(**told), GPU_STEP, 430) == waited
+
+
+def on_host(*operators: tuple[int, int], backward: Sequence[tuple[int, int]] = ()) -> HostTraceClock:
+    events = KinetoEvents("file", operators={1: list(operators)})
+    events.backward = [TraceEvent(begin, end, 1, "part") for begin, end in backward]
+    return HostTraceClock(events)
+
+
+@pytest.mark.parametrize(
+    ("told", "waited"),
+    [
+        ({"work": (50, 60_000)}, (10_000, 60_000)),  # idle for 50 us when it ends
+        ({"work": (50, 59_999)}, None),
+        ({"work": None}, None),
+        ({"work": (50, 60_000), "thread": 2}, None),  # of which nothing is known
+        ({"work": (50, 5_000)}, None),  # busy then
+        ({"work": (50, 900), "at_once": True}, (45, 900)),
+        ({"work": (10, 30), "at_once": True}, (45, 45)),
+        ({"work": (50, 60), "in_backward": True}, (600, 700)),
+    ],
+)
+def test_a_host_stands_still_where_its_thread_is_idle(told: dict[str, Any], waited: tuple[int, int] | None) -> None:
+    clock = on_host((0, 10_000), (40, 45), (70_000, 80_000), backward=[(200, 600)])
+    assert clock.wait(a_call(**told), GPU_STEP, 700) == waited
+    assert clock.wait(a_call(in_backward=True), GPU_STEP, 500) == (600, 600)
+    assert (clock.window(GPU_STEP), clock.reached_ns(7)) == ((0, 1000), 7)
+
+
+@pytest.mark.parametrize(
+    ("value", "ns"),
+    [
+        (7, 7000), (7.0004, 7000), (7.0006, 7001), (-3, -3000), (0, 0),
+        (1_693_512_345_678_901, 1_693_512_345_678_901_000),
+        (1_693_512_345_678_901.25, 1_693_512_345_678_901_250), (100_000_000_000_001.5, 100_000_000_000_001_500),
+        (8_999_999_999_999_999, 8_999_999_999_999_999_000), (9_000_000_000_000_000, None), (9e15, None), (-9e15, None),
+        (True, None), ("7", None), (None, None), (float("nan"), None),
+    ],
+)  # fmt: skip
+def test_times_are_microseconds(value: Any, ns: int | None) -> None:
+    events = KinetoEvents("file")
+    told = answered(kineto_events._time_ns, events, 4, {"name": "x", "ts": value}, "ts")
+    assert told.startswith("file, line 4, event 'x', field ts: is " if ns is None else str(ns))
+    assert told.endswith(f"{value}; expected microseconds" if ns is None else str(ns)) or isinstance(value, str)
+
+
+def test_backward_of_a_step_ends_with_the_last_of_its_parts() -> None:
+    parts = [TraceEvent(*times, 1, "part") for times in ((5, 90), (10, 60), (20, 50), (30, 40))]
+    events = KinetoEvents("file", backward=parts)
+    found = [events.backward_end_ns(GPU_STEP._replace(begin_ns=b, end_ns=e)) for b, e in ((10, 30), (5, 11), (31, 99))]
+    assert found == [60, 90, 31]

@@ -1,0 +1,195 @@
+"""Archives of tensors: what is read of a file, where the elements are, and what is no such archive."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddlsched.checkpoints.locations import location_of
+from ddlsched.checkpoints.plain_pickles import Name, Persistent, PickledCall, pickled
+from ddlsched.checkpoints.torch_archives import (
+    SavedArchive,
+    StoredChunk,
+    _end,
+    _leaves,
+    _member,
+    _Range,
+    archive_of,
+    chunk_entry,
+    object_archive,
+    read_saved,
+)
+from ddlsched.errors import InputError
+
+HOOKS = PickledCall(Name("collections", "OrderedDict"), ())
+
+
+def described(
+    shape: tuple[Any, ...], strides: tuple[int, ...], offset: Any = 0, storage: str = "FloatStorage", *, key: str = "0"
+) -> PickledCall:
+    """Return a tensor as PyTorch pickles it."""
+    place = Persistent(("storage", Name("torch", storage), key, "cpu", 99))
+    return PickledCall(Name("torch._utils", "_rebuild_tensor_v2"), (place, offset, shape, strides, False, HOOKS))
+
+
+def saved(file: Path, value: Any, elements: int = 48, *, order: bytes = b"little", before: bytes = b"") -> StoredChunk:
+    """Write an archive with so many bytes of elements, behind other bytes."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a/data.pkl", pickled(value))
+        archive.writestr("a/byteorder", order)
+        archive.writestr("a/data/0", bytes(range(elements)))
+    file.write_bytes(before + stream.getvalue() + b"behind")
+    return StoredChunk((5, 7), (3, 4), file.name, len(before), len(before) + len(stream.getvalue()))
+
+
+def entry_of(folder: Path, value: Any, dtype: str = "F32", **more: Any) -> tuple[int, tuple[int, ...], int]:
+    """Return the first byte of an archived tensor, its strides, and the byte that is there."""
+    chunk = saved(folder / "file", value, **more)
+    entry, layout = chunk_entry(location_of(folder), "w", dtype, chunk)
+    (piece,) = layout.pieces
+    assert (entry.dtype, entry.shape, layout.shape, piece.extent) == (dtype, (3, 4), (3, 4), (3, 4))
+    assert (piece.start, piece.offset) == ((5, 7), 0)
+    return entry.begin, piece.strides, (folder / "file").read_bytes()[entry.begin]
+
+
+def test_elements_are_found_in_the_file(tmp_path: Path) -> None:
+    begin, strides, first = entry_of(tmp_path, described((3, 4), (4, 1)))
+    assert (strides, first) == ((4, 1), 0)
+    later, strides, first = entry_of(tmp_path, described((3, 4), (1, 3)), before=b"x" * 1001)
+    assert (later, strides, first) == (begin + 1001, (1, 3), 0)
+    halves = described((3, 4), (4, 1), 7, "HalfStorage")
+    assert entry_of(tmp_path, halves, "F16")[2] == 14  # seven elements of two bytes
+    ones = described((3, 4), (0, 0), 47, "ByteStorage")  # the last byte, again and again
+    assert entry_of(tmp_path, ones, "U8")[1:] == ((0, 0), 47)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "message"),
+    [
+        (described((3, 4), (4, 1), 1), "F32", "has 48 bytes; expected 12 elements of F32"),
+        (described((3, 4), (5, 1)), "F32", "has 48 bytes; expected 12 elements of F32"),
+        (described((3, 4), (4, 1), -1), "F32", "has 48 bytes; expected 12 elements of F32"),
+        (described((3, 4), (0, 0), 48, "ByteStorage"), "U8", "has 48 bytes; expected 12 elements of U8"),
+        (described((4, 3), (3, 1)), "F32", r"is F32 \[4, 3\]; expected F32 \[3, 4\], as the metadata says"),
+        (described((3, 4), (4, 1)), "F16", r"is F32 \[3, 4\]; expected F16 \[3, 4\], as the metadata says"),
+        (
+            described((3, 4), (4,)),
+            "F32",
+            r"is no archive of a tensor \(zip\(\) argument 2 is shorter than argument 1\)",
+        ),
+        (described((3, 4), (4, 1), "0"), "F32", "is no archive of a tensor"),
+        (described((3, 4), (4, 1), key="9"), "F32", r"no item named 'a/data/9' in the archive"),
+        ({"w": 1}, "F32", r"is no archive of a tensor \('data.pkl holds no tensor'\); expected what torch.save writes"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(tmp_path: Path, value: Any, dtype: str, message: str) -> None:
+    with pytest.raises(InputError, match=rf"/file: tensor w at \[5, 7\]: .*{message}"):
+        entry_of(tmp_path, value, dtype)
+
+
+def test_another_order_of_bytes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is big-endian; expected little-endian"):
+        entry_of(tmp_path, described((3, 4), (4, 1)), order=b"big")
+
+
+def test_a_tensor_without_elements_may_have_any_place(tmp_path: Path) -> None:
+    chunk = saved(tmp_path / "file", described((0, 4), (4, 1), 1000))
+    archive = SavedArchive(location_of(tmp_path), chunk, "w")
+    entry, strides = archive.entry(archive.value)
+    assert (entry.shape, strides) == ((0, 4), (4, 1))
+
+
+def test_compressed_elements_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "file", "w") as archive:
+        archive.writestr("a/data.pkl", pickled(described((3, 4), (4, 1))))
+        archive.writestr("a/byteorder", b"little")
+        archive.writestr("a/data/0", bytes(48), zipfile.ZIP_DEFLATED)
+    chunk = StoredChunk((5, 7), (3, 4), "file", 0, (tmp_path / "file").stat().st_size)
+    with pytest.raises(InputError, match="the elements are compressed"):
+        chunk_entry(location_of(tmp_path), "w", "F32", chunk)
+
+
+def test_a_description_may_be_as_long_as_that_and_no_longer(tmp_path: Path) -> None:
+    value = "x" * 900
+    chunk, longest = saved(tmp_path / "file", value), len(pickled(value))
+    assert SavedArchive(location_of(tmp_path), chunk, "w", longest).value == value
+    with pytest.raises(KeyError, match=r"data\.pkl is compressed, or too long"):
+        SavedArchive(location_of(tmp_path), chunk, "w", longest - 1)
+
+
+def test_a_part_of_a_file_is_read_as_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(range(100)))
+    part = _Range(location_of(tmp_path), StoredChunk((), (), "file", 20, 50), 10)
+    assert part.readable()
+    assert part.seekable()
+    assert [part.read(4), part.read(1)] == [bytes(range(20, 24)), bytes([24])]
+    assert (part.seek(-2, os.SEEK_CUR), part.read(10)) == (3, bytes(range(23, 33)))
+    assert (part.seek(-3, os.SEEK_END), part.read(10), part.read(10)) == (27, bytes([47, 48, 49]), b"")
+    assert (part.seek(28), part.read(), part.read()) == (28, bytes([48, 49]), b"")
+    assert (part.seek(40), part.read(3), part.seek(0, os.SEEK_CUR)) == (40, b"", 40)
+    with pytest.raises(OSError, match="byte -1 of an archive"):
+        part.seek(-1)
+    with pytest.raises(zipfile.BadZipFile, match="its directory or a description is too long"):
+        part.read(11)
+
+
+@pytest.mark.parametrize("value", [{"iteration": 3}, [1.5, None], "text"])
+def test_plain_values_are_archived_as_programs_for_zip_files_read_them(value: Any) -> None:
+    with zipfile.ZipFile(io.BytesIO(object_archive(value))) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == ["archive/data.pkl", "archive/byteorder", "archive/version"]
+        found = [archive.read(name) for name in archive.namelist()]
+        assert all(member.date_time == (1980, 1, 1, 0, 0, 0) for member in archive.infolist())
+    assert found == [pickled(value), b"little", b"3\n"]
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("F32", (2, 3)), ("U16", ()), ("F8_E5M2", (65,)), ("I64", (0, 2))])
+def test_what_is_archived_is_found_again(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    before, behind = archive_of(dtype, shape)
+    size = {"F32": 24, "U16": 2, "F8_E5M2": 65, "I64": 0}[dtype]
+    (tmp_path / "file").write_bytes(before + bytes(size) + behind)
+    chunk = StoredChunk((0,) * len(shape), shape, "file", 0, len(before) + size + len(behind))
+    entry, layout = chunk_entry(location_of(tmp_path), "w", dtype, chunk)
+    assert (entry.begin, len(before) % 64, entry.num_bytes, layout.shape) == (len(before), 0, size, shape)
+    with zipfile.ZipFile(tmp_path / "file") as archive:
+        assert [member.file_size for member in archive.infolist()[1:]] == [6, 2, size]
+
+
+def test_numbers_from_4_gib_minus_one_on_take_fields_of_64_bits() -> None:
+    for num_bytes, large in ((2**32 - 2, False), (2**32 - 1, True)):
+        header, listed = _member("a", 0, num_bytes, 0)
+        assert (len(header), len(listed)) == ((51, 67) if large else (31, 47))
+        assert header[4] == listed[6] == (45 if large else 20)
+        assert (num_bytes.to_bytes(8, "little") * 2 in header) == large
+    for begin, large in ((2**32 - 2, False), (2**32 - 1, True)):
+        end = _end(4, 99, begin)
+        assert len(end) == (98 if large else 22)
+        assert (begin + 99).to_bytes(8, "little") in end or not large
+
+
+def test_keys_that_lead_to_leaves_are_in_their_order() -> None:
+    value = {"a": [1, {"b": (2, 3)}], 5: {}, "c": 4}
+    assert list(_leaves(value)) == [(("a", 0), 1), (("a", 1, "b", 0), 2), (("a", 1, "b", 1), 3), (("c",), 4)]
+    assert list(_leaves(7)) == [(("tensor",), 7)]
+    for key in (None, 1.5, True, ("a",)):
+        with pytest.raises(ValueError, match="other keys than texts and numbers"):
+            list(_leaves({key: 1}))
+
+
+def test_a_file_of_one_tensor_and_one_without_elements_is_read(tmp_path: Path) -> None:
+    saved(tmp_path / "file", {"w": described((3, 4), (4, 1)), "none": described((0,), (1,)), "n": 3, "m": "x"})
+    os.truncate(tmp_path / "file", (tmp_path / "file").stat().st_size - len(b"behind"))
+    reading = read_saved(tmp_path / "file")
+    assert (reading.num_left_out, reading.only_read) == (2, str(tmp_path / "file"))
+    assert [tensor.name for tensor in reading.job.tensors] == ["w", "none"]
+    (part,) = reading.parts()["w"]
+    (piece,) = part.layout.pieces
+    assert (piece.start, piece.extent, piece.offset, piece.strides) == ((0, 0), (3, 4), 0, (4, 1))
+    assert bytes(part.sources[0].data(piece)) == bytes(range(48))
+    assert reading.parts()["none"] == []

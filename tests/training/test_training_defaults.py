@@ -32,8 +32,9 @@ def callables(owner: Any, module: str) -> Iterator[tuple[str, Any]]:
         plain = getattr(value, "__wrapped__", value)
         if getattr(plain, "__module__", "") == module and (inspect.isfunction(plain) or isinstance(plain, type)):
             yield name, plain
-            if isinstance(plain, type) and not dataclasses.is_dataclass(plain):
-                yield from ((f"{name}.{own}", each) for own, each in callables(plain, module))
+            if isinstance(plain, type):
+                methods = ((own, each) for own, each in callables(plain, module) if own != "__init__")
+                yield from ((f"{name}.{own}", each) for own, each in methods)
 
 
 def defaults(made: Any) -> list[str]:
@@ -65,7 +66,7 @@ def written(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.13g}"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {written(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(sorted(f'{key}: {written(each)}' for key, each in value.items()))}}}"
     if isinstance(value, set | frozenset):
         return written(sorted(value))
     if isinstance(value, tuple | list):

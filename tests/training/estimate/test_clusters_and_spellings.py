@@ -377,6 +377,7 @@ def test_tables_are_known_by_a_column() -> None:
     assert not is_published(["model", "gpus", *COLUMNS])
 
 
+@pytest.mark.long
 def test_a_row_keeps_why_it_cannot_be_said(tmp_path: Path) -> None:
     header = "release,model,system,gpus,precision,global_batch,micro_batch,sequence,fsdp,tensor,pipeline,context,"
     header += "virtual_pipeline,expert,tokens_per_s_per_gpu"
@@ -535,6 +536,7 @@ def test_a_row_is_a_model_on_nodes_of_eight() -> None:
     assert GPUS_PER_NODE == 8
 
 
+@pytest.mark.long
 def test_predicted_rows_are_what_they_were(tmp_path: Path) -> None:
     rows = [
         ROW, ROW | {"gpus": 8, "pipeline_parallel": 1}, ROW | {"hidden": 3072, "heads": 24, "layers": 30},

@@ -8,6 +8,7 @@ writes to nor one whose writer is silent is waited for. Devices are not read: ``
 from __future__ import annotations
 
 import errno
+import functools
 import gzip
 import io
 import os
@@ -79,6 +80,7 @@ def replacing(path: Path, what: str) -> Iterator[Path]:
                 temporary.unlink()
 
 
+@functools.cache  # a sweep writes thousands of files into one folder
 def _remove_abandoned(folder: Path) -> None:
     """Delete what processes that were killed have left of :func:`replacing` in a folder, once it is a day old."""
     for left in folder.glob(".ddlsched-" + 16 * "[0-9a-f]" + "*"):

@@ -281,7 +281,9 @@ def test_a_sweep_tells_the_estimate_to_the_last_digit() -> None:
             "step_s": found.step_s, "mfu": found.mfu, "memory_gb": found.memory.total_bytes / 1e9,
             "missing_gb": found.missing_bytes / 1e9, "energy_j": found.energy_j, "cost": found.cost,
         }  # fmt: skip
-        assert {name: row[name] for name in told} == pytest.approx({n: float(v) for n, v in told.items()}, rel=1e-13)
+        assert {name: row[name] for name in told} == pytest.approx(
+            {n: float(v) for n, v in told.items()}, rel=1e-13, abs=0
+        )
         assert row["fits"] == bool(found.fits)
     for batch in (0, MOST + 1):
         said = f"global batch is {batch}; expected a whole number from 1 to 1,000,000,000,000"

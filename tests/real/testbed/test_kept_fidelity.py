@@ -66,6 +66,7 @@ def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fidelity, "_RESAMPLES", 4)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_few_resamples")
 def test_tables_and_texts_are_what_they_were() -> None:
     kept: dict[str, str] = {}

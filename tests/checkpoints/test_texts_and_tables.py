@@ -276,6 +276,20 @@ def test_devices_that_are_lost_hold_nothing() -> None:
     assert fast.seconds(0, 4) == 1.0
 
 
+def test_prices_that_were_asked_for_before_make_no_other_model() -> None:
+    tensors = (Tensor(name="w", shape=(4,), dtype="U8"),)
+    one, other = (
+        PlannedRescaleCost(
+            tensors=tensors, parallelism_of=ReplicaRule(), site=Site(topology=STAR, host_bytes_per_s=1.0)
+        )
+        for _ in range(2)
+    )
+    said = repr(one)
+    one.seconds(0, 1)
+    assert one == other
+    assert repr(one) == said
+
+
 def test_bytes_are_on_each_cable_of_their_way() -> None:
     made = plan(vector(100, dp=2, hosts=(0, 0)), vector(100, dp=4, hosts=(0, 0, 3, 3)))
     loads, graph = link_bytes(made, STAR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -288,6 +289,7 @@ def test_prices_that_were_asked_for_before_make_no_other_model() -> None:
     one.seconds(0, 1)
     assert one == other
     assert repr(one) == said
+    assert list(inspect.signature(PlannedRescaleCost).parameters)[3:] == ["gpus_per_host", "start_s"]
 
 
 def test_bytes_are_on_each_cable_of_their_way() -> None:

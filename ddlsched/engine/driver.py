@@ -13,6 +13,7 @@ from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Str
 from ddlsched.engine.build import build_state
 from ddlsched.engine.checkpointing import Checkpointing
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
+from ddlsched.engine.decisions.checks import FieldsBefore
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.field_values import NEVER, Contention, Door, Question
 from ddlsched.engine.job_placement import JobPlacement
@@ -48,6 +49,8 @@ from ddlsched.workload.job import Workload
 
 _SLICES = 1 << 16
 _MOST_IDLE = 1_000_000
+_TOLD_IDLE = 100_000
+"""After so many instants at which nothing runs or is to come, some five seconds, a line says who waits."""
 _MOST_WHOLE = 1_000
 """So often all servers may be there, nothing run, nobody ask to be woken, and still no job start."""
 ROUNDS_BEFORE_JUMPS = 1 << 17
@@ -132,11 +135,14 @@ class Simulation:
             contention=settings.contention,
             rescale_cost=settings.rescale_cost,
         )
+        others = {name: getattr(disturbances, name) for name in ("checkpoint", "recovery", "health")}
+        others |= {name: settings.options[name] for name in ("contention", "interference")}
+        self._others_memory = FieldsBefore(others, "give each run one of its own")
         asked = policies.order, policies.communication, policies.contention
         path, predicted = policies.path_chosen_anew, disturbances.prediction_error > 0
         other_path = None if path is policies.path else policies.path
-        others = policies.placement, policies.allocation, policies.admission, other_path
-        self._forms = PolicyForms(*asked, in_python, others, predicted, path)
+        in_others = policies.placement, policies.allocation, policies.admission, other_path
+        self._forms = PolicyForms(*asked, in_python, in_others, predicted, path)
         num_slices = _SLICES if settings.window else 0
         moving = any(map(policies.stops_or_moves, ("order", "placement", "admission")))
         saving = disturbances.checkpoint_policy
@@ -324,6 +330,7 @@ class Simulation:
     def _finish(self, engine_s: float) -> Finished:
         self._forms.check_unchanged()
         self._policies.say_what_they_keep()
+        self._others_memory.say_what_changed()
         state, now_ns = self._state, self._state.now_ns
         take_samples(state.arrays, now_ns)
         if now_ns > state.run.sampled_ns:
@@ -459,6 +466,9 @@ class Simulation:
     def _count_idle(self, what: str) -> None:
         """Give up after very many instants at which nothing ran and nothing was to come."""
         self._idle = self._idle + 1 if self._is_idle() else 0
+        if self._idle == _TOLD_IDLE:
+            why = f"{self._why_stuck()} ({what} {_TOLD_IDLE} times while the cluster was idle; the run goes on)"
+            print(f"ddlsched: {why}", file=sys.stderr, flush=True)
         if self._idle > _MOST_IDLE:
             raise SimulationError(self._why_stuck() + f" ({what} {_MOST_IDLE} times while the cluster was idle)")
 

@@ -8,6 +8,7 @@ writes to nor one whose writer is silent is waited for. Devices are not read: ``
 from __future__ import annotations
 
 import errno
+import functools
 import gzip
 import io
 import os
@@ -67,6 +68,7 @@ def replacing(path: Path, what: str) -> Iterator[Path]:
             yield path
             return
         target = _target(path)
+        _remove_abandoned(target.parent)
         temporary = target.with_name(f".ddlsched-{secrets.token_hex(8)}{target.suffix}")
         # Others may write in the folder, and links lie in it: made anew, it is none.
         temporary.touch(exist_ok=False)
@@ -76,6 +78,15 @@ def replacing(path: Path, what: str) -> Iterator[Path]:
         finally:
             with suppress(OSError):
                 temporary.unlink()
+
+
+@functools.cache  # a sweep writes thousands of files into one folder
+def _remove_abandoned(folder: Path) -> None:
+    """Delete what processes that were killed have left of :func:`replacing` in a folder, once it is a day old."""
+    for left in folder.glob(".ddlsched-" + 16 * "[0-9a-f]" + "*"):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > ABANDONED_S:
+                left.unlink()
 
 
 @contextmanager
@@ -114,6 +125,8 @@ Made = TypeVar("Made")
 MOST_BYTES: Final = 1 << 28
 """Of a file that is held whole: a table of some three million jobs."""
 MOST_PARQUET_BYTES: Final = 1 << 30
+ABANDONED_S: Final = 86400.0
+"""So long nobody has written to an unfinished file that is deleted."""
 MOST_ROWS: Final = 10_000_000
 """Of a table that is read to its end, however few bytes they take: ten million jobs take some 4 GB of memory."""
 _SILENCE_S = 20.0

@@ -212,11 +212,15 @@ def begun(policy: Any, cluster: Cluster = CLUSTER) -> Any:
 
 
 def assert_runs_alike(door: str, plugin: object) -> None:
-    """Assert: same seed, same run, to the bit; and the compiled form, if stated, is the Python form."""
+    """Assert: same seed, same run, to the bit, recorded or not; and the compiled form, if stated, is the Python form.
+
+    So what remembers is asked about the same in the same sequence, whatever is recorded.
+    """
     for seed in SEEDS:
         finishes = finishes_of(run_example(seed, **{door: plugin}))
         assert all(finish > 0 for finish in finishes), "every job finishes"
         assert finishes == finishes_of(run_example(seed, **{door: plugin})), "the same seed gives the same run"
+        assert finishes == finishes_of(run_example(seed, **{door: plugin}, timeline=True)), "recording changed it"
         if door in _COMPILED_DOORS and getattr(plugin, "compiled", None) is not False:
             assert finishes == finishes_of(run_example(seed, **{door: python_form(plugin)})), "both forms agree"
 

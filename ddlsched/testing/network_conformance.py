@@ -258,11 +258,13 @@ class PathConformance(Conformance):
                 assert answer in range(3), f"path: answered {answer!r} of 3 paths; expected 0, 1 or 2"
 
     def test_runs_alike(self) -> None:
-        """Every job finishes; the same seed gives the same run."""
+        """Every job finishes; the same seed gives the same run, recorded or not."""
         for seed in SEEDS:
-            results = [simulate(example_workload(seed), _CLUSTER, path=self.make(), seed=seed) for _ in range(2)]
-            assert all(finish > 0 for finish in finishes_of(results[0])), "every job finishes"
-            assert finishes_of(results[0]) == finishes_of(results[1]), "the same seed gives the same run"
+            given = {"path": self.make(), "seed": seed}
+            runs = [simulate(example_workload(seed), _CLUSTER, timeline=kept, **given) for kept in (False, False, True)]
+            assert all(finish > 0 for finish in finishes_of(runs[0])), "every job finishes"
+            assert finishes_of(runs[0]) == finishes_of(runs[1]), "the same seed gives the same run"
+            assert finishes_of(runs[0]) == finishes_of(runs[2]), "recording changed it"
 
     def test_compiled_it_decides_as_in_python(self) -> None:
         """Where it is asked for each transfer; otherwise it is asked in Python alone."""

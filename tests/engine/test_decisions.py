@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from ddlsched import Cluster, DataParallelIteration, IterationDag, Job, Workload
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.errors import PluginError
+from ddlsched.network.contention import MaxMin
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.dag import AllReduceTask, ComputeTask
@@ -249,6 +250,74 @@ def test_a_policy_that_begins_or_does_not_change_is_not_told(capsys: pytest.Capt
         simulate(Workload.of([reducing("a", 1e6)]), FOUR, placement=placement)
     simulate(Workload.of([reducing("a", 1e6), reducing("b", 2e6)]), FOUR, contention="crux")
     assert "changed during the run" not in capsys.readouterr().err
+
+
+@dataclass(slots=True)
+class CountsInSlots:
+    count: int = 0
+
+    def key(self, job: Any, now_s: float) -> int:
+        self.count += 1
+        return self.count
+
+
+class CountsInItsClass(CountsInSlots):
+    count_of_all: ClassVar[list[int]] = []
+
+    def key(self, job: Any, now_s: float) -> int:
+        self.count_of_all.append(1)
+        return len(self.count_of_all)
+
+
+class BeginsAsItIs(CountsInSlots):
+    """It remembers random numbers, which each run gives anew, and how often it was asked, which none does."""
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> BeginsAsItIs:
+        self.rng, self.cluster = rng, cluster
+        return self
+
+    def key(self, job: Any, now_s: float) -> int:
+        self.rng.random()
+        return super().key(job, now_s)
+
+
+class BeginsAnew(BeginsAsItIs):
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> BeginsAnew:
+        self.count = int(rng.integers(10**9))
+        super().begin(cluster, rng)
+        return self
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [(CountsInSlots, "count"), (CountsInItsClass, "count_of_all"), (BeginsAsItIs, "count"), (BeginsAnew, None)],
+)
+def test_item_3_fields_are_told_that_the_next_run_would_begin_with(
+    capsys: pytest.CaptureFixture[str], kind: Any, field: str | None
+) -> None:
+    """They may be in slots, of the class, or of a policy that begins itself and forgets to make them anew."""
+    for _ in range(2):
+        policies = checked(order=(order := kind()))
+        policies.key(SimpleNamespace(job_id="a"), 0.0)  # type: ignore[arg-type]
+        policies.say_what_they_keep()
+    assert order.count != 0 or kind is CountsInItsClass
+    told = f"order {kind.__name__}: its field {field!r} changed during the run"
+    assert capsys.readouterr().err.partition(",")[0] == ("" if field is None else f"ddlsched: {told}")
+
+
+class CountsBytes(MaxMin):
+    sent: ClassVar[list[float]] = []
+
+    def weight(self, transfer: Any) -> float:
+        self.sent.append(transfer.bytes_left)
+        return 1.0
+
+
+def test_item_3_a_contention_model_that_remembers_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for model in (MaxMin(per_byte_s=1e-9), CountsBytes(per_byte_s=1e-9)):
+        assert capsys.readouterr().err == ""
+        simulate(Workload.of([reducing("a", 1e6)]), FOUR, contention=model)
+    assert "contention CountsBytes: its field 'sent' changed during the run" in capsys.readouterr().err
 
 
 def test_a_policy_is_woken_at_the_first_nanosecond_that_is_not_before_its_time() -> None:

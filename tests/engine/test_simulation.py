@@ -332,6 +332,15 @@ def test_waiting_for_servers_that_are_never_there_together_is_an_error(monkeypat
         simulate(job(gpus=256), until_s=1e4, **failing_servers(64))
 
 
+def test_item_17_a_wait_that_may_never_end_is_told_while_it_lasts(monkeypatch, capsys):
+    monkeypatch.setattr(ddlsched.engine.driver, "_TOLD_IDLE", 3)
+    monkeypatch.setattr(ddlsched.engine.driver, "_MOST_IDLE", 9)
+    with pytest.raises(SimulationError):
+        simulate(job(), placement=Insomniac())
+    told = capsys.readouterr().err
+    assert told.count("\n") == told.count("keeps waiting with jobs a (placement asked to be woken 3 times while") == 1
+
+
 def test_a_clock_that_would_overflow_is_an_error():
     slow = ddlsched.Linear(per_byte_s=1.0)
     with pytest.raises(InputError, match="more compute and communication"):

@@ -200,6 +200,19 @@ def test_a_planted_link_is_not_written_through(
     assert kept.read_text() == "kept"
 
 
+def test_what_a_killed_writer_left_a_day_ago_is_deleted(tmp_path: Path) -> None:
+    left, young, folder = (tmp_path / f".ddlsched-{16 * digit}" for digit in "abc")
+    others = [tmp_path / f".ddlsched-{16 * 'x'}", tmp_path / ".ddlsched-live-1", tmp_path / (16 * "a")]
+    for path in (left, young, *others):
+        path.touch()
+    folder.mkdir()
+    for path in (left, folder, *others):
+        os.utime(path, (0, 0))
+    with replacing(tmp_path / "out.csv", "--out") as file:
+        file.write_text("whole")
+    assert sorted(tmp_path.iterdir()) == sorted([young, folder, *others, tmp_path / "out.csv"])
+
+
 def test_a_file_has_the_permissions_that_a_new_one_gets(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     with replacing(tmp_path / "out.csv", "--out") as file:

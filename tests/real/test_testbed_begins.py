@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from command_line import refused, run
 
@@ -92,6 +93,7 @@ def test_a_run_takes_all_that_is_given(jobs: Path, asked: list[Any], tmp_path: P
         "the machine may have been the limit, not the network: processors 50% busy, computes 3.5% late in all\n"
     )
     assert len(pd.read_parquet(tmp_path / "out" / "jobs.parquet")) == 2
+    assert "__index_level_0__" not in pq.read_schema(tmp_path / "out" / "jobs.parquet").names
     assert len(pd.read_parquet(tmp_path / "out" / "transfers.parquet")) == 1
     cluster = Cluster(num_servers=3, gpus_per_server=2, topology="star:nic_gbps=20", exclusive=True)
     (_, made, hosts, token, realtime), (_, _, settings, _, run_realtime), _ = asked

@@ -171,3 +171,29 @@ def test_paths_that_are_wrong_are_found() -> None:
     assert "path: answered 3 of 3 paths" in beyond["test_answers_a_path"]
     assert "expected a whole number from 0 to" in beyond["test_runs_alike"]
     assert failed(PathConformance, PathByEarlierRuns())["test_runs_alike"] == "the same seed gives the same run"
+
+
+# ---- Recorded runs
+
+
+@frozen
+class ByTheRun:
+    """It counts the runs, as nothing tells it which is recorded, and the third of a seed is."""
+
+    recorded: bool = False
+
+    def begin(self, cluster, rng):
+        COUNT.append(1)
+        return ByTheRun(recorded=len(COUNT) % 3 == 0)
+
+    def key(self, job, now_s):
+        return -job.number if self.recorded else job.number
+
+    def path(self, flow, network):
+        return flow.source % len(flow.paths) if self.recorded else 0
+
+
+@pytest.mark.parametrize("conformance", [OrderingConformance, PathConformance])
+def test_item_2_runs_that_are_recorded_are_compared(conformance: Any) -> None:
+    COUNT.clear()
+    assert failed(conformance, ByTheRun(), "test_runs_alike") == {"test_runs_alike": "recording changed it"}

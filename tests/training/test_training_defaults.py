@@ -32,8 +32,9 @@ def callables(owner: Any, module: str) -> Iterator[tuple[str, Any]]:
         plain = getattr(value, "__wrapped__", value)
         if getattr(plain, "__module__", "") == module and (inspect.isfunction(plain) or isinstance(plain, type)):
             yield name, plain
-            if isinstance(plain, type) and not dataclasses.is_dataclass(plain):
-                yield from ((f"{name}.{own}", each) for own, each in callables(plain, module))
+            if isinstance(plain, type):
+                methods = ((own, each) for own, each in callables(plain, module) if own != "__init__")
+                yield from ((f"{name}.{own}", each) for own, each in methods)
 
 
 def defaults(made: Any) -> list[str]:

@@ -227,6 +227,22 @@ def test_all_configurations_are_written_the_best_first(monkeypatch: pytest.Monke
     refused(run("design", "a-model"), "no combination keeps all rules; expected divisors of the GPUs, layers, heads")
 
 
+def test_charts_that_are_drawn_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn: list[Any] = []
+
+    def draw(table: pd.DataFrame, folder: Path) -> list[Path]:
+        drawn.append((len(table), folder))
+        return [folder / "a.png", folder / "b.svg"]
+
+    monkeypatch.setattr(design_command, "_all", lambda *given: DESIGNS)
+    monkeypatch.setattr(design_command, "_draw", draw)
+    folder = tmp_path / "charts"
+    done = run("design", "a-model", "--charts", folder)
+    assert done.stderr == "".join(f"ddlsched: wrote {folder / name}\n" for name in ("a.png", "b.svg"))
+    assert drawn == [(4, folder)]
+    assert folder.is_dir()
+
+
 def test_each_cluster_is_tried_in_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
     from ddlsched.training.estimate import design_sweep
 

@@ -33,7 +33,7 @@ from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
 from ddlsched.deferred import pa, pd, pq
 from ddlsched.errors import InputError
-from ddlsched.io.files import MOST_BYTES, opened_parquet, read_bytes
+from ddlsched.io.files import ABANDONED_S, MOST_BYTES, opened_parquet, read_bytes
 from ddlsched.io.tables import located
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.simulation import simulate
@@ -48,7 +48,6 @@ _METADATA = b"ddlsched"
 _RUN = "a run's file, of 'ddlsched simulate --run-out FILE.parquet'"
 _SAMPLES = ("time_s", "busy_gpus")
 _PLACEMENTS = ("job_id", "gpu", "server", "from_s", "to_s")
-_ABANDONED_S = 86400.0
 
 
 def run_bytes(
@@ -264,7 +263,7 @@ def remove_leftovers(folder: Path) -> None:
         with suppress(OSError, ValueError):
             host, _, process = part.name.split(".")[-2].rpartition("-")
             here = host == _host() and not _is_alive(int(process))
-            if here or time.time() - part.stat().st_mtime > _ABANDONED_S:
+            if here or time.time() - part.stat().st_mtime > ABANDONED_S:
                 part.unlink()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import traceback
@@ -31,6 +32,7 @@ from ddlsched.workload.job import Job
 
 _FRAMEWORK = Path(__file__).parents[2]
 
+_MEND = "let begin(cluster, rng) return an object that holds what a run remembers"
 _METHODS = {
     "placement": ("place", "place_round"),
     "order": ("key",),
@@ -107,14 +109,22 @@ class CheckedPolicies:
             "admission": admission,
         }
         self._given = given
-        self._memory = checks.FieldsBefore(given)  # not of the contention model: bound_to has made it for the run
-        begun = {kind: _begun(kind, policy, cluster, streams[kind]) for kind, policy in given.items()}
+        self._memory = checks.FieldsBefore(given, _MEND)
+        begun = {kind: self._begin(kind, policy, cluster, streams[kind]) for kind, policy in given.items()}
         self.placement, self.order, self.communication = begun["placement"], begun["order"], begun["communication"]
         self.allocation, self.path, self.contention = begun["allocation"], begun["path"], contention
         self.admission = begun["admission"]
         self.communication_form = communication_form(self.communication)
         """Whether the communication policy has ``admit``, ``transfer_key`` or ``select``."""
         self._rescale_cost = ConstantRescaleCost() if rescale_cost is None else rescale_cost
+
+    def _begin(self, kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
+        """Return what is asked during a run of a policy, and note it if that is the policy itself."""
+        again = functools.partial(_begun, kind, cluster=cluster, rng=copy.deepcopy(rng))
+        answer = _begun(kind, policy, cluster, rng)
+        if answer is policy and hasattr(policy, "begin"):
+            self._memory.note(kind, policy, again)
+        return answer
 
     def say_what_they_keep(self) -> None:
         """Say on stderr which policies' fields have changed since they were begun, and how to mend that."""

@@ -5,14 +5,15 @@ A policy without ``begin`` that changes its fields would keep in them what the n
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from itertools import chain, islice
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -218,36 +219,62 @@ def _stays_as_it_is(given: Allocation, view: ElasticJobView) -> bool:
 
 _MOST_VALUES = 10_000
 _DEEPEST = 5
+_HELD = (int, float, list, dict, set, deque, np.ndarray, np.random.Generator, random.Random, MemberDescriptorType)
+"""What a class may hold that changes."""
 
 
 class FieldsBefore:
-    """What the fields of policies are before a run; of those with ``begin`` nothing is noted."""
+    """What the fields of policies are before a run; ``mend`` says what to do about one that changes.
 
-    def __init__(self, policies: Mapping[str, Any]) -> None:
-        self._policies = {
-            kind: policy for kind, policy in policies.items() if policy is not None and not hasattr(policy, "begin")
-        }
-        self._before = {kind: _fields(policy) for kind, policy in self._policies.items()}
+    Of those with ``begin`` nothing is noted, unless it answers the policy itself.
+    """
+
+    def __init__(self, policies: Mapping[str, Any], mend: str) -> None:
+        self._mend = mend
+        self._noted: dict[str, tuple[Any, dict[str, list[Any]], Callable[[Any], Any] | None]] = {}
+        for kind, policy in policies.items():
+            if policy is not None and not hasattr(policy, "begin"):
+                self.note(kind, policy)
+
+    def note(self, kind: str, policy: Any, begin: Callable[[Any], Any] | None = None) -> None:
+        """Note a policy, which may have begun itself: then ``begin`` does that again, with what it was given."""
+        self._noted[kind] = policy, _fields(policy), begin
 
     def changed(self) -> Iterator[tuple[str, Any, str]]:
-        """Yield the kind, the policy, and the name of a field that is not what it was."""
-        for kind, policy in self._policies.items():
-            before, after = self._before[kind], _fields(policy)
-            if name := next((name for name in before | after if before.get(name) != after.get(name)), None):
-                yield kind, policy, name
+        """Yield the kind, the policy, and the name of a field that is not what it was, nor would be in a next run."""
+        for kind, (policy, before, begin) in self._noted.items():
+            after = _fields(policy)
+            next_run = after if begin is None or before == after else _begun_again(policy, begin)
+            for name in before | after:
+                if before.get(name) != after.get(name) == next_run.get(name):
+                    yield kind, policy, name
+                    break
 
     def say_what_changed(self) -> None:
         """Say it on stderr, once in a process of each field."""
         for kind, policy, name in self.changed():
             _say_once(
                 f"{kind} {type(policy).__name__}: its field {name!r} changed during the run, and the next run "
-                "begins with what is in it; let begin(cluster, rng) return an object that holds what a run remembers"
+                f"begins with what is in it; {self._mend}"
             )
 
 
+def _begun_again(policy: Any, begin: Callable[[Any], Any]) -> dict[str, list[Any]]:
+    """Return the fields with which a policy would begin the next run, none if it cannot be copied."""
+    with suppress(Exception):
+        return _fields(begin(copy.deepcopy(policy)))
+    return {}
+
+
 def _fields(policy: Any) -> dict[str, list[Any]]:
-    """Return the plain values in each field of a policy."""
-    return {name: [*islice(_values(value, _DEEPEST), _MOST_VALUES)] for name, value in _own(policy).items()}
+    """Return the plain values in each field of a policy, also in slots and in what its classes hold for all."""
+    held = {
+        name: getattr(policy, name, None) if isinstance(value, MemberDescriptorType) else value
+        for kind in reversed(type(policy).__mro__)
+        for name, value in vars(kind).items()
+        if not name.startswith("__") and isinstance(value, _HELD)
+    }
+    return {name: [*islice(_values(value, _DEEPEST), _MOST_VALUES)] for name, value in (held | _own(policy)).items()}
 
 
 def _own(value: Any) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class Reach:
 def _span(least: float, most: float) -> str:
     """Return numbers, or sizes in MB, in words; sizes that are not whole are cut to three digits."""
     ends = [f"{end:.0f}" if end == round(end) else f"{end:.3g}" for end in (least, most)]
-    return ends[0] if least == most else " to ".join(ends)
+    return " to ".join(dict.fromkeys(ends))
 
 
 class Measured(NamedTuple):

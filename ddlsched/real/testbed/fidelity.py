@@ -138,7 +138,7 @@ def makespan_table(measured: pd.DataFrame, simulated: pd.DataFrame) -> pd.DataFr
 
 def _means(measured: pd.DataFrame) -> pd.Series:
     """Return the mean JCT of each run."""
-    return measured.groupby(_RUN, sort=False).jct_s.mean()
+    return measured.groupby(_RUN).jct_s.mean()
 
 
 def gain_table(measured: pd.DataFrame, simulated: pd.DataFrame, baseline: str) -> pd.DataFrame:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +15,13 @@ import numpy as np
 import pytest
 from command_line import refused, run
 
-from ddlsched.errors import MeasurementError
+from ddlsched.errors import InputError, MeasurementError
 from ddlsched.real import calibrate_command
-from ddlsched.real.calibration import agent, measurements
+from ddlsched.real.calibration import agent, fit, measurements
 from ddlsched.real.calibration.agent import RingRequest, timed_all_reduce
-from ddlsched.real.calibration.measurements import Measured
-from ddlsched.real.channel import Address, WireError, _prove, is_proven, proof
+from ddlsched.real.calibration.measurements import Measured, Measurements
+from ddlsched.real.channel import Address, ChannelEndedError, WireError, _prove, is_proven, proof
+from ddlsched.real.listener import Caller, LineListener
 
 
 @pytest.fixture
@@ -188,6 +191,142 @@ def test_times_of_a_repeat_are_the_mean_over_its_rings_but_of_the_first(monkeypa
     assert len(told) == 8
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (WireError("nothing whole came in time"), ["refused there: nothing whole came in time"]),
+        (ChannelEndedError(), []),
+    ],
+)
+def test_an_agent_is_free_after_each_host_and_tells_of_those_that_say_nothing(said: Exception, told: list[str]) -> None:
+    def ends(_: Any) -> Any:
+        raise said
+
+    tells: list[str] = []
+    one: Any = agent.RingAgent.__new__(agent.RingAgent)
+    one._busy, one._run, one._tell = threading.Lock(), None, tells.append
+    carried: list[Any] = []
+    one._carry_out = lambda channel, message: carried.append(message) or channel.send({})
+    for _ in range(2):
+        channel = Channel({"asks": 1}, ends)
+        one._run = "0"
+        one._control(Caller(nullcontext(channel), {}, "there"))  # type: ignore[arg-type]
+        assert channel.waits == [120.0, 120.0]
+        assert one._run is None
+    assert (tells, carried) == (told * 2, [{"asks": 1}] * 2)
+    one._busy.acquire()
+    channel = Channel()
+    one._control(Caller(nullcontext(channel), {}, "there"))  # type: ignore[arg-type]
+    assert channel.told == [{"kind": "error", "message": "the agent is busy with another measurement"}]
+
+
+@pytest.mark.parametrize(
+    ("role", "taken"),
+    [
+        ({"kind": "ring", "run": "r", "ring": 0}, True),
+        ({"kind": "ring", "run": "r", "ring": 63}, True),
+        ({"kind": "ring", "run": "r", "ring": 64}, False),
+        ({"kind": "ring", "run": "r", "ring": -1}, False),
+        ({"kind": "ring", "run": "r", "ring": True}, False),
+        ({"kind": "ring", "run": "q", "ring": 0}, False),
+        ({"kind": "rings", "run": "r", "ring": 0}, False),
+    ],
+)
+def test_connections_of_this_measurements_rings_are_taken(role: dict[str, Any], taken: bool) -> None:
+    one: Any = agent.RingAgent.__new__(agent.RingAgent)
+    refusals: list[str] = []
+    one._run, one._arrived, one._refuse = "r", queue.Queue(), lambda caller, why: refusals.append(why)
+    one._take_ring(Caller(SimpleNamespace(taken=lambda: "a socket"), role, "there"))  # type: ignore[arg-type]
+    if taken:
+        assert one._arrived.get_nowait() == (role["ring"], "a socket")
+    assert one._arrived.empty()
+    assert refusals == ["a connection for no ring of this measurement came"] * (not taken)
+
+
+@pytest.mark.parametrize(("rank", "waits"), [(0, 8), (1, 0)])
+def test_rank_0_starts_all_rings_of_a_repeat_together(rank: int, waits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+
+    class Barrier(threading.Barrier):
+        def wait(self, timeout: float | None = None) -> int:
+            waited.append(self.parties)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(agent.threading, "Barrier", Barrier)
+    monkeypatch.setattr(agent, "timed_all_reduce", lambda *_: 1.0)
+    agent._measured(RingRequest.parsed(request(rank=rank), 3200), [1, 2], [5, 6])  # type: ignore[list-item]
+    assert waited == [2] * waits
+
+
+@pytest.mark.parametrize("times", [[0.5], [0.5, 0.25, 1.0], None, "ab", []])
+def test_rank_0_says_a_time_for_each_repeat(times: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each agent is told of its rank, to connect once all know of the run, and to start once all are ready."""
+    channels: list[Channel] = []
+
+    def connected(host: Address, token: bytes, role: dict[str, str]) -> Any:
+        assert (token, role) == (b"token", {"kind": "control"})
+        steps = [{"kind": kind} for kind in ("known", "ready")]
+        done = {"kind": "done", "seconds": said if host.port == 1 else [9.0, 9.0]}
+        channels.append(Channel(*steps, done))
+        return nullcontext(channels[-1])
+
+    monkeypatch.setattr(measurements, "connect", connected)
+    hosts = (Address("a", 1), Address("b", 2))
+    plan = measurements.MeasurePlan(hosts=hosts, jobs=(3,), message_bytes=(801,), repeats=2)
+    said: Any = [0.5, 0.25]
+    assert list(measurements.measure(plan, b"token")) == [[Measured(3, 800, 0.5, 2, 1), Measured(3, 800, 0.25, 2, 2)]]
+    for rank, channel in enumerate(channels):
+        asked, *others = channel.told
+        assert (asked["rank"], asked["jobs"], asked["message_bytes"], asked["repeats"]) == (rank, 3, 800, 2)
+        assert others == [{"kind": "connect"}, {"kind": "start"}]
+        assert channel.waits == [300.0] * 3
+    said = times
+    with pytest.raises(MeasurementError, match=r"a:1: .* came; expected 2 times"):
+        list(measurements.measure(plan, b"token"))
+
+
+def test_halves_have_half_of_the_settings_with_all_their_rows() -> None:
+    rows = Measurements(np.array([1.0, 1, 2, 2, 3, 4, 5]), np.full(7, 8.0), np.ones(7), None)
+    halves = fit.random_halves(rows, 60, seed=3)
+    assert {len(set(rows.settings[half])) for half in halves} == {2}
+    assert all(half[0] == half[1] and half[2] == half[3] for half in halves)
+    assert halves.any(axis=0).all()
+    assert not halves.all(axis=0).any()
+
+
+def test_rings_need_the_number_of_servers() -> None:
+    form = next(form for form in fit.FORMS if form.ring_bytes)
+    rows = Measurements(np.ones(2), np.ones(2), np.ones(2), None)
+    with pytest.raises(InputError, match="the number of servers is unknown; expected a column 'servers'"):
+        form.amounts(rows)
+
+
+def test_lines_of_a_chart_are_those_of_the_servers_of_the_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+
+    def predicted(form: str, values: Any, rows: Measurements) -> np.ndarray:
+        drawn.append((rows.message_bytes[0], rows.jobs[0], rows.jobs[-1], len(rows), set(rows.servers)))
+        return rows.jobs
+
+    monkeypatch.setattr(fit, "predicted_s", predicted)
+    count, servers = np.array([1.0, 3, 2, 4]), np.array([2.0, 5, 7, 3])
+    rows = Measurements(count, np.array([8.0, 8, 16, 16]), np.ones(4), servers)
+    fitted: Any = SimpleNamespace(form=SimpleNamespace(name="f"), values={}, tested_error=ERROR)
+    figure = fit.fit_chart(rows, fitted)
+    assert drawn == [(8.0, 1.0, 3.0, 50, {2.0}), (16.0, 2.0, 4.0, 50, {7.0})]
+    assert figure.get_suptitle() == "f: 5.0 % off on rows not fitted"
+    lines = figure.axes[0].get_lines()
+    assert [line.get_xdata().tolist() for line in lines[::2]] == [[1, 3], [2, 4]]
+
+
+def test_who_listens_waits_for_nobody() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listener = LineListener(server, 512)
+        assert not server.getblocking()
+        assert listener.lines(0.0) == []
+        listener.close()
+
+
 # ---- The commands
 
 
@@ -202,10 +341,10 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             for size in plan.message_bytes:
                 yield [Measured(jobs, size, 1e-6 + jobs * size * 1e-9, 2, 1)]
 
-    fit = SimpleNamespace(form=SimpleNamespace(name="one"), constants={}, preset="one:a=1", tested_error=ERROR)
+    best = SimpleNamespace(form=SimpleNamespace(name="one"), constants={}, preset="one:a=1", tested_error=ERROR)
     monkeypatch.setattr(measurements, "measure", measure)
     monkeypatch.setattr(
-        "ddlsched.real.calibration.fit.calibrate", lambda rows: told.append(rows.seconds.tolist()) or [fit]
+        "ddlsched.real.calibration.fit.calibrate", lambda rows: told.append(rows.seconds.tolist()) or [best]
     )
     return told
 

@@ -179,18 +179,19 @@ def test_a_rank_that_is_gone_takes_its_job_with_it(members: Membership) -> None:
 
 
 def test_a_turn_waits_until_a_policy_wakes_and_at_most_a_second(members: Membership, clock: SimpleNamespace) -> None:
+    clock.ns += 3 * SECOND
     made, selector, looks = turns(members), Selector(), list[int]()
     members.look_after = lambda: looks.append(members.now_ns())  # type: ignore[method-assign]
-    for wake_ns, waits_s in ((None, 1.0), (5 * SECOND, 1.0), (SECOND // 4, 0.25), (-1, 0.0)):
-        members.wake_ns = wake_ns
+    for wake_ns, waits_s in ((None, 1.0), (4 * SECOND, 1.0), (SECOND // 4, 0.25), (-1, 0.0)):
+        members.wake_ns = None if wake_ns is None else 3 * SECOND + wake_ns
         members.transfers.changed = False
         made._turn(selector)  # type: ignore[arg-type]
         assert selector.waits.pop() == waits_s
-    assert looks == [0]
+    assert looks == [3 * SECOND]
     for seconds in (0.5, 0.5, 0.999999999, 0.000000001):
         clock.ns += round(seconds * SECOND)
         made._turn(selector)  # type: ignore[arg-type]
-    assert looks == [0, SECOND, 2 * SECOND]
+    assert looks == [3 * SECOND, 4 * SECOND, 5 * SECOND]
 
 
 @pytest.mark.parametrize(

@@ -215,3 +215,41 @@ def test_minutes_of_managers_are_what_they_were(tmp_path: Path, monkeypatch: pyt
     for seed in range(3):
         kept |= lived(seed, tmp_path / str(seed), monkeypatch, f"local://{tmp_path}/there/" if seed % 2 else None)
     assert_kept("live-managers", kept)
+
+
+def test_a_manager_without_nodes_and_jobs_is_done_and_with_a_job_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(0, monkeypatch)
+    world.nodes = set()
+    live = LiveManager(tmp_path, world, world, launcher=world)  # type: ignore[arg-type]
+    assert not live.turn()
+    live.store.submit("a", program="p", steps=1, max_nodes=1)
+    live._ask = True
+    assert live.turn()
+    live.close()
+
+
+def test_a_job_whose_folder_is_none_is_given_up_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, events = World(0, monkeypatch), list[Any]()
+    live = LiveManager(tmp_path, world, world, launcher=world, watch=events.append, warn=world.told.append)  # type: ignore[arg-type]
+    (tmp_path / "a").write_text("in its place")
+    live.store.submit("a", program="p", steps=1, max_nodes=1)
+    while live.turn():
+        assert world.clock_s < 200
+        world.clock_s += 1
+    [warned] = [line for line in world.told if "given up" in line]
+    assert warned.startswith("job 'a' is given up: ")
+    assert events[-1].what == "failed"
+    assert (live.running, [job.state for job in live.store.jobs()]) == ({}, ["failed"])
+    live.close()
+
+
+def test_a_manager_that_runs_has_the_file_that_says_so_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(0, monkeypatch)
+    LiveManager(tmp_path, world, world, launcher=world).close()  # type: ignore[arg-type]
+    assert (tmp_path / "manager.lock").stat().st_mode & 0o777 == 0o600

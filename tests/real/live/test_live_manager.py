@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -213,3 +215,23 @@ def test_a_process_whose_name_is_cut_within_a_letter_is_asked_for_its_state() ->
         assert not LiveProcess.is_stopped(process)
     finally:
         own.write_bytes(before)
+
+
+def test_a_process_is_stopped_while_it_is_stopped() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    process: Any = SimpleNamespace(process=child)
+    try:
+        assert not LiveProcess.is_stopped(process)
+        child.send_signal(signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)
+        assert LiveProcess.is_stopped(process)
+    finally:
+        child.kill()
+        child.wait()
+    assert not LiveProcess.is_stopped(process)  # nor once it is gone
+
+
+def test_what_says_that_it_is_ready_and_more_is_no_report() -> None:
+    said = {"type": "Ready", "job": "a", "token": "t", "process": 1, "generation": 0, "host": "h", "port": 5}
+    assert parse_report(json.dumps(said).encode()) is not None
+    assert parse_report(json.dumps(said | {"more": 1}).encode()) is None

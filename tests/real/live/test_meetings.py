@@ -260,3 +260,29 @@ def test_a_manager_that_is_started_again_has_its_jobs_meet_anew(tmp_path: Path) 
     assert [generation for generation, _, _ in places] == [1, 2]
     assert {host for _, host, _ in places} == {"127.0.0.1"}
     assert min(port for _, _, port in places) > 0
+
+
+def test_a_process_whose_manager_is_gone_fails() -> None:
+    read, write = os.pipe()
+    os.close(write)
+    with pytest.raises(SystemExit) as ended:
+        Seat(read)
+    os.close(read)
+    assert ended.value.code == 1
+
+
+def test_who_hangs_is_who_takes_longer_than_that(job: JobProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started at 0 s; n1 and n2 train from 10 s on, of whom one is stopped, and n3 never starts."""
+    stopped: set[str] = set()
+    monkeypatch.setattr("ddlsched.real.live.processes.LiveProcess.is_stopped", lambda worker: worker.node in stopped)
+
+    def hanging(now_s: float) -> list[str]:
+        return [worker.node for worker in job.hanging(now_s, 8.0)]
+
+    assert (hanging(8.0), hanging(8.1)) == ([], ["n1", "n2", "n3"])
+    for node in ("n1", "n2"):
+        ready(job, node, 1)
+    job.form(1, 10.0)
+    assert (hanging(18.0), hanging(18.1)) == (["n3"], ["n3", "n1", "n2"])
+    stopped.add("n2")
+    assert hanging(18.1) == ["n3", "n2"]

@@ -261,3 +261,15 @@ def test_a_line_is_shorter_than_a_kibibyte(monkeypatch: pytest.MonkeyPatch) -> N
             came += listening.receive(1.0)
         assert len(came) == number
     listening.close()
+
+
+def test_what_cannot_be_removed_of_dead_managers_is_left_there(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    (short / "ddlsched-live-dead").mkdir()
+    monkeypatch.setattr(reports.os, "rmdir", refuse)
+    ReportSocket({}.get).close()
+    assert len(list(short.iterdir())) == 2
+    monkeypatch.undo()

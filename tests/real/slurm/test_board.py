@@ -12,6 +12,7 @@ from ddlsched import Cluster, DataParallelIteration, Job, Workload, simulate
 from ddlsched.cluster.cluster import Server
 from ddlsched.real.slurm.board import Board, BoardJob, Demand, Demanding, PolicyNames
 from ddlsched.real.slurm.commands import SlurmNode
+from ddlsched.real.slurm.settings import JobFacts
 from ddlsched.testing import cluster_view, job_view
 
 GPUS = (8, 8, 4)
@@ -103,3 +104,15 @@ def test_a_job_that_needs_all_the_memory_of_a_gpu_fits_and_one_that_needs_more_d
     job = training("large", 1)
     fits = [board.fits(replace(job, gpu_memory_mb=MEMORY_MB + more), Demand()) for more in (0.0, 1.0)]
     assert fits == [True, False]
+
+
+def test_a_job_that_runs_has_its_last_iteration_before_it() -> None:
+    """Three iterations of 1 s since 10 s; another has one behind it already."""
+    facts = JobFacts(iterations=3, forward_s=0.75, backward_s=0.25)
+    described = facts.job("1", arrival_s=0.0, num_gpus=1, user="me", time_limit_s=None)
+    job, resumed, waiting = BoardJob(described, 0, 0, 10.0), BoardJob(described, 1, 1, 10.0), BoardJob(described, 2, 1)
+    times = (5.0, 10.0, 10.9, 11.0, 12.5, 13.0, 99.0)
+    assert [job.iterations_done(now_s) for now_s in times] == [0, 0, 0, 1, 2, 2, 2]
+    assert [resumed.iterations_done(now_s) for now_s in times] == [1, 1, 1, 2, 2, 2, 2]
+    assert [waiting.iterations_done(now_s) for now_s in times] == [1] * 7
+    assert (job.began_s(12.0), waiting.began_s(12.0)) == (10.0, 12.0)

@@ -247,6 +247,8 @@ def test_a_job_that_may_not_be_touched_is_given_up_and_others_go_on(tmp_path: Pa
     assert slurm.states() == {forbidden: "HELD", other: "RUNNING"}
     assert len(bench.said("refuse")) == 1
     assert bench.said("fail") == [(forbidden, "scontrol update: Access/permission denied for job 1")]
+    denied = ("start", forbidden, "n1", "scontrol update: Access/permission denied for job 1")
+    assert {row[1:] for row in bench.journal.decisions()} == {denied, ("start", other, "n1", "done")}
 
 
 def test_while_slurm_is_out_of_reach_questions_become_seldom_and_then_end(tmp_path: Path) -> None:

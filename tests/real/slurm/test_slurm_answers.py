@@ -82,6 +82,8 @@ def test_what_is_no_answer_is_refused_with_what_was_expected(text: str) -> None:
     [
         ("idle", [], True),
         ("mixed", ["PLANNED"], True),
+        ("idle", ["cloud", "COMPLETING", "DYNAMIC_NORM", "PLANNED"], True),
+        ("idle", ["CLOUD", "COMPLETING", "DYNAMIC_NORM", "PLANNED", "DRAIN"], False),
         ("idle", ["DRAIN"], False),
         ("idle", ["RESERVED"], False),
         ("allocated", ["NOT_RESPONDING"], False),

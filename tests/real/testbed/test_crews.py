@@ -402,3 +402,25 @@ def test_a_worker_goes_into_its_namespace_ahead_of_others_if_told(
     entered = (str(tmp_path / "ddlsched-1"), 0x40000000)
     assert told[3:] == [entered, "ahead True", serves, "as before"]
     assert os.environ["GLOO_SOCKET_IFNAME"] == "net0"
+
+
+def test_a_copy_whose_parent_has_died_meanwhile_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_libc", lambda: SimpleNamespace(prctl=lambda *_: None))
+    monkeypatch.setattr(launcher.os, "getpid", lambda: -5)  # which is not what the copy finds
+    child = launcher.fork_worker(lambda: os._exit(7))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_what_cannot_be_removed_of_runs_before_is_left_there(
+    started: Launcher, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (short / "ddlsched-testbed-old").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", _refuse)
+        crews.NamespaceCrew(realtime=False).close()
+    assert {path.name for path in short.iterdir()} > {"ddlsched-testbed-old"}
+    started.listener.close()
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise PermissionError

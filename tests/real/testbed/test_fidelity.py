@@ -29,7 +29,7 @@ from ddlsched.real.testbed.measuring import (
     measured_rows,
     within,
 )
-from ddlsched.real.testbed.real_run import gate_settings, refuse_too_large, refuse_unfit, run_for_real
+from ddlsched.real.testbed.real_run import RealRun, gate_settings, refuse_too_large, refuse_unfit, run_for_real
 from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import CollectiveTask, Task
@@ -85,6 +85,19 @@ def test_runs_are_kept_and_not_made_again(tmp_path: Path, crew: Crew) -> None:
     assert (kept.jct_s > 0.012).all()
     assert (kept.iteration_s > 0.004).all()
     crew.close()
+
+
+def test_an_iteration_is_a_part_of_the_time_since_all_began(tmp_path: Path) -> None:
+    """Of 6 s three iterations have 2 s each."""
+    jobs = {"job_id": ["a"], "jct_s": [9.0], "finish_s": [10.0], "setup_s": [1.0], "servers": ["0,1"]}
+    machine = {"late_share": 0.01, "cpu_busy_share": 0.5, "machine_limited": True}
+    table = pd.DataFrame({**jobs, "began_s": [4.0], "iterations": [3]})
+    run, runs = RealRun(table, pd.DataFrame({"task": ["r"]}), machine), Runs(tmp_path)
+    planned = plan([mix()], 1)[0]
+    runs.keep(planned, run)
+    own = {"mix": "m", "policy": planned.policy, "repeat": 0}
+    [kept] = runs.read(planned).to_dict("records")
+    assert kept == {**{name: value for name, (value,) in jobs.items()}, "iteration_s": 2.0, **machine, **own}
 
 
 def test_no_runs_is_said(tmp_path: Path) -> None:

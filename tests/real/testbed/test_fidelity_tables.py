@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -249,3 +250,13 @@ def test_several_mixes_are_told_together_with_intervals(
 def test_what_is_told_apart(one: list[float], other: list[float], apart: bool) -> None:
     assert _apart(np.array(one), np.array(other)) is apart
     assert _apart(np.array(other), np.array(one)) is apart
+
+
+def test_policies_that_are_alike_have_no_correlation_and_no_warning(
+    measured: pd.DataFrame, simulated: pd.DataFrame
+) -> None:
+    alike = [table.assign(jct_s=5.0) for table in (measured, simulated)]
+    for tables in ((alike[0], simulated), (measured, alike[1])):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert rank_table(*tables).mean_rank_correlation.isna().all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,3 +119,33 @@ def test_a_fit_without_steps_has_a_model_without_them(monkeypatch: pytest.Monkey
     models = run_models.run_models(rows, SimpleNamespace()).by_name  # type: ignore[arg-type]
     assert isinstance(found := models["connection-shares"].contention, ConnectionShares)
     assert (found.latency_s, found.step_s) == (1e-6, 0.0)
+
+
+def test_each_ablation_leaves_one_thing_out() -> None:
+    whole = ConnectionShares(
+        latency_s=1e-3, per_byte_s=8e-9, step_s=1e-4, exponent=0.25, window_bytes=3e5, loss=0.03, wait=0.1
+    )
+    models = run_models._with_ablations(whole, {"latency_s": 2e-3, "per_byte_s": 9e-9})
+    off = {
+        name: {
+            each.name
+            for each in fields(whole)
+            if getattr(model.contention, each.name, 0.0) != getattr(whole, each.name)
+        }
+        for name, model in models.items()
+    }
+    assert off == {
+        "connection-shares": set(),
+        "- a share a transfer": {"loss", "wait"},
+        "- even shares": {"exponent"},
+        "- no loss": {"loss"},
+        "- no steps": {"latency_s", "per_byte_s", "step_s"},
+        "- pauses at once": set(),
+        "- no wait": {"wait"},
+        "+ jitter of 3 %": set(),
+    }
+    assert {name for name, model in models.items() if not model.chunks_end} == {"- pauses at once"}
+    assert {(model.jitter_cv, model.seeds) for name, model in models.items() if name[0] != "+"} == {(0.0, 1)}
+    assert (models["+ jitter of 3 %"].jitter_cv, models["+ jitter of 3 %"].seeds) == (0.03, 3)
+    without = run_models._with_ablations(replace(whole, wait=0.0), {})
+    assert set(models) - set(without) == {"- no wait"}

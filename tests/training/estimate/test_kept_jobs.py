@@ -7,6 +7,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import pytest
 from kept_numbers import answered, assert_kept, digest, short
 
 from ddlsched.training.estimate.clusters import parse_cluster
@@ -40,6 +41,7 @@ def told(dag: IterationDag) -> str:
     return f"{len(lengths)} {numbers[0]} {numbers[1]} {numbers[-1]} {digest(numbers)} {digest(rest)}"
 
 
+@pytest.mark.long
 def test_jobs_of_layouts_are_what_they_were() -> None:
     mixture, kept = dataclasses.replace(SMALL, experts=8, active_experts=2), dict[str, str]()
     for number, layout in enumerate(LAYOUTS):

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from ddlsched.training.recorded.merging import SMALL_BYTES, RecordedIteration, merged
+from ddlsched.training.recorded.agreement import JobGroups
+from ddlsched.training.recorded.merging import SMALL_BYTES, Line, RecordedIteration, iteration_of, merged
 from ddlsched.training.recorded.rank_steps import MarkKind, RankCommunication, RankStep, RankTrace, WallTime
+from ddlsched.workload.dag import ComputeTask
 
 CALL_NS = 40
 
@@ -112,3 +114,26 @@ def test_at_one_moment_a_wait_ends_before_a_phase_begins_and_that_before_its_cal
     marks = [mark.what if mark.kind is MarkKind.PHASE else (mark.kind, mark.what) for mark in stretch.step().marks]
     first, second = [[(kind, number) for kind in (MarkKind.STARTS, MarkKind.WAITS)] for number in (0, 1)]
     assert marks == ["forward", "backward", *first, "optimizer", *second]
+
+
+@pytest.mark.parametrize(
+    ("classes", "names"),
+    [
+        (((0, 1, 2, 3),), [None]),
+        (((0, 1, 2), (3,)), ["ranks 0-2", "rank 3"]),
+        (((0, 1), (2, 3)), ["ranks 0-1", "ranks 2-3"]),
+        (((0, 2, 3), (1,)), ["ranks 0,2,3", "rank 1"]),
+        (((0,), (1, 2, 3)), ["rank 0", "ranks 1-3"]),
+    ],
+)
+def test_a_class_is_named_by_its_ranks(classes: tuple[tuple[int, ...], ...], names: list[str | None]) -> None:
+    lines = [Line(ranks, (), ((MarkKind.PHASE, "forward"),), (10, 30)) for ranks in classes]
+    dag = iteration_of(lines, JobGroups(4, False, {}, {}))
+    computes = [(task.name, task.group, task.duration_ns) for task in dag.tasks if isinstance(task, ComputeTask)]
+    ends = ["" if name is None else f" of {name}" for name in names]
+    assert computes == [
+        (f"{part}{end}", name, ns)
+        for name, end in zip(names, ends, strict=True)
+        for part, ns in (("compute-1", 10), ("forward-1", 20))
+    ]
+    assert dag.groups == {name: (ranks,) for name, ranks in zip(names, classes, strict=True) if name}

@@ -17,6 +17,7 @@ from measurements import DATA, needs_data
 from ddlsched.errors import InputError
 from ddlsched.training.recorded import kineto_events
 from ddlsched.training.recorded.agreement import common_steps
+from ddlsched.training.recorded.collective_names import groups_of_configuration, ranks_of
 from ddlsched.training.recorded.kineto import (
     Call,
     GpuTraceClock,
@@ -726,3 +727,28 @@ def test_backward_of_a_step_ends_with_the_last_of_its_parts() -> None:
     events = KinetoEvents("file", backward=parts)
     found = [events.backward_end_ns(GPU_STEP._replace(begin_ns=b, end_ns=e)) for b, e in ((10, 30), (5, 11), (31, 99))]
     assert found == [60, 90, 31]
+
+
+@pytest.mark.parametrize(
+    ("told", "size"),
+    [
+        ({"pg_name": "0", "pg_size": 1}, 1),
+        ({"pg_name": "0", "group_size": 3, "pg_size": 2}, 3),
+        ({"pg_name": "0", "pg_size": 1 << 20}, 1 << 20),
+        ({"pg_name": "0", "pg_size": (1 << 20) + 1}, None),
+        ({"pg_name": "0", "pg_size": 0}, None),
+        ({"pg_name": "0", "pg_size": True}, None),
+        ({"pg_name": "4", "pg_size": 2}, None),
+        ({"pg_name": "4", "pg_size": 2, "pg_desc": "default_pg"}, 2),
+    ],
+)
+def test_the_default_group_tells_how_many_ranks_there_are(told: dict[str, Any], size: int | None) -> None:
+    assert groups_of_configuration("here", [told]) == ({told["pg_name"]: ()}, size)
+    both = [told, {"pg_name": "x", "ranks": [2, 0]}]
+    assert groups_of_configuration("here", both) == ({told["pg_name"]: (), "x": (0, 2)}, size)
+
+
+@pytest.mark.parametrize("ranks", [[-1], [(1 << 20) + 1], [1, 1], [True], ["0"], "0", None, {"0": 1}])
+def test_ranks_are_different_whole_numbers(ranks: Any) -> None:
+    assert "expected a list of different whole numbers from 0" in answered(ranks_of, "here", ranks)
+    assert ranks_of("here", [1 << 20, 0]) == (0, 1 << 20)

@@ -92,6 +92,12 @@ def test_chunks_of_a_tensors_runs_follow_each_other_and_are_apart() -> None:
     assert told(_jobs(arrays[:1], 3)) == [[("a0", low, low + 1)] for low in range(5)]
 
 
+def test_chunks_of_arrays_of_other_lengths_go_by_their_share() -> None:
+    found = told(_jobs([array("a", 6), array("b", 3), array("c", 4)], 2))
+    shares = [["a0", "b0", "c0"], ["a0"], ["c0"], ["a0", "b0"]]  # At none, a third, half and two thirds of each.
+    assert [name for each in found for name, *_ in each] == [name for names in shares for name in names]
+
+
 def test_rows_that_lie_apart_are_for_one_thread_eight_arrays_at_a_time() -> None:
     read = Piece((0, 0), (4, 2), 0, (6, 1))  # A third of what is read is wanted.
     arrays = [array(f"t{number}-", 8, read=read) for number in range(10)]

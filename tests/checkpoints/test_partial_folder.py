@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import resource
@@ -9,6 +10,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -198,6 +200,47 @@ def test_a_folder_gets_its_name_between_its_files_and_the_end_of_its_journal(tmp
     assert synced == ["d", "part", "final", tmp_path.name]
     assert sorted(path.name for path in (tmp_path / "final").iterdir()) == ["a", "d"]
     assert not (tmp_path / "part").exists()
+
+
+def test_a_folder_leaves_no_file_open(tmp_path: Path) -> None:
+    before = [path.name for path in sorted(Path("/proc/self/fd").iterdir())]
+    with claimed(tmp_path / "part", "f", {}) as folder:
+        (folder.path / "d").write_text("described")
+        folder.journal.begin_descriptions()
+        folder.finish(tmp_path / "final", [folder.path / "d"])
+    assert [path.name for path in sorted(Path("/proc/self/fd").iterdir())] == before
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_file_that_is_too_large_is_found_by_the_number_of_its_error(
+    tmp_path: Path, directory: int, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def library(_name: None, use_errno: bool = False) -> Any:
+        def fallocate(*of: Any) -> int:
+            if use_errno:
+                ctypes.set_errno(code)
+            assert (of[1], of[2].value, of[3].value) == (0, 0, 7)
+            return -1
+
+        return SimpleNamespace(fallocate=fallocate)
+
+    ctypes.set_errno(0)
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    with pytest.raises(InputError, match="a: the file cannot be written"):
+        OpenFiles(tmp_path, directory, {"a": 7})
+    OpenFiles(tmp_path, directory, {"b": 0}).close()
+
+
+def test_a_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    with claimed(tmp_path / "part", "f", {"a": 2}) as folder:
+        folder.journal.record(1)
+    (tmp_path / "own").write_bytes(b"12")
+    (tmp_path / "part" / "a").symlink_to(tmp_path / "own")
+    with (
+        pytest.raises(InputError, match=r"holds a, which no run with these arguments wrote \(a file of its own\)"),
+        claimed(tmp_path / "part", "f", {"a": 2}),
+    ):
+        pass
 
 
 def test_a_name_that_is_taken_meanwhile_is_said(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -274,6 +275,21 @@ def test_devices_that_are_lost_hold_nothing() -> None:
         site=Site(topology=STAR, host_bytes_per_s=1e7), gpus_per_host=2,
     )  # fmt: skip
     assert fast.seconds(0, 4) == 1.0
+
+
+def test_prices_that_were_asked_for_before_make_no_other_model() -> None:
+    tensors = (Tensor(name="w", shape=(4,), dtype="U8"),)
+    one, other = (
+        PlannedRescaleCost(
+            tensors=tensors, parallelism_of=ReplicaRule(), site=Site(topology=STAR, host_bytes_per_s=1.0)
+        )
+        for _ in range(2)
+    )
+    said = repr(one)
+    one.seconds(0, 1)
+    assert one == other
+    assert repr(one) == said
+    assert list(inspect.signature(PlannedRescaleCost).parameters)[3:] == ["gpus_per_host", "start_s"]
 
 
 def test_bytes_are_on_each_cable_of_their_way() -> None:

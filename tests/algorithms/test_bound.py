@@ -103,6 +103,13 @@ def test_any_prices_give_a_value_below_that_of_the_optimal_ones(seed):
     assert dual_value_s(phases, bounds_s, prices) <= best * 1.01
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_in_which_jobs_are_told_does_not_matter(seed):
+    told = phases_of(seed)
+    backwards = Phases(told.arrival_s[::-1], told.work_s[::-1], told.needs[:, ::-1], told.capacity, told.lag[::-1])
+    assert least_mean_busy_s(backwards, 30) == pytest.approx(least_mean_busy_s(told, 30), rel=1e-6)
+
+
 def test_time_is_cut_into_as_many_intervals_as_are_asked_and_one_without_end() -> None:
     bounds_s, finer_s = (_bounds_of_intervals(phases_of(0), count) for count in (6, 24))
     assert len(bounds_s) == 8

@@ -230,6 +230,17 @@ def test_the_candidate_on_whose_links_jobs_fit_is_taken() -> None:
     assert chooser.place(job, view) == (1, 3)
 
 
+@pytest.mark.parametrize(
+    ("scores", "chosen"),
+    [((0.5, 0.5 + 4e-10), 0), ((0.5, 0.5 + 6e-10), 1), ((0.5, 0.25), 0), ((0.25, 0.5, 0.5), 1), ((0.25, 0.5, 0.75), 2)],
+)
+def test_of_scores_alike_to_nine_decimals_the_first_is_taken(scores: tuple[float, ...], chosen: int) -> None:
+    job, chooser = job_view(number=1, num_gpus=2), begun(CassiniPlacement())
+    chooser._others = [Picks((gpu, gpu + 2)) for gpu in range(len(scores))]
+    chooser._score = lambda job, gpus, running, cluster: scores[gpus[0]]
+    assert chooser.place(job, cluster_view(num_servers=4, gpus_per_server=2)) == (chosen, chosen + 2)
+
+
 @dataclass(frozen=True)
 class Picks:
     gpus: tuple[int, ...]

@@ -50,6 +50,17 @@ def test_parts_are_those_of_each_tuple():
     ]
 
 
+def test_a_collective_counts_once_a_tuple_of_its_group():
+    """Three tasks that compute and a send of two pairs; an all-reduce of all is one, and so is a group of one tuple."""
+    assert pipeline().num_parts == (5, 2)
+    compute, send = pipeline().tasks[0], pipeline().tasks[1]
+    assert IterationDag((compute,), STAGES).num_parts == (1, 0)
+    everyone = CollectiveTask(name="all", kind="all-reduce", message_bytes=8.0)
+    assert IterationDag((compute, everyone), STAGES).num_parts == (2, 1)
+    first = CollectiveTask(name="own", kind="all-reduce", message_bytes=8.0, group="first")
+    assert IterationDag((compute, send, everyone, first), STAGES).num_parts == (5, 4)
+
+
 def test_compute_is_that_of_each_workers_own_tasks():
     dag = pipeline()
     assert dag.worker_compute_ns(5) == [4, 4, 6, 6, 1]

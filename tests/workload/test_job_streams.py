@@ -116,6 +116,12 @@ def test_a_window_holds_what_arrived_in_it_and_its_clock_starts_there(trace):
     assert len(set(starts)) > 10
 
 
+def test_a_window_as_long_as_the_trace_begins_with_it(trace):
+    """1,001 jobs 10 s apart: the last arrives when the window has ended."""
+    window = trace_window(seed=5, file=str(trace), length_s=10_000.0)
+    assert arrivals_of(window).tolist() == [10.0 * number for number in range(1000)]
+
+
 def test_resampling_keeps_the_arrivals_and_draws_the_jobs(trace):
     kept, drawn = (trace_window(seed=5, file=str(trace), length_s=500.0, resample=way) for way in (False, True))
     assert arrivals_of(kept).tolist() == arrivals_of(drawn).tolist()
@@ -157,6 +163,7 @@ def test_a_stream_is_drawn_from_a_file(trace):
         ("stream:num_jobs=0", "num_jobs is 0"),
         ("stream:of=none.csv", "none.csv"),
         ("trace:file=FILE,length_s=1e6", "up to the trace's 10000"),
+        ("trace:file=FILE,length_s=10000.01", "up to the trace's 10000"),
         ("trace:file=FILE,length_s=0", "expected seconds above 0"),
         ("trace:file=FILE,length_s=2", "expected a longer length_s"),
         ("trace:file=FILE,length_s=500,load=3", "load is 3"),

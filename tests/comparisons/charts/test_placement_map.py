@@ -121,6 +121,18 @@ def test_servers_may_differ_in_size():
     assert axes.get_ylabel() == "Server (2 to 8 GPUs each)"
 
 
+@pytest.mark.parametrize(("gpus", "inches"), [(13, 1.8), (14, 1.824), (40, 3.54), (68, 5.388), (69, 5.4), (1000, 5.4)])
+def test_a_map_is_as_high_as_its_gpus_need_within_bounds(gpus: int, inches: float):
+    assert placement_map(stays(), [gpus]).get_figheight() == pytest.approx(inches)
+
+
+def test_a_job_is_named_once_a_server_in_the_middle_of_its_largest_box():
+    figure = placement_map(stays(("a", 0, 0.0, 2.0), ("a", 1, 4.0, 8.0), ("b", 0, 2.0, 8.0), ("c", 2, 0.0, 0.1)), [4])
+    (axes,) = figure.axes
+    assert {(name.get_text(), *name.get_position()) for name in axes.texts} == {("a", 6.0, 1.5), ("b", 5.0, 0.5)}
+    assert all(name.get_clip_on() for name in axes.texts)  # who zooms in sees no name outside
+
+
 def test_a_map_of_nothing():
     (axes,) = placement_map(stays(), [4]).axes
     assert axes.get_ylim() == (4, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from ddlsched import AllReduceTask, Cluster, CollectiveTask, ComputeTask, IterationDag, Job, Workload, simulate
@@ -42,6 +43,16 @@ def test_bars_are_what_was_done() -> None:
     assert bars(result, 0) == bars(result, 1) == expected
     (axes,) = step_chart(result, "a").axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["worker 0", "worker 2"]
+
+
+def test_a_row_has_what_its_worker_computes_above_what_it_sends() -> None:
+    """Rows go down from 0: bars of 0.4 begin 0.42 above the middle and 0.02 below it."""
+    (axes,) = step_chart(run(pipeline()), "a").axes
+    found = sorted((bar.get_x(), bar.get_y(), bar.get_height()) for bar in axes.patches if bar.get_width() > 0)
+    expected = [(0.0, -0.42, 0.4), (3.0, 0.02, 0.4), (3.0, 1.02, 0.4), (4.0, 0.58, 0.4)]
+    assert np.array(found) == pytest.approx(np.array(expected))
+    assert axes.get_ylim() == pytest.approx((1.55, -0.55))
+    assert axes.get_yticks().tolist() == [0, 1]
 
 
 def test_a_job_without_groups_has_one_row() -> None:

@@ -237,6 +237,23 @@ def test_names_of_models(traced: str, name: str | None) -> None:
     assert (model and model.name) == name
 
 
+def test_models_have_the_parameters_that_are_published() -> None:
+    """In millions, to the last: torchvision's, timm's and Hugging Face's pages of each model."""
+    assert {name: number / 1e6 for name, number in PARAMETERS.items()} == {
+        "alexnet": 61.100840,
+        "vgg11": 132.863336,
+        "vgg19": 143.667240,
+        "resnet18": 11.689512,
+        "resnet101": 44.549160,
+        "resnet152": 60.192808,
+        "googlenet": 6.624904,
+        "shufflenet_v2_x1_0": 2.278604,
+        "inception4": 42.679816,
+        "bert": 109.482240,
+        "gpt2": 124.439808,
+    }
+
+
 def test_selection_window_limit_size_and_scale() -> None:
     whole = sample("batsim").jobs.set_index("job_id")
     late = sample("batsim", selection=Selection(from_s=4, to_s=5))
@@ -755,6 +772,18 @@ def test_failures_of_a_table_of_your_own_count_jobs_with_a_share_of_a_gpu(tmp_pa
     )
     (cause,) = read_causes(str(out))
     assert (cause.per, cause.mtbf_s) == ("job", pytest.approx(1.5 * 86_400))
+
+
+def test_failures_are_counted_by_size_at_each_bound(tmp_path: Path) -> None:
+    """Jobs of a day: 1 of 4, 1 of 2, 3 of 4 and 2 of 2 fail; each larger size has a quarter more than the one below."""
+    outcomes = {1: "+-", 7: "++", 8: "-", 63: "+", 64: "--", 511: "+-", 512: "-", 600: "-"}
+    rows = [f"0,{gpus},86400,{'OK' if one == '+' else 'FAIL'}" for gpus, each in outcomes.items() for one in each]
+    (table := tmp_path / "own.csv").write_text("\n".join(["arrival_s,gpus,duration_s,state", *rows]) + "\n")
+    found = failure_rows("csv", [table], {"state": "state"})
+    expected = [(f"failed-from-{size}-gpus", "job", 250.0, "job", size) for size in (1, 8, 64, 512)]
+    assert [row[:5] for row in found] == expected
+    gpu_days = 2 * 1 + 2 * 7 + 8 + 63 + 2 * 64 + 2 * 511 + 512 + 600
+    assert {row[5] for row in found} == {f"csv: 0 jobs lost a node and 7 failed in {gpu_days} GPU-days"}
 
 
 def test_a_trace_without_failures_is_no_table_of_causes() -> None:

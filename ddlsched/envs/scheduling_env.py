@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -119,8 +120,8 @@ class AskedPolicy:
     """A policy that an environment makes for one run, so that what it remembers ends with that run."""
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Self:
-        """Return itself: nobody else has it."""
-        return self
+        """Return a copy, which alone remembers."""
+        return copy.copy(self)
 
 
 Asked = TypeVar("Asked")

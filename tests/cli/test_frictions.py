@@ -151,6 +151,7 @@ def test_an_error_about_a_name_among_many_is_short() -> None:
     assert str(refused.value).endswith(", 00098, 00099 and 19,900 more.")
 
 
+@pytest.mark.long
 def test_item_17_a_job_that_never_comes_to_its_end_is_told_soon() -> None:
     workload = read_workload(GOLDEN)
     failing = Disturbances(server_mtbf_s=0.001, server_repair_s=1.0)

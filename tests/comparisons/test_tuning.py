@@ -208,6 +208,7 @@ def test_a_search_without_a_result_says_what_failed() -> None:
         tuning._checked(None, Study(), [1], [101])  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_a_new_folder")
 def test_untuned_policies_that_fail_end_the_search_before_its_first_trial() -> None:
     pytest.importorskip("optuna")

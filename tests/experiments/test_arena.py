@@ -162,6 +162,7 @@ def test_numbers_that_do_harm_on_tuning_and_held_out_seeds_together_are_not_play
     assert found == {"levels": 4, "drift": 0.1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["Fine-tuning", "MonkeyTree's mix"])
 def test_arnold_has_nothing_to_tune(name):
     """Its weight decides between groups of data and of pipelines, and no job here has both."""

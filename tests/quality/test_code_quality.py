@@ -57,6 +57,7 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     assert not [name for name, files in names_of_files.items() if files > 1]
 
 
+@pytest.mark.long
 def test_slow_runs_try_more_of_every_random_test() -> None:
     """The command that was to send 60,000 frames sent none."""
     assert _unmarked("MANY = examples(9)\ndef test_many():\n    for _ in range(MANY): pass") == ["test_many"]

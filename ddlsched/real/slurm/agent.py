@@ -273,19 +273,18 @@ class SlurmAgent:
         try:
             described = self._described(job, known.seen_s)
         except InputError as error:
-            self._say("refuse", job.job_id, f"{error}; its description of before holds")
-            if job.job_id in self._board_jobs:
-                described = self._board_jobs[job.job_id].job
-            else:
-                self._forget(known, "its description is none")
+            if job.job_id not in self._board_jobs:
+                self._forget(known, f"its description is none: {error}")
                 return
+            self._say("refuse", job.job_id, f"{error}; its description of before holds")
+            described = self._board_jobs[job.job_id].job
         demand = following.demand_of(job)
         self._board_jobs[job.job_id] = BoardJob(described, known.number, known.iterations_done, start_s, demand)
 
     def _given(self, known: KnownJob, job: commands.SlurmJob) -> Seats:
         taken: dict[str, list[int]] = {}
-        for other in self._known.values():
-            for node, gpus in other.seats.items() if other.job_id != job.job_id else ():
+        for other in self._known.values():  # its own are those promised, which come first anyway
+            for node, gpus in other.seats.items():
                 taken.setdefault(node, []).extend(gpus)
         return following.seats_as_given(known.seats, job.gpus_on, self._sizes, taken)
 

@@ -108,6 +108,7 @@ def test_a_width_that_was_not_measured_is_no_slower() -> None:
     assert kernel_speeds(wide, GPUS["h100"]).constants["narrow"] == 1
 
 
+@pytest.mark.long
 def test_steps_measured_on_real_gpus_are_met_by_their_kernels() -> None:
     steps = pd.read_csv(EXPERIMENTS / "step_times" / "expected" / "own_steps.csv")
     own = pd.DataFrame(list(from_kernels.compared()))

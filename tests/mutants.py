@@ -72,6 +72,9 @@ ASKED, ASKED_OF_STRICT = 0.97, 0.99
 READS_DEFAULTS = (
     "tests/plugins/test_parameters.py::test_what_is_left_out_means_what_it_meant",
     "tests/real/test_kept_limits.py::test_limits_and_defaults_are_what_they_were",
+    "tests/training/test_training_defaults.py::test_defaults_of_training_are_what_they_were",
+    "tests/training/test_training_defaults.py::test_constants_of_training_are_what_they_were",
+    "tests/checkpoints/test_kept_values.py::test_what_modules_begin_with_is_what_it_was",
 )
 """They run no line of what they read, which is executed on import."""
 IMPORTED = (

@@ -75,6 +75,7 @@ READS_DEFAULTS = (
     "tests/training/test_training_defaults.py::test_defaults_of_training_are_what_they_were",
     "tests/training/test_training_defaults.py::test_constants_of_training_are_what_they_were",
     "tests/checkpoints/test_kept_values.py::test_what_modules_begin_with_is_what_it_was",
+    "tests/plugins/test_kept_beginnings.py::test_what_modules_begin_with_is_what_it_was",
 )
 """They run no line of what they read, which is executed on import."""
 IMPORTED = (

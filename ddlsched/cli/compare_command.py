@@ -235,14 +235,14 @@ def comparison_text(comparison: Comparison) -> str:
     It has some metrics; ``comparison.csv`` has all.
     """
     from ddlsched.comparisons.comparison_tables import SETTING
-    from ddlsched.results.paired_comparison import METRICS, readable, with_holm
+    from ddlsched.results.paired_comparison import METRICS, readable
 
     shown = (*METRICS, "average_slowdown", "worst_finish_time_fairness", "jain_index", "unfinished_jobs")
     table = comparison.table()
     drawn, baseline = comparison.asked.get("drawn_workloads", ()), comparison.baseline
     parts = [
         f"{workload} on {cluster}\n\n"
-        + readable(with_holm(rows), baseline=baseline, over="draws" if workload in drawn else "seeds")
+        + readable(rows, baseline=baseline, over="draws" if workload in drawn else "seeds")
         for (workload, cluster), rows in table[table["metric"].isin(shown)].groupby(SETTING, sort=False)
     ]
     return "\n".join(f"{part}\n" for part in [*(parts or ["No run finished."]), *comparison.notes()])

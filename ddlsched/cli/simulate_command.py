@@ -236,13 +236,15 @@ def _setting(result: Result, given: Mapping[str, Any]) -> str:
     """Return by which policies and over which network jobs ran, of the arguments of ``ddlsched.simulate``."""
     from ddlsched.plugins.names import resolve_bundle
 
-    all_given = filled(RunOptions, given)
-    doors = dict(resolve_bundle(all_given["scheduler"] or DEFAULT_BUNDLE))
-    doors |= {"placement": f"replay of {given['replay']}"} if all_given["replay"] is not None else {}
-    doors |= {"admission": DEFAULT_ADMISSION} if all_given["queues"] is not None else {}
-    further = {name: all_given[name] for name in _POLICIES if all_given[name] is not None}
+    asked = filled(RunOptions, given) | vars(given.get("disturbances", Disturbances()))
+    doors = dict(resolve_bundle(asked["scheduler"] or DEFAULT_BUNDLE))
+    doors |= {"placement": f"replay of {given['replay']}"} if asked["replay"] is not None else {}
+    doors |= {"admission": DEFAULT_ADMISSION} if asked["queues"] is not None else {}
+    further = {
+        name: asked[name] for name in (*_POLICIES, "checkpoint", "recovery", "health") if asked[name] is not None
+    }
     policies = " + ".join((doors | further).values())
-    return f"Policies: {policies}. Network: {result.cluster.topology}, {all_given['contention']} contention."
+    return f"Policies: {policies}. Network: {result.cluster.topology}, {asked['contention']} contention."
 
 
 def _metrics_table(result: Result, used: dict[str, float], ran: str) -> str:

@@ -183,8 +183,8 @@ def needed_bytes(jobs: Records) -> np.ndarray:
 def refuse_too_large(workload: Workload, jobs: Records) -> None:
     """Raise InputError if the records of all jobs take more memory than is free; it names the largest job."""
     needed = needed_bytes(jobs)
-    total, free = int(needed.sum()), free_memory_bytes()
-    if free is None or total < _SLACK_BYTES or total <= free:
+    total = int(needed.sum())
+    if total < _SLACK_BYTES or (free := free_memory_bytes()) is None or total <= free:
         return
     largest = int(needed.argmax())
     raise InputError(

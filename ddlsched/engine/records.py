@@ -246,12 +246,13 @@ class Columns:
     """The fields of records as plain arrays, an attribute each: quick to read one value from in Python."""
 
     def __init__(self, records: Records) -> None:
-        plain = np.asarray(records)  # a record array takes ten times as long to find a field
-        for name in plain.dtype.names or ():
-            setattr(self, name, plain[name])
+        self._plain = np.asarray(records)  # a record array takes ten times as long to find a field
 
-    def __getattr__(self, name: str) -> Any:  # only for type checkers: every field is set above
-        raise AttributeError(name)
+    def __getattr__(self, name: str) -> Any:  # of a field that is asked for first; then it is an attribute
+        if name.startswith("_") or name not in (self._plain.dtype.names or ()):
+            raise AttributeError(name)
+        column = self.__dict__[name] = self._plain[name]
+        return column
 
 
 class Arrays(NamedTuple):

@@ -237,6 +237,8 @@ def interrupted_plugin(by: KeyboardInterrupt) -> str:
     for frame, line in traceback.walk_tb(by.__traceback__):
         file = frame.f_code.co_filename
         called = called or file.startswith(NOT_THE_PLUGINS[0])
-        if called and not file.startswith(NOT_THE_PLUGINS) and not _LIBRARIES & {*Path(file).parts}:
+        # Cython's frames name a .pyx file without the folder of its package.
+        of_others = not file.endswith(".py") or file.startswith(NOT_THE_PLUGINS) or _LIBRARIES & {*Path(file).parts}
+        if called and not of_others:
             place = f"{file}, line {line}, {frame.f_code.co_name}"
     return place

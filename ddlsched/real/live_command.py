@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,7 +65,7 @@ class LiveOptions:
     hang_s
         End processes of which nothing is heard for so many seconds.
     until_s
-        Stop after so many seconds; unfinished jobs stay queued.
+        Stop after so many seconds, or when the trace ends; unfinished jobs stay queued.
     retry_failed
         Begin jobs again that were given up, from what they have committed.
     chart
@@ -133,7 +133,8 @@ def live(
         scavenger = SeldomAsked(SlurmScavenger(partition=asked.slurm, placeholder=on_nodes.name), notice)
         listen = asked.listen or socket.gethostname()
     if asked.trace is not None:
-        scavenger = TraceScavenger(trace=read_fragments(asked.trace), speed=asked.speed)
+        scavenger = played = TraceScavenger(trace=read_fragments(asked.trace), speed=asked.speed)
+        asked = replace(asked, until_s=min(asked.until_s, played.end_s()))
     failing = None
     if asked.nodes is not None:
         scavenger = failing = _failing(asked, wanted)

@@ -290,16 +290,13 @@ def _notes(comparison: pd.DataFrame, over: str, paired: bool) -> list[str]:
     changes = f"; changes are paired by {over[:-1]}" if paired else ""
     notes = [f"Means over {span} {over} with 95 % intervals{changes}."]
     if (comparison["verdict"] != comparison["verdict_holm"]).any():
-        count = int(comparison["p_value"].notna().sum())
-        notes.append(f"?: so by itself, but not among the {count} comparisons of this table together (Holm, 5 %).")
+        notes.append("?: so by itself, but not among all comparisons together (Holm, 5 %).")
     if left_out.any():
         notes.append(
             f"{over.capitalize()} left out for all policies, one having nothing to measure: up to {left_out.max()}."
         )
     if (comparison.loc[comparison["metric"] == "unfinished_jobs", "mean"] > 0.0).any():
-        notes.append(
-            "Some jobs did not finish; all else is measured on those that did, so compare the unfinished first."
-        )
+        notes.append("Some jobs did not finish; all else is of those that did, so compare the unfinished first.")
     if zeros := _zeros(comparison):
         notes.append(f"Not shown, being 0 everywhere: {', '.join(ALL_METRICS.get(name, name) for name in zeros)}.")
     return notes

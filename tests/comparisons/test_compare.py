@@ -633,9 +633,22 @@ def test_what_the_card_did_to_the_constants_is_said_of_each_cluster():
     ]
 
 
+def test_the_printed_table_marks_what_the_file_leaves_undecided() -> None:
+    """A change that stands among the metrics that are printed, and not among all rows of comparison.csv."""
+    seeds = [{"seed": seed, **dict.fromkeys(ALL_METRICS, 100.0)} for seed in range(8)]
+    changed = {"average_jct_s": [96.0, 97.5, 96.5, 95.0, 98.0, 96.0, 97.0, 95.5]}
+    others = [seed | {"policy": "other", "average_jct_s": changed["average_jct_s"][seed["seed"]]} for seed in seeds]
+    runs = pd.DataFrame([*(seed | {"policy": "base"} for seed in seeds), *others])
+    rows = compare_runs(runs, baseline="base", metrics=tuple(ALL_METRICS)).assign(workload="w", cluster="c")
+    rows.loc[rows["p_value"].notna(), "verdict_holm"] = "undecided"
+    compared: Any = SimpleNamespace(table=lambda: rows, asked={}, baseline="base", notes=list)
+    assert rows.loc[(rows["policy"] == "other") & (rows["metric"] == "average_jct_s"), "verdict"].tolist() == ["better"]
+    (line,) = [line for line in comparison_text(compared).splitlines() if "better" in line]
+    assert "better ?" in line
+
+
 def test_a_table_says_whether_it_is_over_draws_or_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ddlsched.results.paired_comparison.readable", lambda rows, baseline, over: over)
-    monkeypatch.setattr("ddlsched.results.paired_comparison.with_holm", lambda rows: rows)
     table = pd.DataFrame({"workload": ["drawn", "file"], "cluster": "c", "metric": "average_jct_s"})
     compared: Any = SimpleNamespace(table=lambda: table, asked={"drawn_workloads": ["drawn"]}, baseline="", notes=list)
     assert comparison_text(compared) == "drawn on c\n\ndraws\n\nfile on c\n\nseeds\n"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddlsched.comparisons.sweeps.run import fingerprint
 from ddlsched.errors import PluginError
-from ddlsched.plugins.user_files import class_in_file, files_named, substituted, with_neighbours
+from ddlsched.plugins import user_files
+from ddlsched.plugins.user_files import class_in_file, files_named, interrupted_plugin, substituted, with_neighbours
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +108,14 @@ def test_nothing_is_left_behind_by_a_file_that_cannot_be_imported(tmp_path):
     with pytest.raises(PluginError, match="ZeroDivisionError"):
         class_in_file(tmp_path / "mine.py", "Mine")
     assert (sys.path, set(sys.modules)) == (path, modules)
+
+
+@pytest.mark.parametrize(("file", "place"), [("mine.py", "mine.py, line 2, key"), ("pandas/_libs/zones.pyx", "")])
+def test_cython_s_frames_are_no_plug_in_s(file: str, place: str) -> None:
+    space: dict[str, Any] = {}
+    exec(compile("def key():\n    raise KeyboardInterrupt\n", file, "exec"), space)
+    ours = compile("def ask(key):\n    key()\n", user_files.__file__, "exec")
+    exec(ours, space)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        space["ask"](space["key"])
+    assert interrupted_plugin(caught.value) == place

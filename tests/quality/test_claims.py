@@ -38,6 +38,18 @@ NOBODY = "(?!)"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
+@functools.cache
+def text_of(path: Path) -> str:
+    """Return what a file of text holds."""
+    return path.read_text(encoding="utf-8")
+
+
+def pages_with(row: dict[str, str]) -> list[Path]:
+    """Return the pages, and the document of a claim or headline, that have its digits."""
+    digits = row["shown"].lstrip("+-")
+    return [page for page in {*PAGES, ROOT / row["document"]} if digits in text_of(page)]
+
+
 def whole(number: str, interval: str = "exact") -> re.Pattern[str]:
     """Return what matches a number: none that it is part of, no end of an interval, none with another interval."""
     other = "" if interval == "exact" else rf"(?! \[(?!{re.escape(interval[1:])}))"
@@ -118,17 +130,14 @@ def of_table(claim: dict[str, str]) -> str:
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim['document']} {claim['shown']}")
 def test_a_claim_is_shown_with_its_interval_and_both_are_those_of_its_table(claim):
     text = shown_with_interval(claim)
-    assert statements((ROOT / claim["document"]).read_text(encoding="utf-8"), re.compile(re.escape(text)))
+    assert statements(text_of(ROOT / claim["document"]), re.compile(re.escape(text)))
     assert of_table(claim) == text
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim['shown']} needs {claim['needs']}")
 def test_neither_its_document_nor_a_page_shows_a_claim_without_its_condition(claim):
-    texts = {path: path.read_text(encoding="utf-8") for path in {*PAGES, ROOT / claim["document"]}}
-    number, digits = looked_for(claim), claim["shown"].lstrip("+-")
-    bare = {
-        str(path): without_condition(text, number, claim["needs"]) for path, text in texts.items() if digits in text
-    }
+    number = looked_for(claim)
+    bare = {str(page): without_condition(text_of(page), number, claim["needs"]) for page in pages_with(claim)}
     assert not any(bare.values()), bare
 
 
@@ -136,7 +145,7 @@ def test_neither_its_document_nor_a_page_shows_a_claim_without_its_condition(cla
 def test_the_command_of_a_claim_is_there_and_documented(claim):
     script = next(word for word in claim["command"].split() if Path(word).suffix in {".py", ".yaml"})
     assert (ROOT / script).is_file()
-    assert claim["command"] in (ROOT / claim["document"]).read_text(encoding="utf-8")
+    assert claim["command"] in text_of(ROOT / claim["document"])
 
 
 def test_a_bare_headline_is_found():
@@ -388,23 +397,29 @@ def entrants(ground: str, policy: str) -> pd.DataFrame:
         return COMPARISONS[ground].changes().drop_duplicates("policy").set_index("policy")
     jct_s = jct_s_of(ground)
     means = np.log(jct_s[jct_s[policy].notna()].dropna(axis=1)).mean()
-    league = pd.read_csv(ROOT / SEEDS.replace("seeds", "league")).query("ground == @ground").set_index("policy")
+    league = table(SEEDS.replace("seeds", "league")).query("ground == @ground").set_index("policy")
     return league[["knows", "shares", "seeds"]].join(means.rename("log_jct"), how="inner")
 
 
 @functools.cache
 def jct_s_of(ground: str) -> pd.DataFrame:
     """Return the average JCTs of the league, a row a seed and a column a policy."""
-    return pd.read_csv(ROOT / SEEDS).query("ground == @ground").set_index("policy").drop(columns="ground").T
+    return table(SEEDS).query("ground == @ground").set_index("policy").drop(columns="ground").T
 
 
 def changes(headline: dict[str, str]) -> pd.DataFrame:
     """Return a row a policy and baseline of a headline's ground, at least those of its own and of who is beside."""
-    if headline["ground"] in COMPARISONS:
-        return COMPARISONS[headline["ground"]].changes()
-    rows, jct_s = [], jct_s_of(headline["ground"])
-    for baseline in filter(None, (headline["baseline"], headline["beside"])):
-        pair = {"policy": headline["policy"], "baseline": baseline}
+    return changes_on(*(headline[name] for name in ("ground", "policy", "baseline", "beside")))
+
+
+@functools.cache
+def changes_on(ground: str, policy: str, *others: str) -> pd.DataFrame:
+    """Return a row a policy and baseline of a ground, at least those of a policy against some others."""
+    if ground in COMPARISONS:
+        return COMPARISONS[ground].changes()
+    rows, jct_s = [], jct_s_of(ground)
+    for baseline in filter(None, others):
+        pair = {"policy": policy, "baseline": baseline}
         change = paired_change(*jct_s[[*pair.values()]].dropna().to_numpy().T)
         rows.append(pair | {"change": change.mean, "change_low": change.low, "change_high": change.high})
     return pd.DataFrame(rows)
@@ -468,12 +483,11 @@ def test_a_headline_on_a_ground_where_only_its_baseline_plays_says_so():
 @pytest.mark.parametrize("headline", HEADLINES, ids=lambda row: f"{row['policy']} on {row['ground']}")
 def test_the_number_of_a_headline_is_that_of_its_seeds_and_its_sentence_names_both_sides(headline):
     assert number_of(headline, changes(headline)) == shown_with_interval(headline)
-    text = (ROOT / headline["document"]).read_text(encoding="utf-8")
+    text = text_of(ROOT / headline["document"])
     assert statements(text, looked_for(headline))
     needs = told_beside(headline)
-    for page in {*PAGES, ROOT / headline["document"]}:
-        text = page.read_text(encoding="utf-8")
-        assert not without_condition(text, looked_for(headline), needs), page
+    for page in pages_with(headline):
+        assert not without_condition(text_of(page), looked_for(headline), needs), page
 
 
 def told_beside(headline: dict[str, str]) -> str:
@@ -552,8 +566,18 @@ def test_beside_a_weak_baseline_stands_the_number_of_the_pair_in_either_directio
 def test_a_headline_is_told_with_its_ground_seeds_sharing_and_what_each_side_knows(headline):
     """On the front page, too, and wherever it stands again."""
     needs = told_beside(headline)
-    for page in {*PAGES, ROOT / headline["document"]}:
-        assert not untold(page.read_text(encoding="utf-8"), headline, needs), page
+    for page in pages_with(headline):
+        assert not untold(text_of(page), headline, needs), page
+
+
+@functools.cache
+def parts_of_sections(text: str) -> list[tuple[str, list[str]]]:
+    """Return what opens each section of a text, and all its paragraphs, items and tables; no table made of a file."""
+    found = []
+    for section in re.split(r"(?m)^(?=#+ )", re.sub(r"(?s)<!-- table .*?-->\n\n(?:\|[^\n]*\n)*", "", text)):
+        parts = re.split(r"\n\s*\n|\n(?=- )", section.partition("\n")[2].strip())
+        found.append((parts[0], parts))
+    return found
 
 
 def untold(text: str, headline: dict[str, str], needs: str = "") -> list[str]:
@@ -564,9 +588,8 @@ def untold(text: str, headline: dict[str, str], needs: str = "") -> list[str]:
     shown = shown_with_interval(headline)
     number = re.compile(rf"{re.escape(shown)}|(?<![\d.,+-]){re.escape(turned(shown))}")
     found = []
-    for section in re.split(r"(?m)^(?=#+ )", re.sub(r"(?s)<!-- table .*?-->\n\n(?:\|[^\n]*\n)*", "", text)):
-        opening, *rest = re.split(r"\n\s*\n|\n(?=- )", section.partition("\n")[2].strip())
-        for part in (opening, *rest):
+    for opening, parts in parts_of_sections(text):
+        for part in filter(number.search, parts):
             head, *rows = part.splitlines() if part.startswith("|") else ("", part)
             for row in filter(number.search, rows):
                 found += lacking(f"{opening}\n{head}\n{row}", headline, needs if head else "")
@@ -630,7 +653,7 @@ def strangers(text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("experiments/*/README.md"))], ids=str)
 def test_no_number_with_an_interval_stands_beside_the_claims(page):
-    assert not strangers(page.read_text(encoding="utf-8"))
+    assert not strangers(text_of(page))
 
 
 def test_a_number_of_no_claim_is_found():

@@ -132,7 +132,9 @@ def test_the_phases_of_a_chart_add_up_to_the_time_of_the_jobs(result: ddlsched.R
 
 
 def test_the_hours_beside_the_bars_of_a_short_run_are_the_bars(result: ddlsched.Result) -> None:
-    axes = result.plot.waterfall().axes[0]
+    figure = result.plot.waterfall(size=(4.0, 3.0))
+    assert tuple(figure.get_size_inches()) == (4.0, 3.0)
+    axes = figure.axes[0]
     assert 0 < axes.patches[0].get_width() < 1.5
     for bar, text in zip(axes.patches, axes.texts, strict=True):
         assert float(text.get_text().split()[0]) == pytest.approx(bar.get_width(), rel=5e-3)

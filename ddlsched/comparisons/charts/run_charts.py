@@ -241,7 +241,7 @@ class RunCharts:
         return style.resized(utilisation(bands), size)
 
     @style.in_style()
-    def waterfall(self) -> Figure:
+    def waterfall(self, *, size: style.Size = None) -> Figure:
         """Return what of the time that jobs held GPUs went where, from all of it down to what trained, GPU hours."""
         hours = gpu_time_of(self._result)[["held", *GPU_TIME_PARTS]].sum() / 3600
         lost = list(GPU_TIME_PARTS[:-1])
@@ -263,4 +263,4 @@ class RunCharts:
         axes.set_xlim(0, max(1.7 * hours["held"], 1e-9))
         axes.set_xlabel("GPU hours", loc="right")
         axes.grid(axis="x")
-        return figure
+        return style.resized(figure, size)

@@ -160,8 +160,8 @@ class ComparisonCharts:
             raise UnknownNameError(f"a chart has no parameter {unknown[0]!r}.{hint}")
         setting, reported = self._setting(shown.get("workload"), shown.get("cluster")), copy(self._reported)
         if (policies := shown.get("policies")) is not None:
-            self._refuse_unknown(policies)
-            reported.policies = list(policies)
+            reported.policies = [policies] if isinstance(policies, str) else list(policies)
+            self._refuse_unknown(reported.policies)
         labels = shown.get("labels") or {}
         if not isinstance(labels, Mapping):
             raise InputError(f"labels: {labels!r} is no mapping; expected a label by policy")
@@ -170,7 +170,7 @@ class ComparisonCharts:
             raise InputError(f"labels: {dict(labels)!r} calls two policies alike; expected a label for each")
         drawn = dict(figures(reported, setting, labels))
         if name not in drawn:
-            raise InputError(f"{setting.workload} on {setting.cluster}: nothing finished that a chart could show")
+            raise InputError(f"{setting.workload} on {setting.cluster}: nothing to show of {reported.policies}")
         return resized(drawn[name](), shown.get("size"))
 
     def _refuse_unknown(self, policies: Iterable[str]) -> None:

@@ -54,9 +54,7 @@ def random_streams(seed: int) -> dict[str, np.random.Generator]:
 
 
 def _begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
-    """Return what is asked during a run of a policy: what its ``begin`` answers, if it has one."""
-    if not hasattr(policy, "begin"):
-        return policy
+    """Return what is asked during a run of a policy that has ``begin``: its answer."""
     answer = guarded(f"{kind} {label(policy)}: begin", lambda: policy.begin(cluster, rng))
     if not any(hasattr(answer, method) for method in _METHODS[kind]):
         methods = " or ".join(_METHODS[kind])
@@ -120,9 +118,10 @@ class CheckedPolicies:
 
     def _begin(self, kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
         """Return what is asked during a run of a policy, and note it if that is the policy itself."""
+        if not hasattr(policy, "begin"):
+            return policy
         again = functools.partial(_begun, kind, cluster=cluster, rng=copy.deepcopy(rng))
-        answer = _begun(kind, policy, cluster, rng)
-        if answer is policy and hasattr(policy, "begin"):
+        if (answer := _begun(kind, policy, cluster, rng)) is policy:
             self._memory.note(kind, policy, again)
         return answer
 

@@ -15,7 +15,7 @@ from ddlsched import compare, simulate
 from ddlsched.comparisons.charts import jct_charts
 from ddlsched.comparisons.charts.style import SHADES
 from ddlsched.comparisons.comparison import Comparison
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.results.statistics import Interval
 
 JOBS = "microsoft-160:scale=0.001"
@@ -93,6 +93,7 @@ def test_item_23_figures_are_written_as_pdf_with_text_that_can_be_searched_and_a
         ({"labels": {"srsf1": "x"}}, "no policy is named 'srsf1'. Did you mean 'srsf-1'"),
         ({"labels": ["x", "y"]}, "no mapping; expected a label by policy"),
         ({"labels": {"srsf-1": "x", "srsf-2": "x"}}, "calls two policies alike; expected a label for each"),
+        ({"policies": []}, "nothing to show of []"),
         ({"size": (3,)}, "size is (3,); expected a width and a height of 0.5 to 100 inches"),
         ({"size": (3, float("nan"))}, "expected a width and a height"),
         ({"sizes": (3, 2)}, "a chart has no parameter 'sizes'. Did you mean 'size'"),
@@ -102,6 +103,13 @@ def test_item_23_what_a_chart_cannot_show_is_told(comparison: Comparison, asked:
     with pytest.raises(InputError) as caught:
         comparison.plot.jct(**asked)
     assert told in str(caught.value)
+
+
+def test_one_policy_may_be_named_without_a_list(comparison: Comparison):
+    with pytest.raises(UnknownNameError, match="no policy is named 'srsf-9'"):
+        comparison.plot.jct(policies="srsf-9")
+    (drawn,) = [text.get_text() for text in comparison.plot.jct(policies="srsf-1").legends[0].get_texts()]
+    assert drawn == "srsf-1"
 
 
 @pytest.mark.parametrize("policies", [2, 3, 5])

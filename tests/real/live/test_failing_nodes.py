@@ -108,6 +108,16 @@ def test_speed_and_options_are_checked(tmp_path) -> None:
     assert live_command._failing(LiveOptions(nodes=1), ()).idle(0.0) == {"node0"}
 
 
+def test_a_run_on_a_trace_ends_with_the_trace(tmp_path) -> None:
+    (tmp_path / "jobs.csv").write_text("job_id,program,steps,max_nodes,min_nodes\na,count,1,2,2\n")
+    (tmp_path / "idle.csv").write_text("node,idle_from_s,idle_to_s\n0,0,1\n")
+    asked = ["live", tmp_path / "jobs.csv", "--state", tmp_path / "state", "--trace", tmp_path / "idle.csv"]
+    begun = time.monotonic()
+    done = run(*asked, "--speed", 100, "--until-s", 20)
+    assert (done.exit_code, "0 finished, 0 failed, 1 queued" in done.stderr) == (0, True)
+    assert time.monotonic() - begun < 10
+
+
 def test_the_policy_says_when_to_commit(monkeypatch) -> None:
     """Young, at 2 s a commit and 100 s to failure: 20 s; before the first commit, after the first step."""
     clock = SimpleNamespace(now_s=1000.0)

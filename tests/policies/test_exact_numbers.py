@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import math
 import os
@@ -65,19 +66,34 @@ SINGLES = {
 }
 
 
-def _compiled(function: Any, *kinds: Any) -> Any:
-    """Return a function that returns whether the compiled one did not raise, and its answer."""
+@functools.cache
+def _all_compiled(functions: tuple[Any, ...], *kinds: Any) -> Any:
+    """Return a function that returns of each one whether it, compiled, did not raise, and its answer."""
     names = ", ".join("ab"[: len(kinds)])
-    space: dict[str, Any] = {"function": function}
-    exec(compile(ast.parse(f"def inner({names}):\n    return function({names})"), "", "exec"), space)
     options: dict[str, Any] = {"error_model": "python", "_nrt": False}
-    inner = numba.njit(**options, **PART_OPTIONS)(space["inner"])
-    space |= {"called": _called, "inner": inner}
-    exec(compile(ast.parse(f"def outer({names}):\n    return called(inner, ({names},))"), "", "exec"), space)
+    space: dict[str, Any] = {"called": _called}
+    for number, function in enumerate(functions):
+        part: dict[str, Any] = {"function": function}
+        exec(compile(ast.parse(f"def inner({names}):\n    return function({names})"), "", "exec"), part)
+        space[f"inner{number}"] = numba.njit(**options, **PART_OPTIONS)(part["inner"])
+    calls = "".join(f"called({name}, ({names},)), " for name in space if name.startswith("inner"))
+    exec(compile(ast.parse(f"def outer({names}):\n    return ({calls})"), "", "exec"), space)
     outer = numba.njit(**options)(space["outer"])
     with compiling(f"for a test of process {os.getpid()}"):
         outer.compile(kinds)
     return outer
+
+
+def _compiled(function: Any, *kinds: Any) -> Any:
+    """Return a function that returns whether the compiled one did not raise, and its answer."""
+    compiled = _all_compiled((function,), *kinds)
+    return lambda *numbers: compiled(*numbers)[0]
+
+
+def _one_of(names: tuple[str, ...], name: str, *kinds: Any, space: dict[str, Any] = NAMESPACE) -> Any:
+    """Return one of the operations of these names: compiling them together takes a third of the time."""
+    compiled, place = _all_compiled(tuple(space[each] for each in names), *kinds), names.index(name)
+    return lambda *numbers: compiled(*numbers)[place]
 
 
 def _bits(value: object) -> object:
@@ -110,7 +126,7 @@ KINDS_OF_PAIRS = list(itertools.product([("whole", "real"), ("whole", "whole"), 
 def test_two_numbers(kinds, name):
     one, other = kinds
     (first, first_kind), (second, second_kind) = NUMBERS[one], NUMBERS[other]
-    compiled = _compiled(NAMESPACE[name], first_kind, second_kind)
+    compiled = _one_of(tuple(PAIRS), name, first_kind, second_kind)
 
     @given(first, second)
     @example(2**53 + 1 if one == "whole" else 2.0**53, 2**53 + 1 if other == "whole" else 2.0**53)
@@ -124,7 +140,7 @@ def test_two_numbers(kinds, name):
 @pytest.mark.parametrize(("kind", "name"), tried(itertools.product(NUMBERS, SINGLES), lambda place: place % 2 == 0))
 def test_one_number(name, kind):
     numbers, numba_kind = NUMBERS[kind]
-    compiled = _compiled(NAMESPACE[name], numba_kind)
+    compiled = _one_of(tuple(SINGLES), name, numba_kind)
 
     @given(numbers)
     def check(x):
@@ -133,10 +149,13 @@ def test_one_number(name, kind):
     check()
 
 
-@pytest.mark.parametrize("name", ["add", "multiply", "divide", "equal", "remainder"])
+CAREFUL_ONES = ("add", "multiply", "divide", "equal", "remainder")
+
+
+@pytest.mark.parametrize("name", CAREFUL_ONES)
 def test_a_whole_number_as_a_float_makes_no_difference_to_careful_code(name):
-    whole_and_real = _compiled(CAREFUL[name], types.int64, types.float64)
-    reals = _compiled(CAREFUL[name], types.float64, types.float64)
+    whole_and_real = _one_of(CAREFUL_ONES, name, types.int64, types.float64, space=CAREFUL)
+    reals = _one_of(CAREFUL_ONES, name, types.float64, types.float64, space=CAREFUL)
 
     @given(WHOLE, st.integers(-(2**53), 2**53))
     @example(2**53 - 1, 3)

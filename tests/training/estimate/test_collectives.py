@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,13 +40,29 @@ def test_algorithms_differ_in_steps_and_all_to_alls_are_alike() -> None:
     assert exchange_ms == pytest.approx([7, 7, 7])
 
 
-def simulated_s(kind: str, message_bytes: float, algorithm: str, servers: int, gpus: int, topology: str) -> float:
-    task = CollectiveTask(name="c", kind=kind, message_bytes=message_bytes, algorithm=algorithm)
-    shape = {"num_gpus": servers * gpus, "iterations": 1, "iteration": IterationDag((task,)), "gpu_memory_mb": 1.0}
-    jobs = ddlsched.Workload.of([ddlsched.Job(job_id="a", arrival_s=0.0, **shape)])
+def all_simulated_s(messages: Iterable[tuple[str, float]], algorithm: str, servers: int, gpus: int, topology: str):
+    """Return how long each message takes on all GPUs, of jobs that come one after another."""
+    jobs = [
+        ddlsched.Job(
+            job_id=f"{number}",
+            arrival_s=60.0 * number,
+            num_gpus=servers * gpus,
+            iterations=1,
+            iteration=IterationDag(
+                (CollectiveTask(name="c", kind=kind, message_bytes=message_bytes, algorithm=algorithm),)
+            ),
+            gpu_memory_mb=1.0,
+        )
+        for number, (kind, message_bytes) in enumerate(messages)
+    ]
     cluster = ddlsched.Cluster(num_servers=servers, gpus_per_server=gpus, topology=topology)
-    run = ddlsched.simulate(jobs, cluster, contention="max-min", placement="first-fit")
-    return float(run.jobs["jct_s"].item())
+    run = ddlsched.simulate(ddlsched.Workload.of(jobs), cluster, contention="max-min", placement="first-fit")
+    assert all(run.jobs["start_s"] == run.jobs["arrival_s"]), "each is alone"
+    return run.jobs["jct_s"].tolist()
+
+
+def simulated_s(kind: str, message_bytes: float, algorithm: str, servers: int, gpus: int, topology: str) -> float:
+    return all_simulated_s([(kind, message_bytes)], algorithm, servers, gpus, topology)[0]
 
 
 @pytest.mark.parametrize(("servers", "gpus"), [(1, 8), (2, 1), (2, 8), (3, 1), (5, 2), (8, 8), (16, 4)])
@@ -52,12 +71,12 @@ def test_the_choice_by_size_takes_the_simulated_time(switches: str, servers: int
     """From 1 kB to 2.4 GB, across every choice; links and latencies are the simulator's."""
     spans = (Span(gpus, 450e9, 3e-6), Span(servers, 50e9, 4e-6))
     rails = f"rail-optimised:rails={gpus},rail_gbps=400,nvlink_gbps=3600,latency_s=2e-6,nvlink_latency_s=3e-6"
-    for message_bytes in (1e3, 1e6, 3e7, 1e9, 2.4e9):
-        for kind, brought in (("all-reduce", 1), ("reduce-scatter", 1), ("all-gather", servers * gpus)):
-            algorithm = f"nccl:switches={switches}"
-            found_s = collective_s(kind, message_bytes / brought, spans, algorithm=algorithm)
-            alone_s = simulated_s(kind, message_bytes, algorithm, servers, gpus, f"{rails},hosts_per_unit=64")
-            assert found_s == pytest.approx(alone_s, rel=1e-3)
+    algorithm = f"nccl:switches={switches}"
+    messages = list(itertools.product(("all-reduce", "reduce-scatter", "all-gather"), (1e3, 1e6, 3e7, 1e9, 2.4e9)))
+    alone_s = all_simulated_s(messages, algorithm, servers, gpus, f"{rails},hosts_per_unit=64")
+    for (kind, message_bytes), simulated in zip(messages, alone_s, strict=True):
+        brought = message_bytes / (servers * gpus if kind == "all-gather" else 1)
+        assert collective_s(kind, brought, spans, algorithm=algorithm) == pytest.approx(simulated, rel=1e-3)
 
 
 @pytest.mark.parametrize("algorithm", [*TREES, "halving-doubling", "direct", "in-network"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import os
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -42,6 +43,8 @@ def written(value: Any) -> str:
     """Return a value with as many digits as any machine gives it; nothing for what reads different in a process."""
     if isinstance(value, float):
         return f"{value:.13g}"
+    if isinstance(value, str) and value.startswith(os.sep):
+        return ""  # where this checkout or Python lies
     if value is None or isinstance(value, bool | int | np.integer | str | bytes | datetime):
         return ascii(value) if isinstance(value, str) else str(value)
     if isinstance(value, np.ndarray):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,10 @@ from kept_numbers import digest
 
 _NEED_TORCH = ("dataset_torch", "live.training", "recording.collective_calls", "recording.recorder")
 _OF_THE_SYSTEM = {"_MOST_PARTS"}
-_OTHER_ELSEWHERE = (sys.prefix, str(Path(__file__).resolve().parents[1]), " at 0x")
+_OTHER_ELSEWHERE = (
+    sys.prefix, str(Path(__file__).resolve().parents[1]), Path(os.__file__).parent.name, " at 0x",
+)  # fmt: skip
+"""What texts hold that are others in another checkout, Python or process."""
 _SHOWN = 60
 """Characters of what is kept as it is; of what is longer a digest is."""
 

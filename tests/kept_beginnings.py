@@ -76,9 +76,15 @@ def _given(module: ModuleType) -> list[str]:
     """Return the names that statements of a module give; others it has from elsewhere."""
     body = ast.parse(Path(module.__file__ or "").read_bytes()).body
     given = [each for each in body if isinstance(each, ast.Assign | ast.AnnAssign) and each.value]
+    given = [each for each in given if not _begins_empty(each.value)]
     targets = [part for each in given for part in getattr(each, "targets", [getattr(each, "target", None)])]
     names = [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
     return [name for name in names if name not in _OF_THE_SYSTEM]
+
+
+def _begins_empty(value: ast.expr | None) -> bool:
+    """Return whether a table is filled as the program runs: what it holds depends on what ran before."""
+    return isinstance(value, ast.Dict) and not value.keys
 
 
 def _fields(made: Any) -> tuple[str, ...]:

@@ -71,10 +71,6 @@ STRICT = (LOOP, "ddlsched/network/", "algorithms/contention/")
 ASKED, ASKED_OF_STRICT = 0.97, 0.99
 READS_DEFAULTS = (
     "tests/plugins/test_parameters.py::test_what_is_left_out_means_what_it_meant",
-    "tests/real/test_kept_limits.py::test_limits_and_defaults_are_what_they_were",
-    "tests/training/test_training_defaults.py::test_defaults_of_training_are_what_they_were",
-    "tests/training/test_training_defaults.py::test_constants_of_training_are_what_they_were",
-    "tests/checkpoints/test_kept_values.py::test_what_modules_begin_with_is_what_it_was",
     "tests/plugins/test_kept_beginnings.py::test_what_modules_begin_with_is_what_it_was",
 )
 """They run no line of what they read, which is executed on import."""
@@ -226,7 +222,8 @@ class Covered:
         source = (self._tree / mutant.path).read_text()
         lines = self._tests.get((plain, mutant.path), {}).values()
         if mutant.line not in _bodies(source):
-            found = self._that_name(_name(source, mutant.line), plain, mutant.path).union(READS_DEFAULTS, *lines)
+            reading = {test for test in self.seconds[plain] if test.startswith(READS_DEFAULTS)}
+            found = self._that_name(_name(source, mutant.line), plain, mutant.path).union(reading, *lines)
         else:
             found = self._that_run(source, mutant, plain)
         if not found and plain and mutant.path.startswith(LOOP):

@@ -182,7 +182,7 @@ class _Draws:
         servers = [server for server in thing.servers if server not in self._down]
         if not servers:
             self._fails_after(now_ns, number)
-        elif cause.repair_s <= MAX_NS / 1e9:
+        elif cause.repair_s != np.inf:
             self._coming.append((self._after(now_ns, cause.repair_s), _COMES, servers[0], number, servers))
         self._down.update(servers)
         return (CapacityChange(now_ns, True, server, cause.warned, cause.cause) for server in servers)

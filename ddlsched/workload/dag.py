@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import groupby
 from typing import Any
 
 from ddlsched.deferred import nx
@@ -162,10 +163,18 @@ class IterationDag:
     @cached_property
     def overlaps(self) -> bool:
         """Whether a worker may compute while a collective of the same iteration is under way."""
-        before, after = self.predecessors, self.successors()
-        computes = {number for number, task in enumerate(self.tasks) if isinstance(task, ComputeTask)}
-        collectives = [number for number, task in enumerate(self.tasks) if isinstance(task, CollectiveTask)]
-        return any(computes - _reached(before, number) - _reached(after, number) for number in collectives)
+        runs = [list(run) for _, run in groupby(self.in_order(), lambda n: isinstance(self.tasks[n], ComputeTask))]
+        return not all(map(self._all_wait, runs, runs[1:]))
+
+    def _all_wait(self, earlier: list[int], later: list[int]) -> bool:
+        """Return whether all of some tasks wait for all of others, of two runs one behind the other in the order.
+
+        Whoever comes last of the earlier ones can only be waited for directly, by whoever comes first of the later.
+        """
+        last = set(earlier).difference(*(self.predecessors[number] for number in earlier))
+        behind = set(later)
+        waited_for = (self.predecessors[number] for number in later)
+        return all(last.issubset(before) or not behind.isdisjoint(before) for before in waited_for)
 
     def to_networkx(self) -> nx.DiGraph[str]:
         """Return a graph with a node a task (attributes ``kind`` and the task's own) and an edge a dependency.
@@ -203,17 +212,6 @@ class IterationDag:
             A field is missing, unknown or of the wrong type.
         """
         return cls(tuple(task_from_dict(task) for task in tasks), groups or {})  # type: ignore[arg-type]
-
-
-def _reached(following: Sequence[Sequence[int]], start: int) -> set[int]:
-    """Return what is reached from a task by way of what follows each."""
-    found: set[int] = set()
-    to_do = [start]
-    while to_do:
-        new = set(following[to_do.pop()]) - found
-        found |= new
-        to_do += new
-    return found
 
 
 @says_unknown_arguments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -250,6 +251,14 @@ def test_plain_result_has_units_and_no_escape_codes() -> None:
     assert "\x1b" not in result.stdout
     assert "4 jobs on 4 GPUs" in result.stdout
     assert [line.split()[-1] for line in result.stdout.splitlines() if "JCT" in line] == ["s", "s", "s"]
+
+
+def test_names_values_and_units_of_a_plain_result_stand_in_columns_two_blanks_apart() -> None:
+    found = [re.fullmatch(r" (\S.*\S)  +([\d.,]+)(  \S+)?", line) for line in simulate().stdout.splitlines()]
+    rows = [row for row in found if row]
+    assert len(rows) >= 7
+    assert len({row.end(2) for row in rows}) == 1
+    assert min(row.start(2) for row in rows) == max(row.end(1) for row in rows) + 2
 
 
 def test_a_terminal_gets_progress_on_stderr_and_the_same_json(monkeypatch: pytest.MonkeyPatch) -> None:

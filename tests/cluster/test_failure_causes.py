@@ -26,6 +26,16 @@ from topologies.star import Star
 HEADER = "cause,per,per_1000_days,takes,noticed_s,repair_s,shape,warned,least_gpus,lemon_share,lemon_times,slowdown"
 
 
+def test_a_server_that_a_gpu_took_is_down_until_it_comes_back() -> None:
+    """Times near the end of the clock: where nothing came back, this would end at once and not never."""
+    cause = FailureCause(cause="gpu", per="gpu", mtbf_s=1e8, takes="server", repair_s=1e7)
+    changes = list(drawn_changes([cause], FailurePlaces(range(0, 5, 2)), np.random.default_rng(0)))
+    for server in (0, 1):
+        fails = [change.fails for change in changes if change.server == server]
+        assert fails == [n % 2 == 0 for n in range(len(fails))]
+        assert len(fails) > 200
+
+
 def test_published_tables_are_read() -> None:
     assert PRESETS == ("acme", "llama3-16k", "rsc-1", "rsc-2")
     llama = read_causes("llama3-16k")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +27,13 @@ from ddlsched import (
     simulate,
 )
 from ddlsched.cluster.cluster import Server, Throughputs
+from ddlsched.cluster.tenants import Queue
+from ddlsched.comparisons.cluster_imports import ImportedCluster, write_imported
 from ddlsched.comparisons.cluster_imports.kueue import read_kueue
 from ddlsched.comparisons.cluster_imports.volcano_kai import read_kai, read_volcano
 from ddlsched.comparisons.what_if import changed, what_if
 from ddlsched.errors import InputError
+from ddlsched.workload.traces.traced import TracedJob
 from ddlsched.workload.workload_files import write_workload
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "kueue_cluster"
@@ -556,3 +560,34 @@ def test_a_row_of_slurm_that_lacks_columns_or_has_huge_numbers_is_left_out() -> 
         f"gres/gpu={'9' * 5000}|8|bio|2025-05-01T10:00:00|2025-05-01T10:01:00|2025-05-01T12:01:00|\ncpu=8\n"
     )
     assert "2 queues, 0 servers, 1 jobs" in imported("slurm", Path("s"))
+
+
+@pytest.mark.parametrize(
+    ("known_s", "default_s", "notes"),
+    [
+        ([9.0, math.nan, math.nan], None, ["2 jobs left out, of which no duration is known; give --default-s"]),
+        ([9.0, math.nan], 60.0, []),
+        ([9.0], None, []),
+        ([math.nan], None, None),
+    ],
+)
+def test_jobs_of_no_known_duration_are_told_and_left_out_unless_one_is_given(
+    known_s: list[float], default_s: float | None, notes: list[str] | None
+) -> None:
+    jobs = tuple(TracedJob(f"j{n}", float(n), 1, known, queue="q") for n, known in enumerate(known_s))
+    servers = (Server(gpus=2, gpu_memory_mb=1.0),)
+    found = ImportedCluster(queues=(Queue(name="q"),), servers=servers, jobs=jobs, admission="kueue")
+    if notes is None:
+        with pytest.raises(InputError, match="the files hold no job whose duration is known; expected finished ones"):
+            write_imported(found, Path("o"), default_s)
+        return
+    write_imported(found, Path("o"), default_s)
+    assert found.notes == notes
+    assert len(pd.read_csv("o/jobs.csv")) == sum(default_s is not None or not math.isnan(known) for known in known_s)
+
+
+def test_a_cluster_without_servers_says_which_flags_give_them() -> None:
+    jobs = (TracedJob("j", 0.0, 1, 9.0, queue="q"),)
+    found = ImportedCluster(queues=(Queue(name="q"),), servers=(), jobs=jobs, admission="kueue")
+    assert write_imported(found, Path("o"), None) == ["o/jobs.csv", "--queues o/queues.yaml", "--admission kueue"]
+    assert found.notes == ["no servers with GPUs are told; give --servers and --gpus-per-server"]

@@ -349,3 +349,27 @@ def test_item_27_a_round_of_sizes_is_closed_once_and_the_next_question_opens_ano
     vector: Any = SimpleNamespace(_runs=[run], _arrays=arrays)
     assert all(AllocationVectorEnv._answers(vector, 0, outside) for _ in range(3))  # type: ignore[arg-type]
     assert called == ["open", "close", "open"]
+
+
+@pytest.mark.parametrize(
+    ("question", "gpus", "placed", "started"),
+    [
+        (Question.PLACEMENT, [2, 3, 9], None, [(5, [2, 3])]),
+        (Question.PLACEMENT, [-1, 3, 9], [7, 8], [(5, [7, 8])]),
+        (Question.PLACEMENT, [-1, 3, 9], None, []),
+        (Question.KEYS, [2, 3, 9], None, None),
+    ],
+)
+def test_a_job_starts_where_compiled_code_puts_it_or_else_the_placement(
+    question: Question, gpus: list[int], placed: list[int] | None, started: list[tuple[int, list[int]]] | None
+) -> None:
+    """Job 5 stands second in the order; None: the question is for others."""
+    run, begun = {"question": question, "job": 1, "num_started": 0}, list[tuple[int, list[int]]]()
+    outside: Any = SimpleNamespace(
+        num_gpus=lambda _: 2, place=lambda _: placed, start=lambda job, chosen: begun.append((job, chosen))
+    )
+    arrays = SimpleNamespace(seen=np.array([[4, 5]]), gpus=np.array([gpus]))
+    vector: Any = SimpleNamespace(_runs=[run], _arrays=arrays)
+    assert OrderVectorEnv._answers(vector, 0, outside) is (started is not None)
+    assert begun == (started or [])
+    assert run["num_started"] == len(begun)

@@ -673,3 +673,16 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
 def test_a_window_that_holds_no_time_of_a_run_is_refused(span: tuple[float, float]) -> None:
     with pytest.raises(InputError, match=r"expected 0 <= FROM < TO, seconds"):
         Window(*span)
+
+
+@pytest.mark.parametrize(
+    ("window", "shown"), [((0, 0.5), []), ((0, 0.6), [2, 3]), ((0.8, 9), [2, 3]), ((0.9, 9), []), ((0, 9), [2, 3])]
+)
+def test_an_outage_is_shown_on_each_gpu_of_its_server_if_it_is_within_the_window(
+    tmp_path: Path, window: tuple[float, float], shown: list[int]
+) -> None:
+    faults = Disturbances(outages=(Outage(server=1, from_s=0.5, to_s=0.9),))
+    jobs = job("a", iterations=50)
+    events = written(run(jobs, gpus={"a": [0]}, disturbances=faults, timeline=Window(*window)), tmp_path)
+    found = {row: spans(each) for row, each in rows_of(events).items() if each[-1]["name"] == "server down"}
+    assert found == {f"server 1, GPU {gpu}": [("server down", 500 * MS, 900 * MS)] for gpu in shown}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 
 import networkx as nx
 import numpy as np
@@ -27,6 +28,36 @@ def test_networkx_and_back_is_the_same(dag):
 @given(general_dags())
 def test_dictionaries_and_back_is_the_same(dag):
     assert IterationDag.from_dicts(dag.to_dicts()) == dag
+
+
+@given(general_dags())
+def test_a_step_overlaps_where_a_task_that_computes_and_a_collective_do_not_wait_for_each_other(dag):
+    graph = nx.transitive_closure_dag(dag.to_networkx())
+    computing = {task.name for task in dag.tasks if isinstance(task, ComputeTask)}
+    pairs = itertools.product(computing, graph.nodes - computing)
+    assert dag.overlaps == any(not graph.has_edge(*pair) and not graph.has_edge(*pair[::-1]) for pair in pairs)
+
+
+@pytest.mark.parametrize(
+    ("after", "overlaps"),
+    [
+        ({"c0": "", "s0": "c0", "c1": "s0", "s1": "c1"}, False),
+        ({"c0": "", "c1": "", "s0": "c0 c1"}, False),
+        ({"c0": "", "c1": "c0", "s0": "c1", "s1": "s0", "c2": "s1"}, False),  # of two runs only neighbours wait
+        ({"c0": "", "c1": "c0", "s0": "c0"}, True),
+        ({"c0": "", "s0": "c0", "s1": "c0", "c1": "s0"}, True),
+        ({"s0": "", "c0": ""}, True),
+        ({"c0": "", "s0": "c0", "c1": "s0", "s1": "c0", "c2": "s1 c1"}, True),
+    ],
+)
+def test_steps_that_overlap_and_steps_that_do_not(after, overlaps):
+    tasks = [
+        AllReduceTask(name=name, message_bytes=1.0, after=tuple(before.split()))
+        if name.startswith("s")
+        else ComputeTask(name=name, duration_ns=1, after=tuple(before.split()))
+        for name, before in after.items()
+    ]
+    assert IterationDag(tuple(tasks)).overlaps == overlaps
 
 
 def test_buckets_split_backward_and_message():

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from algorithms.allocation.count_programme import CountProgramme, SurvivalAware
+from algorithms.allocation.count_programme import CountProgramme, SurvivalAware, SurvivalRun
 from algorithms.allocation.malletrain import MalleTrain
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.simulation import simulate
+from ddlsched.testing.handmade import elastic_job_view
 from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob, ThroughputCurve
 from ddlsched.workload.job import Workload
 from ddlsched.workload.profiling import (
@@ -179,6 +181,18 @@ def test_survival_is_that_of_the_stays_that_were_seen() -> None:
         further = stays[stays > age_s] - age_s
         assert survival.survives(age_s) == pytest.approx((stays > age_s).mean(), abs=0.02)
         assert survival.useful_s(age_s, 240.0) == pytest.approx(np.minimum(further, 240.0).mean(), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "lost", "up_s", "down_s"),
+    [(0.0, 0, 18.0, 12.0), (5.0, 0, 13.0, 7.0), (15.0, 0, 3.0, 0.0), (99.0, 0, 0.0, 0.0), (0.0, 1, 6.0, 0.0)],
+)
+def test_a_change_costs_no_more_than_what_a_job_does_not_stand_still_for_anyway(
+    left_s: float, lost: int, up_s: float, down_s: float
+) -> None:
+    view = replace(elastic_job_view(gpus=range(2), lost_gpus=lost), rescaling_left_s=left_s)
+    trainer = SurvivalRun(SurvivalAware(), Survival())._trainer(view)
+    assert (trainer.scale_up_s, trainer.scale_down_s) == (up_s, down_s)
 
 
 def test_nodes_that_have_stayed_go_to_the_largest_job() -> None:

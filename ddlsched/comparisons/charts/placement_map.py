@@ -172,7 +172,7 @@ def _draw_boxes(axes: Axes, boxes: pd.DataFrame, row_points: float) -> None:
     edges = np.where(height * row_points >= _LEAST_EDGED_POINTS, 0.25, 0.0)  # around less they would be all there is
     drawn = PolyCollection(list(corners), facecolors=colour, edgecolors="white", linewidths=edges)
     drawn.set_rasterized(len(boxes) > _MOST_VECTOR_BOXES)  # else the SVG is too large to open
-    axes.add_collection(drawn, autolim=False)
+    axes.add_collection(drawn)
 
 
 def _label_boxes(axes: Axes, boxes: pd.DataFrame, row_points: float) -> None:

@@ -16,6 +16,7 @@ from algorithms.admission.slurm_multifactor import SlurmMultifactor
 from algorithms.admission.volcano import Volcano
 from ddlsched import Cluster, DataParallelIteration, Job, Preemption, Queue, Quota, Tenants, Workload, simulate
 from ddlsched.errors import InputError
+from ddlsched.policies.quota_tree import QuotaNode
 from ddlsched.policies.tenants_view import Admission, TenantsView
 from ddlsched.policies.views import ClusterView
 from ddlsched.results.explanation import reservations
@@ -307,3 +308,16 @@ def test_kai_gives_a_last_gpu_that_two_queues_share_to_the_first() -> None:
 def test_priorities_of_slurm_have_no_time_of_0_to_divide_by(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} is 0.0"):
         SlurmMultifactor(**{name: 0.0})
+
+
+@pytest.mark.parametrize(("own", "below", "quota"), [(None, None, 0), (None, 3, 3), (5, 3, 5), (5, None, 5)])
+def test_the_quota_of_a_group_of_kai_is_its_own_or_that_of_its_queues(
+    own: int | None, below: int | None, quota: int
+) -> None:
+    group, leaf = (
+        QuotaNode(Queue(name=name, quotas={} if gpus is None else {"any": Quota(gpus=gpus)}))
+        for name, gpus in (("group", own), ("queue", below))
+    )
+    group.children.append(leaf)
+    group.sum_up()
+    assert kai._quota(group) == quota

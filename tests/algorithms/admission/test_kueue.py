@@ -229,3 +229,9 @@ def test_who_is_passed_over_is_refused_at_its_turn_though_a_first_job_was_put_of
     jobs = [("a", 2, 1), ("b", 2, 1), ("a", 3, 1), ("b", 4, 2), ("b", 1, 2), ("c", 2, 2)]
     assert played(mine, middle, last, jobs=jobs) == {1, 4, 5}
     assert [number for number in refused if number in (0, 2)] == [2, 0, 2, 0, 2, 0, 2]
+
+
+def test_what_is_noted_is_noted_once() -> None:
+    run = KueueRun(Kueue(fair_sharing=True))
+    run._note(None)  # type: ignore[arg-type]
+    assert run._has_changed is False

@@ -15,7 +15,7 @@ import pytest
 from reference_victims import classic_victims as plain_victims
 from tiers import examples
 
-from algorithms.admission import kueue
+from algorithms.admission import kueue, kueue_classic
 from algorithms.admission.kueue_classic import _RULES, ClassicSearch, _may_preempt
 from algorithms.admission.victims import Need
 from ddlsched import Cluster, DataParallelIteration, Job, Quota, Workload, simulate
@@ -165,3 +165,70 @@ def test_of_equal_priority_who_came_later_gives_way(arrival_ns: int, number: int
     may_preempt = getattr(_may_preempt, "py_func", _may_preempt)
     assert may_preempt(row, _RULES["lower-or-newer"], asked) is is_newer
     assert not may_preempt(row, _RULES["lower-priority"], asked)
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the search's functions with nothing compiled: what goes beyond an array or never ends fails."""
+    for name, made in vars(kueue_classic).items():
+        monkeypatch.setattr(kueue_classic, name, getattr(made, "py_func", made))
+    return kueue_classic
+
+
+@pytest.mark.parametrize(
+    ("place", "gpus", "used", "height"),
+    [
+        (0, 1, [1, 3, 5, 2, 0], 0),
+        (0, 1, [2, 3, 5, 2, 0], 1),
+        (0, 3, [0, 2, 5, 2, 0], 1),  # of which one is kept for it
+        (0, 3, [1, 2, 3, 2, 0], 2),
+        (0, 1, [2, 4, 5, 2, 0], 2),
+        (0, 1, [2, 4, 6, 2, 0], 2),  # no group has it
+        (3, 9, [2, 4, 6, 2, 0], 0),
+    ],
+)
+def test_how_high_the_smallest_group_is_that_has_what_a_queue_needs(
+    parts: Any, place: int, gpus: int, used: list[int], height: int
+) -> None:
+    """Queue 0 is in group 1, which is in 2; queue 3 in none. Above 4, which stands for none, nothing is looked for."""
+    parents, heights = [1, 2, 4, 4, 99], [0, 1, 2, 0, 0]
+    amounts = np.array([[2, 4, 6, 2, 0], [1, 0, 0, 0, 0]])
+    assert parts._height(place, gpus, parents, used, amounts, heights) == height
+
+
+def test_a_queue_has_the_room_above_it_and_what_others_of_its_group_give_up(parts: Any) -> None:
+    """The level's units are the last two of three; queue 0 is in group 1, above which is none."""
+    parents, free = np.array([1, 2, 2]), np.array([1, 2])
+    of_node, of_group = np.array([[9, 2, 3], [0, 0, 0], [0, 0, 0]]), np.array([[0, 0, 0], [8, 5, 7], [0, 0, 0]])
+    room, most_of = np.zeros((3, 2), np.int64), np.zeros(3, np.int64)
+    for node in (2, 1, 0):
+        parts._fill_room(node, room, most_of, free, 1, (of_node, of_group), parents)
+    assert room.tolist() == [[1 + 5 - 2, 2 + 7 - 3], [1, 2], [1, 2]]
+    assert most_of.tolist() == [6, 2, 2]
+
+
+def test_what_is_given_up_is_counted_anew_up_to_the_root_where_jobs_are_others_or_had_just_started(
+    parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queue 0 is in group 1, which is in 2; queue 3 in 2. Above 4, which stands for none, nothing is looked for."""
+    counted: list[int] = []
+    monkeypatch.setattr(parts, "_give_up", lambda node, *_: counted.append(node))
+    rows, counts, changes = np.zeros((5, 1, 7), np.int64), np.array([1, 0, 0, 0, 0]), np.array([7, 7])
+    rows[0, 0, 1] = -5  # started at 5 ns
+    counts_of, known, fresh = np.zeros((2, 5, 1), np.int64), np.array([-1, -1]), np.array([-1, -1])
+    given_up = (*counts_of,), known, fresh, (np.ones((5, 4)), None)
+
+    def noted(now_ns: int) -> list[int]:
+        counted.clear()
+        tree = [1, 2, 4, 2, 99], np.zeros(5, np.int64), None
+        asked, scratch = [0, 0, 0, 0, 0, now_ns], np.zeros((4, 5), np.int64)
+        parts._note_given_up([0, 3], changes, given_up, (rows, counts), tree, asked, None, scratch)
+        return sorted(counted)
+
+    assert noted(5) == [0, 1, 3]
+    assert noted(5) == []
+    assert noted(6) == [0, 1]  # the job may be preempted now
+    changes[1] += 1
+    assert noted(6) == [3]
+    assert known.tolist() == [7, 8]
+    assert fresh.tolist() == [-1, -1]

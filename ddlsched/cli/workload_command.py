@@ -277,10 +277,11 @@ def import_cluster(
     from ddlsched.comparisons.cluster_imports import write_imported
 
     imported = _read(scheduler, source)
-    said = write_imported(imported, out, default_s)
+    jobs, arguments = write_imported(imported, out, default_s)
     for note in imported.notes:
         notice(note)
-    emit(said)
+    counts = f"{len(imported.queues)} queues, {len(imported.servers)} servers, {jobs} jobs in {out}"
+    emit(f"{counts}\nddlsched simulate {' '.join(arguments)}\n")
 
 
 def _read(scheduler: str, source: Path) -> ImportedCluster:

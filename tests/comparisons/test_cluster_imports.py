@@ -589,5 +589,5 @@ def test_jobs_of_no_known_duration_are_told_and_left_out_unless_one_is_given(
 def test_a_cluster_without_servers_says_which_flags_give_them() -> None:
     jobs = (TracedJob("j", 0.0, 1, 9.0, queue="q"),)
     found = ImportedCluster(queues=(Queue(name="q"),), servers=(), jobs=jobs, admission="kueue")
-    assert write_imported(found, Path("o"), None) == ["o/jobs.csv", "--queues o/queues.yaml", "--admission kueue"]
+    assert write_imported(found, Path("o"), None) == (1, ["o/jobs.csv", "--queues o/queues.yaml", "--admission kueue"])
     assert found.notes == ["no servers with GPUs are told; give --servers and --gpus-per-server"]

@@ -39,8 +39,8 @@ class ImportedCluster:
     notes: list[str] = field(default_factory=list)
 
 
-def write_imported(imported: ImportedCluster, folder: Path, default_s: float | None) -> str:
-    """Write ``queues.yaml``, ``servers.csv`` and ``jobs.csv``, of what there is; return what was written and the run.
+def write_imported(imported: ImportedCluster, folder: Path, default_s: float | None) -> tuple[int, list[str]]:
+    """Write ``queues.yaml``, ``servers.csv``, ``jobs.csv``, of what there is; return how many jobs, and a run's flags.
 
     Parameters
     ----------
@@ -69,10 +69,7 @@ def write_imported(imported: ImportedCluster, folder: Path, default_s: float | N
     for name, table in tables.items():
         with replacing(folder / name, "table") as file:
             table.to_csv(file, index=False, lineterminator="\n")
-    counts = (
-        f"{len(imported.queues)} queues, {len(imported.servers)} servers, {len(tables['jobs.csv'])} jobs in {folder}"
-    )
-    return f"{counts}\nddlsched simulate {folder / 'jobs.csv'} {' '.join(flags)}\n"
+    return len(tables["jobs.csv"]), [str(folder / "jobs.csv"), *flags]
 
 
 def _servers_table(servers: tuple[Server, ...]) -> pd.DataFrame:

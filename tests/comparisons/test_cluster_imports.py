@@ -284,7 +284,9 @@ def test_slurm() -> None:
         "8|eve|bio|2025-05-01T10:00:00|Unknown|Unknown|cpu=8,gres/gpu=4|UNLIMITED\n"
     )
     Path("s/nodes").write_text("NodeName=n1 Arch=x\n   Gres=gpu:h100:8(S:0-1)\n\nNodeName=n2\n   Gres=(null)\n")
-    assert "1 servers, 1 jobs" in imported("slurm", Path("s"))
+    said = imported("slurm", Path("s"))
+    assert "1 servers, 1 jobs" in said
+    assert "--admission slurm-multifactor:backfill=slurm-backfill:placement=whole-servers " in said
     queue = read_tenants("o/queues.yaml").by_name["bio"]
     assert (queue.weight, queue.quotas["any"].borrowing_limit) == (3.0, 12)
     (job,) = read_workload("o/jobs.csv")
@@ -304,6 +306,8 @@ def test_accounts_of_slurm_without_a_limit_use_what_is_free_and_those_with_one_w
     )
     Path("s/nodes").write_text("NodeName=n1 Gres=gpu:8\n\nNodeName=n2 Gres=gpu:8\n")
     said = run("import-cluster", "slurm", "s", "--out", "o")
+    assert "--admission slurm-multifactor --server-table" in said.stdout  # no backfill: jobs without limits
+    assert said.stdout.endswith(" --placement whole-servers\n")
     assert "3 queues, 2 servers, 2 jobs in o" in said.stdout  # of job 3 no end is known, job 4 is of no lowest account
     assert "1 rows of jobs left out" in said.stderr
     assert "1 jobs left out, of which no duration is known; give --default-s" in said.stderr

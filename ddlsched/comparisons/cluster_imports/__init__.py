@@ -63,7 +63,8 @@ def write_imported(imported: ImportedCluster, folder: Path, default_s: float | N
     if imported.servers:
         tables["servers.csv"] = _servers_table(imported.servers)
         flags.append(f"--server-table {folder / 'servers.csv'}")
-        flags += ["--placement kueue-topology"] if imported.servers[0].levels else []
+        # Durations are the log's where jobs of several servers share no card.
+        flags.append(f"--placement {'kueue-topology' if imported.servers[0].levels else 'whole-servers'}")
     else:
         imported.notes.append("no servers with GPUs are told; give --servers and --gpus-per-server")
     for name, table in tables.items():

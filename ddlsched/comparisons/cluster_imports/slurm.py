@@ -18,6 +18,7 @@ from ddlsched.workload.traces.traced import TracedJob
 
 _ROOT = "root"
 _NO_LIMIT = 1_000_000_000
+_BACKFILL = ":backfill=slurm-backfill:placement=whole-servers"
 _LEFT_OUT = "steps, without GPUs, never started, of no lowest account, or with | in a name"
 _GPUS = re.compile(r"gres/gpu:?([\w.-]*)=(\d{1,9})\b")
 _NODE_GPUS = re.compile(r"gpu(?::[\w.-]+)?:(\d{1,9})\b")
@@ -46,7 +47,7 @@ def read_slurm(path: Path) -> ImportedCluster:
         queues=(root, *queues.values()) if queues else (),
         servers=tuple(server for text in tables for server in _servers(text)),
         jobs=known,
-        admission="slurm-multifactor",
+        admission=f"slurm-multifactor{'' if any(math.isnan(job.time_limit_s) for job in known) else _BACKFILL}",
         notes=[f"{lost} rows of jobs left out: {_LEFT_OUT}"] if lost else [],
     )
 

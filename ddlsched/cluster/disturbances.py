@@ -89,8 +89,8 @@ class Disturbances:
     restart_iterations
         Further such time: the compute of so many iterations, lost to warm-up; not of elastic jobs.
     state_mb
-        What a job that a policy stopped or moves takes along from each of its GPUs over the network to other servers,
-        MB (1e6 B); 0 is nothing, by default it is a part of the memory that the job takes there.
+        What each of a job's GPUs saves in a checkpoint, and a job that a policy stopped or moves takes along from it to
+        other servers, MB (1e6 B); 0 is nothing, by default it is a part of the memory that the job takes there.
     state_share
         Which part of that memory, where ``state_mb`` is not given.
     prediction_error

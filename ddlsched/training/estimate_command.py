@@ -174,7 +174,7 @@ def estimate(
 
         count, groups = wanted.iterations, wanted.groups
         job = job_of(found_model, plan, machine, job_id=name, iterations=count, label=name, groups=groups, **options)
-        _write_job(job, job_out)
+        _write_job(job, job_out, float(found.memory.weights_bytes + found.memory.optimiser_bytes) / 1e6)
     title = f"{name} on {int(plan.num_gpus)} GPUs of {chosen.cluster}"
     said = measured or remark(cluster.efficiency, machine.gpu.name, running.made().precision, found_model)
     if wanted.as_json:
@@ -228,11 +228,12 @@ def _refuse_no_job_file(path: Path, groups: bool) -> None:
     refuse_suffix(path)
 
 
-def _write_job(job: Job, path: Path) -> None:
+def _write_job(job: Job, path: Path, state_mb: float) -> None:
     from ddlsched.workload.job import Workload
     from ddlsched.workload.workload_files import write_workload
 
-    write_told(path, "--job-out", f"a job of {job.iterations} iterations", write_workload, Workload.of([job]))
+    what = f"a job of {job.iterations} iterations (weights and optimiser are --state-mb {state_mb:.0f})"
+    write_told(path, "--job-out", what, write_workload, Workload.of([job]))
 
 
 def _refuse_others(call: typer.Context) -> None:

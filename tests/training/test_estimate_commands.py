@@ -85,6 +85,7 @@ def test_rows_need_not_be_measured() -> None:
 
 def test_a_job_for_the_simulator() -> None:
     result = run("estimate", "gpt3-350m", "--data", 8, "--job-out", "job.json", "--iterations", 5)
+    assert "(weights and optimiser are --state-mb 4982)" in result.stderr  # 2 + 12 bytes of 355.9 million parameters
     assert result.exit_code == 0
     done = run("simulate", "job.json", "--servers", 1, "--gpus-per-server", 8, "--gpu-memory-mb", 80_000, "--json")
     step_s = json.loads(run("estimate", "gpt3-350m", "--data", 8, "--json").stdout)["step_s"]

@@ -25,6 +25,9 @@ _ANNOTATION = "ddlsched.io/"
 HOSTNAME = "kubernetes.io/hostname"
 """The label of a node's name: as a level, that of servers."""
 
+Span = tuple[float | None, float | None]
+"""When a job began and ended, seconds since 1970, where known."""
+
 
 class ObjectFields:
     """An object's fields; what one of them is refused for names the file, the object, the field and its value.
@@ -149,10 +152,10 @@ def told_number(found: ObjectFields, name: str) -> float | None:
     return None if notes.told.get(name) is None else notes.number(name, 0.0)
 
 
-def told_job(found: ObjectFields, span: tuple[float | None, float | None], **more: Any) -> TracedJob:
+def told_job(found: ObjectFields, span: Span, **more: Any) -> TracedJob:
     """Return a job of what its object tells, its id, its arrival and for how long it ran, and of ``more``.
 
-    ``span`` is when it began and ended, seconds since 1970, where known; an annotation goes before it.
+    An annotation of its duration goes before ``span``.
     """
     (begin_s, end_s), told_s, meta = span, told_number(found, "duration-s"), found.fields("metadata")
     if told_s is None and begin_s is not None and end_s is not None and end_s > begin_s:

@@ -69,10 +69,8 @@ def _queues(objects: Sequence[ObjectFields], queues: Sequence[ObjectFields], *, 
     named = [_parent(each) for each in [*queues, *cohorts.values()]]
     groups = list(dict.fromkeys([*cohorts, *(name for name in named if name)]))
     title = {name: f"cohort {name}" if name in names else name for name in groups}
-    found = []
-    for name in groups:
-        cohort = cohorts.get(name, ObjectFields("", {"kind": "Cohort"}))
-        found.append(_queue(title[name], cohort, title, single=single))
+    untold = ObjectFields("", {"kind": "Cohort"})
+    found = (_queue(title[name], cohorts.get(name, untold), title, single=single) for name in groups)
     return (*found, *(_queue(kubernetes.name_of(each), each, title, single=single) for each in queues))
 
 

@@ -90,9 +90,8 @@ def _gpus(text: str) -> int | None:
 
 
 def _time_s(row: dict[str, str], name: str) -> float | None:
-    text = row.get(name, "")
-    unknown = text in ("", "Unknown", "None")
-    return None if unknown else located(f"job {row['JobID']}: {name}", lambda: seconds_of(text))
+    text = row.get(name, "").replace("Unknown", "").replace("None", "")  # of what has not begun or ended
+    return located(f"job {row['JobID']}: {name}", lambda: seconds_of(text))
 
 
 def _limit_s(text: str) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota
 from ddlsched.comparisons.cluster_imports import ImportedCluster, kubernetes
-from ddlsched.comparisons.cluster_imports.kubernetes import ObjectFields
+from ddlsched.comparisons.cluster_imports.kubernetes import ObjectFields, Span
 from ddlsched.workload.traces.traced import TracedJob
 
 _ROOT = "cluster"
@@ -68,13 +68,7 @@ def _volcano_job(found: ObjectFields, priorities: Mapping[str, int]) -> TracedJo
     return _told(found, spec.text("queue", "default"), gpus, (begin_s, end_s), priorities)
 
 
-def _told(
-    found: ObjectFields,
-    queue: str,
-    gpus: int,
-    span: tuple[float | None, float | None],
-    priorities: Mapping[str, int],
-) -> TracedJob:
+def _told(found: ObjectFields, queue: str, gpus: int, span: Span, priorities: Mapping[str, int]) -> TracedJob:
     priority = priorities.get(found.fields("spec").text("priorityClassName"), 0)
     user = found.fields("metadata").text("namespace") or None
     return kubernetes.told_job(found, span, num_gpus=gpus, queue=queue, priority=priority, user=user)

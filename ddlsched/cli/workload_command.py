@@ -267,7 +267,8 @@ def import_cluster(
         One of kueue, volcano, kai, slurm.
     source
         Folder or file with what 'kubectl get -o yaml' (or json) prints; for slurm a folder with 'sacctmgr show
-        assoc -P', 'sacct -P' and 'scontrol show node'.
+        assoc -P' (Account, User, ParentName, Share, GrpTRES), 'sacct -P' (JobID, User, Account, Submit, Start, End,
+        AllocTRES, Timelimit) and 'scontrol show node'.
     out
         Folder for queues.yaml, servers.csv and jobs.csv.
     default_s
@@ -276,10 +277,10 @@ def import_cluster(
     from ddlsched.comparisons.cluster_imports import write_imported
 
     imported = _read(scheduler, source)
-    arguments = write_imported(imported, out, default_s)
+    jobs, arguments = write_imported(imported, out, default_s)
     for note in imported.notes:
         notice(note)
-    counts = f"{len(imported.queues)} queues, {len(imported.servers)} servers, {len(imported.jobs)} jobs in {out}"
+    counts = f"{len(imported.queues)} queues, {len(imported.servers)} servers, {jobs} jobs in {out}"
     emit(f"{counts}\nddlsched simulate {' '.join(arguments)}\n")
 
 

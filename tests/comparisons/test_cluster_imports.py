@@ -15,7 +15,17 @@ import pytest
 import yaml
 from command_line import refused, run
 
-from ddlsched import Cluster, Quota, Workload, microsoft_160, read_cluster, read_tenants, read_workload, simulate
+from ddlsched import (
+    Cluster,
+    Quota,
+    Tenants,
+    Workload,
+    microsoft_160,
+    read_cluster,
+    read_tenants,
+    read_workload,
+    simulate,
+)
 from ddlsched.cluster.cluster import Server, Throughputs
 from ddlsched.cluster.tenants import Queue
 from ddlsched.comparisons.cluster_imports import ImportedCluster, write_imported
@@ -23,6 +33,7 @@ from ddlsched.comparisons.cluster_imports.kueue import read_kueue
 from ddlsched.comparisons.cluster_imports.volcano_kai import read_kai, read_volcano
 from ddlsched.comparisons.what_if import changed, what_if
 from ddlsched.errors import InputError
+from ddlsched.workload import workload_files
 from ddlsched.workload.traces.traced import TracedJob
 from ddlsched.workload.workload_files import write_workload
 
@@ -281,6 +292,53 @@ def test_slurm() -> None:
     assert (job.num_gpus, job.time_limit_s) == (4, 86_400.0)
 
 
+def test_accounts_of_slurm_without_a_limit_use_what_is_free_and_those_with_one_wait_for_it() -> None:
+    Path("s").mkdir()
+    Path("s/assoc").write_text("Account|User|Par Name|Share|GrpTRES\nroot|||1|\nlab||root|1|gres/gpu=8\nbio||lab|1|\n")
+    day = "2025-05-01T1"
+    Path("s/jobs").write_text(
+        "JobID|User|Account|Submit|Start|End|AllocTRES|Timelimit\n"
+        f"1|eve|bio|{day}0:00:00|{day}0:00:00|{day}0:10:00|gres/gpu:a100-sxm=8|\n"
+        f"2|eve|bio|{day}0:00:00|{day}0:10:00|{day}0:20:00|gres/gpu=8|\n"
+        f"3|eve|bio|{day}0:00:00|{day}0:10:00|Unknown|gres/gpu=8|\n"
+        f"4|eve|lab|{day}0:00:00|{day}0:00:00|{day}0:10:00|gres/gpu=8|\n"
+    )
+    Path("s/nodes").write_text("NodeName=n1 Gres=gpu:8\n\nNodeName=n2 Gres=gpu:8\n")
+    said = run("import-cluster", "slurm", "s", "--out", "o")
+    assert "3 queues, 2 servers, 2 jobs in o" in said.stdout  # of job 3 no end is known, job 4 is of no lowest account
+    assert "1 rows of jobs left out" in said.stderr
+    assert "1 jobs left out, of which no duration is known; give --default-s" in said.stderr
+    queues = read_tenants("o/queues.yaml")
+    given = {"queues": queues, "admission": "slurm-multifactor"}
+    found = simulate(read_workload("o/jobs.csv"), read_cluster("o/servers.csv"), **given)
+    assert found.jobs["queueing_s"].round().tolist() == [0, 600]
+    free = tuple(replace(queue, quotas={}) if queue.name == "lab" else queue for queue in queues.queues)
+    given["queues"] = Tenants(queues=free)
+    found = simulate(read_workload("o/jobs.csv"), read_cluster("o/servers.csv"), **given)
+    assert found.jobs["queueing_s"].tolist() == [0, 0]
+
+
+def test_names_of_slurm_jobs_are_any_bytes_and_gpus_of_all_kinds_count() -> None:
+    Path("s").mkdir()
+    Path("s/assoc").write_text("Account|Share|GrpTRES\n bio|1|gres/gpu:a100=4,gres/gpu:h100=8\n")
+    when = b"2025-05-01T10:00:00|2025-05-01T10:00:00|2025-05-01T10:10:00"
+    rows = [
+        b"JobID|JobName|Account|Submit|Start|End|AllocTRES",
+        b"1|caf\xe9|bio|%b|gres/gpu:a100=3,gres/gpu:h100=2,gres/gpu=5" % when,
+        b"2|a|b|bio|%b|gres/gpu=4" % when,
+        b"3|c|bio|%b|gres/gpu:a100=3,gres/gpu:h100=1" % when,
+    ]
+    Path("s/jobs").write_bytes(b"\n".join(rows))
+    said = run("import-cluster", "slurm", "s", "--out", "o")
+    assert "1 rows of jobs left out" in said.stderr
+    assert [job.num_gpus for job in read_workload("o/jobs.csv")] == [5, 4]
+    assert read_tenants("o/queues.yaml").by_name["bio"].quotas["any"].borrowing_limit == 12
+    Path("s/jobs").write_bytes(b"\n".join(rows[::2]))
+    refused(run("import-cluster", "slurm", "s"), "no job whose duration is known", "1 rows of jobs left out")
+    Path("s/jobs").write_bytes(b"\n".join(rows).replace(b"2025-05-01T10:10:00", b"10:10"))
+    refused(run("import-cluster", "slurm", "s"), "job 1: End: time '10:10': is none")
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -331,6 +389,14 @@ def test_what_if_says_who_gains() -> None:
     assert {row["jct_change"] for row in same["tenants"]} == {0.0}
     assert [row["queue"] for row in same["tenants"]] == ["team-a", "team-b", "all"]
     refused(run("what-if", "o/jobs.csv", *flags, "--change", "servers=+2", "--draws", "0"), "expected 1 or more")
+
+
+def test_what_if_draws_jobs_by_the_seed_of_the_run_which_is_0_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(workload_files, "workload_of", lambda jobs, seed: asked.append((jobs, seed)) or Workload.of([]))
+    for flags in ([], ["--seed", "3"]):
+        run("what-if", "microsoft-160:scale=0.01", *flags, "--change", "servers=+2")
+    assert asked == [("microsoft-160:scale=0.01", 0), ("microsoft-160:scale=0.01", 3)]
 
 
 def test_what_if_runs_once_unless_told() -> None:
@@ -532,5 +598,5 @@ def test_jobs_of_no_known_duration_are_told_and_left_out_unless_one_is_given(
 def test_a_cluster_without_servers_says_which_flags_give_them() -> None:
     jobs = (TracedJob("j", 0.0, 1, 9.0, queue="q"),)
     found = ImportedCluster(queues=(Queue(name="q"),), servers=(), jobs=jobs, admission="kueue")
-    assert write_imported(found, Path("o"), None) == ["o/jobs.csv", "--queues o/queues.yaml", "--admission kueue"]
+    assert write_imported(found, Path("o"), None) == (1, ["o/jobs.csv", "--queues o/queues.yaml", "--admission kueue"])
     assert found.notes == ["no servers with GPUs are told; give --servers and --gpus-per-server"]

@@ -39,8 +39,8 @@ class ImportedCluster:
     notes: list[str] = field(default_factory=list)
 
 
-def write_imported(imported: ImportedCluster, folder: Path, default_s: float | None) -> list[str]:
-    """Write ``queues.yaml``, ``servers.csv`` and ``jobs.csv``, of what there is; return the flags of a run with them.
+def write_imported(imported: ImportedCluster, folder: Path, default_s: float | None) -> tuple[int, list[str]]:
+    """Write ``queues.yaml``, ``servers.csv``, ``jobs.csv``, of what there is; return how many jobs, and a run's flags.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def write_imported(imported: ImportedCluster, folder: Path, default_s: float | N
     for name, table in tables.items():
         with replacing(folder / name, "table") as file:
             table.to_csv(file, index=False, lineterminator="\n")
-    return [str(folder / "jobs.csv"), *flags]
+    return len(tables["jobs.csv"]), [str(folder / "jobs.csv"), *flags]
 
 
 def _servers_table(servers: tuple[Server, ...]) -> pd.DataFrame:
@@ -89,7 +89,8 @@ def _jobs_table(imported: ImportedCluster, default_s: float | None) -> pd.DataFr
     if left_out := len(jobs) - len(known):
         imported.notes.append(f"{left_out} jobs left out, of which no duration is known; give --default-s")
     if not known:
-        raise InputError("the files hold no job whose duration is known; expected finished ones, or --default-s")
+        why = "the files hold no job whose duration is known; expected finished ones, or --default-s"
+        raise InputError(": ".join((why, *imported.notes[:1])))
     first_s = known[0].arrival_s
     rows = [job._replace(arrival_s=round(job.arrival_s - first_s, 3)) for job in known]
     traced = pd.DataFrame(rows).astype({"model": object, "user": object, "queue": object})

@@ -12,72 +12,86 @@ from ddlsched.cluster.tenants import ANY_KIND, Queue, Quota
 from ddlsched.comparisons.cluster_imports import ImportedCluster
 from ddlsched.comparisons.cluster_imports.kubernetes import seconds_of
 from ddlsched.errors import InputError
-from ddlsched.io.tables import read_text, readable
+from ddlsched.io.files import read_bytes
+from ddlsched.io.tables import located, readable
 from ddlsched.workload.traces.traced import TracedJob
 
 _ROOT = "root"
-_GPUS = re.compile(r"gres/gpu(?::\w+)?=(\d{1,9})\b")
+_NO_LIMIT = 1_000_000_000
+_LEFT_OUT = "steps, without GPUs, never started, of no lowest account, or with | in a name"
+_GPUS = re.compile(r"gres/gpu:?([\w.-]*)=(\d{1,9})\b")
 _NODE_GPUS = re.compile(r"gpu(?::[\w.-]+)?:(\d{1,9})\b")
 
 
 def read_slurm(path: Path) -> ImportedCluster:
     """Read a folder's files: tables are told apart by their columns.
 
-    Accounts are from one with Account, ParentName, Share and GrpTRES; jobs from one with JobID, Account, Submit, Start,
-    End and AllocTRES, and perhaps User, Priority and Timelimit; servers from ``scontrol show node``.
+    Accounts are from one with Account, ParentName (``Par Name``), Share and GrpTRES; jobs from one with JobID, Account,
+    Submit, Start, End and AllocTRES, and perhaps User and Timelimit; servers from ``scontrol show node``. Who has no
+    limit may use all that is free, so the root has as many GPUs as there may be.
     """
     files = [file for file in sorted(path.iterdir()) if not file.is_dir()] if path.is_dir() else []
-    tables = [readable(file, "a table of Slurm", read_text) for file in files]
+    tables = [readable(file, "a table of Slurm", read_bytes).decode("utf-8-sig", "replace") for file in files]
     if not tables:
         raise InputError(f"{path}: is no folder with files; expected what sacctmgr, sacct and scontrol print")
     accounts = [row for text in tables for row in _rows(text, "Account", "Share") if row["Account"]]
     logged = [row for text in tables for row in _rows(text, "JobID", "AllocTRES")]
     queues = {row["Account"]: _queue(row) for row in accounts if not row.get("User") and row["Account"] != _ROOT}
     jobs = [job for row in logged if "." not in row["JobID"] and (job := _job(row)) is not None]
-    known = tuple(job for job in jobs if job.queue in queues)
+    leaves = queues.keys() - {queue.parent for queue in queues.values()}
+    known = tuple(job for job in jobs if job.queue in leaves)
     lost = len(logged) - len(known)
+    root = Queue(name=_ROOT, quotas={ANY_KIND: Quota(gpus=_NO_LIMIT)})
     return ImportedCluster(
-        queues=(Queue(name=_ROOT), *queues.values()) if queues else (),
+        queues=(root, *queues.values()) if queues else (),
         servers=tuple(server for text in tables for server in _servers(text)),
         jobs=known,
         admission="slurm-multifactor",
-        notes=[f"{lost} rows of jobs left out: steps, without GPUs, never started, or of no account"] if lost else [],
+        notes=[f"{lost} rows of jobs left out: {_LEFT_OUT}"] if lost else [],
     )
 
 
 def _rows(text: str, *needed: str) -> Iterator[dict[str, str]]:
-    lines = [line.split("|") for line in text.splitlines() if line.strip()]
+    lines = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.strip()]
     if lines and set(needed) <= set(lines[0]):
-        yield from (dict.fromkeys(lines[0], "") | dict(zip(lines[0], line, strict=False)) for line in lines[1:])
+        for line in lines[1:]:  # Slurm prints a name's own "|" as it is: whose cells are whose is then not known
+            yield dict(zip(lines[0], line if len(line) == len(lines[0]) else [""] * len(lines[0]), strict=True))
 
 
 def _queue(row: dict[str, str]) -> Queue:
-    limit = _GPUS.search(row.get("GrpTRES", ""))
     share = row.get("Share", "1")
-    quota = Quota(gpus=0, borrowing_limit=int(limit[1]) if limit else None)
-    parent = row.get("ParentName") or _ROOT
+    quota = Quota(gpus=0, borrowing_limit=_gpus(row.get("GrpTRES", "")))
+    parent = row.get("Par Name") or row.get("ParentName") or _ROOT
     weight = float(share) if share.isdecimal() else 1.0
     return Queue(name=row["Account"], parent=parent, quotas={ANY_KIND: quota}, weight=weight)
 
 
 def _job(row: dict[str, str]) -> TracedJob | None:
-    gpus = _GPUS.search(row["AllocTRES"])
-    submit_s, start_s, end_s = (_time_s(row.get(name, "")) for name in ("Submit", "Start", "End"))
-    if gpus is None or submit_s is None or start_s is None or end_s is None or end_s <= start_s:
+    gpus = _gpus(row["AllocTRES"])
+    submit_s, start_s, end_s = (_time_s(row, name) for name in ("Submit", "Start", "End"))
+    if not gpus or submit_s is None or start_s is None or (end_s is not None and end_s <= start_s):
         return None
     return TracedJob(
         job_id=row["JobID"],
         queue=row.get("Account", ""),
         arrival_s=submit_s,
-        num_gpus=int(gpus[1]),
-        duration_s=end_s - start_s,
+        num_gpus=gpus,
+        duration_s=math.nan if end_s is None else end_s - start_s,
         user=row.get("User") or None,
         time_limit_s=_limit_s(row.get("Timelimit", "")),
     )
 
 
-def _time_s(text: str) -> float | None:
-    return None if text in ("", "Unknown", "None") else seconds_of(text)
+def _gpus(text: str) -> int | None:
+    """Return the GPUs of all kinds, told together or kind by kind; None if none are told."""
+    told = {kind: int(count) for kind, count in _GPUS.findall(text)}
+    return told.get("", sum(told.values())) if told else None
+
+
+def _time_s(row: dict[str, str], name: str) -> float | None:
+    text = row.get(name, "")
+    unknown = text in ("", "Unknown", "None")
+    return None if unknown else located(f"job {row['JobID']}: {name}", lambda: seconds_of(text))
 
 
 def _limit_s(text: str) -> float:

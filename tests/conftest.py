@@ -59,10 +59,17 @@ def pytest_collection_modifyitems(items) -> None:
     items.sort(key=lambda item: item.path)
 
 
+def pytest_ignore_collect(collection_path: Path, config) -> bool | None:
+    """Let a run of the long tests read the files alone that mark some: to look through all takes half of it."""
+    only_long = config.option.markexpr.split(" and ")[0] == "long" and collection_path.suffix == ".py"
+    return True if only_long and not tiers.marks_long(collection_path) else None
+
+
 def pytest_itemcollected(item) -> None:
     """Let ``-m slow`` try random cases, too: more of them than other runs do."""
     if tiers.thorough and tiers.is_drawn(item):
         item.add_marker("slow")
+    assert not item.get_closest_marker("long") or tiers.marks_long(item.path), f"{item.path} does not say what is long"
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,12 @@ def examples(number: int, by_default: int | None = None) -> int:
 def is_drawn(item: pytest.Function) -> bool:
     """Return whether a test tries as many cases as :func:`examples` says: of hypothesis's, or marked ``drawn``."""
     return getattr(item.function, "is_hypothesis_test", False) or bool(item.get_closest_marker("drawn"))
+
+
+@cache
+def marks_long(path: Path) -> bool:
+    """Return whether a file of tests says of some that they are long."""
+    return "mark.long" in path.read_text("utf-8")
 
 
 def tried(cases: Iterable[Any], by_default: Callable[[int], bool]) -> list[Any]:

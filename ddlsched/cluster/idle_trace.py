@@ -318,7 +318,7 @@ def _time_s(where: str, column: str, text: str) -> float:
 
 
 _PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"(\d{1,99})(?:-(\d{1,99}))?")
 _MOST = 1_000_000
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
+import numpy as np
 import pytest
 from jobs_by_hand import data_parallel_job
 from tiers import tried
@@ -17,6 +19,7 @@ from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
 from ddlsched import Cluster, Job, Workload
 from ddlsched.errors import InputError
 from ddlsched.network.contention import Linear
+from ddlsched.testing import cluster_view, job_view
 
 SMALL = Cluster(num_servers=4, gpus_per_server=2)
 
@@ -99,6 +102,15 @@ def test_delay_ends_with_its_timer():
     result = ddlsched.simulate(Workload.of([*jobs, pair]), cluster, placement=placement, order="fifo")
     found = result.jobs.set_index("job_id").loc["pair"]
     assert (found["start_s"], found["servers"]) == (4.5, 2)
+
+
+def test_a_job_that_waits_is_asked_about_when_its_timers_end_and_at_no_other_time():
+    """It came at 5 s, and waits 60 s for a server and 20 s more for a rack."""
+    cluster = cluster_view(num_servers=2, gpus_per_server=2, free_memory_mb=[2000.0, 0.0, 2000.0, 0.0], now_s=5.0)
+    placing: Any = DelayScheduling(server_s=60.0, rack_s=20.0).begin(SMALL, np.random.default_rng(0))
+    assert placing.wake_s(5.0) is None
+    assert placing.place(job_view(num_gpus=2, arrival_s=5.0), cluster) is None
+    assert [placing.wake_s(now_s) for now_s in (5.0, 64.9, 65.0, 84.9, 85.0)] == [65.0, 65.0, 85.0, 85.0, None]
 
 
 def test_sharing_pays_only_with_a_job_that_is_not_much_shorter():

@@ -54,6 +54,20 @@ def test_collectives_by_kind_with_their_sizes_and_bytes() -> None:
     assert "all-reduce 3 over 2 to 4 workers, 40 GB in all runs" in printed
 
 
+def test_jobs_are_counted_by_their_gpus() -> None:
+    sizes = [1, 1, 2, 3, 4, 4, 5, 7, 8, 16]
+    Path("jobs.csv").write_text(HEADER + "".join(f"{n},{n},{gpus},5,1,1,1e9,1,r\n" for n, gpus in enumerate(sizes)))
+    told = found("jobs.csv")
+    assert [told[f"jobs{which}"] for which in ("", "_of_1_gpu", "_of_2_to_4_gpus", "_of_8_or_more_gpus")] == [
+        10,
+        2,
+        4,
+        2,
+    ]
+    assert told["arrivals_s"] == [0.0, 9.0]
+    assert told["gpu_hours_of_compute"] == round(sum(sizes) * 5 * 2 / 3600, 3)
+
+
 def test_a_matrix_of_throughputs_by_itself_and_with_servers() -> None:
     told = found("t.csv")
     assert told["kind"] == "throughputs"

@@ -33,6 +33,7 @@ from ddlsched.comparisons.cluster_imports.kueue import read_kueue
 from ddlsched.comparisons.cluster_imports.volcano_kai import read_kai, read_volcano
 from ddlsched.comparisons.what_if import changed, what_if
 from ddlsched.errors import InputError
+from ddlsched.workload import workload_files
 from ddlsched.workload.traces.traced import TracedJob
 from ddlsched.workload.workload_files import write_workload
 
@@ -392,6 +393,14 @@ def test_what_if_says_who_gains() -> None:
     assert {row["jct_change"] for row in same["tenants"]} == {0.0}
     assert [row["queue"] for row in same["tenants"]] == ["team-a", "team-b", "all"]
     refused(run("what-if", "o/jobs.csv", *flags, "--change", "servers=+2", "--draws", "0"), "expected 1 or more")
+
+
+def test_what_if_draws_jobs_by_the_seed_of_the_run_which_is_0_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(workload_files, "workload_of", lambda jobs, seed: asked.append((jobs, seed)) or Workload.of([]))
+    for flags in ([], ["--seed", "3"]):
+        run("what-if", "microsoft-160:scale=0.01", *flags, "--change", "servers=+2")
+    assert asked == [("microsoft-160:scale=0.01", 0), ("microsoft-160:scale=0.01", 3)]
 
 
 def test_what_if_runs_once_unless_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import gymnasium
@@ -22,8 +23,11 @@ VECTORS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 }
 
 
-def ended(vector: Any) -> tuple[Any, float, int, dict[str, Any]]:
+@functools.cache
+def ended(name: str) -> tuple[Any, float, int, dict[str, Any]]:
     """Run to the end of the first episode: what is seen then, of that run; its return and decisions; infos."""
+    kind, jobs, arguments = VECTORS[name]
+    vector = kind(2, jobs, **arguments)
     seen, _ = vector.reset(seed=3)
     returns, decisions = np.zeros(vector.num_envs), 0
     while True:
@@ -35,20 +39,17 @@ def ended(vector: Any) -> tuple[Any, float, int, dict[str, Any]]:
             return {name: array[place] for name, array in seen.items()}, returns[place], decisions, infos
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", VECTORS)
 def test_item_20_an_action_is_allowed_at_the_end_of_an_episode(name: str) -> None:
     """A policy that masks takes one action more, which does not count."""
-    kind, jobs, arguments = VECTORS[name]
-    seen, *_ = ended(kind(2, jobs, **arguments))
+    seen, *_ = ended(name)
     assert seen["action_mask"].any()
 
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_item_20_final_info_has_the_episode(name: str) -> None:
     """As CleanRL reads it: of each run that has ended a dictionary, and None of the others."""
-    kind, jobs, arguments = VECTORS[name]
-    _, total, decisions, infos = ended(kind(2, jobs, **arguments))
+    _, total, decisions, infos = ended(name)
     told = [info for info in infos["final_info"] if info and "episode" in info]
     assert len(told) == infos["_final_info"].sum() >= 1
     assert told[0]["episode"]["r"] == pytest.approx(total, rel=1e-9)

@@ -49,6 +49,21 @@ def test_item_17_no_attribute_of_a_view_can_be_set(view: Any, name: str) -> None
     assert getattr(view, name, None) is before or getattr(view, name) == before
 
 
+def test_of_transfers_those_count_that_run_on_a_link() -> None:
+    """Transfers 1, 2 and 3 run on links 0 and 1, 1 and 2, and 1; link 3 is idle, and what crosses none meets none."""
+    running = [
+        transfer_view(job_view(number=number, servers=links), links=links)
+        for number, links in ((3, (1,)), (1, (0, 1)), (2, (1, 2)))
+    ]
+    network = network_view(active=running, num_links=4)
+    assert [network.num_on(link) for link in range(4)] == [1, 3, 1, 0]
+    assert [[each.job.number for each in network.transfers_on(link)] for link in range(4)] == [[1], [1, 2, 3], [2], []]
+    for links, most, met in (((), 0, []), ((3,), 0, []), ((0, 3), 1, [1]), ((0, 2), 1, [1, 2]), ((2, 1), 3, [1, 2, 3])):
+        asked = transfer_view(job_view(number=9, servers=(0, 1)), links=links)
+        assert network.most_on_links_of(asked) == most
+        assert [each.job.number for each in network.met_by(asked)] == met
+
+
 @dataclass(frozen=True, kw_only=True)
 class ByUser:
     who: str = "ann"

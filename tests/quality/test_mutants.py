@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -192,3 +193,17 @@ def test_other_rooms_leave_a_rooms_own_tests_their_time() -> None:
     own = _own("ddlsched/io/reading.py")
     assert list(_within(took, drawn_ones, 7.0, own)) == ["tests/io/drawn", "tests/io/slow", "tests/cli/drawn"]
     assert (_own("algorithms/path/ecmp.py"), _own("topologies/star.py")) == ("tests/algorithms/", "tests/topologies/")
+
+
+def test_each_test_that_has_noticed_a_fault_is_there() -> None:
+    """Those whose names were changed, or that were merged, would be looked for in vain."""
+    gone, texts = [], dict[str, str]()
+    for fault, (_, by) in results_of(ROOT / "tests/mutants.tsv").items():
+        file, name, *_ = [*by.partition("[")[0].partition(" ")[0].split("::"), ""]
+        if file.startswith("tests/"):
+            if file not in texts:
+                texts[file] = (ROOT / file).read_text() if (ROOT / file).exists() else ""
+            if not texts[file] or not re.search(rf"^(def |class |){name}\b", texts[file], re.M):
+                gone.append((fault, by))
+    assert len(texts) > 50
+    assert gone == []

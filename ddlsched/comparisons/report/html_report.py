@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import os
 import re
@@ -166,9 +165,7 @@ def _section(reported: Reported, setting: ComparedSetting) -> dict[str, Any]:
 
 
 def _chart(chart: InteractiveChart, name: str, policy: int | None = None) -> dict[str, Any]:
-    data = {"id": name} | {
-        key: value for key, value in dataclasses.asdict(chart).items() if key not in ("title", "note")
-    }
+    data = {"id": name} | {key: value for key, value in vars(chart).items() if key not in ("title", "note")}
     return {
         "id": name,
         "title": chart.title,

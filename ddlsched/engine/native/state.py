@@ -29,7 +29,8 @@ from numba.extending import (
 from ddlsched.engine.records import State, example_state
 
 _HEADER = ir.LiteralStructType([cgutils.voidptr_t, ir.IntType(64), ir.IntType(64)])
-"""What a state holds of each of its arrays, in the order of its fields: address, length, width."""
+_DATA, _LENGTH, _WIDTH = range(3)
+"""What a state holds of each of its arrays, in the order of its fields, and what a value of :class:`RowsType` holds."""
 
 
 class RowsType(types.Type):
@@ -83,11 +84,11 @@ class _RowsOfState(AttributeTemplate):
 @lower_getattr_generic(StateType)
 def _rows_of_state(context: Any, builder: Any, state_type: Any, address: Any, name: Any) -> Any:
     place = State._fields.index(name)
-    kind = state_type.rows[place]
-    rows = cgutils.create_struct_proxy(kind)(context, builder)
     headers = builder.bitcast(address, _HEADER.as_pointer())
-    rows.data, rows.length, rows.width = (_unchanging(builder, headers, place, field) for field in range(3))
-    return rows._getvalue()
+    rows = ir.Constant(context.get_value_type(state_type.rows[place]), ir.Undefined)
+    for field in (_DATA, _LENGTH, _WIDTH):
+        rows = builder.insert_value(rows, _unchanging(builder, headers, place, field), field)
+    return rows
 
 
 def _unchanging(builder: Any, headers: Any, *path: Any) -> Any:
@@ -133,12 +134,11 @@ class _Length(AbstractTemplate):
 
 def _address(context: Any, builder: Any, kind: Any, rows: Any, index: Any) -> Any:
     """Return the address of an item."""
-    rows = cgutils.create_struct_proxy(kind)(context, builder, rows)
     if kind.dimensions == 2:
         row, column = cgutils.unpack_tuple(builder, index, 2)
-        index = builder.add(builder.mul(row, rows.width), column)
-    data_type = context.get_data_type(kind.item)
-    return builder.gep(builder.bitcast(rows.data, data_type.as_pointer()), [index], inbounds=True)
+        index = builder.add(builder.mul(row, builder.extract_value(rows, _WIDTH)), column)
+    items = builder.bitcast(builder.extract_value(rows, _DATA), context.get_data_type(kind.item).as_pointer())
+    return builder.gep(items, [index], inbounds=True)
 
 
 @lower_builtin(operator.getitem, RowsType, types.Any)
@@ -161,16 +161,16 @@ def _set_item(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
 
 
 @lower_builtin(len, RowsType)
-def _length(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
-    return cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]).length
+def _length(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001 (numba's signature)
+    return builder.extract_value(arguments[0], _LENGTH)
 
 
 @intrinsic
 def width_of(typing_context: Any, rows: Any) -> Any:  # noqa: ARG001 (numba's signature)
     """Return the length of a row of a two-dimensional array."""
 
-    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
-        return cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]).width
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001 (numba's signature)
+        return builder.extract_value(arguments[0], _WIDTH)
 
     return signature(types.intp, rows), generate
 

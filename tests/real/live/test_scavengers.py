@@ -187,7 +187,9 @@ def test_host_lists_are_expanded(text, hosts) -> None:
     assert expand_hosts(text) == hosts
 
 
-@pytest.mark.parametrize("text", ["n[1-", "n]", "n[a-b]", "n[3-1]", "a,,b", "a,", "n[1-99999999999]"])
+@pytest.mark.parametrize(
+    "text", ["n[1-", "n]", "n[a-b]", "n[3-1]", "a,,b", "a,", "n[1-99999999999]", f"n[{'9' * 5000}]"]
+)
 def test_host_lists_that_are_none_are_refused(text) -> None:
     with pytest.raises(InputError, match="host list"):
         expand_hosts(text)
@@ -195,9 +197,10 @@ def test_host_lists_that_are_none_are_refused(text) -> None:
 
 def test_host_lists_of_too_many_in_several_brackets_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(idle_trace, "_MOST", 8)
-    assert len(expand_hosts("n[1-2][1-4]")) == 8
-    with pytest.raises(InputError, match="host list"):
-        expand_hosts("n[1-3][1-3]")
+    assert len(expand_hosts("n[1-2][1-4]")) == len(expand_hosts("n[100-107]")) == 8
+    for text in ("n[1-3][1-3]", "n[100-108]"):
+        with pytest.raises(InputError, match="host list"):
+            expand_hosts(text)
 
 
 def test_slurm_is_asked_for_idle_nodes_and_for_those_already_adopted() -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import inf, log
 from pathlib import Path
 
-from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Strike, drawn_changes
+from ddlsched.cluster.capacity_changes import CapacityChange, DrawnChanges, FailurePlaces, Strike
 from ddlsched.cluster.failure_causes import FailureCause, read_causes
 from ddlsched.cluster.reliability_doors import CheckpointPolicy, CheckpointStore, HealthPolicy, RecoveryPolicy
 from ddlsched.deferred import np
@@ -212,7 +212,8 @@ class Disturbances:
                 last = places.num_servers - 1
                 raise InputError(f"outage of server {outage.server}: the cluster's servers are 0 to {last}")
         if self.causes:
-            return drawn_changes(self.causes, places, rng, replaced, end_ns(inf if health is None else health.check_s))
+            check_ns = end_ns(inf if health is None else health.check_s)
+            return DrawnChanges(self.causes, places, rng, replaced, check_ns).changes()
         return iter(sorted(change for outage in outages for change in _changes_of(outage)))
 
     def misjudged_iterations(self, iterations: np.ndarray, most: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -33,11 +33,10 @@ from ddlsched.errors import DdlschedError, InputError, guarded, says_unknown_arg
 from ddlsched.io.progress import progress_bar
 from ddlsched.io.tables import located
 from ddlsched.network.contention import card_remark
-from ddlsched.network.topology import Network
 from ddlsched.options import declared
 from ddlsched.plugins import DEFAULT_CONTENTION
 from ddlsched.plugins.names import Kind, resolve
-from ddlsched.simulation import simulate
+from ddlsched.simulation import network_of, simulate
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
@@ -273,8 +272,12 @@ def _texts(doors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _described_place(place: ComparedCluster) -> dict[str, Any]:
-    cluster, network = place.cluster, _network_of(place.cluster)
-    inside = None if network is None else network.inside
+    cluster, inside, remark = place.cluster, None, None
+    with suppress(DdlschedError):  # a plug-in's own fault is for the runs to show
+        network = network_of(cluster)
+        inside = network.inside
+        model = resolve("contention", place.contention)
+        remark = card_remark(guarded("contention: bound_to", lambda: model.bound_to(network)), network)
     return {
         "num_servers": cluster.num_servers,
         "gpus_per_server": cluster.gpus_per_server,
@@ -284,7 +287,7 @@ def _described_place(place: ComparedCluster) -> dict[str, Any]:
         **_described_kinds(cluster),
         "topology": text_of(cluster.topology),
         "contention": text_of(place.contention),
-        "remark": None if network is None else _remark(place, network),
+        "remark": remark,
         **({"inside": {"gpu_gbps": inside.gpu_gbps, "cards": inside.cards}} if inside else {}),
     }
 
@@ -296,22 +299,6 @@ def _described_kinds(cluster: Cluster) -> dict[str, Any]:
     counts = np.bincount(cluster.kind_of_gpu).tolist()
     told = {"source": cluster.throughputs.source, "reference_kind": cluster.throughputs.reference_kind}
     return {"gpu_kinds": dict(zip(cluster.kinds, counts, strict=True)), "throughputs": told}
-
-
-def _network_of(cluster: Cluster) -> Network | None:
-    """Return the network between the servers, or None: a plug-in's own fault is for the runs to show."""
-    with suppress(DdlschedError):
-        topology = resolve("topology", cluster.topology)
-        return cluster.network(topology)
-    return None
-
-
-def _remark(place: ComparedCluster, network: Network) -> str | None:
-    """Return what is to be known of the contention model's constants; a plug-in's own fault is for the runs to show."""
-    with suppress(DdlschedError):
-        model = resolve("contention", place.contention)
-        return card_remark(guarded("contention: bound_to", lambda: model.bound_to(network)), network)
-    return None
 
 
 def _may_draw(policy: object) -> bool:

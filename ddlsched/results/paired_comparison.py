@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import floor, inf, log10
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -107,11 +107,7 @@ def compare_tables(tables: dict[str, pd.DataFrame], *, baseline: str, by: str = 
         numbers = {policy: complete[policy].to_numpy(np.float64) for policy in table.columns}
         for policy in table.columns:
             row = {by: policy, "metric": metric, "seeds": len(complete), "seeds_left_out": left_out}
-            row |= (
-                _fields("mean", _mean(metric, numbers[policy]))
-                if len(complete)
-                else dict.fromkeys(_names("mean"), np.nan)
-            )
+            row |= _fields("mean", _mean(metric, numbers[policy]))
             row |= _compared(numbers[policy], numbers[baseline], metric)
             if policy == baseline or (left_out and metric in _JUDGED):
                 row |= {"verdict": "undecided", "p_value": np.nan}
@@ -127,6 +123,8 @@ def _known(name: str, table: pd.DataFrame, what: str) -> str:
 
 def _mean(metric: str, values: np.ndarray) -> statistics.Interval:
     """Return a mean and its interval, which ends where the metric does: no time is below 0, no share above 1."""
+    if not len(values):
+        return statistics.NO_SEED
     if metric not in ALL_METRICS:
         return statistics.mean_interval(values)
     return statistics.mean_interval(values, 0.0, 1.0 if metric in _PARTS else inf)
@@ -135,10 +133,10 @@ def _mean(metric: str, values: np.ndarray) -> statistics.Interval:
 def _compared(values: np.ndarray, baseline: np.ndarray, metric: str) -> dict[str, Any]:
     """Return the paired difference and change, and which of them decides what."""
     if not len(values):
-        unknown = dict.fromkeys([*_names("difference"), *_names("change"), "p_value"], np.nan)
+        unknown = dict.fromkeys([*interval_columns("difference"), *interval_columns("change"), "p_value"], np.nan)
         return unknown | {"verdict": "undecided" if metric in _JUDGED else NOT_JUDGED}
     deciding = statistics.paired_difference(values, baseline)
-    row = _fields("difference", deciding) | dict.fromkeys(_names("change"), np.nan)
+    row = _fields("difference", deciding) | dict.fromkeys(interval_columns("change"), np.nan)
     compared = values - baseline
     if metric not in BY_DIFFERENCE and (values > 0.0).all() and (baseline > 0.0).all():
         deciding = statistics.paired_change(values, baseline)
@@ -150,13 +148,13 @@ def _compared(values: np.ndarray, baseline: np.ndarray, metric: str) -> dict[str
     return row | {"verdict": found, "p_value": statistics.p_value(compared)}
 
 
-def _names(name: str) -> tuple[str, str, str]:
+def interval_columns(name: str) -> tuple[str, str, str]:
     """Return the columns of an interval."""
     return (name, "low", "high") if name == "mean" else (name, f"{name}_low", f"{name}_high")
 
 
 def _fields(name: str, interval: statistics.Interval) -> dict[str, float]:
-    return dict(zip(_names(name), (interval.mean, interval.low, interval.high), strict=True))
+    return dict(zip(interval_columns(name), (interval.mean, interval.low, interval.high), strict=True))
 
 
 def with_holm(comparison: pd.DataFrame) -> pd.DataFrame:
@@ -179,7 +177,7 @@ def interval_of(
 ) -> statistics.Interval:
     """Return a mean, or a change, of a table of :func:`compare_runs`."""
     (row,) = comparison[(comparison[by] == policy) & (comparison["metric"] == metric)].to_dict("records")
-    mean, low, high = (float(row[name]) for name in _names("change" if change else "mean"))
+    mean, low, high = (float(row[name]) for name in interval_columns("change" if change else "mean"))
     return statistics.Interval(mean, low, high, int(row["seeds"]))
 
 
@@ -258,7 +256,7 @@ def _against_text(row: dict[str, Any]) -> str:
     if not row["seeds"] or np.isnan(row["difference"]):  # a baseline that finished on other seeds
         return "-"
     by_difference = row["metric"] in BY_DIFFERENCE or np.isnan(row["change"])
-    mean, low, high = (row[name] for name in _names("difference" if by_difference else "change"))
+    mean, low, high = (row[name] for name in interval_columns("difference" if by_difference else "change"))
     scale = _percent(row["metric"]) if by_difference else 100.0
     interval = statistics.Interval(mean, low, high, row["seeds"]).scaled(scale)
     unit = "%" if not by_difference else "points" if scale > 1.0 else ""
@@ -269,8 +267,7 @@ def _against_text(row: dict[str, Any]) -> str:
 def _decimals(interval: statistics.Interval) -> int:
     """Return how many decimals show three digits of the larger end."""
     ends = [interval.mean] if np.isnan(interval.low) else [interval.low, interval.high]
-    largest = max(map(abs, ends))
-    return min(max(2 - floor(log10(largest)), 0), 4) if largest > 0.0 else 0
+    return statistics.decimals_of(max(map(abs, ends)))
 
 
 def _verdict_text(row: dict[str, Any]) -> str:

@@ -14,7 +14,6 @@ from ddlsched.ranges import REQUIRED, Checked, check_fields, ranged
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, is_whole, ns_from_s
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job
-from ddlsched.workload.tasks import CollectiveTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,10 +351,4 @@ class ElasticJob(Job):
 
 def messages_and_workers(jobs: Iterable[Job]) -> list[tuple[list[float], int]]:
     """Return of each job with several GPUs the sizes of an iteration's messages, bytes, and its number of GPUs."""
-    return [(_messages(job), job.num_gpus) for job in jobs if job.num_gpus > 1]
-
-
-def _messages(job: Job) -> list[float]:
-    if isinstance(job, ElasticJob):
-        return [job.message_bytes] if job.message_bytes > 0 else []
-    return [task.message_bytes for task in job.dag.tasks if isinstance(task, CollectiveTask)]
+    return [(list(job.dag.messages), job.num_gpus) for job in jobs if job.num_gpus > 1]

@@ -171,7 +171,7 @@ class Job:
 
 TEXTS = ("model", "user", "queue", "required_levels", "preferred_levels", "balanced_level")
 """The fields of a job that are a text, or left out."""
-_COLUMNS = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
+REQUIRED = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
 _SHOWN_JOBS = 5
 MAX_PRIORITY = 2**31 - 1
 _PRIORITY = f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
@@ -309,9 +309,9 @@ class Workload:
         InputError
             A column is missing, or a row holds what no job can have.
         """
-        missing = [name for name in _COLUMNS if name not in frame]
+        missing = [name for name in REQUIRED if name not in frame]
         if missing:
-            raise InputError(f"table: has no column {', '.join(missing)}; expected {', '.join(_COLUMNS)}")
+            raise InputError(f"table: has no column {', '.join(missing)}; expected {', '.join(REQUIRED)}")
         jobs = []
         for number, row in enumerate(frame.to_dict("records")):
             known = {str(name): value for name, value in row.items() if value is not None and value == value}

@@ -231,9 +231,8 @@ def short(value: float) -> str:
 
 def on_dark(colour: str) -> str:
     """Return a colour for a dark page: the same, or mixed with white until it stands out (WCAG's 3 : 1)."""
-    parts = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
     for white in range(0, 100, 5):
-        mixed = "#" + "".join(f"{round(part + (255 - part) * white / 100):02x}" for part in parts)
+        mixed = _between(colour, "#ffffff", white / 100)
         if (_luminance(mixed) + 0.05) / (_luminance(DARK_PAGE) + 0.05) >= 3.2:
             break
     return mixed

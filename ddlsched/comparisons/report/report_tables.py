@@ -13,7 +13,7 @@ from ddlsched.comparisons.report.reported import ComparedSetting, Reported, clas
 from ddlsched.results.metrics import SIZE_CLASSES
 from ddlsched.results.paired_comparison import ALL_METRICS, BY_DIFFERENCE, METRICS, SHARES, SLOWDOWN_AND_FAIRNESS
 from ddlsched.results.result import COUNTS
-from ddlsched.results.statistics import LEAST_SEEDS, Interval, mean_interval
+from ddlsched.results.statistics import LEAST_SEEDS, Interval, decimals_of, mean_interval
 
 MAIN = "average_jct_s"
 """The metric of the headline."""
@@ -165,7 +165,8 @@ def door_table(reported: Reported, setting: ComparedSetting) -> Table:
         for policy, own in runs.groupby("policy", sort=False)
         for name in there
     }
-    decimals = {name: _decimals(max(mean.mean for (_, each), mean in means.items() if each == name)) for name in there}
+    largest = {name: max(own.mean for (_, each), own in means.items() if each == name) for name in there}
+    decimals = {name: decimals_of(value) for name, value in largest.items()}
     rows = [
         (policy, [_cell(means[policy, name], decimals[name]) if (policy, name) in means else None for name in there])
         for policy in reported.policies
@@ -195,7 +196,7 @@ def _cells(
     measured = table[table["mean"].notna()]
     found = {(row["policy"], row[by]): row for row in measured.to_dict("records")}
     largest = (measured["mean"].abs() * measured["metric"].map(_scale)).groupby(measured[by]).max()
-    decimals = {column: _decimals(value) for column, value in largest.items()}
+    decimals = {column: decimals_of(value) for column, value in largest.items()}
     return [
         (policy, [_compared(found.get((policy, column)), decimals.get(column, 0), reported) for column in columns])
         for policy in reported.policies
@@ -245,11 +246,6 @@ def _cell(estimate: Interval, decimals: int) -> TableCell:
     return TableCell(
         value, f"[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]" if estimate.seeds > 1 else ""
     )
-
-
-def _decimals(largest: float) -> int:
-    """Return how many decimals show three digits."""
-    return min(max(2 - math.floor(math.log10(largest)), 0), 4) if largest > 0.0 else 0
 
 
 def _percent(value: float) -> str:

@@ -98,10 +98,10 @@ def explain(run: Path, job: str, *, as_json: bool = False) -> None:
     now = result.jobs[result.jobs["job_id"] == job].iloc[0]
     phases = {phase.removesuffix("_s"): float(now[phase]) for phase in PHASES}
     if as_json:
-        found = {"job_id": job, "state": str(now["state"]), "phases_s": phases, "blockers": _records(blockers)}
-        found |= {"reservations": _records(reserved), "transfers": _records(transfers)}
-        found["failures"] = [without_nan(row) for row in _records(failures)]
-        found["stays"] = [without_nan(row) for row in _records(stays)]
+        found = {"job_id": job, "state": str(now["state"]), "phases_s": phases, "blockers": blockers.to_dict("records")}
+        found |= {"reservations": reserved.to_dict("records"), "transfers": transfers.to_dict("records")}
+        found["failures"] = [without_nan(row) for row in failures.to_dict("records")]
+        found["stays"] = [without_nan(row) for row in stays.to_dict("records")]
         emit(json.dumps(found, indent=2) + "\n")
     else:
         departures = [each for each in result.finished.departures if each.job == result.number_of(job)]
@@ -164,10 +164,6 @@ def _window(row: pd.Series, job: str) -> Window:
     if finish_s != finish_s:
         return Window(start_s, job_id=job)
     return Window(start_s, max(finish_s, start_s + 1e-9), job)
-
-
-def _records(blockers: pd.DataFrame) -> list[dict[str, object]]:
-    return [{str(name): value for name, value in row.items()} for row in blockers.to_dict("records")]
 
 
 def _text(row: pd.Series, phases: dict[str, float], blockers: pd.DataFrame, departures: list[bool]) -> str:

@@ -77,7 +77,9 @@ def validate(
     """
     told = run_arguments(cluster.values, {}).get("cluster")
     beside = _Beside(told, "topology" in cluster.values, restarts.made() if restarts.values else None)
-    other = next((room for room in _other_rooms() if room.recognises(file)), None)
+    # Modules of other rooms recognise further kinds of files.
+    rooms = (point.load() for point in entry_points(group="ddlsched.validator"))
+    other = next((room for room in rooms if room.recognises(file)), None)
     kind = _kind(file) if other is None else str(other.KIND)
     found = _READERS[kind](file, beside) if other is None else other.found(file)
     if as_json:
@@ -85,11 +87,6 @@ def validate(
     else:
         lines = [f"{file}: valid ({kind})", *(f"  {name:<28}{text}" for name, text in _lines(found))]
         emit("\n".join(lines) + "\n")
-
-
-def _other_rooms() -> Iterator[Any]:
-    """Yield modules that recognise further kinds of files, by the entry points ``ddlsched.validator``."""
-    return (point.load() for point in entry_points(group="ddlsched.validator"))
 
 
 def _kind(path: Path) -> str:

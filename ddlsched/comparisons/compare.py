@@ -215,10 +215,10 @@ class ComparisonPlan:
 
     def described(self) -> dict[str, Any]:
         """Return everything as JSON can hold it; with the same ddlsched and files it gives the same runs."""
-        settings = self.settings
+        settings, named = self.settings, self.policies.items()
         return {
             "ddlsched": version("ddlsched"),
-            "policies": {name: _texts(doors) for name, doors in self.policies.items()},
+            "policies": {name: {door: text_of(each) for door, each in doors.items()} for name, doors in named},
             "workloads": self.workloads,
             "seeds": settings.seeds,
             "draws": settings.draws,
@@ -265,10 +265,6 @@ def _refusal(workload: Workload, place: ComparedCluster, options: Mapping[str, A
     except DdlschedError:
         pass
     return None
-
-
-def _texts(doors: Mapping[str, Any]) -> dict[str, str]:
-    return {door: text_of(plugin) for door, plugin in doors.items()}
 
 
 def _described_place(place: ComparedCluster) -> dict[str, Any]:

@@ -217,7 +217,7 @@ def readable(comparison: pd.DataFrame, *, baseline: str, by: str = "policy", ove
     shown, paired = comparison[~comparison["metric"].isin(_zeros(comparison))], baseline in set(comparison[by])
     rows: list[dict[str, str]] = []
     last: dict[str, str] = {}
-    for row in _records(shown):
+    for row in shown.to_dict("records"):
         head = {"GPUs": row["size_class"]} if "size_class" in row else {}
         head["metric"] = ALL_METRICS.get(row["metric"], row["metric"])
         cells = {by: str(row[by]), "mean [95 %]": _mean_text(row)}
@@ -232,10 +232,6 @@ def readable(comparison: pd.DataFrame, *, baseline: str, by: str = "policy", ove
     return "\n\n".join([markdown(rows), *_notes(comparison, over, paired)])
 
 
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
-
-
 def _zeros(comparison: pd.DataFrame) -> list[str]:
     """Return the metrics that are 0 for every policy, unless all are."""
     zero = (comparison["mean"] == 0.0).groupby(comparison["metric"], sort=False).all()
@@ -246,12 +242,12 @@ def _percent(metric: str) -> float:
     return 100.0 if "(%" in ALL_METRICS.get(metric, "") else 1.0
 
 
-def _mean_text(row: dict[str, Any]) -> str:
+def _mean_text(row: Mapping[Any, Any]) -> str:
     interval = statistics.Interval(row["mean"], row["low"], row["high"], row["seeds"]).scaled(_percent(row["metric"]))
     return interval_text(interval, decimals=_decimals(interval)) if row["seeds"] else "-"
 
 
-def _against_text(row: dict[str, Any]) -> str:
+def _against_text(row: Mapping[Any, Any]) -> str:
     """Return the change in %; or the difference, in percentage points or the metric's unit, where that is compared."""
     if not row["seeds"] or np.isnan(row["difference"]):  # a baseline that finished on other seeds
         return "-"
@@ -270,7 +266,7 @@ def _decimals(interval: statistics.Interval) -> int:
     return statistics.decimals_of(max(map(abs, ends)))
 
 
-def _verdict_text(row: dict[str, Any]) -> str:
+def _verdict_text(row: Mapping[Any, Any]) -> str:
     if row["verdict"] == NOT_JUDGED:
         return ""
     if row["seeds"] == 1:

@@ -250,13 +250,11 @@ class Workload:
         return f"<workload: {count} of {sizes} GPUs, arriving {min(arrivals_s):g} to {max(arrivals_s):g} s{source}>"
 
     def _repr_html_(self) -> str:
-        names = ("job_id", "arrival_s", "num_gpus", "iterations", "gpu_memory_mb", "model", "user")
-        head = "".join(f"<th>{name}</th>" for name in names)
-        rows = [[html.escape(str(getattr(job, name))) for name in names] for job in self.jobs[:_SHOWN_JOBS]]
-        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+        names = ["job_id", "arrival_s", "num_gpus", "iterations", "gpu_memory_mb", "model", "user"]
+        shown = [[getattr(job, name) for name in names] for job in self.jobs[:_SHOWN_JOBS]]
+        table = pd.DataFrame(shown, columns=names, dtype=object).to_html(index=False, border=0)
         more = f"<p>and {len(self) - _SHOWN_JOBS:,} more</p>" if len(self) > _SHOWN_JOBS else ""
-        title = html.escape(repr(self)[1:-1])
-        return f"<p><b>{title}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+        return f"<p><b>{html.escape(repr(self)[1:-1])}</b></p>{table}{more}"
 
     def __len__(self) -> int:
         return len(self.jobs)

@@ -94,10 +94,6 @@ class ProfilingAdvisor:
         """Return whether there is nothing left to measure of a job."""
         return not self._missing(job)
 
-    def next_size(self, sizes: Sequence[int], after: int | None) -> int | None:
-        """Return which of the sizes that are missing and fit is measured next, after one or first of all; None ends."""
-        return max((size for size in sizes if after is None or size < after), default=None)
-
     def _go_on(self, there: Mapping[str, Candidate], num_nodes: int, now_s: float) -> None:
         """End a hold that is over, whose job has gone, or whose size no longer fits."""
         if self.pinned is None:
@@ -120,7 +116,8 @@ class ProfilingAdvisor:
                 return
 
     def _pin(self, job: Candidate, sizes: Sequence[int], after: int | None) -> None:
-        size = self.next_size(sizes, after)
+        """Let the largest of some sizes be measured next that is below another, if there is one."""
+        size = max((size for size in sizes if after is None or size < after), default=None)
         if size is not None:
             self.pinned, self.held_since_s = (job.job_id, size), None
             self._tried.setdefault(job.job_id, set()).add(size)

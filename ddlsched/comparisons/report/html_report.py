@@ -166,14 +166,8 @@ def _section(reported: Reported, setting: ComparedSetting) -> dict[str, Any]:
 
 def _chart(chart: InteractiveChart, name: str, policy: int | None = None) -> dict[str, Any]:
     data = {"id": name} | {key: value for key, value in vars(chart).items() if key not in ("title", "note")}
-    return {
-        "id": name,
-        "title": chart.title,
-        "note": chart.note,
-        "height": chart.height,
-        "data": data,
-        "policy": policy,
-    }
+    shown = {"title": chart.title, "note": chart.note, "height": chart.height}
+    return {"id": name, **shown, "data": data, "policy": policy}
 
 
 def _placements(reported: Reported, setting: ComparedSetting) -> Iterator[dict[str, Any]]:

@@ -123,7 +123,7 @@ def read_rows(rows: Iterator[tuple[int, Any]], job_of: Callable[[Any], TracedJob
             job = job_of(row)
             yield job._replace(line=number, job_id=job.job_id or str(number))
         except BadRowError as bad:
-            yield Refusal(number, bad.reason, bad.detail)
+            yield Refusal(number, *bad.args)
 
 
 def numbered_lines(source: TraceSource) -> Iterator[tuple[int, str]]:

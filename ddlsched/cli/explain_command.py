@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlsched.cli.reporting import emit, run_status, without_nan
+from ddlsched.cli.reporting import emit, json_text, run_status, without_nan
 from ddlsched.deferred import pd
 from ddlsched.errors import UnknownNameError, did_you_mean
 
@@ -102,7 +101,7 @@ def explain(run: Path, job: str, *, as_json: bool = False) -> None:
         found |= {"reservations": reserved.to_dict("records"), "transfers": transfers.to_dict("records")}
         found["failures"] = [without_nan(row) for row in failures.to_dict("records")]
         found["stays"] = [without_nan(row) for row in stays.to_dict("records")]
-        emit(json.dumps(found, indent=2) + "\n")
+        emit(json_text(found))
     else:
         departures = [each for each in result.finished.departures if each.job == result.number_of(job)]
         emit(

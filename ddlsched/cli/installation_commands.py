@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from ddlsched.cli.reporting import emit
+from ddlsched.cli.reporting import emit, json_text
 from ddlsched.errors import UnknownNameError, did_you_mean
 from ddlsched.options import Option
 from ddlsched.plugins.names import KINDS, Kind, made_by, names, resolve_bundle
@@ -111,7 +111,7 @@ def list_plugins(
         return
     found = {each: names(each) for each in KINDS if kind in (None, each)}
     if as_json:
-        emit(json.dumps(found, indent=2) + "\n")
+        emit(json_text(found))
     elif kind is not None:
         emit("".join(f"{name}\n" for name in found[kind]))
     else:
@@ -122,7 +122,7 @@ def _described(kind: Kind, name: str, as_json: bool) -> str:
     summary, parameters = description_of(kind, name)
     if as_json:
         told = [parameter._asdict() for parameter in parameters]
-        return json.dumps({"name": name, "summary": summary, "parameters": told}, indent=2) + "\n"
+        return json_text({"name": name, "summary": summary, "parameters": told})
     lines = [f"{name}: {summary}"]
     for each in parameters:
         lines += ["", f"{each.name}{f'={each.default}' if each.default else ''}   {each.expected}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 import traceback
@@ -24,6 +25,11 @@ def emit(text: str) -> None:
     """Write a result to stdout, whole."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def json_text(found: object) -> str:
+    """Return a result as JSON for a reader, numbers of numpy too."""
+    return json.dumps(found, indent=2, default=float) + "\n"
 
 
 @contextmanager

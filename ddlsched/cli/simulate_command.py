@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import os
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option
-from ddlsched.cli.reporting import emit, notice, run_status, without_nan, write_told
+from ddlsched.cli.reporting import emit, json_text, notice, run_status, without_nan, write_told
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_remark
@@ -178,7 +177,7 @@ def _drawn(workload: Workload, seed: int, given: Mapping[str, Any], draws: int, 
 
 def _metrics_json(result: Result, used: Mapping[str, float]) -> str:
     """Return the metrics as JSON, which has no NaN: null where no counted job finished."""
-    return json.dumps(without_nan(result.summary() | dict(used)), indent=2) + "\n"
+    return json_text(without_nan(result.summary() | dict(used)))
 
 
 def _used(result: Result) -> dict[str, float]:

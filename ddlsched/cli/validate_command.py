@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel
-from ddlsched.cli.reporting import emit
+from ddlsched.cli.reporting import emit, json_text
 from ddlsched.cli.run_arguments import run_arguments
 from ddlsched.cluster.cluster import Cluster, Throughputs
 from ddlsched.cluster.disturbances import Disturbances
@@ -83,7 +82,7 @@ def validate(
     kind = _kind(file) if other is None else str(other.KIND)
     found = _READERS[kind](file, beside) if other is None else other.found(file)
     if as_json:
-        emit(json.dumps({"file": str(file), "kind": kind, **found}, indent=2) + "\n")
+        emit(json_text({"file": str(file), "kind": kind, **found}))
     else:
         lines = [f"{file}: valid ({kind})", *(f"  {name:<28}{text}" for name, text in _lines(found))]
         emit("\n".join(lines) + "\n")

@@ -61,12 +61,7 @@ def _curve_of(where: str, given: Any) -> ScalingCurve:
         shown = abbreviated(kind if isinstance(given, dict) else given)
         raise InputError(f"{where}: its kind is {shown}; expected an object with the kind throughput, batch or linear")
     needed = _POINTS.get(kind, ("fixed_s", "sample_s"))
-    for name in given:
-        if name not in (*needed, "kind"):
-            raise InputError(f"{where}: unknown field {name!r}.{did_you_mean(name, needed)}")
-    for name in needed:
-        if name not in given:
-            raise InputError(f"{where}: field {name!r} is missing; expected {', '.join(needed)}")
+    tables.refuse_fields(where, given, needed, ("kind",))
     if kind == "linear":
         linear = {name: tables.cell_time_s(where, name, given[name]) for name in needed}
         return tables.located(where, lambda: LinearCurve(**linear))
@@ -234,12 +229,7 @@ def _job_of_json(where: str, row: Any) -> Job:
         raise InputError(f"{where}: is {abbreviated(row)}; expected an object with {', '.join(_JSON_FIELDS)}")
     kinds = {"tasks": (_JSON_FIELDS, ("tasks", "groups", *_FOR_ALL)), "samples": (ELASTIC_REQUIRED, ELASTIC_OPTIONAL)}
     needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
-    for name in row:
-        if name not in needed + optional:
-            raise InputError(f"{where}: unknown field {name!r}.{did_you_mean(name, needed + optional)}")
-    for name in needed:
-        if name not in row:
-            raise InputError(f"{where}: field {name!r} is missing; expected {', '.join(needed)}")
+    tables.refuse_fields(where, row, needed, optional)
     if "tasks" in row:
         return _dag_job(where, row)
     return elastic_job_of(where, row) if "samples" in row else _job_of_row(where, row)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
 import traceback
@@ -29,6 +28,8 @@ def emit(text: str) -> None:
 
 def json_text(found: object) -> str:
     """Return a result as JSON for a reader, numbers of numpy too."""
+    import json  # which a help page need not wait for
+
     return json.dumps(found, indent=2, default=float) + "\n"
 
 

@@ -115,7 +115,8 @@ def simulate(
     if out.run_out is not None:
         _write_run(result, jobs, seed, given, out.run_out)
     _write_files(result, out.jobs_out, out.timeline)
-    emit(_metrics_json(result, used) if out.as_json else _metrics_table(result, used, _setting(result, given)))
+    numbers = without_nan(result.summary() | used)  # NaN where no counted job finished, which JSON has not
+    emit(json_text(numbers) if out.as_json else _metrics_table(result, used, _setting(result, given)))
     for line in _remarks(result) if out.as_json else ():
         notice(line)
 
@@ -173,11 +174,6 @@ def _drawn(workload: Workload, seed: int, given: Mapping[str, Any], draws: int, 
         with run_status(f"simulating draw {draw + 1} of {draws}") as watch:
             results.append(run(workload, seed=seed, watch=watch, **given, draw=draw))
     return ensemble_of(results).metrics()
-
-
-def _metrics_json(result: Result, used: Mapping[str, float]) -> str:
-    """Return the metrics as JSON, which has no NaN: null where no counted job finished."""
-    return json_text(without_nan(result.summary() | dict(used)))
 
 
 def _used(result: Result) -> dict[str, float]:

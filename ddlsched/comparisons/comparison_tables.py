@@ -51,11 +51,8 @@ def _clusters(clusters: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         if kinds := told.get("gpu_kinds"):
             counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
             table = told["throughputs"]
-            on = (
-                f"the workload's times are those on {table['reference_kind']}"
-                if table["reference_kind"]
-                else ("a throughput of 1 means the workload's times")
-            )
+            kind = table["reference_kind"]
+            on = f"the workload's times are those on {kind}" if kind else "a throughput of 1 means the workload's times"
             yield f"{name}: GPUs of several kinds ({counts}), with the throughputs of {table['source']}; {on}."
         if inside := told.get("inside"):
             cards = f"{inside['cards']} network {'card' if inside['cards'] == 1 else 'cards'}"

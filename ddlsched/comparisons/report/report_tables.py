@@ -106,9 +106,8 @@ def overview(reported: Reported) -> Table:
         own = reported.rows(reported.comparison.table(), setting)
         own = own[own["metric"] == MAIN]
         found = {row["policy"]: row for row in own.to_dict("records")}
-        rows.append(
-            (f"{setting.workload} on {setting.cluster}", [_change_cell(found.get(policy)) for policy in policies])
-        )
+        cells = [_change_cell(found.get(policy)) for policy in policies]
+        rows.append((f"{setting.workload} on {setting.cluster}", cells))
     return Table(f"Average JCT against {reported.comparison.baseline}", policies, rows)
 
 
@@ -141,16 +140,11 @@ def phase_table(reported: Reported, setting: ComparedSetting) -> Table:
     phases = [phase for phase in SHARES if phase in runs.columns and (runs[phase] > 0).any()]
     rows = []
     for policy in reported.policies:
-        own = runs[runs["policy"] == policy]
-        shares = [own[phase].dropna() for phase in phases]
-        rows.append(
-            (policy, [_cell(mean_interval(share, 0.0, 1.0).scaled(100), 1) if len(share) else None for share in shares])
-        )
-    return Table(
-        "Where the time of jobs goes (% of JCT; mean over seeds)",
-        [SHARES[phase].partition(" (")[0] for phase in phases],
-        rows,
-    )
+        shares = [runs.loc[runs["policy"] == policy, phase].dropna() for phase in phases]
+        means = [mean_interval(share, 0.0, 1.0).scaled(100) if len(share) else None for share in shares]
+        rows.append((policy, [None if mean is None else _cell(mean, 1) for mean in means]))
+    names = [SHARES[phase].partition(" (")[0] for phase in phases]
+    return Table("Where the time of jobs goes (% of JCT; mean over seeds)", names, rows)
 
 
 def door_table(reported: Reported, setting: ComparedSetting) -> Table:
@@ -242,10 +236,8 @@ def _verdict(row: Mapping[Any, Any]) -> str:
 
 
 def _cell(estimate: Interval, decimals: int) -> TableCell:
-    value = f"{estimate.mean:.{decimals}f}"
-    return TableCell(
-        value, f"[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]" if estimate.seeds > 1 else ""
-    )
+    ends = f"[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]" if estimate.seeds > 1 else ""
+    return TableCell(f"{estimate.mean:.{decimals}f}", ends)
 
 
 def _percent(value: float) -> str:

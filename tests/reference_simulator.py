@@ -30,7 +30,7 @@ from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.network.collectives import Card, Rank
 from ddlsched.network.contention import ContentionModel, ring_bytes
 from ddlsched.network.topology import Network, Path, Topology
-from ddlsched.network.traffic import Sent, Traffic, traffic_of
+from ddlsched.network.traffic import TaskMessage, Traffic, traffic_of
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.dag import CollectiveTask, ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob, Rescale
@@ -682,7 +682,7 @@ class Simulation:
             longest_ns = 0
             for place, workers in enumerate(state.tuples(number)):
                 members = [ranks[worker] for worker in workers]
-                sent = Sent(task.kind, task.algorithm, task.message_bytes)
+                sent = TaskMessage(task.kind, task.algorithm, task.message_bytes)
                 given = self.network, sent, members, partial(ring_bytes, self.model)
                 traffic = traffic_of(*given, way) if task.message_bytes else NO_TRAFFIC
                 state.traffic[number, place] = traffic
@@ -725,7 +725,7 @@ class Simulation:
             if not transfer.routed and transfer.task >= 0:  # a job's state takes the topology's route
                 job, task = transfer.job, transfer.job.collectives[transfer.task]
                 members = [self.rank_on(job.gpus[worker]) for worker in job.tuples(transfer.task)[transfer.place]]
-                sent = Sent(task.kind, task.algorithm, task.message_bytes)
+                sent = TaskMessage(task.kind, task.algorithm, task.message_bytes)
                 given = self.network, sent, members, partial(ring_bytes, self.model)
                 traffic = traffic_of(*given, self.way_of(job))
                 transfer.links, transfer.shares, transfer.routed = traffic.links, traffic.shares, True

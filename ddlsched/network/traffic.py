@@ -55,7 +55,7 @@ class Traffic:
     latency_s: float
 
 
-class Sent(NamedTuple):
+class TaskMessage(NamedTuple):
     """What a task sends: the kind of its collective, the name of an algorithm, and the message, bytes."""
 
     kind: str
@@ -113,7 +113,9 @@ def phases_of(
     return phases
 
 
-def traffic_of(network: Network, sent: Sent, ranks: Sequence[Rank], all_reduce_bytes: RingBytes, way: Way) -> Traffic:
+def traffic_of(
+    network: Network, sent: TaskMessage, ranks: Sequence[Rank], all_reduce_bytes: RingBytes, way: Way
+) -> Traffic:
     """Return what a collective over ranks puts on each link.
 
     Parameters
@@ -139,7 +141,7 @@ def traffic_of(network: Network, sent: Sent, ranks: Sequence[Rank], all_reduce_b
     return _totals(crossed, network, bool(sent.message_bytes))
 
 
-def ring_of(network: Network, sent: Sent, ranks: Sequence[Rank], all_reduce_bytes: RingBytes) -> Phase | None:
+def ring_of(network: Network, sent: TaskMessage, ranks: Sequence[Rank], all_reduce_bytes: RingBytes) -> Phase | None:
     """Return the only phase of a collective, if that is one ring over servers in ascending order; as traffic_of."""
     if network.inside is not None or sent.kind not in ROUNDS:
         return None
@@ -147,7 +149,7 @@ def ring_of(network: Network, sent: Sent, ranks: Sequence[Rank], all_reduce_byte
     return found[0] if _is_ring(found) else None
 
 
-def _phases(network: Network, sent: Sent, ranks: Sequence[Rank], all_reduce_bytes: RingBytes) -> list[Phase]:
+def _phases(network: Network, sent: TaskMessage, ranks: Sequence[Rank], all_reduce_bytes: RingBytes) -> list[Phase]:
     message = Message(sent.message_bytes, partial(all_reduce_bytes, sent.message_bytes))
     return phases_of(sent.kind, sent.algorithm, ranks, message, network.inside is not None)
 
@@ -207,7 +209,7 @@ class Pattern(NamedTuple):
 
 
 def pattern_of(
-    network: Network, sent: Sent, alike: tuple[Rank, ...], all_reduce_bytes: RingBytes, known: dict[Any, Pattern]
+    network: Network, sent: TaskMessage, alike: tuple[Rank, ...], all_reduce_bytes: RingBytes, known: dict[Any, Pattern]
 ) -> Pattern:
     """Return what a collective moves over ranks whose domains are 0, 1 and so on, looked up in what is known."""
     key = sent, alike

@@ -11,7 +11,7 @@ import numpy as np
 
 from ddlsched.network.collectives import Rank
 from ddlsched.network.topology import Network, Path
-from ddlsched.network.traffic import Pattern, RingBytes, Sent, Way, collective_for, pattern_of, traffic_of
+from ddlsched.network.traffic import Pattern, RingBytes, TaskMessage, Way, collective_for, pattern_of, traffic_of
 
 
 class Tuples(NamedTuple):
@@ -137,7 +137,7 @@ class TupleTraffic:
         """Return what each tuple puts on links."""
         if not message_bytes:
             return SentByTuples.of([], tuples.size)
-        sent = Sent(kind, algorithm, message_bytes)
+        sent = TaskMessage(kind, algorithm, message_bytes)
         by_order = self._network.inside is not None and getattr(collective_for(kind, algorithm), "by_order", False)
         if not by_order:
             return SentByTuples.of([self._one(sent, tuples, number) for number in range(tuples.size)], tuples.size)
@@ -153,7 +153,7 @@ class TupleTraffic:
         ]
         return SentByTuples.of(parts, tuples.size)
 
-    def _one(self, sent: Sent, tuples: Tuples, number: int) -> _Part:
+    def _one(self, sent: TaskMessage, tuples: Tuples, number: int) -> _Part:
         own = tuples.workers[slice(*tuples.first[number : number + 2])]
         ranks = [Rank(*rank) for rank in self._ranks[own].tolist()]
         found = traffic_of(self._network, sent, ranks, self._bytes, self._way)

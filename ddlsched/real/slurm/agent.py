@@ -56,6 +56,8 @@ class SlurmAgent:
         self._array_limits = journal.array_limits()
         self._refused_tasks: set[str] = set()
         self._board: Board | None = None
+        self._sizes: dict[str, int] = {}
+        """GPUs of each node."""
         self._said: set[tuple[str, int, str]] = set()
         self._last_asked: object = None
         self._failed = False
@@ -99,7 +101,7 @@ class SlurmAgent:
         now_s = self._now_s()
         if self._board is None or not self._board.has_nodes(nodes):
             self._board = Board(self._settings.policies, nodes)
-        self._board.nodes = nodes
+        self._board.nodes, self._sizes = nodes, {node.name: node.num_gpus for node in nodes}
         self._take_in(jobs, now_s)
         holders = self._holders()
         queued = self._queued()
@@ -243,12 +245,6 @@ class SlurmAgent:
         for known in following.blocked(list(self._known.values()), jobs, self._sizes):
             job = self._slurm_jobs[known.job_id]
             self._keep(self._taken_back(job, known, replace(known, state="queued", seats={})), job)
-
-    @property
-    def _sizes(self) -> dict[str, int]:
-        """GPUs of each node."""
-        assert self._board is not None
-        return {node.name: node.num_gpus for node in self._board.nodes}
 
     def _resumed(self, known: KnownJob, job: commands.SlurmJob, now_s: float) -> int:
         """Return how many iterations a job that no longer runs goes on from."""

@@ -212,9 +212,7 @@ def class_metrics(jobs: pd.DataFrame) -> pd.DataFrame:
     return classes[classes["jobs"] > 0].reset_index(drop=True)
 
 
-def compare_classes(
-    classes: pd.DataFrame, *, baseline: str, metrics: Sequence[str] = CLASS_METRICS, by: str = "policy"
-) -> pd.DataFrame:
+def compare_classes(classes: pd.DataFrame, *, baseline: str, metrics: Sequence[str] = CLASS_METRICS) -> pd.DataFrame:
     """Return what :func:`ddlsched.results.paired_comparison.compare_runs` does, for each size class by itself.
 
     A seed whose workload has no job of a class says nothing of it: ``seeds`` counts those that have some. A
@@ -224,9 +222,8 @@ def compare_classes(
     Parameters
     ----------
     classes
-        The rows of :func:`class_metrics` of all runs, with their ``seed`` and their policy in the column
-        ``by``; every policy on every seed.
-    baseline, metrics, by
+        The rows of :func:`class_metrics` of all runs, with their ``seed`` and ``policy``; every policy on every seed.
+    baseline, metrics
         As for runs.
 
     Raises
@@ -238,7 +235,7 @@ def compare_classes(
     for name in SIZE_CLASSES.values():
         own = classes[classes["size_class"] == name]
         if len(own):
-            compared = compare_runs(own, baseline=baseline, metrics=metrics, by=by)
+            compared = compare_runs(own, baseline=baseline, metrics=metrics)
             compared.insert(0, "size_class", name)
             parts.append(compared)
     if not parts:

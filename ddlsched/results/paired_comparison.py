@@ -172,11 +172,9 @@ def with_holm(comparison: pd.DataFrame) -> pd.DataFrame:
     return comparison.assign(p_holm=adjusted, verdict_holm=stands)
 
 
-def interval_of(
-    comparison: pd.DataFrame, policy: str, metric: str, *, change: bool = False, by: str = "policy"
-) -> statistics.Interval:
+def interval_of(comparison: pd.DataFrame, policy: str, metric: str, *, change: bool = False) -> statistics.Interval:
     """Return a mean, or a change, of a table of :func:`compare_runs`."""
-    (row,) = comparison[(comparison[by] == policy) & (comparison["metric"] == metric)].to_dict("records")
+    (row,) = comparison[(comparison["policy"] == policy) & (comparison["metric"] == metric)].to_dict("records")
     mean, low, high = (float(row[name]) for name in interval_columns("change" if change else "mean"))
     return statistics.Interval(mean, low, high, int(row["seeds"]))
 

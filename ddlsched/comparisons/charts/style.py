@@ -176,11 +176,6 @@ def _is_a_side(side: object) -> bool:
     return isinstance(side, int | float) and 0.5 <= side <= 100
 
 
-def unbroken(text: str) -> str:
-    """Return a text in which no line ends between a number and its unit."""
-    return re.sub(r"(?<=\d) (?=[A-Za-z%µ])", "\N{NO-BREAK SPACE}", text)
-
-
 def _plain(label: str) -> str:
     """Return a label without what writings of one name differ in: ``SRSF(1)`` is ``srsf-1``."""
     return re.sub(r"\W", "", label.lower())
@@ -209,9 +204,9 @@ def wrapped(label: str, width: int = 24) -> str:
     return "\n".join(line.strip() for line in lines)
 
 
-def axis_title(title: str, width_inches: float = COLUMN_INCHES) -> str:
-    """Return an axis' title in lines that a figure of this width has room for; lines that it has stay."""
-    return "\n".join(textwrap.fill(line, round(15 * width_inches)) for line in title.split("\n"))
+def axis_title(title: str) -> str:
+    """Return an axis' title in lines that a column has room for; lines that it has stay."""
+    return "\n".join(textwrap.fill(line, round(15 * COLUMN_INCHES)) for line in title.split("\n"))
 
 
 def plain_ticks(axis: Any) -> None:

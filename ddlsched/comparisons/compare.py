@@ -202,16 +202,14 @@ class ComparisonPlan:
             cluster.refuse_without_throughput((jobs.where(n), job.job_id, job.model) for n, job in enumerate(jobs))
 
     def _match_allocations(self, where: Where) -> None:
+        missing = "has no allocation, which elastic jobs need; expected one (allocation:, or --allocation)"
+        void = "has an allocation, but none of the jobs is elastic; expected a policy without one"
         for name in self.workloads:
             elastic = any(isinstance(job, ElasticJob) for job in self._jobs_of[name])
             for policy, doors in self.policies.items():
-                if elastic and "allocation" not in doors:
-                    what = "has no allocation, which elastic jobs need; expected one (allocation:, or --allocation)"
-                elif not elastic and "allocation" in doors:
-                    what = "has an allocation, but none of the jobs is elastic; expected a policy without one"
-                else:
-                    continue
-                raise InputError(f"{where(('policies',))}: policy {policy!r} on workload {name!r}: {what}")
+                if elastic != ("allocation" in doors):
+                    what = f"policy {policy!r} on workload {name!r}: {missing if elastic else void}"
+                    raise InputError(f"{where(('policies',))}: {what}")
 
     def described(self) -> dict[str, Any]:
         """Return everything as JSON can hold it; with the same ddlsched and files it gives the same runs."""

@@ -8,7 +8,7 @@ import inspect
 import reprlib
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 Answer = TypeVar("Answer")
 Called = TypeVar("Called", bound=Callable[..., Any])
@@ -107,20 +107,30 @@ def need(who: str, *modules: str, extra: str) -> None:
 
 def says_unknown_arguments(called: Called) -> Called:
     """Let a function or class that users call refuse a keyword that it does not know with the nearest that it does."""
-    known = inspect.signature(called).parameters.keys()
+    known = inspect.signature(called).parameters
     function: Callable[..., Any] = vars(called)["__init__"] if isinstance(called, type) else called
 
     @functools.wraps(function)
     def checked(*given: Any, **named: Any) -> Any:
         for name in named:
             if name not in known:
-                raise UnknownNameError(f"{called.__name__}: no argument is named {name!r}.{did_you_mean(name, known)}")
+                hint = _argument_with(name, known.values()) or did_you_mean(name, known)
+                raise UnknownNameError(f"{called.__name__}: no argument is named {name!r}.{hint}")
         return function(*given, **named)
 
     if isinstance(called, type):
         cast(Any, called).__init__ = checked
         return called
     return cast(Called, checked)
+
+
+def _argument_with(name: str, parameters: Iterable[inspect.Parameter]) -> str:
+    """Return " Expected disturbances=Disturbances(x=...)." for a field x of what an argument takes, or nothing."""
+    for parameter in parameters:
+        for kind in get_args(parameter.annotation):
+            if name in getattr(kind, "__dataclass_fields__", ()):
+                return f" Expected {parameter.name}={kind.__name__}({name}=...)."
+    return ""
 
 
 def guarded(who: str | Callable[[], str], question: Callable[[], Answer]) -> Answer:

@@ -73,7 +73,8 @@ def _with_names(parameter: Any) -> Any:
     from ddlsched.plugins.names import KINDS, names
 
     kind = {"scheduler": "bundle"}.get(parameter.name, parameter.name)
-    if kind not in KINDS or isinstance(parameter.default, int):  # A number of ranks is no way to order them.
+    is_name = parameter.param_type_name == "option" and not isinstance(parameter.default, int)
+    if kind not in KINDS or not is_name:  # A number of ranks is no way to order them, another's scheduler no bundle.
         return parameter
     shown = copy.copy(parameter)
     shown.help = f"{parameter.help} Names: {', '.join(names(kind))}."

@@ -288,8 +288,8 @@ class Network:
         if given:
             levels |= {name: tuple(units) for name, units in given.items()}
         elif of is not None:
-            told = guarded(f"topology {self._name}: levels", lambda: of(len(servers)))
-            levels |= {name: tuple(units) for name, units in told.items()}
+            told = lambda: {name: tuple(units) for name, units in of(len(servers)).items()}  # noqa: E731
+            levels |= guarded(f"topology {self._name}: levels", told)
         for (below, inner), (name, outer) in pairwise(levels.items()):
             if len(outer) != len(inner) or len({*zip(inner, outer, strict=False)}) != len({*inner}):
                 raise PluginError(

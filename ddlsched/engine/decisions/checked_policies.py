@@ -246,7 +246,7 @@ class CheckedPolicies:
     def stops(self, running: Sequence[JobView], queue: JobQueue, cluster: ClusterView) -> list[int]:
         """Return the numbers of the running jobs that an order stops, checked."""
         about = f", {len(running)} running jobs"
-        question = lambda: list(self.order.stops(running, queue, cluster))  # noqa: E731
+        question = lambda: list(self.order.stops(list(running), queue, cluster))  # noqa: E731
         answer = self._ask("order", about, cluster.now_s, question)
         if wrong := checks.what_is_wrong_with_stops(answer, running):
             raise InvalidDecisionError(f"order {self.label('order')} at {cluster.now_s} s: {wrong}")
@@ -341,7 +341,7 @@ class CheckedPolicies:
 
     def select(self, transfers: Sequence[TransferView], network: NetworkView) -> set[int]:
         """Return the numbers of the transfers that a preemptive policy lets run."""
-        question = lambda: list(self.communication.select(transfers, network))  # noqa: E731
+        question = lambda: list(self.communication.select(list(transfers), network))  # noqa: E731
         answer = self._ask("communication", f", {len(transfers)} transfers", network.now_s, question)
         known = {transfer.number for transfer in transfers}
         for chosen in answer:
@@ -355,7 +355,7 @@ class CheckedPolicies:
     ) -> np.ndarray:
         """Return a contention model's rates, bytes per second."""
         about = f", {len(active)} transfers"
-        answer = self._ask("contention", about, now_s, lambda: self.contention.rates(active, waiting, links))
+        answer = self._ask("contention", about, now_s, lambda: self.contention.rates([*active], waiting, links))
         try:
             rates = np.array(answer, dtype=np.float64)
         except (TypeError, ValueError):
@@ -400,7 +400,7 @@ class CheckedPolicies:
     ) -> Mapping[str, Allocation | Drop]:
         """Return what an allocation policy gives each elastic job, checked."""
         about = f", {len(jobs)} elastic jobs"
-        answer = self._ask("allocation", about, now_s, lambda: self.allocation.allocate(jobs, capacity, now_s))
+        answer = self._ask("allocation", about, now_s, lambda: self.allocation.allocate([*jobs], capacity, now_s))
         wrong = checks.what_is_wrong_with_allocations(answer, jobs, capacity)
         if wrong:
             raise InvalidDecisionError(f"allocation {self.label('allocation')} at {now_s} s{about}: {wrong}")

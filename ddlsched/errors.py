@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast, get_args
 
@@ -114,7 +114,7 @@ def says_unknown_arguments(called: Called) -> Called:
     def checked(*given: Any, **named: Any) -> Any:
         for name in named:
             if name not in known:
-                hint = _argument_with(name, known.values()) or did_you_mean(name, known)
+                hint = next(_arguments_with(name, known.values()), did_you_mean(name, known))
                 raise UnknownNameError(f"{called.__name__}: no argument is named {name!r}.{hint}")
         return function(*given, **named)
 
@@ -124,13 +124,12 @@ def says_unknown_arguments(called: Called) -> Called:
     return cast(Called, checked)
 
 
-def _argument_with(name: str, parameters: Iterable[inspect.Parameter]) -> str:
-    """Return " Expected disturbances=Disturbances(x=...)." for a field x of what an argument takes, or nothing."""
+def _arguments_with(name: str, parameters: Iterable[inspect.Parameter]) -> Iterator[str]:
+    """Yield " Expected disturbances=Disturbances(x=...)." for each argument that takes what has a field x."""
     for parameter in parameters:
         for kind in get_args(parameter.annotation):
             if name in getattr(kind, "__dataclass_fields__", ()):
-                return f" Expected {parameter.name}={kind.__name__}({name}=...)."
-    return ""
+                yield f" Expected {parameter.name}={kind.__name__}({name}=...)."
 
 
 def guarded(who: str | Callable[[], str], question: Callable[[], Answer]) -> Answer:

@@ -159,9 +159,8 @@ class Links(Sequence[Link]):
         if number not in self._made:
             number = range(len(self))[number]
             bandwidth, relative = self.bytes_per_s.item(number), self.relative.item(number)
-            self._made[number] = Link(
-                name=self._name_of(number), bandwidth_bytes_per_s=bandwidth, relative_bandwidth=relative
-            )
+            name = self._name_of(number)
+            self._made[number] = Link(name=name, bandwidth_bytes_per_s=bandwidth, relative_bandwidth=relative)
         return self._made[number]
 
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, starmap
 from operator import add
 from typing import Any, NamedTuple, TypeAlias
 
@@ -91,8 +91,8 @@ def phases_of(
 
 
 def _checked(answered: Iterable[Any], known: set[Rank], name: str) -> list[Phase]:
-    phases = [Phase(*phase) for phase in answered]
-    phases = [p if isinstance(p.flows, AllPairs | list) else p._replace(flows=list(p.flows)) for p in phases]
+    told = starmap(Phase, answered)
+    phases = [p if isinstance(p.flows, AllPairs | list) else p._replace(flows=list(p.flows)) for p in told]
     for phase in phases:
         if not isinstance(phase.steps, int) or phase.steps < 0:
             raise PluginError(f"{name} answered {phase.steps!r} steps; expected a whole number")

@@ -267,6 +267,27 @@ def test_kai() -> None:
     assert [job.num_gpus for job in read_workload("o/jobs.csv")] == [4]
 
 
+def test_nodes_of_kubernetes_that_take_no_pods_are_left_out() -> None:
+    states = "Ready", "cordoned", "Ready", "Unknown", "False"
+    Path("k.yaml").write_text("\n---\n".join((KAI, *map(node_of_kubernetes, states))))
+    for read in (read_kai, read_volcano, read_kueue):
+        found = read(Path("k.yaml"))
+        assert [server.gpus for server in found.servers] == [8, 8]
+        assert "3 nodes left out, which take no pods: unschedulable, or not ready" in found.notes
+
+
+def node_of_kubernetes(state: str) -> str:
+    """Return a node of 8 GPUs that is ready, perhaps cordoned, or of whose condition "Ready" a state is told."""
+    ready = "True" if state in ("Ready", "cordoned") else state
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "n"},
+        "spec": {"unschedulable": True} if state == "cordoned" else {},
+        "status": {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": ready}]},
+    }
+    return yaml.safe_dump(node)
+
+
 def test_a_group_of_kai_has_the_gpus_of_its_pods_unless_told() -> None:
     Path("k.yaml").write_text(KAI + KAI_PODS)
     imported("kai", Path("k.yaml"))

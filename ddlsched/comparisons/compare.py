@@ -213,10 +213,10 @@ class ComparisonPlan:
 
     def described(self) -> dict[str, Any]:
         """Return everything as JSON can hold it; with the same ddlsched and files it gives the same runs."""
-        settings, named = self.settings, self.policies.items()
+        settings = self.settings
         return {
             "ddlsched": version("ddlsched"),
-            "policies": {name: {door: text_of(each) for door, each in doors.items()} for name, doors in named},
+            "policies": {name: {door: text_of(one) for door, one in of.items()} for name, of in self.policies.items()},
             "workloads": self.workloads,
             "seeds": settings.seeds,
             "draws": settings.draws,

@@ -9,6 +9,7 @@ from typing import Any
 
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.training.estimate import hardware
+from ddlsched.training.estimate.collectives import Span
 from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, PROGRAMS, USUAL_SERVERS, preset, usual_program
 
 _SHARES = {"ideal": (1.0, 1.0), "megatron": (0.76, 0.8), "eager": (0.76, 0.53)}
@@ -96,19 +97,15 @@ class Plan:
         like = program.known(self.gpu.name)
         return program.efficiencies[like].at_clock(_clock(self.gpu, GPUS[like])), program.links[like]
 
-    def _tiers(self, nodes: int, per_node: int) -> tuple[hardware.Tier, ...]:
+    def _tiers(self, nodes: int, per_node: int) -> tuple[Span, ...]:
         inside, between = self._reached()[1]
         if self.topology is None:
             card = self.nic_gbps * 1e9 / 8 / self.gpus_per_node
-            tiers: tuple[hardware.Tier, ...] = (
-                hardware.Tier(size=per_node, bytes_per_s=self.gpu.link_bytes_per_s),
-                hardware.Tier(size=nodes, bytes_per_s=card),
-            )
+            tiers: tuple[Span, ...] = Span(per_node, self.gpu.link_bytes_per_s), Span(nodes, card)
         else:
             tiers = hardware.tiers_of_topology(self.topology, num_servers=nodes, gpus_per_server=per_node, gpu=self.gpu)
         return tuple(
-            dataclasses.replace(
-                tier,
+            tier._replace(
                 bytes_per_s=tier.bytes_per_s * (between if number else inside),
                 latency_s=max(tier.latency_s, _STEP_S[min(number, 1)]),
             )

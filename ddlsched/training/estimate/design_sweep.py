@@ -223,10 +223,8 @@ def _variant(machine: Machine, columns: Mapping[str, np.ndarray]) -> Machine:
         peak_flops_per_s={name: peak * columns["compute"] for name, peak in gpu.peak_flops_per_s.items()},
     )
     inside, *outside = machine.tiers
-    tiers = [dataclasses.replace(inside, bytes_per_s=inside.bytes_per_s * columns["link_bandwidth"])]
-    tiers += [
-        dataclasses.replace(tier, bytes_per_s=tier.bytes_per_s * columns["network_bandwidth"]) for tier in outside
-    ]
+    tiers = [inside._replace(bytes_per_s=inside.bytes_per_s * columns["link_bandwidth"])]
+    tiers += [tier._replace(bytes_per_s=tier.bytes_per_s * columns["network_bandwidth"]) for tier in outside]
     expansion = machine.expansion
     if "expansion_gb" in columns:
         shared_by = 1 if expansion is None else expansion.shared_by

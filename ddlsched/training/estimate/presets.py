@@ -17,7 +17,8 @@ import numpy as np
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.io.files import read_bytes
 from ddlsched.io.tables import readable
-from ddlsched.training.estimate.hardware import Efficiency, Gpu, Tier, clock
+from ddlsched.training.estimate.collectives import Span
+from ddlsched.training.estimate.hardware import Efficiency, Gpu, clock
 from ddlsched.training.estimate.models import LatentAttention, Model, Transformer
 from ddlsched.training.estimate.small_models import CNNS, LSTM_PTB, Dlrm
 
@@ -81,8 +82,8 @@ EFFICIENCIES: dict[str, Efficiency] = {
 kernels are launched one by one. Both were fitted on A100s; on other GPUs they are an assumption.
 """
 A100_NODE_TIERS = (
-    Tier(size=8, bytes_per_s=228.4e9, latency_s=6.42e-6),
-    Tier(size=1, bytes_per_s=6.402e9, latency_s=10e-6),
+    Span(size=8, bytes_per_s=228.4e9, latency_s=6.42e-6),
+    Span(size=1, bytes_per_s=6.402e9, latency_s=10e-6),
 )
 """Nodes of eight A100s as measured: inside, the fit to ``allreduce_times``; between, that to ``training_times`` (the
 data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""

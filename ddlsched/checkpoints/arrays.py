@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.locations import Location
-from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
+from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.safetensors_files import header_bytes
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
@@ -60,18 +61,12 @@ def whole_tensor(checkpoint: Checkpoint, place: Location, name: str) -> Array:
     if tensor is None:
         raise InputError(f"{place.name_of('')}: has no tensor {name!r}")
     whole = np.zeros(tensor.shape, dtype=numpy_dtype(tensor.dtype))
+    reading = Reading(checkpoint, place)
     for layout, ranks in checkpoint.collection.shards(tensor):
-        entry = checkpoint.entries(place, ranks[0])[name]
-        flat = local_array(place, checkpoint.files[ranks[0]], entry)
+        source = reading.source(ranks[0], name)
         for piece in layout.pieces:
-            whole[box_of(piece)] = view_of(flat, piece)
+            whole[box_of(piece)] = source.view(piece)
     return whole
-
-
-def local_array(place: Location, file: str, entry: Entry) -> Array:
-    """Return a rank's array as one dimension."""
-    data = place.read(file, entry.begin, entry.begin + entry.num_bytes)
-    return np.frombuffer(data, dtype=numpy_dtype(entry.dtype))
 
 
 def write_rank(directory: Path, checkpoint: Checkpoint, rank: int, part: Callable[[Tensor, Layout], Array]) -> None:

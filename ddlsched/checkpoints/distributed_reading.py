@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddlsched.checkpoints.arrays import local_array
 from ddlsched.checkpoints.checkpoint import Checkpoint, described_in
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.division import Box, found_division, place_by_name
@@ -177,15 +176,38 @@ def read_distributed(directory: Path | str, like: Path | str | None = None) -> R
     """
     place = location_of(directory)
     stored = read_metadata(place)
-    beside = files_beside(place, (*MEGATRON_FILES, *HUGGING_FACE_FILES))
-    parts = dict(_parts(place, stored)) | {
-        name: whole_parts("U8", (size,), place, name, 0) for name, size in beside.items()
-    }
-    known = _with_bytes(_described(place, stored, like), stored, beside)
-    _refuse_differences(stored, beside, known, place)
+    held = list(_held(place, stored))
+    known = _with_bytes(_described(place, stored, like), held)
+    by_name = dict(held)
+    _refuse_differences(by_name, known, place)
     if like is not None or not known.iteration:
-        known = dataclasses.replace(known, iteration=_step(place, stored, parts))
-    return PartsReading(known, parts, place)
+        known = dataclasses.replace(known, iteration=_step(by_name))
+    return PartsReading(known, {name: found.parts for name, found in held}, place)
+
+
+class _Held(NamedTuple):
+    """What a directory holds under a name, and its parts."""
+
+    kind: Kind
+    dtype: str
+    shape: tuple[int, ...]
+    parts: list[Replicas]
+
+
+def _held(place: Location, stored: Metadata) -> Iterator[tuple[str, _Held]]:
+    """Yield the tensors, the objects and the files beside them, by name."""
+    for name, tensor in stored.tensors.items():
+        entries = [(chunk_entry(place, name, tensor.dtype, chunk), chunk.file) for chunk in tensor.chunks]
+        parts = [stored_part(layout, place, file, entry) for (entry, layout), file in entries]
+        yield name, _Held("values", tensor.dtype, tensor.shape, parts)
+    for name, chunk in stored.objects.items():
+        yield name, _held_bytes("object", chunk.high - chunk.low, place, chunk.file, chunk.low)
+    for name, size in files_beside(place, (*MEGATRON_FILES, *HUGGING_FACE_FILES)).items():
+        yield name, _held_bytes("file", size, place, name, 0)
+
+
+def _held_bytes(kind: Kind, size: int, place: Location, file: str, begin: int) -> _Held:
+    return _Held(kind, "U8", (size,), whole_parts("U8", (size,), place, file, begin))
 
 
 def _described(place: Location, stored: Metadata, like: Path | str | None) -> Checkpoint:
@@ -207,52 +229,35 @@ def _described(place: Location, stored: Metadata, like: Path | str | None) -> Ch
     return Checkpoint(collection=TensorCollection(tensors=tuple(tensors), parallelism=degrees), paths=stored.paths)
 
 
-def _with_bytes(known: Checkpoint, stored: Metadata, beside: Mapping[str, int]) -> Checkpoint:
+def _with_bytes(known: Checkpoint, held: Sequence[tuple[str, _Held]]) -> Checkpoint:
     """Return a description with the objects and files that it does not name yet."""
     old = known.collection
-    sizes = {name: chunk.high - chunk.low for name, chunk in stored.objects.items()}
     more = [
-        Tensor(name=name, shape=(size,), dtype="U8", places=place_by_name(name), kind=kind)
-        for kind, found in _kinds(sizes, beside)
-        for name, size in found.items()
-        if name not in old.by_name
+        Tensor(name=name, shape=found.shape, dtype=found.dtype, places=place_by_name(name), kind=found.kind)
+        for name, found in held
+        if found.kind != "values" and name not in old.by_name
     ]
     return dataclasses.replace(known, collection=dataclasses.replace(old, tensors=(*old.tensors, *more)))
 
 
-def _kinds(objects: Mapping[str, int], beside: Mapping[str, int]) -> tuple[tuple[Kind, Mapping[str, int]], ...]:
-    return ("object", objects), ("file", beside)
-
-
-def _parts(place: Location, stored: Metadata) -> Iterator[tuple[str, list[Replicas]]]:
-    for name, tensor in stored.tensors.items():
-        found = [(chunk_entry(place, name, tensor.dtype, chunk), chunk.file) for chunk in tensor.chunks]
-        yield name, [stored_part(layout, place, file, entry) for (entry, layout), file in found]
-    for name, held in stored.objects.items():
-        yield name, whole_parts("U8", (held.high - held.low,), place, held.file, held.low)
-
-
-def _refuse_differences(stored: Metadata, beside: Mapping[str, int], known: Checkpoint, place: Location) -> None:
+def _refuse_differences(held: Mapping[str, _Held], known: Checkpoint, place: Location) -> None:
     where = place.name_of(METADATA)
-    found = {name: (tensor.dtype, tensor.shape) for name, tensor in stored.tensors.items()}
-    found |= {name: ("U8", (held.high - held.low,)) for name, held in stored.objects.items()}
-    found |= {name: ("U8", (size,)) for name, size in beside.items()}
     for tensor in known.collection.tensors:
-        if tensor.name not in found:
-            raise InputError(f"{where}: tensor {tensor.name} is missing; expected {tensor.dtype} {list(tensor.shape)}")
-        dtype, shape = found[tensor.name]
-        if (dtype, shape) != (tensor.dtype, tensor.shape):
-            text = f"tensor {tensor.name} is {dtype} {list(shape)}"
-            raise InputError(f"{where}: {text}; expected {tensor.dtype} {list(tensor.shape)}")
-    unknown = sorted(set(found) - set(known.collection.by_name))
+        expected = f"expected {tensor.dtype} {list(tensor.shape)}"
+        found = held.get(tensor.name)
+        if found is None:
+            raise InputError(f"{where}: tensor {tensor.name} is missing; {expected}")
+        if (found.dtype, found.shape) != (tensor.dtype, tensor.shape):
+            raise InputError(f"{where}: tensor {tensor.name} is {found.dtype} {list(found.shape)}; {expected}")
+    unknown = sorted(set(held) - set(known.collection.by_name))
     if unknown:
         raise InputError(f"{where}: tensor {unknown[0]} is in no description; expected those described and no other")
 
 
-def _step(place: Location, stored: Metadata, parts: Mapping[str, Sequence[Replicas]]) -> int:
+def _step(held: Mapping[str, _Held]) -> int:
     """Return how many steps the optimiser has counted, 0 if it has not."""
-    for name, tensor in stored.tensors.items():
-        if name.rpartition(".")[2] == "step" and tensor.shape == () and tensor.dtype in ("I64", "I32", "F32", "F64"):
-            ((_, (source,)),) = parts[name]
-            return max(int(np.nan_to_num(local_array(place, source.file, source.entry)[0])), 0)
+    for name, found in held.items():
+        if name.rpartition(".")[2] == "step" and found.shape == () and found.dtype in ("I64", "I32", "F32", "F64"):
+            ((layout, (source,)),) = found.parts
+            return max(int(np.nan_to_num(source.view(layout.pieces[0]))), 0)
     return 0

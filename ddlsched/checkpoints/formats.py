@@ -11,13 +11,8 @@ if TYPE_CHECKING:
     from ddlsched.checkpoints.reading import Reading
 
 
-class Format(StrEnum):
-    """What is written."""
-
-    safetensors = "safetensors"
-    torch = "torch"
-    huggingface = "huggingface"
-    megatron = "megatron"
+Format = StrEnum("Format", ("safetensors", "torch", "huggingface", "megatron"))
+"""What is written."""
 
 
 def foreign_reading(source: Path | str, like: Path | str | None = None) -> Reading | None:

@@ -131,7 +131,7 @@ class Buffers:
         return found
 
 
-class ThreadBuffers:
+class ThreadBuffers(threading.local):
     """Buffers for each thread that asks for them, made once: most arrays of a checkpoint lie alike.
 
     Parameters
@@ -141,16 +141,12 @@ class ThreadBuffers:
     """
 
     def __init__(self, num_bytes: int) -> None:
-        self._num_bytes = num_bytes
-        self._local = threading.local()
+        self._buffers = Buffers(num_bytes)  # Each thread runs this when it first asks.
 
     def own(self, see: See | None = None) -> Buffers:
         """Return this thread's, in which nothing is that was read before; ``see`` is told what is."""
-        if not hasattr(self._local, "buffers"):
-            self._local.buffers = Buffers(self._num_bytes)
-        found: Buffers = self._local.buffers
-        found.forget(see)
-        return found
+        self._buffers.forget(see)
+        return self._buffers
 
 
 def is_run(chunk: Chunk) -> bool:

@@ -156,6 +156,10 @@ class Reading:
                 found.append(Replicas(layout, sources))
         return found
 
+    def parts(self) -> dict[str, list[Replicas]]:
+        """Return the parts of each tensor."""
+        return {tensor.name: self.replicas(tensor) for tensor in self.checkpoint.collection.tensors}
+
     def refuse_faulty_files(self) -> None:
         """Raise InputError if a surviving rank's file is missing, truncated, or contradicts the description."""
         for rank in self.survivors:
@@ -272,9 +276,7 @@ class PartsReading(Reading):
         """Return any reading as one of listed parts."""
         if isinstance(reading, cls):
             return reading
-        checkpoint = reading.checkpoint
-        parts = {tensor.name: reading.replicas(tensor) for tensor in checkpoint.collection.tensors}
-        return cls(checkpoint, parts, reading.place)
+        return cls(reading.checkpoint, reading.parts(), reading.place)
 
     def renewed(
         self,
@@ -310,11 +312,6 @@ class PartsReading(Reading):
             paths=paths or {},
         )
         return PartsReading(checkpoint, {tensor.name: parts for tensor, parts in tensors}, self.place)
-
-    def parts(self) -> dict[str, list[Replicas]]:
-        """Return the parts of each tensor."""
-        tensors = self.checkpoint.collection.tensors
-        return {tensor.name: self.replicas(tensor) for tensor in tensors}
 
     def place_of(self, rank: int) -> Location:
         """Return where a rank's file is."""

@@ -338,7 +338,8 @@ def _verification(
         yield None
         return
     folder.begin_descriptions()
-    with Verification(writing.reading, writing.form.reading(new, writing.new, folder.path), digest) as verification:
+    written = writing.form.reading(new, writing.new, folder.path)
+    with closing(Verification(writing.reading, written, digest)) as verification:
         yield verification
 
 

@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -277,20 +278,14 @@ def _grouped(weight: Weight, model: _Model, sizes: Sequence[int], rows: int) -> 
 
 def _moved(part: Replicas, rows: Sequence[tuple[int, int, int]]) -> Iterator[Replicas]:
     """Yield a part with its rows elsewhere, if it has any of them: where runs begin, where they are to, their rows."""
-    pieces = tuple(
-        _of_rows(piece, max(first, piece.start[0]), min(first + number, piece.start[0] + piece.extent[0]), to - first)
-        for piece in part.layout.pieces
-        for first, to, number in rows
-        if max(first, piece.start[0]) < min(first + number, piece.start[0] + piece.extent[0])
-    )
+    pieces = []
+    for piece, (first, to, number) in product(part.layout.pieces, rows):
+        begin, *others = piece.start
+        low, high = max(first, begin), min(first + number, begin + piece.extent[0])
+        if low < high:
+            pieces.append(piece.rows(low - begin, high - low)._replace(start=(low + to - first, *others)))
     if pieces:
-        yield Replicas(Layout(part.layout.shape, pieces), part.sources)
-
-
-def _of_rows(piece: Piece, low: int, high: int, by: int) -> Piece:
-    """Return the rows of a piece from one to another, moved by some rows."""
-    found = piece.rows(low - piece.start[0], high - low)
-    return found._replace(start=(low + by, *piece.start[1:]))
+        yield Replicas(Layout(part.layout.shape, tuple(pieces)), part.sources)
 
 
 def _turned_part(part: Replicas, weight: Weight) -> Replicas:

@@ -18,7 +18,7 @@ from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.dataset_files import ByteRanges, TarShards, TokenFiles
 from ddlsched.checkpoints.dataset_state import DatasetState, rank_slice
 from ddlsched.checkpoints.dataset_views import RankBatches, RankFileSystem, _cut, _joined, _RangeReader
-from ddlsched.checkpoints.distributed_reading import Metadata, StoredTensor, is_distributed
+from ddlsched.checkpoints.distributed_reading import StoredTensor, is_distributed
 from ddlsched.checkpoints.formats import Format, foreign_reading, form_of, num_left_out, reading_for
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.reading import PartsReading, whole_parts
@@ -130,8 +130,8 @@ def test_a_chunk_lies_within_its_tensor(
 def test_steps_are_those_that_the_optimiser_counted(
     place: Any, name: str, dtype: str, shape: tuple[int, ...], begin: int, steps: int
 ) -> None:
-    stored = Metadata(tensors={name: StoredTensor(dtype, shape, ())})
-    assert distributed_reading._step(place, stored, {name: whole_parts(dtype, shape, place, "file", begin)}) == steps
+    held = distributed_reading._Held("values", dtype, shape, whole_parts(dtype, shape, place, "file", begin))
+    assert distributed_reading._step({name: held}) == steps
 
 
 def test_paths_are_those_of_the_usual_planner() -> None:

@@ -25,6 +25,14 @@ from ddlsched.training.estimate.small_models import CNNS, LSTM_PTB, Dlrm
 Item = TypeVar("Item")
 _GB = 1e9
 _TERA = 1e12
+GPU_FIELDS = {
+    "memory_gb": ("memory_bytes", _GB),
+    "memory_gb_per_s": ("memory_bytes_per_s", _GB),
+    "link_gb_per_s": ("link_bytes_per_s", _GB),
+    "price_per_hour": ("price_per_hour", 1),
+    "power_w": ("power_w", 1),
+}
+"""A GPU's figures as people write them: by what name it has each, and in what unit."""
 
 
 class _Sheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,16 +50,9 @@ class _Sheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def gpu(self, name: str) -> Gpu:
         """Return what the figures make."""
-        return Gpu(
-            name=name,
-            peak_flops_per_s={precision: peak * _TERA for precision, peak in self.peak_tflops.items()},
-            memory_bytes=self.memory_gb * _GB,
-            memory_bytes_per_s=self.memory_gb_per_s * _GB,
-            link_bytes_per_s=self.link_gb_per_s * _GB,
-            power_w=self.power_w,
-            price_per_hour=self.price_per_hour,
-            host_bytes_per_s=self.host_gb_per_s * _GB,
-        )
+        peaks = {precision: peak * _TERA for precision, peak in self.peak_tflops.items()}
+        figures = {of_gpu: getattr(self, field) * unit for field, (of_gpu, unit) in GPU_FIELDS.items()}
+        return Gpu(name=name, peak_flops_per_s=peaks, host_bytes_per_s=self.host_gb_per_s * _GB, **figures)
 
 
 class _Presets(msgspec.Struct, frozen=True, kw_only=True):

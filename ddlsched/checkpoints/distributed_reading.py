@@ -18,11 +18,11 @@ import numpy as np
 from ddlsched.checkpoints.checkpoint import Checkpoint, described_in
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.division import Box, found_division, place_by_name
-from ddlsched.checkpoints.file_forms import HUGGING_FACE_FILES, MEGATRON_FILES, files_beside, has_file
+from ddlsched.checkpoints.file_forms import HUGGING_FACE_FILES, MEGATRON_FILES, files_beside, has_file, held_bytes
 from ddlsched.checkpoints.locations import Location, location_of, refuse_leaving
 from ddlsched.checkpoints.plain_pickles import Record, number_of, shape_of, text_of, unpickled
-from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas, stored_part, whole_parts
-from ddlsched.checkpoints.tensors import DTYPE_BYTES, Kind, Tensor
+from ddlsched.checkpoints.reading import Held, PartsReading, Reading, stored_part
+from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.checkpoints.torch_archives import DTYPES, StoredChunk, chunk_entry
 from ddlsched.errors import InputError
 
@@ -177,87 +177,71 @@ def read_distributed(directory: Path | str, like: Path | str | None = None) -> R
     place = location_of(directory)
     stored = read_metadata(place)
     held = list(_held(place, stored))
-    known = _with_bytes(_described(place, stored, like), held)
-    by_name = dict(held)
-    _refuse_differences(by_name, known, place)
+    known = _with_bytes(_described(place, stored, held, like), held)
+    _refuse_differences(held, known, place)
     if like is not None or not known.iteration:
-        known = dataclasses.replace(known, iteration=_step(by_name))
-    return PartsReading(known, {name: found.parts for name, found in held}, place)
+        known = dataclasses.replace(known, iteration=_step(held))
+    return PartsReading(known, held, place)
 
 
-class _Held(NamedTuple):
-    """What a directory holds under a name, and its parts."""
-
-    kind: Kind
-    dtype: str
-    shape: tuple[int, ...]
-    parts: list[Replicas]
-
-
-def _held(place: Location, stored: Metadata) -> Iterator[tuple[str, _Held]]:
-    """Yield the tensors, the objects and the files beside them, by name."""
+def _held(place: Location, stored: Metadata) -> Iterator[Held]:
+    """Yield the tensors, the objects and the files beside them."""
     for name, tensor in stored.tensors.items():
         entries = [(chunk_entry(place, name, tensor.dtype, chunk), chunk.file) for chunk in tensor.chunks]
         parts = [stored_part(layout, place, file, entry) for (entry, layout), file in entries]
-        yield name, _Held("values", tensor.dtype, tensor.shape, parts)
+        yield Tensor(name=name, shape=tensor.shape, dtype=tensor.dtype, places=place_by_name(name)), parts
     for name, chunk in stored.objects.items():
-        yield name, _held_bytes("object", chunk.high - chunk.low, place, chunk.file, chunk.low)
-    for name, size in files_beside(place, (*MEGATRON_FILES, *HUGGING_FACE_FILES)).items():
-        yield name, _held_bytes("file", size, place, name, 0)
+        yield held_bytes("object", name, chunk.high - chunk.low, place, chunk.file, chunk.low)
+    yield from files_beside(place, (*MEGATRON_FILES, *HUGGING_FACE_FILES))
 
 
-def _held_bytes(kind: Kind, size: int, place: Location, file: str, begin: int) -> _Held:
-    return _Held(kind, "U8", (size,), whole_parts("U8", (size,), place, file, begin))
-
-
-def _described(place: Location, stored: Metadata, like: Path | str | None) -> Checkpoint:
+def _described(place: Location, stored: Metadata, held: Sequence[Held], like: Path | str | None) -> Checkpoint:
     """Return what is known of the tensors, or of all, apart from what must be read."""
     if like is not None:
         known = Checkpoint.read(like)
         return dataclasses.replace(known, dataset={}, random={}, sha256={}, xxh3={}, paths=stored.paths)
     if has_file(place, OWN_DESCRIPTION):
         return described_in(place, OWN_DESCRIPTION)
+    return Checkpoint(collection=divided_as_stored(held), paths=stored.paths)
+
+
+def divided_as_stored(held: Sequence[Held], *, halves: bool = False) -> TensorCollection:
+    """Return tensors as ranks divide them that have these parts; ``halves`` is that of :func:`~.found_division`."""
     kinds = {
-        name: (tensor.shape, frozenset(Box(chunk.start, chunk.extent) for chunk in tensor.chunks))
-        for name, tensor in stored.tensors.items()
+        tensor.name: (tensor.shape, frozenset(Box(*part.layout.pieces[0][:2]) for part in parts))
+        for tensor, parts in held
+        if tensor.kind == "values"
     }
-    degrees, cuts = found_division(kinds)
-    tensors = [
-        Tensor(name=name, shape=tensor.shape, dtype=tensor.dtype, places=place_by_name(name), cuts=cuts[name])
-        for name, tensor in stored.tensors.items()
-    ]
-    return Checkpoint(collection=TensorCollection(tensors=tuple(tensors), parallelism=degrees), paths=stored.paths)
+    degrees, cuts = found_division(kinds, halves=halves)
+    divided = (dataclasses.replace(tensor, cuts=cuts.get(tensor.name, ())) for tensor, _ in held)
+    return TensorCollection(tensors=tuple(divided), parallelism=degrees)
 
 
-def _with_bytes(known: Checkpoint, held: Sequence[tuple[str, _Held]]) -> Checkpoint:
+def _with_bytes(known: Checkpoint, held: Sequence[Held]) -> Checkpoint:
     """Return a description with the objects and files that it does not name yet."""
     old = known.collection
-    more = [
-        Tensor(name=name, shape=found.shape, dtype=found.dtype, places=place_by_name(name), kind=found.kind)
-        for name, found in held
-        if found.kind != "values" and name not in old.by_name
-    ]
+    more = [tensor for tensor, _ in held if tensor.kind != "values" and tensor.name not in old.by_name]
     return dataclasses.replace(known, collection=dataclasses.replace(old, tensors=(*old.tensors, *more)))
 
 
-def _refuse_differences(held: Mapping[str, _Held], known: Checkpoint, place: Location) -> None:
-    where = place.name_of(METADATA)
+def _refuse_differences(held: Sequence[Held], known: Checkpoint, place: Location) -> None:
+    where, there = place.name_of(METADATA), {tensor.name: tensor for tensor, _ in held}
     for tensor in known.collection.tensors:
-        expected = f"expected {tensor.dtype} {list(tensor.shape)}"
-        found = held.get(tensor.name)
+        expected, found = f"expected {tensor.dtype} {list(tensor.shape)}", there.get(tensor.name)
         if found is None:
             raise InputError(f"{where}: tensor {tensor.name} is missing; {expected}")
         if (found.dtype, found.shape) != (tensor.dtype, tensor.shape):
             raise InputError(f"{where}: tensor {tensor.name} is {found.dtype} {list(found.shape)}; {expected}")
-    unknown = sorted(set(held) - set(known.collection.by_name))
+    unknown = sorted(set(there) - set(known.collection.by_name))
     if unknown:
         raise InputError(f"{where}: tensor {unknown[0]} is in no description; expected those described and no other")
 
 
-def _step(held: Mapping[str, _Held]) -> int:
+def _step(held: Sequence[Held]) -> int:
     """Return how many steps the optimiser has counted, 0 if it has not."""
-    for name, found in held.items():
-        if name.rpartition(".")[2] == "step" and found.shape == () and found.dtype in ("I64", "I32", "F32", "F64"):
-            ((layout, (source,)),) = found.parts
+    for tensor, parts in held:
+        name = tensor.name.rpartition(".")[2]
+        if name == "step" and tensor.shape == () and tensor.dtype in ("I64", "I32", "F32", "F64"):
+            ((layout, (source,)),) = parts
             return max(int(np.nan_to_num(source.view(layout.pieces[0]))), 0)
     return 0

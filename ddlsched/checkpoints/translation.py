@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ddlsched.checkpoints.division import named_tensor
-from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas
+from ddlsched.checkpoints.reading import Held, PartsReading, Reading, Replicas
 from ddlsched.checkpoints.tensors import Layout, Piece, Tensor
 from ddlsched.errors import InputError
 from ddlsched.units import is_whole
@@ -165,17 +165,16 @@ def with_hugging_face_names(reading: Reading) -> Reading:
 def _translated(reading: Reading, *, to_megatron: bool) -> Reading:
     config = _config(reading)
     old = PartsReading.of(reading)
-    tensors = old.described.collection.by_name
+    held = {tensor.name: (tensor, parts) for tensor, parts in old.held()}
     olds = {
         named: named.weight.theirs if to_megatron else (named.weight.megatron,)
         for named in _named_weights(config.get("model_type"), old)
     }
-    found = {named: names for named, names in olds.items() if all(name in tensors for name in names)}
+    found = {named: names for named, names in olds.items() if all(name in held for name in names)}
     if not found:
         return reading
-    model, parts = _model(config, reading.place.name_of(_CONFIG)), old.parts()
-    made = _to_megatron if to_megatron else _to_hugging_face
-    new = [one for named, names in found.items() for one in made(named, model, [(tensors[n], parts[n]) for n in names])]
+    model, made = _model(config, reading.place.name_of(_CONFIG)), _to_megatron if to_megatron else _to_hugging_face
+    new = [one for named, names in found.items() for one in made(named, model, [held[name] for name in names])]
     return _replaced(old, {name for names in found.values() for name in names}, new)
 
 
@@ -193,10 +192,7 @@ def _named_weights(kind: object, reading: PartsReading) -> Iterator[_Named]:
             yield _Named(weight._replace(megatron=weight.megatron.format(layer), theirs=theirs), stack)
 
 
-_Old: TypeAlias = tuple[Tensor, list[Replicas]]
-
-
-def _to_megatron(named: _Named, model: _Model, old: Sequence[_Old]) -> list[_New]:
+def _to_megatron(named: _Named, model: _Model, old: Sequence[Held]) -> list[_New]:
     weight = named.weight
     shapes = [_turned(tensor.shape, weight) for tensor, _ in old]
     runs = _runs(weight, model, [shape[0] for shape in shapes], sum(shape[0] for shape in shapes))
@@ -212,7 +208,7 @@ def _to_megatron(named: _Named, model: _Model, old: Sequence[_Old]) -> list[_New
     return [_New(named_tensor(weight.megatron, shape, old[0][0].dtype), parts, named.stack)]
 
 
-def _to_hugging_face(named: _Named, model: _Model, old: Sequence[_Old]) -> list[_New]:
+def _to_hugging_face(named: _Named, model: _Model, old: Sequence[Held]) -> list[_New]:
     weight = named.weight
     ((tensor, parts),) = old
     rows, *rest = tensor.shape
@@ -301,13 +297,11 @@ def _turned_part(part: Replicas, weight: Weight) -> Replicas:
 def _replaced(old: PartsReading, used: set[str], new: Sequence[_New]) -> PartsReading:
     """Return a checkpoint with some tensors in place of others."""
     known = old.described
-    kept = [tensor for tensor in known.collection.tensors if tensor.name not in used]
-    names = {tensor.name: tensor.name for tensor in kept}
+    kept = [(tensor, parts) for tensor, parts in old.held() if tensor.name not in used]
+    names = {tensor.name: tensor.name for tensor, _ in kept}
     paths = {name: path for name, path in known.paths.items() if name in names}
     paths |= {made.tensor.name: made.path for made in new if made.path is not None}
-    parts = old.parts()
-    tensors = [(made.tensor, made.parts) for made in new] + [(tensor, parts[tensor.name]) for tensor in kept]
-    return old.renewed(tensors, names, paths)
+    return old.renewed([*((made.tensor, made.parts) for made in new), *kept], names, paths)
 
 
 def _config(reading: Reading) -> dict[str, Any]:

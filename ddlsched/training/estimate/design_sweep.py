@@ -67,15 +67,9 @@ class DesignSweep:
 
 
 _DEFAULTS: dict[str, Sequence[float]] = {
-    "interleave": (1,),
-    "expert": (1,),
-    "zero": (0,),
-    "sequence_parallel": (0,),
-    "overlap": (0,),
-    "memory_bandwidth": (1.0,),
-    "link_bandwidth": (1.0,),
-    "network_bandwidth": (1.0,),
-    "compute": (1.0,),
+    **dict.fromkeys(("interleave", "expert"), (1,)),
+    **dict.fromkeys(("zero", "sequence_parallel", "overlap"), (0,)),
+    **dict.fromkeys(CLUSTER_AXES[:4], (1.0,)),
 }
 
 

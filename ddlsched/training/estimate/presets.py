@@ -7,7 +7,8 @@ whose step times are published.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from ddlsched.training.estimate.collectives import Span
 from ddlsched.training.estimate.hardware import Efficiency, Gpu, clock
 from ddlsched.training.estimate.models import LatentAttention, Model, Transformer
 from ddlsched.training.estimate.small_models import CNNS, LSTM_PTB, Dlrm
+from ddlsched.units import is_whole
 
 Item = TypeVar("Item")
 _GB = 1e9
@@ -152,7 +154,7 @@ def read_configuration(path: Path, *, sequence: int = 4096) -> Transformer:
     for key, unknown in _UNMODELLED.items():
         if config.get(key) is not None:
             raise InputError(f"{path}: has {unknown}")
-    read = _Sizes(path, config)
+    read = partial(_size, path, config)
     heads, hidden = read("num_attention_heads"), read("hidden_size")
     experts = read("n_routed_experts", "num_local_experts", "num_experts", default=1)
     inner = read("moe_intermediate_size", "intermediate_size")
@@ -189,26 +191,20 @@ def read_configuration(path: Path, *, sequence: int = 4096) -> Transformer:
     )
 
 
-class _Sizes:
-    """Reads whole numbers of a configuration by the first of some names that it has."""
-
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
-        self.path, self.config = path, config
-
-    def __call__(self, *names: str, default: int | None = None) -> int:
-        for name in names:
-            value = self.config.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
-                raise InputError(f"{self.path}: {name} is {value!r}; expected a whole number from 0 to {_MOST:,}")
-            return value
-        if default is None:
-            raise InputError(f"{self.path}: has no {names[0]}; expected the configuration of a language model")
-        return default
+def _size(path: Path, config: Mapping[str, Any], *names: str, default: int | None = None) -> int:
+    """Return a whole number of a configuration by the first of some names that it has."""
+    for name in names:
+        value = config.get(name)
+        if value is not None:
+            if not is_whole(value, 0, _MOST):
+                raise InputError(f"{path}: {name} is {value!r}; expected a whole number from 0 to {_MOST:,}")
+            return int(value)
+    if default is None:
+        raise InputError(f"{path}: has no {names[0]}; expected the configuration of a language model")
+    return default
 
 
-def _latent(read: _Sizes) -> LatentAttention:
+def _latent(read: Callable[..., int]) -> LatentAttention:
     return LatentAttention(
         query_rank=read("q_lora_rank"),
         key_value_rank=read("kv_lora_rank"),

@@ -289,10 +289,6 @@ class GpuTraceClock:
         self._ended = list(accumulate((kernel.end_ns for kernel in self._kernels), max))
         self._events = events
 
-    def window(self, step: TraceEvent) -> tuple[int, int]:
-        """Return a step's time on the GPU: until what the host has launched by its end has run."""
-        return self.reached_ns(step.begin_ns), self.reached_ns(step.end_ns)
-
     def reached_ns(self, at_ns: int) -> int:
         """Return when all kernels that were launched before ``at_ns`` have ended, ``at_ns`` if that is later."""
         place = bisect_left(self._launches, at_ns)
@@ -324,10 +320,6 @@ class HostTraceClock:
         self._busy_until = {
             thread: list(accumulate((end for _, end in all_), max)) for thread, all_ in events.operators.items()
         }
-
-    def window(self, step: TraceEvent) -> tuple[int, int]:
-        """Return when a step begins and ends."""
-        return step.begin_ns, step.end_ns
 
     def reached_ns(self, at_ns: int) -> int:
         """Return the same time."""
@@ -397,8 +389,8 @@ def _whole(events: KinetoEvents) -> TraceEvent:
 
 
 def _step(events: KinetoEvents, clock: Clock, step: TraceEvent, calls: Sequence[Call]) -> RankStep:
-    begin_ns, end_ns = clock.window(step)
-    stretch = WallTime(begin_ns, end_ns)
+    begin_ns = clock.reached_ns(step.begin_ns)
+    stretch = WallTime(begin_ns, clock.reached_ns(step.end_ns))  # On a GPU until what the host has launched has run.
     for name, at_ns in _phases(events, clock, step):
         stretch.phase(name, at_ns)
     buckets_end_ns = max((call.work[1] for call in calls if call.in_backward and call.work), default=begin_ns)

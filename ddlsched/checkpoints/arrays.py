@@ -13,21 +13,11 @@ from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.locations import Location
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.safetensors_files import header_bytes
-from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor
+from ddlsched.checkpoints.tensors import Layout, Piece, Tensor, numpy_dtype
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 
 Array: TypeAlias = npt.NDArray[Any]
-
-_NUMPY = {
-    "BOOL": "bool", "U8": "u1", "I8": "i1", "U16": "u2", "I16": "i2", "F16": "f2",
-    "U32": "u4", "I32": "i4", "F32": "f4", "U64": "u8", "I64": "i8", "F64": "f8",
-}  # fmt: skip
-
-
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """Return the numpy type of a safetensors one; of BF16 and F8, the unsigned integer of their size."""
-    return np.dtype(_NUMPY.get(dtype, f"u{DTYPE_BYTES[dtype]}")).newbyteorder("<")
 
 
 def view_of(flat: Array, piece: Piece) -> Array:

@@ -13,6 +13,7 @@ from ddlsched.checkpoints.reading import Held, Reading, whole_parts
 from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
 from ddlsched.checkpoints.tensors import Kind, Tensor
 from ddlsched.errors import InputError
+from ddlsched.io.files import replacing
 
 MEGATRON_FILES = ("common.pt", "metadata.json")
 HUGGING_FACE_FILES = (
@@ -85,10 +86,17 @@ class FileForm:
         """Return the file of what :meth:`held` calls a rank."""
         return safetensors_plan(held, rank, {})
 
+    def descriptions(self, job: Checkpoint, held: Checkpoint) -> Mapping[str, bytes]:
+        """Return what describes the files: other files, by name."""
+        return {DESCRIPTION: job.text().encode()}
+
     def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
         """Write what describes the files, and return which files that made."""
-        job.write_description(folder)
-        return [folder / DESCRIPTION]
+        described = self.descriptions(job, held)
+        for name, content in described.items():
+            with replacing(folder / name, "checkpoint description") as file:
+                file.write_bytes(content)
+        return [folder / name for name in described]
 
     def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
         """Return a reading of a folder whose files are full, described or not."""

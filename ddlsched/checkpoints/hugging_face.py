@@ -17,7 +17,7 @@ from ddlsched.checkpoints.division import named_tensor
 from ddlsched.checkpoints.locations import Location, location_of, refuse_leaving
 from ddlsched.checkpoints.reading import Held, PartsCollection, PartsReading, Reading, whole_parts
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
-from ddlsched.checkpoints.tensors import Tensor, dense_layout
+from ddlsched.checkpoints.tensors import Tensor, dense_layout, total_bytes
 from ddlsched.errors import InputError
 from ddlsched.io.files import decoded
 
@@ -114,25 +114,18 @@ class _HuggingFace(file_forms.FileForm):
     def file_plan(self, held: Checkpoint, rank: int) -> file_forms.FilePlan:
         return file_forms.whole_file_plan(held, rank) or file_forms.safetensors_plan(held, rank, {"format": "pt"})
 
-    def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
-        if not job.sha256 and not job.xxh3:
-            return self._index(held, folder)
-        (folder / _HASHES).write_bytes(msgspec.json.encode(_Hashes(dict(job.sha256), dict(job.xxh3))))
-        return [folder / _HASHES, *self._index(held, folder)]
-
-    @staticmethod
-    def _index(held: Checkpoint, folder: Path) -> list[Path]:
-        """Write which file has which tensor, if there is more than one."""
+    def descriptions(self, job: Checkpoint, held: Checkpoint) -> Mapping[str, bytes]:
+        found: dict[str, bytes] = {}
+        if job.sha256 or job.xxh3:
+            found[_HASHES] = msgspec.json.encode(_Hashes(dict(job.sha256), dict(job.xxh3)))
         tensors = [tensor for tensor in held.collection.tensors if tensor.kind == "values"]
         files = {
             tensor.name: held.files[shard.ranks[0]] for tensor in tensors for shard in held.collection.shards(tensor)
         }
-        if len(set(files.values())) <= 1:
-            return []
-        total = sum(tensor.num_bytes for tensor in tensors)
-        text = json.dumps({"metadata": {"total_size": total}, "weight_map": files}, indent=2) + "\n"
-        (folder / _INDEX).write_text(text, encoding="utf-8")
-        return [folder / _INDEX]
+        if len(set(files.values())) > 1:
+            index = {"metadata": {"total_size": total_bytes(tensors)}, "weight_map": files}
+            found[_INDEX] = (json.dumps(index, indent=2) + "\n").encode()
+        return found
 
     def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
         self.describe(job, held, folder)

@@ -152,7 +152,7 @@ def _bytes(array: Array) -> memoryview:
 
 
 def made_tensor(tensor: Tensor, seed: int, iteration: int) -> Array:
-    """Return a tensor's contents, of the type that :func:`~ddlsched.checkpoints.arrays.numpy_dtype` tells."""
+    """Return a tensor's contents, of the type that :func:`~ddlsched.checkpoints.tensors.numpy_dtype` tells."""
     if tensor.name == "optimiser.step":
         return np.array(iteration, dtype="<i8")
     kind, name = _kind(tensor.name)

@@ -141,15 +141,13 @@ def _stacked_part(part: Replicas, layer: int) -> Replicas:
 class _MegatronFiles(TorchFiles):
     """PyTorch's form with the files beside it, made anew where they are not carried along."""
 
-    def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
+    def descriptions(self, job: Checkpoint, held: Checkpoint) -> Mapping[str, bytes]:
         made = {
             _COMMON: object_archive({"iteration": job.iteration, "checkpoint_version": 3.0}),
             _BACKENDS: json.dumps(_TORCH_DIST).encode(),
         }
-        new = [(folder / name, content) for name, content in made.items() if name not in held.collection.by_name]
-        for path, content in new:
-            path.write_bytes(content)
-        return [*super().describe(job, held, folder), *(path for path, _ in new)]
+        new = {name: content for name, content in made.items() if name not in held.collection.by_name}
+        return {**super().descriptions(job, held), **new}
 
 
 _TORCH_DIST = {

@@ -14,12 +14,12 @@ from ddlsched.checkpoints.collection import Shard, StoredParallelism, StoredRegi
 from ddlsched.checkpoints.copying import span
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.safetensors_files import Entry
-from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor, dense_layout
+from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor, dense_layout, numpy_dtype
 from ddlsched.deferred import np
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
-    from ddlsched.checkpoints.arrays import Array
+    import numpy.typing as npt
 
 Watch: TypeAlias = Callable[[str, int, int], None]
 """Told what goes on (``copying``, ``checking``), the bytes done and the bytes in all."""
@@ -41,10 +41,8 @@ class Source(NamedTuple):
         """How messages call the file."""
         return self.place.name_of(self.file)
 
-    def view(self, piece: Piece) -> Array:
+    def view(self, piece: Piece) -> npt.NDArray[Any]:
         """Return a piece of the array."""
-        from ddlsched.checkpoints.arrays import numpy_dtype
-
         dtype = numpy_dtype(self.entry.dtype)
         strides = tuple(stride * dtype.itemsize for stride in piece.strides)
         return np.ndarray(piece.extent, dtype, self.data(piece), 0, strides)

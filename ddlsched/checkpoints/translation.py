@@ -127,14 +127,6 @@ class _Named(NamedTuple):
     stack: tuple[str | int, ...] | None = None
 
 
-class _New(NamedTuple):
-    """A tensor under its new name, its parts, and where it lies in a nested state, if that is known."""
-
-    tensor: Tensor
-    parts: list[Replicas]
-    path: tuple[str | int, ...] | None
-
-
 def with_megatron_names(reading: Reading) -> Reading:
     """Return a checkpoint with Hugging Face's names as one with Megatron-core's; any other as it is.
 
@@ -174,8 +166,9 @@ def _translated(reading: Reading, *, to_megatron: bool) -> Reading:
     if not found:
         return reading
     model, made = _model(config, reading.place.name_of(_CONFIG)), _to_megatron if to_megatron else _to_hugging_face
-    new = [one for named, names in found.items() for one in made(named, model, [held[name] for name in names])]
-    return _replaced(old, {name for names in found.values() for name in names}, new)
+    new = [one for of, names in found.items() for one in made(of.weight, model, [held[name] for name in names])]
+    stacks = {of.weight.megatron: of.stack for of in found if to_megatron and of.stack is not None}
+    return _replaced(old, {name for names in found.values() for name in names}, new, stacks)
 
 
 def _named_weights(kind: object, reading: PartsReading) -> Iterator[_Named]:
@@ -192,39 +185,28 @@ def _named_weights(kind: object, reading: PartsReading) -> Iterator[_Named]:
             yield _Named(weight._replace(megatron=weight.megatron.format(layer), theirs=theirs), stack)
 
 
-def _to_megatron(named: _Named, model: _Model, old: Sequence[Held]) -> list[_New]:
-    weight = named.weight
+def _to_megatron(weight: Weight, model: _Model, old: Sequence[Held]) -> list[Held]:
     shapes = [_turned(tensor.shape, weight) for tensor, _ in old]
     runs = _runs(weight, model, [shape[0] for shape in shapes], sum(shape[0] for shape in shapes))
     parts = [
         moved
         for number, (_, of_tensor) in enumerate(old)
         for part in of_tensor
-        for moved in _moved(
-            _turned_part(part, weight), [(run.theirs, run.megatron, run.rows) for run in runs if run.tensor == number]
-        )
+        for moved in _moved(_turned_part(part, weight), runs, number)
     ]
     shape = (sum(run.rows for run in runs), *shapes[0][1:])
-    return [_New(named_tensor(weight.megatron, shape, old[0][0].dtype), parts, named.stack)]
+    return [(named_tensor(weight.megatron, shape, old[0][0].dtype), parts)]
 
 
-def _to_hugging_face(named: _Named, model: _Model, old: Sequence[Held]) -> list[_New]:
-    weight = named.weight
+def _to_hugging_face(weight: Weight, model: _Model, old: Sequence[Held]) -> list[Held]:
     ((tensor, parts),) = old
     rows, *rest = tensor.shape
     sizes = _sizes(weight, model, rows)
-    runs = _runs(weight, model, sizes, rows)
+    back = [run._replace(theirs=run.megatron, megatron=run.theirs) for run in _runs(weight, model, sizes, rows)]
     return [
-        _New(
+        (
             named_tensor(name, _turned((size, *rest), weight), tensor.dtype),
-            [
-                _turned_part(moved, weight)
-                for part in parts
-                for moved in _moved(
-                    part, [(run.megatron, run.theirs, run.rows) for run in runs if run.tensor == number]
-                )
-            ],
-            None,
+            [_turned_part(moved, weight) for part in parts for moved in _moved(part, back, number)],
         )
         for number, (name, size) in enumerate(zip(weight.theirs, sizes, strict=True))
     ]
@@ -272,13 +254,13 @@ def _grouped(weight: Weight, model: _Model, sizes: Sequence[int], rows: int) -> 
     return runs
 
 
-def _moved(part: Replicas, rows: Sequence[tuple[int, int, int]]) -> Iterator[Replicas]:
-    """Yield a part with its rows elsewhere, if it has any of them: where runs begin, where they are to, their rows."""
+def _moved(part: Replicas, runs: Sequence[_Run], tensor: int) -> Iterator[Replicas]:
+    """Yield a part of a tensor with its rows where runs have them, if it has any of these."""
     pieces = []
-    for piece, (first, to, number) in product(part.layout.pieces, rows):
+    for piece, (of, first, to, number) in product(part.layout.pieces, runs):
         begin, *others = piece.start
         low, high = max(first, begin), min(first + number, begin + piece.extent[0])
-        if low < high:
+        if of == tensor and low < high:
             pieces.append(piece.rows(low - begin, high - low)._replace(start=(low + to - first, *others)))
     if pieces:
         yield Replicas(Layout(part.layout.shape, tuple(pieces)), part.sources)
@@ -294,14 +276,13 @@ def _turned_part(part: Replicas, weight: Weight) -> Replicas:
     return Replicas(Layout(part.layout.shape, pieces), part.sources)
 
 
-def _replaced(old: PartsReading, used: set[str], new: Sequence[_New]) -> PartsReading:
-    """Return a checkpoint with some tensors in place of others."""
+def _replaced(old: PartsReading, used: set[str], new: Sequence[Held], stacks: Mapping[str, Any]) -> PartsReading:
+    """Return a checkpoint with some tensors in place of others; ``stacks`` is where they lie in a nested state."""
     known = old.described
     kept = [(tensor, parts) for tensor, parts in old.held() if tensor.name not in used]
     names = {tensor.name: tensor.name for tensor, _ in kept}
     paths = {name: path for name, path in known.paths.items() if name in names}
-    paths |= {made.tensor.name: made.path for made in new if made.path is not None}
-    return old.renewed([*((made.tensor, made.parts) for made in new), *kept], names, paths)
+    return old.renewed([*new, *kept], names, {**paths, **stacks})
 
 
 def _config(reading: Reading) -> dict[str, Any]:

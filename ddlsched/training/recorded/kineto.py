@@ -41,8 +41,8 @@ class Call:
     ----------
     begin_ns, end_ns, thread
         Of the call itself.
-    kind, input_bytes, group
-        As in :class:`~.rank_steps.RankCommunication`.
+    what
+        The collective.
     in_backward
         Whether the backward pass makes it, as DistributedDataParallel does for a bucket.
     at_once
@@ -56,9 +56,7 @@ class Call:
     begin_ns: int
     end_ns: int
     thread: object
-    kind: str
-    input_bytes: int
-    group: str
+    what: RankCommunication
     in_backward: bool
     at_once: bool = False
     waited_ns: int | None = None
@@ -138,9 +136,7 @@ def _gloo_call(
         begin_ns=event.begin_ns,
         end_ns=event.end_ns,
         thread=event.thread,
-        kind=kind,
-        input_bytes=size,
-        group=group,
+        what=RankCommunication(kind, size, group),
         in_backward=in_backward,
         at_once=kind == "send" or concrete[-1:] == ["False"],
         work=(own[0].begin_ns, max(each.end_ns for each in own)) if own else None,
@@ -243,9 +239,7 @@ def _nccl_call(
         begin_ns=event.begin_ns,
         end_ns=event.end_ns,
         thread=event.thread,
-        kind=kind,
-        input_bytes=0 if kind == "barrier" else int(elements) * BYTES_OF[type_name],
-        group=group,
+        what=RankCommunication(kind, 0 if kind == "barrier" else int(elements) * BYTES_OF[type_name], group),
         in_backward=in_backward,
         waited_ns=waited_ns,
         work=(min(k.begin_ns for k in kernels), max(k.end_ns for k in kernels)) if kernels else None,
@@ -396,8 +390,7 @@ def _step(events: KinetoEvents, clock: Clock, step: TraceEvent, calls: Sequence[
     buckets_end_ns = max((call.work[1] for call in calls if call.in_backward and call.work), default=begin_ns)
     for call in calls:
         waited = clock.wait(call, step, buckets_end_ns)
-        communication = RankCommunication(call.kind, call.input_bytes, call.group)
-        stretch.communicate(communication, clock.reached_ns(call.begin_ns), waited, call.work)
+        stretch.communicate(call.what, clock.reached_ns(call.begin_ns), waited, call.work)
     return stretch.step()
 
 

@@ -159,18 +159,17 @@ class Backfilling(PlacesOthers):
         return job, chosen
 
     def _expected_run_ns(self, job: JobView, cluster: ClusterView) -> int:
-        """Return for how long a job that waits is expected to run."""
+        """Return for how long a job that waits is expected to run: its limit, or the time alone x the job's error.
+
+        The error depends on nothing but seed and job.
+        """
         if self._error_sigma is None:
             return _time_limit_ns(job)
-        return self._estimate_ns(job, cluster, self._error_sigma)
-
-    def _estimate_ns(self, job: JobView, cluster: ClusterView, error_sigma: float) -> int:
-        """Return the time without contention x the job's error, which depends on nothing but seed and job."""
         servers = int(np.searchsorted(self._gpus_on_fewest, job.num_gpus)) + 1
         messages = [task.message_bytes for task in job.dag.tasks if isinstance(task, CollectiveTask)]
         reduces_ns = sum(ns_from_s(cluster.all_reduce_s(message, servers)) for message in messages)
         normal = np.random.default_rng([self._errors_seed, job.number]).standard_normal()
-        error = math.exp(error_sigma * normal)
+        error = math.exp(self._error_sigma * normal)
         return round(min(job.iterations_left * (job.compute_ns + reduces_ns) * error, float(MAX_NS // 2)))
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from ddlsched.errors import InputError
+from ddlsched.policies.elastic_views import best_fit
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import Checked, ranged
 from ddlsched.workload.groups import LevelDemand, demands_of, slices_of
@@ -145,8 +146,7 @@ def _tightly(room: Mapping[int, int], count: int) -> dict[int, int]:
     """Return how many each unit gets: as few units as can be, the last fits best; room stays in the roomiest alone."""
     left, missing, shares = dict(room), count, dict[int, int]()
     while missing > 0:
-        enough = [unit for unit in left if left[unit] >= missing]
-        unit = min(enough, key=left.__getitem__) if enough else max(left, key=left.__getitem__)
+        unit = best_fit(left, missing)
         shares[unit] = left.pop(unit)
         missing -= shares[unit]
     for unit in sorted(shares, key=room.__getitem__):

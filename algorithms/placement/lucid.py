@@ -11,7 +11,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Start
-from ddlsched.policies.elastic_views import free_by_server
+from ddlsched.policies.elastic_views import free_by_server, on_one_server
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.ranges import check_fields, ranged
 
@@ -172,9 +172,8 @@ class _Packing:
 def _alone(job: JobView, cluster: ClusterView) -> list[GpuId] | None:
     """Return free GPUs: of the server with the fewest that suffice, or else of the servers with the most."""
     room = free_by_server(cluster.free(job).tolist(), cluster.server_of)
-    enough = [gpus for gpus in room.values() if len(gpus) >= job.num_gpus]
-    if enough:
-        return min(enough, key=len)[: job.num_gpus]
+    if chosen := on_one_server(room, job.num_gpus):
+        return chosen
     whole = [gpus for server, gpus in room.items() if len(gpus) == len(cluster.gpus_of(server))]
     chosen = [gpu for gpus in whole for gpu in gpus]
     return chosen[: job.num_gpus] if len(chosen) >= job.num_gpus else None

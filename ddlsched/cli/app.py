@@ -73,7 +73,8 @@ def _with_names(parameter: Any) -> Any:
     from ddlsched.plugins.names import KINDS, names
 
     kind = {"scheduler": "bundle"}.get(parameter.name, parameter.name)
-    if kind not in KINDS or isinstance(parameter.default, int):  # A number of ranks is no way to order them.
+    # A number of ranks is no way to order them, and the scheduler whose cluster is imported no bundle.
+    if kind not in KINDS or isinstance(parameter.default, int) or parameter.param_type_name != "option":
         return parameter
     shown = copy.copy(parameter)
     shown.help = f"{parameter.help} Names: {', '.join(names(kind))}."

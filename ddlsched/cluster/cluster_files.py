@@ -209,12 +209,8 @@ def _queue(number: int, row: Any) -> Queue:
     quotas = _fields(f"{where}, field quotas", fields.pop("quotas", {"any": own} if own else {}))
     kinds = {kind: _fields(f"{where}, quota {kind}", told, _QUOTA) for kind, told in quotas.items()}
     told = _fields(f"{where}, field preemption", fields.pop("preemption", {}), _PREEMPTION)
-    return located(
-        where,
-        lambda: Queue(
-            quotas={kind: Quota(**quota) for kind, quota in kinds.items()}, preemption=Preemption(**told), **fields
-        ),
-    )
+    made = located(where, lambda: {kind: Quota(**quota) for kind, quota in kinds.items()})
+    return Queue(quotas=made, preemption=located(where, lambda: Preemption(**told)), **fields)
 
 
 def _fields(where: str, row: Any, known: tuple[str, ...] = ()) -> dict[str, Any]:

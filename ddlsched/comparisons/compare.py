@@ -219,7 +219,7 @@ class ComparisonPlan:
         settings = self.settings
         return {
             "ddlsched": version("ddlsched"),
-            "policies": {name: _texts(doors) for name, doors in self.policies.items()},
+            "policies": {name: {door: text_of(one) for door, one in of.items()} for name, of in self.policies.items()},
             "workloads": self.workloads,
             "seeds": settings.seeds,
             "draws": settings.draws,
@@ -268,10 +268,6 @@ def _refusal(workload: Workload, place: ComparedCluster, options: Mapping[str, A
     return None
 
 
-def _texts(doors: Mapping[str, Any]) -> dict[str, str]:
-    return {door: text_of(plugin) for door, plugin in doors.items()}
-
-
 def _described_place(place: ComparedCluster) -> dict[str, Any]:
     cluster, network = place.cluster, _network_of(place.cluster)
     inside = None if network is None else network.inside
@@ -301,8 +297,7 @@ def _described_kinds(cluster: Cluster) -> dict[str, Any]:
 def _network_of(cluster: Cluster) -> Network | None:
     """Return the network between the servers, or None: a plug-in's own fault is for the runs to show."""
     with suppress(DdlschedError):
-        topology = resolve("topology", cluster.topology)
-        return cluster.network(topology)
+        return cluster.network(resolve("topology", cluster.topology))
     return None
 
 

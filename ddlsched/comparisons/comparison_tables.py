@@ -50,12 +50,9 @@ def _clusters(clusters: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             yield f"{name}: exclusive, one job a GPU at a time."
         if kinds := told.get("gpu_kinds"):
             counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-            table = told["throughputs"]
-            on = (
-                f"the workload's times are those on {table['reference_kind']}"
-                if table["reference_kind"]
-                else ("a throughput of 1 means the workload's times")
-            )
+            table, on = told["throughputs"], "a throughput of 1 means the workload's times"
+            if table["reference_kind"]:
+                on = f"the workload's times are those on {table['reference_kind']}"
             yield f"{name}: GPUs of several kinds ({counts}), with the throughputs of {table['source']}; {on}."
         if inside := told.get("inside"):
             cards = f"{inside['cards']} network {'card' if inside['cards'] == 1 else 'cards'}"

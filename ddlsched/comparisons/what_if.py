@@ -131,8 +131,7 @@ def what_if(workload: Workload, options: Mapping[str, Any], changes: Sequence[st
         raise InputError("no job has a queue; expected a workload with the column queue, to say which tenants gain")
     if draws < 1:
         raise InputError(f"--draws {draws}: is no number of runs; expected 1 or more")
-    after = changed(options, changes)
-    both = (dict(options), after)
+    both = (options, changed(options, changes))
     first, second = ([simulate(workload, **given, draw=draw) for draw in range(draws)] for given in both)
     return WhatIf(pairs=tuple(zip(first, second, strict=True)))
 

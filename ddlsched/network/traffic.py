@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, starmap
 from operator import add
 from typing import Any, NamedTuple, TypeAlias
 
@@ -87,9 +87,12 @@ def phases_of(
         return []
     found = collective_for(kind, algorithm)
     name = f"collective {algorithm}: phases of {kind} over {len(members)} ranks"
-    answered = guarded(name, lambda: [Phase(*phase) for phase in found.phases(kind, members, message)])
-    phases = [p if isinstance(p.flows, AllPairs | list) else p._replace(flows=list(p.flows)) for p in answered]
-    known = set(members)
+    return guarded(name, lambda: _checked(found.phases(kind, members, message), set(members), name))
+
+
+def _checked(answered: Iterable[Any], known: set[Rank], name: str) -> list[Phase]:
+    told = starmap(Phase, answered)
+    phases = [p if isinstance(p.flows, AllPairs | list) else p._replace(flows=list(p.flows)) for p in told]
     for phase in phases:
         if not isinstance(phase.steps, int) or phase.steps < 0:
             raise PluginError(f"{name} answered {phase.steps!r} steps; expected a whole number")

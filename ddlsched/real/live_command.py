@@ -177,7 +177,7 @@ def live(
             launcher.end_leftovers()
         for job in wanted:
             manager.store.submit(job.job_id, program=job.program, steps=job.steps, max_nodes=job.max_nodes)
-        for job_id in manager.store.retry_failed() if asked.retry_failed else ():
+        for job_id in manager.store.requeue("failed") if asked.retry_failed else ():
             notice(f"job {job_id!r}, which was given up, begins again")
         manager.run(asked.until_s)
     if asked.chart is not None:
@@ -204,8 +204,7 @@ def _failing(asked: LiveOptions, jobs: Sequence[StoredJob]) -> FailingNodes:
     from ddlsched.cluster.disturbances import Disturbances
     from ddlsched.real.live.failing import FailingNodes
 
-    if not (asked.nodes or 0) >= 1:
-        raise InputError(f"live: nodes is {asked.nodes}; expected a whole number from 1")
+    check_arguments("live", nodes=(asked.nodes, 1))
     disturbances = Disturbances(
         failures=asked.failures or (), recovery=asked.recovery, health=asked.health, checkpoint=asked.checkpoint
     )

@@ -285,10 +285,9 @@ def _notes(comparison: pd.DataFrame, over: str, paired: bool) -> list[str]:
     """Return what is true of this table and easily overlooked, a paragraph each."""
     seeds, left_out = comparison["seeds"], comparison["seeds_left_out"]
     span = f"{seeds.max()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
-    if seeds.max() == 1:
-        return ["One run: no interval and no verdict."]
     changes = f"; changes are paired by {over[:-1]}" if paired else ""
-    notes = [f"Means over {span} {over} with 95 % intervals{changes}."]
+    means = f"Means over {span} {over} with 95 % intervals{changes}."
+    notes = [means if seeds.max() > 1 else "One run: no interval and no verdict."]
     if (comparison["verdict"] != comparison["verdict_holm"]).any():
         notes.append("?: so by itself, but not among all comparisons together (Holm, 5 %).")
     if left_out.any():

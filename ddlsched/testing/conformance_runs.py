@@ -104,14 +104,6 @@ class ExampleFlow:
         return self.message_bytes - self.bytes_left
 
 
-def example_network(num_servers: int = 6) -> list[Link]:
-    """Return the links of a star of equal servers."""
-    return [
-        Link(name=f"server {server}", bandwidth_bytes_per_s=1.25e9, relative_bandwidth=1.0)
-        for server in range(num_servers)
-    ]
-
-
 def example_flows(rng: np.random.Generator, links: Sequence[Link], count: int) -> list[ExampleFlow]:
     """Return transfers between random servers of a star, of which some is sent."""
     flows = []

@@ -119,6 +119,19 @@ def transfer_view(
     return TransferView(job.number, job, crossed, Columns(records), 0, Columns(make_records("run", 1)))
 
 
+def example_network(num_servers: int = 6) -> list[Link]:
+    """Return the links of a star of equal servers."""
+    return _links("server", num_servers, {})
+
+
+def _links(what: str, count: int, relative_bandwidth: Mapping[int, float]) -> list[Link]:
+    shares = [relative_bandwidth.get(number, 1.0) for number in range(count)]
+    return [
+        Link(name=f"{what} {number}", bandwidth_bytes_per_s=_NIC_BYTES_PER_S * share, relative_bandwidth=share)
+        for number, share in enumerate(shares)
+    ]
+
+
 def network_view(
     *,
     active: Sequence[TransferView] = (),
@@ -129,11 +142,7 @@ def network_view(
     now_s: float = 0.0,
 ) -> NetworkView:
     """Return the view of a network of equal links."""
-    links = [
-        Link(name=f"server {number}", bandwidth_bytes_per_s=_NIC_BYTES_PER_S, relative_bandwidth=1.0)
-        for number in range(num_links)
-    ]
-    count = np.zeros(num_links, np.int64)
+    links, count = example_network(num_links), np.zeros(num_links, np.int64)
     for transfer in active:
         transfer._columns.state[0] = TransferState.ACTIVE
         np.add.at(count, list(transfer.links), 1)
@@ -158,15 +167,7 @@ def link_loads(
     now_s: float = 0.0,
 ) -> LinkLoads:
     """Return what is on links: the jobs and flows on some of them, none on the others."""
-    jobs, flows, relative = jobs or {}, flows or {}, relative_bandwidth or {}
-    links = [
-        Link(
-            name=f"link {number}",
-            bandwidth_bytes_per_s=_NIC_BYTES_PER_S * relative.get(number, 1.0),
-            relative_bandwidth=relative.get(number, 1.0),
-        )
-        for number in range(num_links)
-    ]
+    jobs, flows, links = jobs or {}, flows or {}, _links("link", num_links, relative_bandwidth or {})
     return LinkLoads(links, lambda link: jobs.get(link, 0), lambda link: flows.get(link, 0), ns_from_s(now_s))
 
 

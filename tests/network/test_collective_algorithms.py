@@ -224,6 +224,17 @@ def test_a_class_in_a_file_of_ones_own(tmp_path: Path) -> None:
         took_ms(f"{tmp_path}/mine.py:Mine:sent=-1", 5, 1, STAR)
 
 
+@pytest.mark.parametrize(
+    ("flow", "fault"),
+    [("(first, others[0])", "ValueError: not enough values"), ("(first, others[0], '8')", "TypeError: '<=' not supp")],
+)
+def test_flows_that_are_none_are_the_collectives_fault(tmp_path: Path, flow: str, fault: str) -> None:
+    begins, _ = OWN.split("        return")
+    (tmp_path / "mine.py").write_text(f"{begins}        return [Phase([{flow}], 1)]\n")
+    with pytest.raises(PluginError, match=f"Mine: phases of all-reduce over 5 ranks raised {fault}"):
+        took_ms(f"{tmp_path}/mine.py:Mine", 5, 1, STAR)
+
+
 def test_ranks_whose_exchange_is_free_count_as_one() -> None:
     ranks = [Rank(0, 0, 0), Rank(0, 1, 0), Rank(1, 0, 0)]
     message = Message(8.0, lambda members: moved_by_ring(8.0, members))

@@ -201,8 +201,8 @@ def managed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             for event in EVENTS:
                 self.given.watch(event)
             self.given.warn("warned")
-            self.store.finish("a")
-            self.store.fail("b")
+            self.store.end("a", "finished")
+            self.store.end("b", "failed")
             self.store.close()
 
     monkeypatch.setattr(manager, "LiveManager", Manager)

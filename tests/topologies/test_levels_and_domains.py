@@ -66,6 +66,13 @@ def test_a_level_that_is_not_there_or_does_not_nest_is_refused():
     with pytest.raises(PluginError, match="'pod', of which no unit is made of whole units of 'rack'"):
         Network(Torn(), 4)
 
+    class Nonsense(Clos):
+        def levels(self, num_servers: int) -> Any:
+            return num_servers
+
+    with pytest.raises(PluginError, match="levels raised AttributeError: 'int' object has no attribute 'items'"):
+        Network(Nonsense(), 4)
+
 
 def test_inside_a_rack_everything_goes_over_nvlink():
     network = Network(nvl72(), 19, gpus_of_servers=[4] * 19)

@@ -208,14 +208,8 @@ def changes(
                 look: dict[str, Any] = {"color": shade[name], "markersize": 4.5, "label": legend_label(called[name])}
                 axes.plot(interval.mean, y, "os^Dv"[number % 5], **look)
         if row.claimed is not None:
-            axes.plot(
-                [row.claimed] * 2,
-                [place - 0.4, place + 0.4],
-                color=style.INK,
-                linewidth=1.2,
-                linestyle=":",
-                label=claim,
-            )
+            dotted: dict[str, Any] = {"color": style.INK, "linewidth": 1.2, "linestyle": ":", "label": claim}
+            axes.plot([row.claimed] * 2, [place - 0.4, place + 0.4], **dotted)
     _label_rows(axes, [row.label for row in rows])
     _finish(figure, axes, f"{axis}\n{over_seeds(i.seeds for row in rows for i in row.measured.values())}", "")
     legend_below(figure, [axes])

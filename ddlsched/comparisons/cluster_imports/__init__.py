@@ -55,7 +55,8 @@ def write_imported(imported: ImportedCluster, folder: Path, default_s: float | N
         There are no queues, or no jobs whose duration is known, or the folder cannot be written.
     """
     if not imported.queues:
-        raise InputError("the files hold no queues; expected those that jobs are submitted to")
+        why = "the files hold no queues; expected those that jobs are submitted to"
+        raise InputError(": ".join((why, *imported.notes[:1])))
     made_folder(folder, "the tables")
     write_tenants(Tenants(queues=imported.queues), folder / "queues.yaml")
     flags = [f"--queues {folder / 'queues.yaml'}", f"--admission {imported.admission}"]

@@ -146,11 +146,8 @@ def _section(reported: Reported, setting: ComparedSetting) -> dict[str, Any]:
     ]
     placements = list(_placements(reported, setting)) if number == 0 else []
     first_class, *other_classes = [*report_tables.class_tables(reported, setting), None]
-    compared = [
-        report_tables.main_table(reported, setting),
-        first_class,
-        report_tables.slowdown_table(reported, setting),
-    ]
+    compared = [report_tables.main_table(reported, setting), first_class]
+    compared.append(report_tables.slowdown_table(reported, setting))
     compared += [report_tables.phase_table(reported, setting), report_tables.door_table(reported, setting)]
     return {
         "id": f"setting-{number}",

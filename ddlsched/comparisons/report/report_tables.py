@@ -242,9 +242,8 @@ def _verdict(row: Mapping[Any, Any]) -> str:
 
 def _cell(estimate: Interval, decimals: int) -> TableCell:
     value = f"{estimate.mean:.{decimals}f}"
-    return TableCell(
-        value, f"[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]" if estimate.seeds > 1 else ""
-    )
+    span = f"[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]"
+    return TableCell(value, span if estimate.seeds > 1 else "")
 
 
 def _decimals(largest: float) -> int:

@@ -18,7 +18,7 @@ from ddlsched.cluster.idle_trace import IdleTrace, expand_hosts
 from ddlsched.errors import DdlschedError, InputError, abbreviated
 from ddlsched.io.tables import located
 from ddlsched.ranges import Checked, ranged
-from ddlsched.real.slurm.commands import Run, runner
+from ddlsched.real.slurm.commands import Run, SlurmBusyError, SlurmRefusalError, runner
 
 
 @runtime_checkable
@@ -258,12 +258,8 @@ class SlurmLauncher:
         InputError
             Slurm is not there.
         """
-        with suppress(subprocess.TimeoutExpired):
-            command = ["scancel", f"--name={self.name}", "--me"]
-            try:
-                subprocess.run(command, check=False, capture_output=True, timeout=_END_S)
-            except FileNotFoundError:
-                raise InputError("scancel: no such program; expected Slurm's commands on this machine") from None
+        with suppress(SlurmBusyError, SlurmRefusalError):
+            runner()(["scancel", f"--name={self.name}", "--me"])
 
 
 Launcher: TypeAlias = LocalLauncher | SlurmLauncher

@@ -102,8 +102,9 @@ class RailOptimised(GpuPorts, who="rail-optimised"):
     @cached_property
     def inside(self) -> Inside | None:
         """The inside of a server: a card a rail."""
-        cards = {"cards": self.rails, "planes": self.planes, "by_rail": self.rails_apart}
-        return self._inside(servers=self.hosts_per_domain, **cards)
+        return self._inside(
+            cards=self.rails, servers=self.hosts_per_domain, planes=self.planes, by_rail=self.rails_apart
+        )
 
     def levels(self, num_servers: int) -> dict[str, list[int]]:
         """Return the unit of each level that each host is in."""

@@ -14,7 +14,7 @@ from algorithms.admission.hopeful_jobs import HopefulJobs
 from algorithms.admission.kueue_classic import ClassicSearch, RoomBound
 from algorithms.admission.kueue_fair import FairRules, fair_victims
 from algorithms.admission.shares import UsageHistory
-from algorithms.admission.victims import WITHIN, Need, QuotaArrays, borrowers_of, height_of, lacking_of, names_of
+from algorithms.admission.victims import WITHIN, Need, QuotaArrays, borrowers_of, lacking_of, names_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.policies.quota_tree import QuotaNode
@@ -108,9 +108,9 @@ def _group_that_fits(need: Need) -> tuple[int, bool]:
     rest, group = need.gpus - node.free_here(need.kind), node
     for group in node.above():
         if not group.lacks(need.kind, rest):
-            return height_of(group), group.parent is not None
+            return group.height, group.parent is not None
         rest -= group.free_here(need.kind)
-    return height_of(group), False
+    return group.height, False
 
 
 @contextmanager

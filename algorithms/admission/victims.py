@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
 from itertools import islice
 from typing import TypeVar
 
@@ -96,12 +95,6 @@ def below_common(node: QuotaNode, other: QuotaNode) -> tuple[QuotaNode, QuotaNod
     return next((a, b) for a, b in zip(from_root(node), from_root(other), strict=False) if a is not b)
 
 
-@cache
-def height_of(node: QuotaNode) -> int:
-    """Return how many groups lie on the longest way from a node down to a queue, with it; 0 of a queue."""
-    return 1 + max(map(height_of, node.children)) if node.children else 0
-
-
 def lacking_of(leaves: Iterable[QuotaNode], kind: str) -> list[QuotaNode]:
     """Return the first queues that use more than their quota: as many as explanations tell of, and two."""
     return list(islice((leaf for leaf in leaves if leaf.lacks(kind)), _TOLD + 2))
@@ -146,7 +139,7 @@ class QuotaArrays:
         none = len(self._nodes)
         self.parents = np.array([places[node.parent] if node.parent else none for node in self._nodes] + [none])
         self.downwards = np.argsort([sum(1 for _ in node.above()) for node in self._nodes], kind="stable")
-        self.heights = np.array([height_of(node) for node in self._nodes] + [0])
+        self.heights = np.array([node.height for node in self._nodes] + [0])
         self.leaves = {leaf: places[leaf] for leaf in quotas.leaves}
         self._amounts: dict[str, np.ndarray] = {}
         self._used: dict[str, np.ndarray] = {}

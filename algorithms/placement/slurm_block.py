@@ -41,10 +41,8 @@ class SlurmBlock:
             blocks.setdefault(units[server], []).append(server)
         servers: list[int] = []
         for _ in range(min(-(-needed // int(np.bincount(units).max())), len(blocks))):
-            lacking, sizes = (
-                needed - len(servers),
-                {block: len(blocks[block]) for block in sorted(blocks, reverse=True)},
-            )
+            lacking = needed - len(servers)
+            sizes = {block: len(blocks[block]) for block in sorted(blocks, reverse=True)}  # of equal ones the last
             servers += blocks.pop(best_fit(sizes, lacking))[:lacking]
         if len(servers) < needed:
             return None

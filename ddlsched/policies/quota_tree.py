@@ -30,15 +30,18 @@ class QuotaNode:
         GPUs by kind that count here: its own, and those that its children lend.
     used
         GPUs by kind that count here: of a queue its jobs', of a group what its children use beyond what they keep.
+    height
+        How many groups lie on the longest way from it down to a queue, with it; 0 of a queue.
     """
 
-    __slots__ = ("_leaves", "children", "kept", "name", "parent", "queue", "quota", "used")
+    __slots__ = ("_leaves", "children", "height", "kept", "name", "parent", "queue", "quota", "used")
 
     def __init__(self, queue: Queue) -> None:
         self.queue, self.name = queue, queue.name
         self.parent: QuotaNode | None = None
         self.children: list[QuotaNode] = []
         self._leaves: tuple[QuotaNode, ...] = ()
+        self.height = 0
         self.quota: dict[str, int] = {}
         self.kept: dict[str, int] = {}
         """What it lends to nobody, by kind."""
@@ -52,6 +55,7 @@ class QuotaNode:
         self.quota = {kind: quota.gpus for kind, quota in self.queue.quotas.items()}
         for child in self.children:
             child.sum_up()
+            self.height = max(self.height, 1 + child.height)
             self._leaves += child.leaves()
             for kind, gpus in child.quota.items():
                 self.quota[kind] = self.quota.get(kind, 0) + gpus - child.kept.get(kind, 0)

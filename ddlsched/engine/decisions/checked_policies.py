@@ -326,7 +326,7 @@ class CheckedPolicies:
         links = {transfer.number: transfer.links for transfer in transfers}
         taken: set[int] = set()
         selected = set()
-        for number in self._sorted("communication", keys, str, network.now_s):
+        for number in self._sorted("communication", keys, lambda: "", network.now_s):
             if taken.isdisjoint(links[number]):
                 taken.update(links[number])
                 selected.add(number)

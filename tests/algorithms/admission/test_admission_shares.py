@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,10 +14,11 @@ from algorithms.admission import kai
 from algorithms.admission.kai import Kai
 from algorithms.admission.shares import UsageHistory
 from algorithms.admission.slurm_multifactor import SlurmMultifactor
+from algorithms.admission.victims import QuotaArrays
 from algorithms.admission.volcano import Volcano
 from ddlsched import Cluster, DataParallelIteration, Job, Preemption, Queue, Quota, Tenants, Workload, simulate
 from ddlsched.errors import InputError
-from ddlsched.policies.quota_tree import QuotaNode
+from ddlsched.policies.quota_tree import QuotaNode, QuotaTree
 from ddlsched.policies.tenants_view import Admission, TenantsView
 from ddlsched.policies.views import ClusterView
 from ddlsched.results.explanation import reservations
@@ -321,3 +323,12 @@ def test_the_quota_of_a_group_of_kai_is_its_own_or_that_of_its_queues(
     group.children.append(leaf)
     group.sum_up()
     assert kai._quota(group) == quota
+
+
+def test_a_tree_of_queues_knows_its_heights_and_ends_with_its_run() -> None:
+    parents = {"root": None, "team": "root", "a": "team", "b": "root"}
+    tree = QuotaTree(Tenants(queues=tuple(Queue(name=name, parent=above) for name, above in parents.items())))
+    root = tree["root"]
+    before, heights, after = sys.getrefcount(root), QuotaArrays(tree).heights.tolist(), sys.getrefcount(root)
+    assert heights == [2, 1, 0, 0, 0]
+    assert before == after

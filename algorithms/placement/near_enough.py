@@ -11,7 +11,7 @@ from algorithms.placement.whole_servers import WholeRacks, rings_leaving
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Network
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.views import ClusterView, GpuId, JobView, as_list
 from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
@@ -93,8 +93,7 @@ class PlacesNear:
         """Return GPUs of as few pods, racks and servers as can be, none if there are too few."""
         for unit in [*(tier.gpus for tier in reversed(self._tiers)), size]:
             gpus = gpus[np.isin(gpus // unit, _fewest(np.bincount(gpus // unit), job.num_gpus))]
-        nearest: list[GpuId] = gpus[: job.num_gpus].tolist()
-        return nearest
+        return as_list(gpus[: job.num_gpus])
 
     def _is_near(self, job: JobView, gpus: Sequence[GpuId], cluster: ClusterView) -> bool:
         """Return whether the job, and those whose cards it shares, send nearly as fast as alone."""

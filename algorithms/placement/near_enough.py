@@ -11,6 +11,7 @@ from algorithms.placement.whole_servers import WholeRacks, rings_leaving
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Network
+from ddlsched.policies.cluster_view import jobs_on
 from ddlsched.policies.views import ClusterView, GpuId, JobView, as_list
 from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
@@ -134,14 +135,7 @@ def _fewest(counts: np.ndarray, needed: int) -> list[int]:
 
 def _sending(cluster: ClusterView, gpus: Sequence[GpuId]) -> dict[int, JobView]:
     """Return the jobs of several servers on some GPUs, which no two jobs share."""
-    there, looked_at = dict[int, JobView](), set[GpuId]()
-    for gpu in gpus:
-        if gpu not in looked_at:
-            for job in cluster.residents(gpu):
-                looked_at.update(job.gpus)
-                if len(job.servers) > 1:
-                    there[job.number] = job
-    return there
+    return {number: job for number, job in jobs_on(cluster, gpus).items() if len(job.servers) > 1}
 
 
 def _tiers(network: Network, size: int) -> list[_Tier]:

@@ -308,6 +308,17 @@ def is_gpu_order(policy: object) -> bool:
     return isinstance(policy, TakesGpusInOrder) and type(policy).place is TakesGpusInOrder.place
 
 
+def jobs_on(cluster: ClusterView, gpus: Iterable[GpuId]) -> dict[int, JobView]:
+    """Return the jobs on some GPUs by number, if those that share a GPU share all of theirs: each is looked at once."""
+    there, looked_at = dict[int, JobView](), set[GpuId]()
+    for gpu in gpus:
+        if gpu not in looked_at and cluster.num_residents(gpu):
+            for job in cluster.residents(gpu):
+                looked_at.update(job.gpus)
+                there[job.number] = job
+    return there
+
+
 def looked_up_once(cluster: ClusterView) -> ClusterView:
     """Return a view that keeps the eligible GPUs by memory, for as long as nobody is given GPUs or gives them up."""
     return replace(cluster, _eligible=cache(cluster._eligible))

@@ -57,8 +57,7 @@ class ShareRows:
 
     def rows(self, chosen: np.ndarray) -> ShareRows:
         """Return some of the rows, by a mask or by numbers."""
-        columns = self.message_bytes, self.other_bytes, self.servers, self.chunk_bytes, self.seconds
-        return ShareRows(*(column[chosen] for column in columns))
+        return ShareRows(*(column[chosen] for column in vars(self).values()))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ def read_jobs(path: Path) -> list[StoredJob]:
 
 
 def _read(path: Path) -> list[StoredJob]:
-
     jobs: dict[str, StoredJob] = {}
     for where, row in csv_rows(path, _TABLE, ("min_nodes", "samples_per_s")):
         name, program = row["job_id"], row["program"]

@@ -67,15 +67,9 @@ class DesignSweep:
 
 
 _DEFAULTS: dict[str, Sequence[float]] = {
-    "interleave": (1,),
-    "expert": (1,),
-    "zero": (0,),
-    "sequence_parallel": (0,),
-    "overlap": (0,),
-    "memory_bandwidth": (1.0,),
-    "link_bandwidth": (1.0,),
-    "network_bandwidth": (1.0,),
-    "compute": (1.0,),
+    **dict.fromkeys(("interleave", "expert"), (1,)),
+    **dict.fromkeys(("zero", "sequence_parallel", "overlap"), (0,)),
+    **dict.fromkeys(CLUSTER_AXES[:4], (1.0,)),
 }
 
 
@@ -223,10 +217,8 @@ def _variant(machine: Machine, columns: Mapping[str, np.ndarray]) -> Machine:
         peak_flops_per_s={name: peak * columns["compute"] for name, peak in gpu.peak_flops_per_s.items()},
     )
     inside, *outside = machine.tiers
-    tiers = [dataclasses.replace(inside, bytes_per_s=inside.bytes_per_s * columns["link_bandwidth"])]
-    tiers += [
-        dataclasses.replace(tier, bytes_per_s=tier.bytes_per_s * columns["network_bandwidth"]) for tier in outside
-    ]
+    tiers = [inside._replace(bytes_per_s=inside.bytes_per_s * columns["link_bandwidth"])]
+    tiers += [tier._replace(bytes_per_s=tier.bytes_per_s * columns["network_bandwidth"]) for tier in outside]
     expansion = machine.expansion
     if "expansion_gb" in columns:
         shared_by = 1 if expansion is None else expansion.shared_by

@@ -41,8 +41,8 @@ class Call:
     ----------
     begin_ns, end_ns, thread
         Of the call itself.
-    kind, input_bytes, group
-        As in :class:`~.rank_steps.RankCommunication`.
+    what
+        The collective.
     in_backward
         Whether the backward pass makes it, as DistributedDataParallel does for a bucket.
     at_once
@@ -56,9 +56,7 @@ class Call:
     begin_ns: int
     end_ns: int
     thread: object
-    kind: str
-    input_bytes: int
-    group: str
+    what: RankCommunication
     in_backward: bool
     at_once: bool = False
     waited_ns: int | None = None
@@ -138,9 +136,7 @@ def _gloo_call(
         begin_ns=event.begin_ns,
         end_ns=event.end_ns,
         thread=event.thread,
-        kind=kind,
-        input_bytes=size,
-        group=group,
+        what=RankCommunication(kind, size, group),
         in_backward=in_backward,
         at_once=kind == "send" or concrete[-1:] == ["False"],
         work=(own[0].begin_ns, max(each.end_ns for each in own)) if own else None,
@@ -243,9 +239,7 @@ def _nccl_call(
         begin_ns=event.begin_ns,
         end_ns=event.end_ns,
         thread=event.thread,
-        kind=kind,
-        input_bytes=0 if kind == "barrier" else int(elements) * BYTES_OF[type_name],
-        group=group,
+        what=RankCommunication(kind, 0 if kind == "barrier" else int(elements) * BYTES_OF[type_name], group),
         in_backward=in_backward,
         waited_ns=waited_ns,
         work=(min(k.begin_ns for k in kernels), max(k.end_ns for k in kernels)) if kernels else None,
@@ -289,10 +283,6 @@ class GpuTraceClock:
         self._ended = list(accumulate((kernel.end_ns for kernel in self._kernels), max))
         self._events = events
 
-    def window(self, step: TraceEvent) -> tuple[int, int]:
-        """Return a step's time on the GPU: until what the host has launched by its end has run."""
-        return self.reached_ns(step.begin_ns), self.reached_ns(step.end_ns)
-
     def reached_ns(self, at_ns: int) -> int:
         """Return when all kernels that were launched before ``at_ns`` have ended, ``at_ns`` if that is later."""
         place = bisect_left(self._launches, at_ns)
@@ -324,10 +314,6 @@ class HostTraceClock:
         self._busy_until = {
             thread: list(accumulate((end for _, end in all_), max)) for thread, all_ in events.operators.items()
         }
-
-    def window(self, step: TraceEvent) -> tuple[int, int]:
-        """Return when a step begins and ends."""
-        return step.begin_ns, step.end_ns
 
     def reached_ns(self, at_ns: int) -> int:
         """Return the same time."""
@@ -397,15 +383,14 @@ def _whole(events: KinetoEvents) -> TraceEvent:
 
 
 def _step(events: KinetoEvents, clock: Clock, step: TraceEvent, calls: Sequence[Call]) -> RankStep:
-    begin_ns, end_ns = clock.window(step)
-    stretch = WallTime(begin_ns, end_ns)
+    begin_ns = clock.reached_ns(step.begin_ns)
+    stretch = WallTime(begin_ns, clock.reached_ns(step.end_ns))  # On a GPU until what the host has launched has run.
     for name, at_ns in _phases(events, clock, step):
         stretch.phase(name, at_ns)
     buckets_end_ns = max((call.work[1] for call in calls if call.in_backward and call.work), default=begin_ns)
     for call in calls:
         waited = clock.wait(call, step, buckets_end_ns)
-        communication = RankCommunication(call.kind, call.input_bytes, call.group)
-        stretch.communicate(communication, clock.reached_ns(call.begin_ns), waited, call.work)
+        stretch.communicate(call.what, clock.reached_ns(call.begin_ns), waited, call.work)
     return stretch.step()
 
 

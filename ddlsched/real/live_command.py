@@ -135,9 +135,8 @@ def live(
     if asked.trace is not None:
         scavenger = played = TraceScavenger(trace=read_fragments(asked.trace), speed=asked.speed)
         asked = replace(asked, until_s=min(asked.until_s, played.end_s()))
-    failing = None
     if asked.nodes is not None:
-        scavenger = failing = _failing(asked, wanted)
+        scavenger = _failing(asked, wanted)
     sharer = _sharer(asked.allocation, asked.hold_s, wanted)
     folder = made_folder(folder, "jobs' state").resolve()
     if asked.chart is not None:
@@ -169,7 +168,6 @@ def live(
             listen,
             asked.commits,
             notice,
-            failing,
             asked.checkpoint or "",
             {job.job_id: job.min_nodes for job in wanted},
         )

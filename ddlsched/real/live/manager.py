@@ -94,7 +94,7 @@ class LiveManager:
     folder
         Holds ``jobs.sqlite`` and a folder a job with what it has committed.
     scavenger, sharer
-        Who finds nodes, and who shares them out.
+        Who finds nodes, and who shares them out; where nodes of the first fail, jobs may wait for them.
     most_jobs
         How many jobs run at a time.
     watch
@@ -110,8 +110,6 @@ class LiveManager:
         A URL that fsspec knows, at which each job commits in a place of its own; None for the job's folder.
     warn
         Is told of commits that cannot be read, and of what comes of it.
-    failing
-        The scavenger, if its nodes fail and jobs may wait for them.
     checkpoint
         The policy that says when jobs commit, by its name; by default after every step.
     fewest
@@ -133,7 +131,6 @@ class LiveManager:
     host: str | None = None
     commits: str | None = None
     warn: Callable[[str], None] = lambda _: None
-    failing: FailingNodes | None = None
     checkpoint: str = ""
     fewest: Mapping[str, int] = field(default_factory=dict)
     running: dict[str, JobProcesses] = field(default_factory=dict)
@@ -159,8 +156,9 @@ class LiveManager:
         self._known_steps: dict[str, int] = {}
         self._reads, self._kills = Retries(), Retries()
         self._ask = True
-        if self.failing is not None:
-            self.failing.running = self.running
+        self._failing = self.scavenger if isinstance(self.scavenger, FailingNodes) else None
+        if self._failing is not None:
+            self._failing.running = self.running
 
     @property
     def now_s(self) -> float:
@@ -372,13 +370,13 @@ class LiveManager:
             taken = {node for each in self.running.values() for node in each.nodes}
             has = len(self.running[job.job_id].nodes) if job.job_id in self.running else 0
             free = self._idle - taken
-            in_order = sorted(free) if self.failing is None else self.failing.order(job.job_id, free)
+            in_order = sorted(free) if self._failing is None else self._failing.order(job.job_id, free)
             more = in_order[: max(count - has - self._awaited(job), 0)]
             if more:
                 self._add(job, more)
 
     def _awaited(self, job: StoredJob) -> int:
-        return 0 if self.failing is None else self.failing.awaited(job.job_id)
+        return 0 if self._failing is None else self._failing.awaited(job.job_id)
 
     def _candidate(self, job: StoredJob) -> Candidate:
         running = self.running.get(job.job_id)
@@ -430,7 +428,7 @@ class LiveManager:
             fewest=fewest,
             checkpoint=self.checkpoint,
             commit_s=self._commit_s.get(job.job_id, 0.0),
-            failing=self.failing,
+            failing=self._failing,
         )
 
     def _stop(self, job_id: str) -> None:

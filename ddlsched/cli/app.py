@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, Any, Final
@@ -139,14 +138,8 @@ class LazyCommands(ReportingGroup):
 @cache
 def _of_rooms() -> dict[str, tuple[str, str]]:
     """Return heading and place of each command that an entry point names."""
-    return {name: (heading, value) for heading, name, value in _registered()}
-
-
-def _registered() -> Iterator[tuple[str, str, str]]:
-    points = entry_points()
-    for group, heading in _HEADINGS.items():
-        for point in points.select(group=f"ddlsched.commands.{group}"):
-            yield heading, point.name, point.value
+    points, groups = entry_points(), {f"ddlsched.commands.{group}": name for group, name in _HEADINGS.items()}
+    return {each.name: (name, each.value) for group, name in groups.items() for each in points.select(group=group)}
 
 
 def _made(name: str) -> Any:

@@ -14,8 +14,8 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.topology import Network
 from ddlsched.policies.job_view import JobView
-from ddlsched.policies.view_parts import Columns, GpuId, View, as_list, view
-from ddlsched.units import MAX_NS, s_from_ns
+from ddlsched.policies.view_parts import Columns, GpuId, ViewAtAnInstant, as_list, view
+from ddlsched.units import MAX_NS
 
 
 class _Changed:
@@ -53,7 +53,7 @@ class _Changed:
 
 
 @view
-class ClusterView(View):
+class ClusterView(ViewAtAnInstant):
     """The GPUs as a placement policy sees them: memory, load, residents."""
 
     _what = "the cluster"
@@ -68,11 +68,6 @@ class ClusterView(View):
     """The links, and ``ring(servers)`` with those that an all-reduce between servers would cross."""
     _residents: Callable[[GpuId], list[JobView]]
     _all_reduce: Callable[[float, int], float]
-
-    @property
-    def now_s(self) -> float:
-        """Simulated time, seconds."""
-        return s_from_ns(self.now_ns)
 
     @property
     def num_gpus(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, dataclass_transfo
 import numpy as np
 
 from ddlsched.errors import did_you_mean
+from ddlsched.units import s_from_ns
 
 GpuId: TypeAlias = int
 """A GPU's number, counted server by server."""
@@ -38,6 +39,18 @@ class View:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         what = f"{name} of {self._what} cannot be set: policies read views, and answer"
         raise AttributeError(what, name=name, obj=self)
+
+
+class ViewAtAnInstant(View):
+    """What policies see of one thing at one time."""
+
+    __slots__ = ()
+    now_ns: int
+
+    @property
+    def now_s(self) -> float:
+        """Simulated time, seconds."""
+        return s_from_ns(self.now_ns)
 
 
 put = object.__setattr__

@@ -209,8 +209,9 @@ class JobPlacement:
             state.check_service(number, sent.iteration_ns)
             state.jobs.communication_ns[number] = sent.iteration_ns
         self._make_room_on(gpus)
-        sending, servers = self.groups.fold(number, gpus, sent), self.costs.servers_of(chosen)
-        self._make_room(len(sending.links), len(sending.job_links))
+        (crossed, parts), servers = self.groups.fold(number, gpus, sent), self.costs.servers_of(chosen)
+        self._make_room(len(crossed.links), len(sent.links))
+        sending = sent.links, crossed.num_links, crossed.links, crossed.shares, *sent.planned_of(parts)
         place_job(state.arrays, number, len(state.stays), gpus, len(servers), *sending, hold_ns)
         self._note_start(number, chosen, servers, [], state.now_ns, hold_ns)
 

@@ -141,7 +141,6 @@ def trained(disturbances: Disturbances, checkpoint: str, seed: int, until_s: flo
             sharer,
             1,
             watch,
-            failing=failing,
             launcher=SlowLauncher(),
             checkpoint=checkpoint,
             fewest={"a": RANKS},

@@ -23,11 +23,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from benchmark_tables import DDLSCHED, Table, say
 
-from ddlsched.checkpoints.arrays import numpy_dtype, write_rank
+from ddlsched.checkpoints.arrays import write_rank
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection, parse_parallelism
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
-from ddlsched.checkpoints.tensors import Cut, Tensor
+from ddlsched.checkpoints.tensors import Cut, Tensor, numpy_dtype
 
 COPY, PLAIN, VERIFY = "cp --reflink=never, sync", "reshard", "reshard --verify"
 TORCH_FORM, TORCH = "reshard --format torch", "PyTorch distributed checkpoint"

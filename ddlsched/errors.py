@@ -6,9 +6,9 @@ import difflib
 import functools
 import inspect
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 Answer = TypeVar("Answer")
 Called = TypeVar("Called", bound=Callable[..., Any])
@@ -107,20 +107,29 @@ def need(who: str, *modules: str, extra: str) -> None:
 
 def says_unknown_arguments(called: Called) -> Called:
     """Let a function or class that users call refuse a keyword that it does not know with the nearest that it does."""
-    known = inspect.signature(called).parameters.keys()
+    known = inspect.signature(called).parameters
     function: Callable[..., Any] = vars(called)["__init__"] if isinstance(called, type) else called
 
     @functools.wraps(function)
     def checked(*given: Any, **named: Any) -> Any:
         for name in named:
             if name not in known:
-                raise UnknownNameError(f"{called.__name__}: no argument is named {name!r}.{did_you_mean(name, known)}")
+                hint = next(_arguments_with(name, known.values()), did_you_mean(name, known))
+                raise UnknownNameError(f"{called.__name__}: no argument is named {name!r}.{hint}")
         return function(*given, **named)
 
     if isinstance(called, type):
         cast(Any, called).__init__ = checked
         return called
     return cast(Called, checked)
+
+
+def _arguments_with(name: str, parameters: Iterable[inspect.Parameter]) -> Iterator[str]:
+    """Yield " Expected disturbances=Disturbances(x=...)." for each argument that takes what has a field x."""
+    for parameter in parameters:
+        for kind in get_args(parameter.annotation):
+            if name in getattr(kind, "__dataclass_fields__", ()):
+                yield f" Expected {parameter.name}={kind.__name__}({name}=...)."
 
 
 def guarded(who: str | Callable[[], str], question: Callable[[], Answer]) -> Answer:

@@ -70,7 +70,8 @@ def check_fields(given: Any, who: str) -> None:
     Checked are ranges, ``bool`` and ``Literal`` fields; ``who`` says whose they are.
     """
     for parameter in fields(given):
-        value, wanted, choices = getattr(given, parameter.name), range_of(parameter), choices_of(parameter)
+        value = getattr(given, parameter.name, None)  # what follows from others is not there yet
+        wanted, choices = range_of(parameter), choices_of(parameter)
         if wanted and not (wanted.holds(value) or (value is None and parameter.default is None)):
             expected = wanted.said_of(parameter.name, value) + (", or none" if parameter.default is None else "")
             raise InputError(f"{who}: {parameter.name} is {abbreviated(value)}; expected {expected}")

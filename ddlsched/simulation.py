@@ -20,6 +20,7 @@ from ddlsched.engine.outcome import CountedSpan, Window
 from ddlsched.engine.run_options import RunOptions, RunSettings
 from ddlsched.errors import InputError, guarded, label, says_unknown_arguments
 from ddlsched.network.contention import MAX_CONSTANT_S
+from ddlsched.network.topology import Network
 from ddlsched.options import filled, keywords_of
 from ddlsched.plugins import DEFAULT_ADMISSION, DEFAULT_BUNDLE
 from ddlsched.plugins.names import Kind, made_by, resolve, resolve_bundle
@@ -117,6 +118,11 @@ def cluster_of(cluster: Cluster | None, given: RunOptions) -> Cluster:
     return replace(read_cluster(table), **further)
 
 
+def network_of(cluster: Cluster) -> Network:
+    """Return the network between a cluster's servers."""
+    return cluster.network(resolve("topology", cluster.topology))
+
+
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
@@ -149,8 +155,7 @@ def _settings(cluster: Cluster, given: RunOptions, span: CountedSpan) -> RunSett
     doors = {kind: bundle.get(kind) if (own := given.get(kind)) is None else own for kind in _DOORS}
     if given["replay"] is not None:
         doors["placement"] = made_by("placement", "replay")[0](run=str(given["replay"]))
-    topology = resolve("topology", cluster.topology)
-    network = cluster.network(topology)
+    network = network_of(cluster)
     model = resolve("contention", given["contention"])
     cost, capacity = given["rescale_cost"], given["capacity"]
     tenants, admission = tenants_of(given["queues"]), given["admission"]

@@ -30,7 +30,7 @@ from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.network.collectives import Card, Rank
 from ddlsched.network.contention import ContentionModel, ring_bytes
 from ddlsched.network.topology import Network, Path, Topology
-from ddlsched.network.traffic import Traffic, traffic_of
+from ddlsched.network.traffic import TaskMessage, Traffic, traffic_of
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.dag import CollectiveTask, ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob, Rescale
@@ -682,8 +682,9 @@ class Simulation:
             longest_ns = 0
             for place, workers in enumerate(state.tuples(number)):
                 members = [ranks[worker] for worker in workers]
-                given = task.kind, task.algorithm, members, task.message_bytes, partial(ring_bytes, self.model)
-                traffic = traffic_of(self.network, *given, way) if task.message_bytes else NO_TRAFFIC
+                sent = TaskMessage(task.kind, task.algorithm, task.message_bytes)
+                given = self.network, sent, members, partial(ring_bytes, self.model)
+                traffic = traffic_of(*given, way) if task.message_bytes else NO_TRAFFIC
                 state.traffic[number, place] = traffic
                 if traffic.links:
                     latency_s = self.model.latency_s + traffic.latency_s
@@ -724,8 +725,9 @@ class Simulation:
             if not transfer.routed and transfer.task >= 0:  # a job's state takes the topology's route
                 job, task = transfer.job, transfer.job.collectives[transfer.task]
                 members = [self.rank_on(job.gpus[worker]) for worker in job.tuples(transfer.task)[transfer.place]]
-                given = task.kind, task.algorithm, members, task.message_bytes, partial(ring_bytes, self.model)
-                traffic = traffic_of(self.network, *given, self.way_of(job))
+                sent = TaskMessage(task.kind, task.algorithm, task.message_bytes)
+                given = self.network, sent, members, partial(ring_bytes, self.model)
+                traffic = traffic_of(*given, self.way_of(job))
                 transfer.links, transfer.shares, transfer.routed = traffic.links, traffic.shares, True
                 transfer.latency_left_ns = (self.model.latency_s + traffic.latency_s) * NS_PER_S
 

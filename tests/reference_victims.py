@@ -69,16 +69,17 @@ def _attempt(need: Need, tenants: TenantsView, candidates: list[_Candidate], *, 
             continue
         victims.append(Victim(candidate.holding.job, candidate.reason))
         take(victims[-1])
-        if need.fits(borrowing=borrowing):
+        if _fits(need, borrowing=borrowing):
             found = True
             break
-    if found:
-        victims = without_needless(
-            victims, lambda victim: take(victim, -1), take, lambda: need.fits(borrowing=borrowing)
-        )
-    for victim in victims:
-        take(victim, -1)
-    return victims if found else []
+    return without_needless(
+        victims, lambda victim: take(victim, -1), take, lambda: _fits(need, borrowing=borrowing), found=found
+    )
+
+
+def _fits(need: Need, *, borrowing: bool) -> bool:
+    """Return whether the quotas do, without borrowing if need be."""
+    return need.fits() and (borrowing or not need.node.lacks(need.kind, need.gpus))
 
 
 def _is_valid(candidate: _Candidate, need: Need, tenants: TenantsView, *, borrowing: bool) -> bool:

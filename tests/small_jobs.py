@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ddlsched.checkpoints.arrays import Array, numpy_dtype, whole_tensor, write_checkpoint
+from ddlsched.checkpoints.arrays import Array, whole_tensor, write_checkpoint
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
-from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor
+from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor, numpy_dtype
 
 LAYERS = 4
 GPT = StoredTransformer(num_layers=LAYERS, hidden=8, heads=4, vocabulary=301, positions=8)

@@ -24,6 +24,10 @@ from ddlsched.errors import UnknownNameError
         (lambda: ddlsched.Cluster(num_server=4), "Cluster: no argument is named 'num_server'. .*'num_servers'"),
         (lambda: ddlsched.Job(job="a"), "Job: no argument is named 'job'. .*'job_id'"),
         (lambda: ddlsched.Disturbances(jiter=0.1), "Disturbances: no argument is named 'jiter'. .*jitter"),
+        (
+            lambda: ddlsched.simulate("jobs.csv", checkpoint="young"),
+            r"simulate: no argument is named 'checkpoint'. Expected disturbances=Disturbances\(checkpoint=...\).$",
+        ),
         (lambda: ddlsched.DataParallelIteration(forward=1.0), "DataParallelIteration: no argument .*'forward_s'"),
     ],
 )

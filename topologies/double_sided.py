@@ -8,12 +8,13 @@ from typing import Any
 
 import networkx as nx
 
-from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, neighbours, refuse_bad_port
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, neighbours
+from ddlsched.ranges import ranged
+from topologies.star import GpuPorts
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoubleSided:
+class DoubleSided(GpuPorts, who="double-sided"):
     """Pairs of top-of-rack switches; a host has half of its links on each of a pair.
 
     Published are the numbers of switches, 6, 12 and 32, and eight links a host to two racks. The rest is a guess: a
@@ -60,16 +61,10 @@ class DoubleSided:
     nvlink_gbps: float | None = ranged(None, 0.0, above=True)
     nvlink_latency_s: float = ranged(0.0, 0.0, 1e6)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "double-sided")
-        refuse_bad_port("double-sided", self.nvlink_gbps, self.nvlink_latency_s)
-
     @property
     def inside(self) -> Inside | None:
         """The inside of a server: a card a link."""
-        if self.nvlink_gbps is None:
-            return None
-        return Inside(gpu_gbps=self.nvlink_gbps, cards=self.links_per_host, latency_s=self.nvlink_latency_s)
+        return self._inside(cards=self.links_per_host)
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; its attribute ``hosts`` is the number of hosts of a pair."""

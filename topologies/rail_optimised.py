@@ -12,12 +12,13 @@ import numpy as np
 from ddlsched.deferred import nx
 from ddlsched.errors import InputError
 from ddlsched.network.cables import Cables
-from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, neighbours, refuse_bad_port
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, neighbours
+from ddlsched.ranges import ranged
+from topologies.star import GpuPorts
 
 
 @dataclass(frozen=True, kw_only=True)
-class RailOptimised:
+class RailOptimised(GpuPorts, who="rail-optimised"):
     """Units of hosts with a card and a leaf switch a rail; every leaf is on every spine.
 
     With ``nvlink_gbps`` each card is a link of its own, on the leaf of its rail, and the inside of a host takes time.
@@ -89,31 +90,20 @@ class RailOptimised:
     pod_oversubscription: float = ranged(1.0, 0.0, above=True)
 
     def __post_init__(self) -> None:
-        check_fields(self, "rail-optimised")
+        super().__post_init__()
         if self.hosts_per_unit % self.hosts_per_domain:
-            raise InputError(
-                f"rail-optimised: hosts_per_unit is {self.hosts_per_unit}; "
-                f"expected whole domains of hosts_per_domain={self.hosts_per_domain}"
-            )
+            expected = f"expected whole domains of hosts_per_domain={self.hosts_per_domain}"
+            raise InputError(f"rail-optimised: hosts_per_unit is {self.hosts_per_unit}; {expected}")
         if self.nvlink_gbps is None and (self.hosts_per_domain > 1 or self.planes > 1 or self.rails_apart):
             raise InputError(
                 "rail-optimised: nvlink_gbps is not given; expected it beside hosts_per_domain, planes and rails_apart"
             )
-        refuse_bad_port("rail-optimised", self.nvlink_gbps, self.nvlink_latency_s)
 
     @cached_property
     def inside(self) -> Inside | None:
         """The inside of a server: a card a rail."""
-        if self.nvlink_gbps is None:
-            return None
-        return Inside(
-            gpu_gbps=self.nvlink_gbps,
-            cards=self.rails,
-            latency_s=self.nvlink_latency_s,
-            servers=self.hosts_per_domain,
-            planes=self.planes,
-            by_rail=self.rails_apart,
-        )
+        cards = {"cards": self.rails, "planes": self.planes, "by_rail": self.rails_apart}
+        return self._inside(servers=self.hosts_per_domain, **cards)
 
     def levels(self, num_servers: int) -> dict[str, list[int]]:
         """Return the unit of each level that each host is in."""
@@ -124,9 +114,7 @@ class RailOptimised:
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph of the :meth:`cables`."""
-        graph: nx.Graph[Any] = nx.Graph()
-        graph.add_edges_from(self.cables(num_servers).edges())
-        return graph
+        return nx.from_edgelist(self.cables(num_servers).edges())
 
     def cables(self, num_servers: int) -> Cables:
         """Return the cables; a unit's leaves are one node ``"rails u"``, or ``"leaf u.rail"``; spines ``"spine i"``.

@@ -11,11 +11,27 @@ import numpy as np
 from ddlsched.deferred import nx
 from ddlsched.network.cables import Cables
 from ddlsched.network.topology import Inside, Node, bytes_per_s_from_gbps, refuse_bad_port
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
+
+
+class GpuPorts(Checked):
+    """A topology that knows the inside of servers where the bandwidth of a GPU's port there is given."""
+
+    nvlink_gbps: float | None
+    nvlink_latency_s: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_bad_port(self._who, self.nvlink_gbps, self.nvlink_latency_s)
+
+    def _inside(self, **more: Any) -> Inside | None:
+        if self.nvlink_gbps is None:
+            return None
+        return Inside(gpu_gbps=self.nvlink_gbps, latency_s=self.nvlink_latency_s, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Star:
+class Star(GpuPorts, who="star"):
     """All servers on one switch.
 
     Parameters
@@ -36,16 +52,10 @@ class Star:
     nvlink_gbps: float | None = ranged(None, 0.0, above=True)
     nvlink_latency_s: float = ranged(0.0, 0.0, 1e6)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "star")
-        refuse_bad_port("star", self.nvlink_gbps, self.nvlink_latency_s)
-
     @property
     def inside(self) -> Inside | None:
         """The inside of a server."""
-        if self.nvlink_gbps is None:
-            return None
-        return Inside(gpu_gbps=self.nvlink_gbps, latency_s=self.nvlink_latency_s)
+        return self._inside()
 
     def cables(self, num_servers: int) -> Cables:
         """Return the cables of the graph."""
@@ -64,9 +74,7 @@ class Star:
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; the switch is the node ``"switch"``."""
-        graph: nx.Graph[Any] = nx.Graph()
-        graph.add_edges_from(self.cables(num_servers).edges())
-        return graph
+        return nx.from_edgelist(self.cables(num_servers).edges())
 
     def route(self, graph: nx.Graph[Any], source: Node, target: Node) -> Sequence[Node]:
         """Return the route through the switch."""

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from algorithms.admission.victims import Need
-from algorithms.placement.hived import BoundCell, Cells, check_cells, tenants_of
+from algorithms.placement.hived import BoundCell, Cells, CellsOfTenants, OwnedCells, tenants_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.errors import InputError
 from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView, Victim
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import check_fields, ranged
 
 _NO_CELL = "cells: those that its queue owns, and that hold it, are in use"
 _NO_ROOM = "opportunistic: too few GPUs are free"
@@ -23,7 +22,7 @@ _LIMIT = "limit: jobs that may not stop for it use what its queue may borrow"
 
 
 @dataclass(frozen=True, kw_only=True)
-class HiveDGuarantees:
+class HiveDGuarantees(CellsOfTenants):
     """HiveD: queues own cells, bound to GPUs while jobs of theirs are in them; GPUs of others go to who asks.
 
     A job of priority 0 or more that a cell of its queue holds is guaranteed. It goes to the queue's bound cell with the
@@ -43,13 +42,6 @@ class HiveDGuarantees:
     Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020.
     """
 
-    cells: str = ""
-    top_servers: int = ranged(0, 0, 1_000_000)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "hived")
-        check_cells(self.cells, self.top_servers)
-
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Guarantees:
         """Return what remembers which cells are bound, and who is where."""
         return _Guarantees(self)
@@ -58,87 +50,72 @@ class HiveDGuarantees:
 class _Guarantees:
     def __init__(self, policy: HiveDGuarantees) -> None:
         self._policy = policy
-        self._cells: Cells | None = None
-        self._unbound: dict[str, dict[int, int]] = {}
-        self._largest: dict[str, int] = {}
-        self._bound: list[BoundCell] = []
+        self._divided: OwnedCells | None = None
         self._lent: dict[int, tuple[GpuId, ...]] = {}
         """Where opportunistic jobs are."""
 
     def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterator[Admission | NotAdmitted]:
         """Yield who may start: guaranteed jobs first, each sort by priority and age."""
-        cells, refused = self._divided(tenants, cluster), set[int]()
-        self._forget(tenants, cells)
-        while (job := self._next(tenants, refused)) is not None:
+        owned, refused = self._divided or self._divide(tenants, cluster), set[int]()
+        self._forget(tenants, owned)
+        while (job := self._next(tenants, refused, owned)) is not None:
             need = Need(job, tenants.quotas[str(job.queue)], ANY_KIND)
-            guaranteed = self._is_guaranteed(job)
-            yield self._guaranteed(need, cells, tenants, cluster) if guaranteed else self._opportunistic(need, cluster)
+            if self._is_guaranteed(job, owned):
+                yield self._guaranteed(need, owned, tenants, cluster)
+            else:
+                yield self._opportunistic(need, owned, cluster)
             if tenants.holding(job.number) is None:
                 refused.add(job.number)
-                self._forget(tenants, cells)
+                self._forget(tenants, owned)
 
-    def _divided(self, tenants: TenantsView, cluster: ClusterView) -> Cells:
-        """Return the cells that are free; at first all, of which queues own as many as is told, or quotas hold."""
-        if self._cells is not None:
-            return self._cells
-        each = len(cluster.gpus_of(0))
+    def _divide(self, tenants: TenantsView, cluster: ClusterView) -> OwnedCells:
+        """Return the cells of the cluster, of which queues own as many as is told, or quotas hold."""
         if not cluster.exclusive:
             raise InputError("hived: jobs share GPUs; expected an exclusive cluster")
-        if any(len(cluster.gpus_of(server)) != each for server in range(cluster.num_servers)):
-            raise InputError("hived: servers differ in their GPUs; expected as many in each")
-        self._cells = cells = Cells(cluster.num_servers, each, self._policy.top_servers)
+        counts = [len(cluster.gpus_of(server)) for server in range(cluster.num_servers)]
+        cells = Cells(counts, self._policy.top_servers)
         owned = tenants_of(self._policy.cells)
         if not owned:
             for leaf in tenants.quotas.leaves:
                 owned[leaf.name], left = {}, leaf.own(ANY_KIND).gpus
                 for size in reversed(cells.sizes):
                     owned[leaf.name][size], left = divmod(left, size)
-        self._unbound = cells.owned(owned, cluster.num_gpus)
-        self._largest = {queue: max(map(cells.sizes.__getitem__, of), default=0) for queue, of in self._unbound.items()}
-        return cells
+        self._divided = OwnedCells(cells, owned, cluster.num_gpus)
+        return self._divided
 
-    def _is_guaranteed(self, job: JobView) -> bool:
-        return job.priority >= 0 and job.num_gpus <= self._largest.get(str(job.queue), 0)
+    def _is_guaranteed(self, job: JobView, owned: OwnedCells) -> bool:
+        return job.priority >= 0 and owned.has_one_for(job.queue, job.num_gpus)
 
-    def _next(self, tenants: TenantsView, refused: set[int]) -> JobView | None:
+    def _next(self, tenants: TenantsView, refused: set[int], owned: OwnedCells) -> JobView | None:
         pending, names = tenants.pending, [leaf.name for leaf in tenants.quotas.leaves]
         heads = (job for name in names for job in (*pending.heads(name), *pending.heads(name, 0)))
         waiting = (job for job in heads if job.number not in refused)
-        key = lambda job: (not self._is_guaranteed(job), -job.priority, job.arrival_ns, job.number)  # noqa: E731
+        key = lambda job: (not self._is_guaranteed(job, owned), -job.priority, job.arrival_ns, job.number)  # noqa: E731
         return min(waiting, key=key, default=None)
 
-    def _forget(self, tenants: TenantsView, cells: Cells) -> None:
+    def _forget(self, tenants: TenantsView, owned: OwnedCells) -> None:
         """Forget jobs that have left, and give back the cells in which nobody is."""
         self._lent = {number: gpus for number, gpus in self._lent.items() if tenants.holding(number) is not None}
-        for cell in list(self._bound):
+        for cell in list(owned.bound):
             cell.used = {number: gpus for number, gpus in cell.used.items() if tenants.holding(number) is not None}
             if not cell.used:
-                self._bound.remove(cell)
-                cells.give_back(cell.level, cell.firsts[0])
-                self._unbound[str(cell.tenant)][cell.level] += 1
+                owned.release(cell)
 
     def _guaranteed(
-        self, need: Need, cells: Cells, tenants: TenantsView, cluster: ClusterView
+        self, need: Need, owned: OwnedCells, tenants: TenantsView, cluster: ClusterView
     ) -> Admission | NotAdmitted:
         """Give a job GPUs of a cell of its queue, from opportunistic jobs if need be."""
-        queue = need.node.name
         free = set(cluster.eligible(need.job).tolist())
         on = {gpu: number for number, gpus in self._lent.items() for gpu in gpus if self._may_go(number, tenants)}
-        mine = sorted((cell for cell in self._bound if cell.tenant == queue), key=lambda cell: -cell.num_used)
-        for cell in mine:
+        mine = [cell for cell in owned.bound if cell.tenant == need.node.name]
+        for cell in sorted(mine, key=lambda cell: -cell.num_used):
             if (gpus := _room(cell, need.gpus, free, on)) is not None:
                 break
         else:
-            left = self._unbound[queue]
-            fits = [level for level, count in left.items() if count and cells.sizes[level] >= need.gpus]
-            first = cells.take(min(fits), lambda cell: sum(gpu in on for gpu in cell)) if fits else None
-            if first is None:
+            bound = owned.bind(need.node.name, need.gpus, lambda cell: sum(gpu in on for gpu in cell))
+            if bound is None or (gpus := _room(bound, need.gpus, free, on)) is None:
                 return NotAdmitted(need.job, _NO_CELL)
-            left[min(fits)] -= 1
-            cell = BoundCell(queue, min(fits), (first,), cells.sizes[min(fits)])
-            self._bound.append(cell)
-            if (gpus := _room(cell, need.gpus, free, on)) is None:
-                return NotAdmitted(need.job, _NO_CELL)
+            cell = bound
         numbers = dict.fromkeys(on[gpu] for gpu in gpus if gpu in on)
         victims = [holding.job for number in numbers if (holding := tenants.holding(number)) is not None]
         if not self._keeps_limits(need, victims, tenants):
@@ -173,9 +150,9 @@ class _Guarantees:
         holding = tenants.holding(number)
         return holding is not None and holding.since_ns < tenants.now_ns
 
-    def _opportunistic(self, need: Need, cluster: ClusterView) -> Admission | NotAdmitted:
+    def _opportunistic(self, need: Need, owned: OwnedCells, cluster: ClusterView) -> Admission | NotAdmitted:
         """Give a job free GPUs, those of no bound cell first."""
-        in_cells = {gpu for cell in self._bound for gpu in cell.gpus}
+        in_cells = {gpu for cell in owned.bound for gpu in cell.gpus}
         gpus = sorted(cluster.eligible(need.job).tolist(), key=lambda gpu: (gpu in in_cells, gpu))[: need.gpus]
         if len(gpus) < need.gpus or not need.fits():
             return NotAdmitted(need.job, _NO_ROOM)

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from algorithms.admission.hopeful_jobs import HopefulJobs
 from algorithms.admission.kueue_classic import ClassicSearch, RoomBound
 from algorithms.admission.kueue_fair import FairRules, fair_victims
 from algorithms.admission.shares import UsageHistory
-from algorithms.admission.victims import WITHIN, Need, QuotaArrays, borrowers_of, lacking_of, names_of
+from algorithms.admission.victims import WITHIN, Need, QuotaArrays, borrowers_of, height_of, lacking_of, names_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND
 from ddlsched.policies.quota_tree import QuotaNode
@@ -101,12 +100,6 @@ class _Turn:
         return [item for item in self.jobs if item[0] not in refused] if refused else self.jobs
 
 
-@cache
-def _height(group: QuotaNode) -> int:
-    """Return how many groups lie on the longest way down to a queue, with this one."""
-    return 1 + max((_height(child) for child in group.children if not child.is_leaf), default=0)
-
-
 def _group_that_fits(need: Need) -> tuple[int, bool]:
     """Return how high the smallest group is that has what a job needs, and whether others lie above it."""
     node = need.node
@@ -115,9 +108,9 @@ def _group_that_fits(need: Need) -> tuple[int, bool]:
     rest, group = need.gpus - node.free_here(need.kind), node
     for group in node.above():
         if not group.lacks(need.kind, rest):
-            return _height(group), group.parent is not None
+            return height_of(group), group.parent is not None
         rest -= group.free_here(need.kind)
-    return _height(group), False
+    return height_of(group), False
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from algorithms.admission.victims import LOWER, RECLAIMED, WITHIN, Need, below_common, order_of, without_needless
 from ddlsched.policies.quota_tree import QuotaNode
@@ -12,8 +11,6 @@ from ddlsched.policies.tenants_view import HeldQuota, TenantsView, Victim
 from ddlsched.policies.views import JobView
 
 _FAIR = "fair share"
-
-Share: TypeAlias = tuple[bool, float]
 
 
 @dataclass(frozen=True)
@@ -41,12 +38,7 @@ def fair_victims(need: Need, tenants: TenantsView, rules: FairRules) -> list[Vic
     if not found and rules.final_share and rules.initial_share:
         found = search.second()
     need.node.remove(need.kind, need.gpus)
-    victims = search.victims
-    if found:
-        victims = without_needless(victims, search.let_stay, search.take, search.fits)
-    for victim in victims:
-        search.let_stay(victim)
-    return victims if found else []
+    return without_needless(search.victims, search.let_stay, search.take, search.fits, found=found)
 
 
 def _candidates(need: Need, tenants: TenantsView) -> Iterator[HeldQuota]:
@@ -169,12 +161,12 @@ class _Targets:
         """Return the queue below a group with the largest shares on the way; None if something was pruned."""
         share = self.tenants.quotas.share
         children = [child for child in group.children if self._stays(child)]
-        leaves = [child for child in children if child.is_leaf]
+        leaves = sorted((child for child in children if child.is_leaf), key=self._first)
         groups = [child for child in children if not child.is_leaf]
         if not children:
             self.pruned.add(group.name)
             return None
-        leaf = max(leaves, key=lambda leaf: (share(leaf), _Reversed(self._first(leaf))), default=None)
+        leaf = max(leaves, key=share, default=None)
         below = max(reversed(groups), key=share, default=None)
         if below is not None and (leaf is None or share(below) >= share(leaf)):
             return self._below(below)
@@ -193,16 +185,3 @@ class _Targets:
         if not good:
             self.pruned.add(child.name)
         return child.name not in self.pruned
-
-
-@dataclass(frozen=True, order=False)
-class _Reversed:
-    """Goes first in a maximum what would in a minimum."""
-
-    key: tuple[bool, int, int, int]
-
-    def __lt__(self, other: _Reversed) -> bool:
-        return other.key < self.key
-
-    def __gt__(self, other: _Reversed) -> bool:
-        return other.key > self.key

@@ -171,7 +171,10 @@ class ShareRounds:
 
     def _enough(self, need: Need, tenants: TenantsView, candidates: list[HeldQuota], why: str) -> list[Victim]:
         """Return the first candidates without whom the job may start; none if it may not even so."""
-        quotas, victims, fits = tenants.quotas, [], False
+        quotas, victims, found = tenants.quotas, list[Victim](), False
+
+        def fits() -> bool:
+            return need.fits() and self.allows(need)
 
         def take(victim: Victim) -> None:
             quotas[str(victim.job.queue)].remove(ANY_KIND, victim.job.num_gpus)
@@ -184,13 +187,9 @@ class ShareRounds:
             if leaf is need.node or self.gives_way(holding, leaf, need):
                 victims.append(Victim(holding.job, why))
                 take(victims[-1])
-                if fits := need.fits() and self.allows(need):
+                if found := fits():
                     break
-        if fits:
-            victims = without_needless(victims, let_stay, take, lambda: need.fits() and self.allows(need))
-        for victim in victims:
-            let_stay(victim)
-        return victims if fits else []
+        return without_needless(victims, let_stay, take, fits, found=found)
 
     def _in_turn(self, candidates: list[HeldQuota], tenants: TenantsView) -> Iterator[HeldQuota]:
         """Yield who gives way first: of the queue that is last in rank then, of low priority, started last.
@@ -198,17 +197,13 @@ class ShareRounds:
         Of queues of equal rank the one goes first whose next one does.
         """
         waiting: dict[str, list[HeldQuota]] = defaultdict(list)
-        for holding in sorted(candidates, key=_last_first, reverse=True):
+        for holding in sorted(candidates, key=_first_last):
             waiting[holding.queue].append(holding)
         while waiting:
             queue = max(waiting, key=lambda name: (self.rank(tenants.quotas[name]), _first_last(waiting[name][-1])))
             yield waiting[queue].pop()
             if not waiting[queue]:
                 del waiting[queue]
-
-
-def _last_first(holding: HeldQuota) -> tuple[int, int, int]:
-    return holding.priority, -holding.since_ns, -holding.job.number
 
 
 def _first_last(holding: HeldQuota) -> tuple[int, int, int]:

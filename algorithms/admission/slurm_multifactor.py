@@ -53,8 +53,8 @@ class SlurmMultifactor:
     requeue_s
         How long a job that gave way waits at least, seconds; its age counts from then.
     backfill
-        The placement that plans ahead, such as ``easy-backfill``; empty: the run's placement, and nobody starts before
-        a job of higher priority that waits.
+        The placement that plans ahead, such as ``easy-backfill``, and is asked in place of the run's, which then
+        changes nothing; empty: the run's is asked, and nobody starts before a job of higher priority that waits.
 
     References
     ----------

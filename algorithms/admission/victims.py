@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import islice
 from typing import TypeVar
 
@@ -33,10 +34,8 @@ class Need:
     def __init__(self, job: JobView, node: QuotaNode, kind: str) -> None:
         self.job, self.node, self.kind, self.gpus = job, node, kind, job.num_gpus
 
-    def fits(self, *, borrowing: bool = True) -> bool:
-        """Return whether the quotas do, without borrowing if need be."""
-        if not borrowing and self.node.lacks(self.kind, self.gpus):
-            return False
+    def fits(self) -> bool:
+        """Return whether the quotas do."""
         return self.gpus <= self.node.available(self.kind)
 
     def candidates(self, tenants: TenantsView, queue: str, rule: str) -> list[HeldQuota]:
@@ -65,19 +64,26 @@ def order_of(queue: str) -> Callable[[HeldQuota], tuple[bool, int, int, int]]:
 
 
 def without_needless(
-    victims: list[_T], let_stay: Callable[[_T], None], take: Callable[[_T], None], fits: Callable[[], bool]
+    victims: list[_T],
+    let_stay: Callable[[_T], None],
+    take: Callable[[_T], None],
+    fits: Callable[[], bool],
+    *,
+    found: bool,
 ) -> list[_T]:
-    """Return victims without those that the job fits beside; the last one made it fit.
+    """Return victims without those that the job fits beside; none if it was not found to fit without all of them.
 
-    ``let_stay`` and ``take`` count a victim's GPUs again and no more.
+    The last one made it fit. ``let_stay`` and ``take`` count a victim's GPUs again and no more; in the end all count.
     """
-    needed = victims[-1:]
-    for victim in reversed(victims[:-1]):
+    needed = victims[-1:] if found else victims
+    for victim in reversed(victims[:-1]) if found else ():
         let_stay(victim)
         if not fits():
             take(victim)
             needed.append(victim)
-    return needed
+    for victim in needed:
+        let_stay(victim)
+    return needed if found else []
 
 
 def from_root(node: QuotaNode) -> list[QuotaNode]:
@@ -88,6 +94,12 @@ def from_root(node: QuotaNode) -> list[QuotaNode]:
 def below_common(node: QuotaNode, other: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
     """Return the queues, or groups, where two paths from the root part."""
     return next((a, b) for a, b in zip(from_root(node), from_root(other), strict=False) if a is not b)
+
+
+@cache
+def height_of(node: QuotaNode) -> int:
+    """Return how many groups lie on the longest way from a node down to a queue, with it; 0 of a queue."""
+    return 1 + max(map(height_of, node.children)) if node.children else 0
 
 
 def lacking_of(leaves: Iterable[QuotaNode], kind: str) -> list[QuotaNode]:
@@ -134,11 +146,7 @@ class QuotaArrays:
         none = len(self._nodes)
         self.parents = np.array([places[node.parent] if node.parent else none for node in self._nodes] + [none])
         self.downwards = np.argsort([sum(1 for _ in node.above()) for node in self._nodes], kind="stable")
-        self.heights = np.zeros(len(self.parents), np.int64)
-        for place in self.downwards[::-1].tolist():
-            if self._nodes[place].children:
-                below = [self.heights.item(places[child]) for child in self._nodes[place].children]
-                self.heights[place] = 1 + max(below)
+        self.heights = np.array([height_of(node) for node in self._nodes] + [0])
         self.leaves = {leaf: places[leaf] for leaf in quotas.leaves}
         self._amounts: dict[str, np.ndarray] = {}
         self._used: dict[str, np.ndarray] = {}

@@ -68,13 +68,13 @@ class VolcanoRun(ShareRounds):
 
     def allows(self, need: Need) -> bool:
         """Return whether a job may start; only `proportion` bounds what a leaf uses."""
-        after = need.node.used[ANY_KIND] + need.gpus
-        return self._plugin != "proportion" or after <= self.shares[need.node.name] + 1e-9
+        return self._plugin != "proportion" or self._has_share_for(need)
 
     def may_reclaim(self, need: Need) -> bool:
         """Return whether a leaf may take back GPUs; `drf` always may."""
-        if self._plugin == "drf":
-            return True
+        return self._plugin == "drf" or self._has_share_for(need)
+
+    def _has_share_for(self, need: Need) -> bool:
         return need.node.used[ANY_KIND] + need.gpus <= self.shares[need.node.name] + 1e-9
 
     def gives_way(self, holding: HeldQuota, leaf: QuotaNode, need: Need) -> bool:

@@ -14,9 +14,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import sliding_window_view
 
-from algorithms.allocation.sharing import Sharing, SharingPolicy, rates_of
+from algorithms.allocation.sharing import Sharing, SharingPolicy, counts_of, filled_knapsack, rates_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
@@ -82,23 +81,11 @@ def best_counts(gains: Sequence[npt.NDArray[np.float64]], nodes: int, now: Seque
     InputError
         The jobs' least sizes need more nodes than there are.
     """
-    best = np.zeros(nodes + 1, np.int64)
-    choices = []
-    for whole in _whole_gains(gains, now):
-        window = whole[: nodes + 1]
-        padded = np.concatenate([np.full(len(window) - 1, _NEVER), best])
-        sums = sliding_window_view(padded, len(window))[:, ::-1] + window
-        choice = sums.argmax(axis=1)
-        best = np.maximum(sums[np.arange(nodes + 1), choice], _NEVER)
-        choices.append(choice)
-    left = int(best.argmax())
-    if best[left] <= _NEVER // 2:
+    best, chosen = filled_knapsack(_whole_gains(gains, now), nodes, _NEVER)
+    most = int(best.argmax())
+    if best[most] <= _NEVER // 2:
         raise InputError(f"allocation: the jobs' least sizes need more than the {nodes} nodes that there are")
-    counts = []
-    for choice in reversed(choices):
-        counts.append(int(choice[left]))
-        left -= counts[-1]
-    return counts[::-1]
+    return counts_of(chosen, most)
 
 
 def _whole_gains(gains: Sequence[npt.NDArray[np.float64]], now: Sequence[int]) -> list[npt.NDArray[np.int64]]:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from algorithms.allocation.sharing import counts_of, filled_knapsack
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import DROP, Allocation, Drop
@@ -17,14 +18,13 @@ from ddlsched.ranges import Checked, ranged
 from ddlsched.workload.elastic_job import ElasticJob
 
 
-def best_counts(values: np.ndarray, num_gpus: int, preferred: np.ndarray | None = None) -> np.ndarray | None:
+def best_counts(values: np.ndarray, num_gpus: int, preferred: Sequence[int] | None = None) -> list[int] | None:
     """Return the number of GPUs of each job in an optimum, or None if there is no way to give every job one.
 
     Here sums are of floats and ties are broken job by job; :func:`algorithms.allocation.count_programme.best_counts`
     makes the fewest changes in all, in whole numbers, because it has to equal a MILP in which changes cost.
 
-    A multiple-choice knapsack, solved by ``P[j][k] = max over g of values[j, g] + P[j - 1][k - g]`` in jobs x GPUs x
-    choices; GPUs may stay unused.
+    GPUs may stay unused.
 
     Parameters
     ----------
@@ -40,32 +40,8 @@ def best_counts(values: np.ndarray, num_gpus: int, preferred: np.ndarray | None 
     ----------
     Saxena et al., "Effective Elastic Scaling of Deep Learning Workloads", arXiv 2006.13878 (MASCOTS 2020).
     """
-    jobs, choices = values.shape
-    counts = np.arange(choices)
-    best = np.zeros(num_gpus + 1)
-    chosen = np.empty((jobs, num_gpus + 1), np.int32)
-    padded = np.full(choices - 1 + num_gpus + 1, -np.inf)
-    for job in range(jobs):
-        padded[choices - 1 :] = best
-        # Row g, column k: the best of the jobs before with k - g GPUs.
-        before = np.lib.stride_tricks.sliding_window_view(padded, num_gpus + 1)[::-1]
-        sums = before + values[job][:, None]
-        chosen[job] = sums.argmax(axis=0)
-        best = sums[chosen[job], np.arange(num_gpus + 1)]
-        wanted = -1 if preferred is None else preferred[job]
-        if 0 <= wanted < choices:
-            chosen[job][sums[wanted] == best] = counts[wanted]
-    if best[num_gpus] == -np.inf:
-        return None
-    return _backtrack(chosen, num_gpus)
-
-
-def _backtrack(chosen: np.ndarray, num_gpus: int) -> np.ndarray:
-    counts = np.empty(len(chosen), np.int64)
-    for job in range(len(chosen) - 1, -1, -1):
-        counts[job] = chosen[job, num_gpus]
-        num_gpus -= int(counts[job])
-    return counts
+    best, chosen = filled_knapsack(values, num_gpus, -np.inf, preferred)
+    return None if best[num_gpus] == -np.inf else counts_of(chosen, num_gpus)
 
 
 _BATCHES = 24
@@ -285,12 +261,12 @@ class _Autoscaler:
         if not jobs:
             return {}
         known = [self._analysed(view, capacity) for view in jobs]
-        now = np.array([view.num_gpus for view in jobs])
+        now = [view.num_gpus for view in jobs]
         counts = best_counts(np.array([found.speedup for found in known]), capacity.num_gpus, preferred=now)
         assert counts is not None  # the fewest of each fit
         sized = {
             view.job_id: Allocation(count, int(found.batch[count]))
-            for view, found, count in zip(jobs, known, counts.tolist(), strict=True)
+            for view, found, count in zip(jobs, known, counts, strict=True)
         }
         return packed(sized, there, capacity)
 

@@ -92,10 +92,9 @@ def max_min_shares(
     for k in range(kinds):
         model.add_linear_constraint(mathopt.fast_sum(sizes[m] * share[m][k] for m in range(jobs)) <= workers[k])
     model.maximize(least + _LEFTOVER_WEIGHT / jobs * mathopt.fast_sum(gain))
-    result = solver.solve(model, now_s, f"{jobs} jobs", is_whole=False)
-    if result is None:
+    values = solver.solve(model, now_s, f"{jobs} jobs", is_whole=False)
+    if values is None:
         return None
-    values = result.variable_values()
     return np.array([[values[x] for x in row] for row in share])
 
 

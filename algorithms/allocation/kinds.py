@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 
@@ -50,10 +50,8 @@ class Kinds:
 
     def counts(self, gpus: Iterable[GpuId]) -> list[int]:
         """Return how many of some GPUs are of each kind."""
-        counts = [0] * len(self)
-        for gpu in gpus:
-            counts[self.of_gpu[gpu]] += 1
-        return counts
+        counts = Counter(map(self.of_gpu.__getitem__, gpus))
+        return [counts[kind] for kind in range(len(self))]
 
     @cached_property
     def in_all(self) -> list[int]:

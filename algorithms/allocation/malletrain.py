@@ -76,7 +76,7 @@ class _MalleTrainRun:
         for view in served:
             self._report(view, now_s)
         counts = self.profiled.counts([self._candidate(view) for view in served], capacity.num_gpus, now_s)
-        self._expect(served, counts, now_s)
+        self._expect(served, now_s)
         return {view.job_id: Allocation(num_gpus=n) for view, n in zip(served, counts, strict=True) if n}
 
     def _report(self, view: ElasticJobView, now_s: float) -> None:
@@ -98,7 +98,7 @@ class _MalleTrainRun:
             settled=view.rescaling_left_s <= 0,
         )
 
-    def _expect(self, served: Sequence[ElasticJobView], counts: Sequence[int], now_s: float) -> None:
+    def _expect(self, served: Sequence[ElasticJobView], now_s: float) -> None:
         """Set the time to ask again: when the pinned job has settled at its size, or has held it long enough."""
         advisor = self.profiled.advisor
         self.settles_s = advisor.wake_s()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -51,31 +51,7 @@ class NodeMilp(SharingPolicy):
         found = best_map(
             trainers, owner, lookahead_s=self.lookahead_s, solver=self.solver, time_limit_s=self.time_limit_s
         )
-        return found.counts(len(trainers))
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeMap:
-    """What a solver found.
-
-    Attributes
-    ----------
-    owner
-        Of each node, the place of the trainer that has it, or None.
-    objective, bound
-        Samples; the best that is possible is at most the bound.
-    is_optimal
-        Whether it is proved the best.
-    """
-
-    owner: tuple[int | None, ...]
-    objective: float
-    bound: float
-    is_optimal: bool
-
-    def counts(self, num_trainers: int) -> list[int]:
-        """Return how many nodes each trainer has."""
-        return [sum(owner == j for owner in self.owner) for j in range(num_trainers)]
+        return [found.count(j) for j in range(len(trainers))]
 
 
 def best_map(
@@ -85,8 +61,10 @@ def best_map(
     lookahead_s: float,
     solver: str = "highs",
     time_limit_s: float = _UNLIMITED_S,
-) -> NodeMap:
-    """Return the best map of nodes to trainers without migration: a job only adds or only loses nodes.
+) -> list[int | None]:
+    """Return the place of the trainer that gets each node, or None, in the best map of nodes without migration.
+
+    A job only adds or only loses nodes.
 
     Binary x[j, i] says that trainer j has node i; its size is their sum. Throughput is piecewise linear, with
     a binary for the piece that the size is on. Binary up[j] and down[j] charge for a change, and hold the
@@ -118,7 +96,7 @@ def best_map(
         if trainer.nodes != (count := sum(o == j for o in owner)):
             raise InputError(f"malleable-milp: trainer {j} has {trainer.nodes} nodes and the map gives it {count}")
     if not trainers or not owner:
-        return NodeMap(owner=tuple(owner), objective=0.0, bound=0.0, is_optimal=True)
+        return list(owner)
     model = mathopt.Model(name="nodes")
     has = [[model.add_binary_variable(name=f"x{j},{i}") for i in range(len(owner))] for j in range(len(trainers))]
     for i in range(len(owner)):
@@ -136,7 +114,10 @@ def best_map(
         ),
         model_params=mathopt.ModelSolveParameters(solution_hints=[mathopt.SolutionHint(variable_values=hint)]),
     )
-    return _read(result, has, len(owner))
+    if not result.has_primal_feasible_solution():
+        raise SimulationError(f"malleable-milp: no map ({result.termination.reason.name.lower().replace('_', ' ')})")
+    values = result.variable_values()
+    return [next((j for j, row in enumerate(has) if values[row[i]] > 0.5), None) for i in range(len(owner))]
 
 
 def breakpoints(trainer: Trainer) -> list[int]:
@@ -183,18 +164,3 @@ def _throughput(model: Any, trainer: Trainer, size: Any, runs: Any) -> Any:
         slope = float(rates[end] - rates[start]) / max(end - start, 1)
         rate += float(rates[start]) * z + slope * d
     return rate
-
-
-def _read(result: Any, has: Sequence[Sequence[Any]], num_nodes: int) -> NodeMap:
-    from ortools.math_opt.python import mathopt
-
-    if not result.has_primal_feasible_solution():
-        raise SimulationError(f"malleable-milp: no map ({result.termination.reason.name.lower().replace('_', ' ')})")
-    values: Mapping[Any, float] = result.variable_values()
-    owner = [next((j for j, row in enumerate(has) if values[row[i]] > 0.5), None) for i in range(num_nodes)]
-    return NodeMap(
-        owner=tuple(owner),
-        objective=result.objective_value(),
-        bound=result.best_objective_bound(),
-        is_optimal=result.termination.reason == mathopt.TerminationReason.OPTIMAL,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +89,42 @@ def rates_of(job: ElasticJob, reduce_s: Callable[[int], float] = lambda _: 0.0) 
         batch = job.largest_batch(n)
         rates[n] = batch / (job.curve.iteration_s(n, batch) + reduce_s(n))
     return rates
+
+
+def filled_knapsack(
+    values: Iterable[np.ndarray], room: int, never: float, preferred: Sequence[int] | None = None
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the best sums with 0, 1, ..., ``room`` nodes, and of each job how many it then has.
+
+    A multiple-choice knapsack, solved by ``P[j][k] = max over n of values[j][n] + P[j - 1][k - n]`` in jobs x nodes x
+    choices. Of equally good numbers a job gets the one preferred (-1: none), or else the smallest.
+
+    Parameters
+    ----------
+    values
+        Of each job with 0, 1, 2, ... nodes; ``never`` where it cannot have as many.
+    """
+    best, chosen = np.zeros(room + 1, type(never)), list[np.ndarray]()
+    for job, own in enumerate(values):
+        own = own[: room + 1]
+        padded = np.concatenate([np.full(len(own) - 1, never), best])
+        # Row k, column n: the best of the jobs before with k - n nodes, and of this one with n.
+        sums = np.lib.stride_tricks.sliding_window_view(padded, len(own))[:, ::-1] + own
+        choice = sums.argmax(axis=1)
+        best = np.maximum(sums[np.arange(room + 1), choice], never)
+        if preferred is not None and 0 <= preferred[job] < len(own):
+            choice[sums[:, preferred[job]] == best] = preferred[job]
+        chosen.append(choice)
+    return best, chosen
+
+
+def counts_of(chosen: Sequence[np.ndarray], nodes: int) -> list[int]:
+    """Return how many of so many nodes each job has, of what :func:`filled_knapsack` chose."""
+    counts = list[int]()
+    for choice in reversed(chosen):
+        counts.append(int(choice[nodes]))
+        nodes -= counts[-1]
+    return counts[::-1]
 
 
 @dataclass(frozen=True, kw_only=True)

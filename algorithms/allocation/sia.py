@@ -134,10 +134,9 @@ def best_configurations(
         for c, goodput in of_job.items()
     ]
     model.minimize(mathopt.fast_sum(value))
-    result = solver.solve(model, now_s, f"{len(goodputs)} jobs", is_whole=True)
-    if result is None:
+    values = solver.solve(model, now_s, f"{len(goodputs)} jobs", is_whole=True)
+    if values is None:
         return None
-    values = result.variable_values()
     return [next((c for c, x in of_job.items() if values[x] > 0.5), None) for of_job in picks]
 
 

@@ -46,7 +46,8 @@ class DoubleBinaryTree(Checked, who="double-binary-tree"):
             for parents in (_parents(len(lane)), _other_parents(len(lane))):
                 edges = [(lane[below], lane[above]) for below, above in parents.items()]
                 trees += _both_ways(edges, message.bytes / 2 / len(gates))
-        between = Phase(trees, 2 * _height(_parents(len(servers))))
+        height = (len(servers) - 1).bit_length()  # as each is below one with more zeros at its end
+        between = Phase(trees, 2 * height)
         if self.port_share:
             switched = InNetwork(port_share=self.port_share).phases(kind, ranks, message)
             return [*(phase for phase in switched if any(a.server == b.server for a, b, _ in phase.flows)), between]
@@ -72,14 +73,3 @@ def _other_parents(count: int) -> dict[int, int]:
     """Return the same with the leaves in the places of the others: mirrored, or moved on by one of an odd number."""
     place = [(n + 1) % count if count % 2 else count - 1 - n for n in range(count)]
     return {place[below]: place[above] for below, above in _parents(count).items()}
-
-
-def _height(parents: dict[int, int]) -> int:
-    heights = {0: 0}
-
-    def height(number: int) -> int:
-        if number not in heights:
-            heights[number] = 1 + height(parents[number])
-        return heights[number]
-
-    return max(map(height, [0, *parents]))

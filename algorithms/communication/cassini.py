@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -124,9 +123,13 @@ def merged_links(jobs_on: Mapping[int, frozenset[int]]) -> dict[int, frozenset[i
 
 def is_a_forest(jobs_on: Mapping[int, frozenset[int]]) -> bool:
     """Return whether the graph of jobs and the links that they share has no circle."""
+    return not jobs_on or nx.is_forest(_graph(jobs_on))
+
+
+def _graph(jobs_on: Mapping[int, frozenset[int]]) -> nx.Graph[tuple[str, int]]:
     graph: nx.Graph[tuple[str, int]] = nx.Graph()
     graph.add_edges_from((("link", link), ("job", job)) for link, jobs in jobs_on.items() for job in jobs)
-    return not graph or nx.is_forest(graph)
+    return graph
 
 
 def job_shifts(
@@ -143,25 +146,17 @@ def job_shifts(
     periods
         Of each job.
     """
-    links_of = defaultdict(list)
-    for link, jobs in sorted(jobs_on.items()):
-        for job in sorted(jobs):
-            links_of[job].append(link)
-    shifts: dict[int, float] = {}
-    for root in links_of:
+    graph, shifts, reached_by = _graph(jobs_on), dict[int, float](), dict[int, int]()
+    for root in (job for _, jobs in sorted(jobs_on.items()) for job in sorted(jobs)):
         if root in shifts:
             continue
         shifts[root] = 0.0
-        waiting, seen = deque([root]), set[int]()
-        while waiting:
-            job = waiting.popleft()
-            for link in links_of[job]:
-                if link in seen:
-                    continue
-                seen.add(link)
-                for other in sorted(jobs_on[link] - {job}):
-                    shifts[other] = (shifts[job] - on_link[job, link] + on_link[other, link]) % periods[other]
-                    waiting.append(other)
+        for (_, above), (kind, node) in nx.bfs_edges(graph, ("job", root)):
+            if kind == "link":
+                reached_by[node] = above
+            else:
+                job, link = reached_by[above], above
+                shifts[node] = (shifts[job] - on_link[job, link] + on_link[node, link]) % periods[node]
     return shifts
 
 

@@ -314,19 +314,12 @@ def load_of(job: JobView) -> Load:
 
 def start_share(dag: IterationDag) -> float:
     """Return after which share of an iteration's compute its first collective may start; 1 without compute."""
-    ready_ns: dict[str, float] = {}
-    tasks, ends_ns = {task.name: task for task in dag.tasks}, dict[str, float]()
-
-    def end_ns(name: str) -> float:
-        if name not in ends_ns:
-            task = tasks[name]
-            begin_ns = max((end_ns(before) for before in task.after), default=0.0)
-            if not isinstance(task, ComputeTask):
-                ready_ns[name] = begin_ns
-            ends_ns[name] = begin_ns + (task.duration_ns if isinstance(task, ComputeTask) else 0)
-        return ends_ns[name]
-
-    for name in tasks:
-        end_ns(name)
-    first_ns = min(ready_ns.values(), default=inf)
+    ends_ns, first_ns = [0.0] * len(dag.tasks), inf
+    for number in dag.in_order():
+        task = dag.tasks[number]
+        ends_ns[number] = max((ends_ns[before] for before in dag.predecessors[number]), default=0.0)
+        if isinstance(task, ComputeTask):
+            ends_ns[number] += task.duration_ns
+        else:
+            first_ns = min(first_ns, ends_ns[number])
     return min(first_ns / dag.compute_ns, 1.0) if dag.compute_ns and first_ns < inf else 1.0

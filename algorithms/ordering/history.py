@@ -100,10 +100,6 @@ class ShortByHistory(Checked, who="history"):
         """Return the order with an empty history."""
         return _History(self.patience)
 
-    def key(self, job: JobView, now_s: float) -> float:
-        """Return the arrival, nanoseconds: all that counts without history."""
-        return float(job.arrival_ns)
-
 
 class _History:
     compiled: ClassVar[bool] = False
@@ -146,10 +142,6 @@ class QuasiShortestServiceFirst:
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Predicting:
         """Return the order with an empty history."""
         return _Predicting()
-
-    def key(self, job: JobView, now_s: float) -> float:
-        """Return the job's GPUs: all that counts without history."""
-        return _Predicting().key(job, now_s)
 
 
 class _Predicting:

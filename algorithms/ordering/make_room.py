@@ -74,10 +74,6 @@ class MakeRoom(Checked, who="make-room"):
         """
         return _Room(self, NearEnough(slower=self.slower).begin(cluster, rng))
 
-    def key(self, job: JobView, now_s: float) -> float:
-        """Return the arrival, nanoseconds: all that counts before anybody has run."""
-        return float(job.arrival_ns)
-
 
 class _Room:
     compiled: ClassVar[bool] = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
@@ -30,56 +30,52 @@ def edge_colours(edges: Sequence[tuple[Node, Node]], kept: Sequence[int] = (), l
     least
         So many colours may be used if fewer would do.
     """
-    degree: dict[tuple[bool, Node], int] = defaultdict(int)
-    for source, target in edges:
-        degree[False, source] += 1
-        degree[True, target] += 1
+    made = _Colouring([((False, source), (True, target)) for source, target in edges])
+    degree = Counter(end for ends in made.ends for end in ends)
     colours = range(max(least, *degree.values()) if degree else 0)
-    at: dict[tuple[bool, Node], dict[int, int]] = defaultdict(dict)
-    chosen = [-1] * len(edges)
-
-    def paint(edge: int, colour: int) -> None:
-        chosen[edge] = colour
-        at[False, edges[edge][0]][colour] = at[True, edges[edge][1]][colour] = edge
-
-    stays = [edge for edge, colour in enumerate(kept) if colour in colours]
-    for edge in stays:
-        paint(edge, kept[edge])
-    for edge, (source, target) in enumerate(edges):
-        if chosen[edge] >= 0:
+    for edge, colour in enumerate(kept):
+        if colour in colours:
+            made.paint(edge, colour)
+    for edge, (source, target) in enumerate(made.ends):
+        if made.chosen[edge] >= 0:
             continue
-        free = next(c for c in colours if c not in at[False, source])
-        both = (c for c in colours if c not in at[False, source] and c not in at[True, target])
-        wanted = next(both, next(c for c in colours if c not in at[True, target]))
-        if wanted in at[False, source]:
-            _turn(edges, at, chosen, (True, target), free, wanted)
+        free = next(c for c in colours if c not in made.at[source])
+        both = (c for c in colours if c not in made.at[source] and c not in made.at[target])
+        wanted = next(both, next(c for c in colours if c not in made.at[target]))
+        if wanted in made.at[source]:
+            made.turn(target, free, wanted)
             wanted = free
-        paint(edge, wanted)
-    return chosen
+        made.paint(edge, wanted)
+    return made.chosen
 
 
-def _turn(
-    edges: Sequence[tuple[Node, Node]],
-    at: dict[tuple[bool, Node], dict[int, int]],
-    chosen: list[int],
-    node: tuple[bool, Node],
-    colour: int,
-    other: int,
-) -> None:
-    """Swap two colours along the path from a node that begins with the first of them, so that it lacks that."""
-    path, wanted = [], colour
-    while wanted in at[node]:
-        edge = at[node][wanted]
-        path.append(edge)
-        node = (not node[0], edges[edge][0 if node[0] else 1])
-        wanted = other if wanted == colour else colour
-    for edge in path:
-        for end in ((False, edges[edge][0]), (True, edges[edge][1])):
-            del at[end][chosen[edge]]
-    for edge in path:
-        chosen[edge] = other if chosen[edge] == colour else colour
-        for end in ((False, edges[edge][0]), (True, edges[edge][1])):
-            at[end][chosen[edge]] = edge
+class _Colouring:
+    """The colours of edges so far, -1 for none, and at each node the edge of each colour.
+
+    A node is a pair of whether it is a target, and its name.
+    """
+
+    def __init__(self, ends: Sequence[tuple[tuple[bool, Hashable], tuple[bool, Hashable]]]) -> None:
+        self.ends, self.chosen = ends, [-1] * len(ends)
+        self.at: dict[tuple[bool, Hashable], dict[int, int]] = defaultdict(dict)
+
+    def paint(self, edge: int, colour: int) -> None:
+        self.chosen[edge] = colour
+        for end in self.ends[edge]:
+            self.at[end][colour] = edge
+
+    def turn(self, node: tuple[bool, Hashable], colour: int, other: int) -> None:
+        """Swap two colours along the path from a node that begins with the first of them, so that it lacks that."""
+        path, wanted = list[int](), colour
+        while wanted in self.at[node]:
+            path.append(self.at[node][wanted])
+            node = self.ends[path[-1]][not node[0]]
+            wanted = other if wanted == colour else colour
+        for edge in path:
+            for end in self.ends[edge]:
+                del self.at[end][self.chosen[edge]]
+        for edge in path:
+            self.paint(edge, other if self.chosen[edge] == colour else colour)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.policies.elastic_views import free_by_server
+from ddlsched.policies.elastic_views import free_by_server, on_one_server
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import Checked, ranged
 
@@ -63,9 +63,8 @@ class _Planner:
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs of a job, in the order of its workers."""
         free = free_by_server(cluster.free(job).tolist(), cluster.server_of)
-        enough = [gpus for gpus in free.values() if len(gpus) >= job.num_gpus]
-        if enough:
-            return min(enough, key=lambda gpus: (len(gpus), gpus))[: job.num_gpus]
+        if chosen := on_one_server(free, job.num_gpus):
+            return chosen
         most = max(len(cluster.gpus_of(server)) for server in range(cluster.num_servers))
         whole = [server for server, gpus in free.items() if len(gpus) == most]
         count = -(-job.num_gpus // most)
@@ -136,8 +135,7 @@ def pods_of_servers(
                     model.add_linear_constraint(at[server][pod] <= touched[pod])
             model.add_linear_constraint(mathopt.fast_sum(touched) <= spread)
     model.minimize(alpha * worst[0] + (1 - alpha) * worst[1])
-    result = solver.solve(model, now_s, f"job {job!r}", is_whole=True)
-    if result is None:
+    values = solver.solve(model, now_s, f"job {job!r}", is_whole=True)
+    if values is None:
         return None
-    values = result.variable_values()
     return [next(pod for pod in pods if values[row[pod]] > 0.5) for row in at]

@@ -12,6 +12,7 @@ from algorithms.communication.cassini import ANGLES, Profile, best_rotations, pr
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import resolve
+from ddlsched.policies.choosing import begun_placement
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
@@ -58,8 +59,7 @@ class CassiniPlacement:
 
 class _Chooser:
     def __init__(self, policy: CassiniPlacement, cluster: Cluster, rng: np.random.Generator) -> None:
-        others = [resolve("placement", name) for name in policy.candidates.split("+")]
-        self._others = [other.begin(cluster, rng) if hasattr(other, "begin") else other for other in others]
+        self._others = [begun_placement(name, cluster, rng) for name in policy.candidates.split("+")]
         self._policy = policy
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:

@@ -12,11 +12,31 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 
 
 @dataclass(frozen=True, kw_only=True)
-class HiveD:
+class CellsOfTenants(Checked, who="hived"):
+    """What HiveD is told of cells: who owns how many, and how large they may be.
+
+    Raises
+    ------
+    InputError
+        The largest cells have no power of two of servers, or the text does not say who owns what.
+    """
+
+    cells: str = ""
+    top_servers: int = ranged(0, 0, 1_000_000)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.top_servers & (self.top_servers - 1):
+            raise InputError(f"hived: top_servers is {self.top_servers}; expected a power of two, or 0")
+        tenants_of(self.cells)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiveD(CellsOfTenants):
     """A job of a tenant gets GPUs of the tenant's cells; a cell is bound to GPUs while the tenant has jobs in it.
 
     Cells are 1, 2, 4, ... GPUs of a server (if a server has a power of two), a server, and 2, 4, ... servers. A job
@@ -44,13 +64,6 @@ class HiveD:
     Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020.
     """
 
-    cells: str = ""
-    top_servers: int = ranged(0, 0, 1_000_000)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "hived")
-        check_cells(self.cells, self.top_servers)
-
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Tenants:
         """Return the cells of a run.
 
@@ -60,19 +73,6 @@ class HiveD:
             The cluster cannot be divided into the cells that are owned, or its servers differ.
         """
         return _Tenants(self, cluster)
-
-
-def check_cells(cells: str, top_servers: int) -> None:
-    """Refuse what is told of cells, as far as that shows without a cluster.
-
-    Raises
-    ------
-    InputError
-        The largest cells have no power of two of servers, or the text does not say who owns what.
-    """
-    if top_servers & (top_servers - 1):
-        raise InputError(f"hived: top_servers is {top_servers}; expected a power of two, or 0")
-    tenants_of(cells)
 
 
 def tenants_of(text: str) -> dict[str, dict[int, int]]:
@@ -95,9 +95,18 @@ def tenants_of(text: str) -> dict[str, dict[int, int]]:
 
 
 class Cells:
-    """The free cells of a cluster, by level; a cell is named by its first GPU."""
+    """The free cells of a cluster, by level; a cell is named by its first GPU.
 
-    def __init__(self, num_servers: int, gpus_per_server: int, top_servers: int = 0) -> None:
+    Raises
+    ------
+    InputError
+        Servers differ in their GPUs.
+    """
+
+    def __init__(self, gpus_of_servers: Sequence[int], top_servers: int = 0) -> None:
+        num_servers, gpus_per_server = len(gpus_of_servers), gpus_of_servers[0]
+        if len(set(gpus_of_servers)) > 1:
+            raise InputError("hived: servers differ in their GPUs; expected as many in each")
         inside = [2**k for k in range(gpus_per_server.bit_length()) if 2**k < gpus_per_server]
         if gpus_per_server & (gpus_per_server - 1):
             inside = [1]
@@ -173,29 +182,6 @@ class Cells:
         wanted = sorted((level for level, count in counts.items() for _ in range(count)), reverse=True)
         return all(trial.take(level) is not None for level in wanted)
 
-    def owned(self, tenants: Mapping[str, Mapping[int, int]], num_gpus: int) -> dict[str, dict[int, int]]:
-        """Return how many cells of each level tenants own, who are told by cells' GPUs.
-
-        Raises
-        ------
-        InputError
-            There are no cells of a size, or not so many in the ``num_gpus`` of the cluster.
-        """
-        for size in (size for sizes in tenants.values() for size in sizes if size not in self.sizes):
-            raise InputError(f"hived: cells has one of {size} GPUs; expected one of {self.sizes}")
-        owned = {
-            tenant: {self.sizes.index(size): count for size, count in sizes.items() if count}
-            for tenant, sizes in tenants.items()
-        }
-        if not self.could_take(owed(owned)):
-            raise InputError(f"hived: cells ask for more than the {num_gpus} GPUs hold; expected fewer")
-        return owned
-
-
-def owed(unbound: Mapping[str, Mapping[int, int]]) -> Counter[int]:
-    """Return how many cells of each level tenants own together."""
-    return sum(map(Counter, unbound.values()), Counter[int]())
-
 
 @dataclass(eq=False)
 class BoundCell:
@@ -221,62 +207,116 @@ class BoundCell:
         return [gpu for first in self.firsts for gpu in range(first, first + self.size)]
 
 
+class OwnedCells:
+    """The cells that tenants own: those not bound yet, and those that are.
+
+    Parameters
+    ----------
+    cells
+        The free cells of the cluster.
+    tenants
+        How many cells of how many GPUs each tenant owns.
+    num_gpus
+        Of the cluster.
+
+    Attributes
+    ----------
+    bound
+        The cells in which there are jobs, others' too.
+
+    Raises
+    ------
+    InputError
+        There are no cells of a size, or not so many in the cluster.
+    """
+
+    def __init__(self, cells: Cells, tenants: Mapping[str, Mapping[int, int]], num_gpus: int) -> None:
+        self.cells, self.bound = cells, list[BoundCell]()
+        for size in (size for sizes in tenants.values() for size in sizes if size not in cells.sizes):
+            raise InputError(f"hived: cells has one of {size} GPUs; expected one of {cells.sizes}")
+        self._unbound = {
+            tenant: {cells.sizes.index(size): count for size, count in sizes.items() if count}
+            for tenant, sizes in tenants.items()
+        }
+        if not self.could_all_be_bound():
+            raise InputError(f"hived: cells ask for more than the {num_gpus} GPUs hold; expected fewer")
+        self._largest = {
+            tenant: max(map(cells.sizes.__getitem__, of), default=0) for tenant, of in self._unbound.items()
+        }
+
+    def could_all_be_bound(self) -> bool:
+        """Return whether there are free cells for all that are owned and not bound."""
+        return self.cells.could_take(sum(map(Counter, self._unbound.values()), Counter[int]()))
+
+    def has_one_for(self, tenant: str | None, num_gpus: int) -> bool:
+        """Return whether a tenant owns a cell that holds so many GPUs, bound or not."""
+        return num_gpus <= self._largest.get(tenant or "", 0)
+
+    def bind(self, tenant: str, num_gpus: int, cost: Callable[[range], int] | None = None) -> BoundCell | None:
+        """Bind the smallest cell of a tenant that holds so many GPUs, where that costs least; None if none is left."""
+        left = self._unbound[tenant]
+        fits = [level for level, count in left.items() if count and self.cells.sizes[level] >= num_gpus]
+        first = self.cells.take(min(fits), cost) if fits else None
+        if first is None:
+            return None
+        left[min(fits)] -= 1
+        return self.add(tenant, min(fits), (first,))
+
+    def add(self, tenant: str | None, level: int, firsts: tuple[int, ...]) -> BoundCell:
+        """Note that cells that were taken are bound."""
+        self.bound.append(BoundCell(tenant, level, firsts, self.cells.sizes[level]))
+        return self.bound[-1]
+
+    def release(self, cell: BoundCell) -> None:
+        """Give a cell back."""
+        self.bound.remove(cell)
+        for first in cell.firsts:
+            self.cells.give_back(cell.level, first)
+        if cell.tenant is not None:
+            self._unbound[cell.tenant][cell.level] += 1
+
+
 class _Tenants:
     def __init__(self, policy: HiveD, cluster: Cluster) -> None:
-        owned = tenants_of(policy.cells)
-        counts = np.diff(cluster.first_gpus)
-        if (counts != counts[0]).any():
-            raise InputError("hived: servers differ in their GPUs; expected as many in each")
-        self._cells = Cells(cluster.num_servers, int(counts[0]), policy.top_servers)
-        self._unbound = self._cells.owned(owned, cluster.num_gpus)
-        self._largest = {tenant: max(sizes) for tenant, sizes in owned.items()}
-        self._bound: list[BoundCell] = []
+        cells = Cells(cluster.gpus_of_servers, policy.top_servers)
+        self._owned = OwnedCells(cells, tenants_of(policy.cells), cluster.num_gpus)
         self._seen: tuple[ClusterView | None, set[int]] = None, set()
         """What the cluster was last seen by, and the jobs that were found there: nobody leaves while a view lasts."""
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return GPUs of a cell of the job's tenant."""
         self._take_back(cluster)
-        tenant = job.user if job.num_gpus <= self._largest.get(job.user or "", 0) else None
-        mine = [cell for cell in self._bound if tenant is not None and cell.tenant == tenant]
+        tenant = job.user if self._owned.has_one_for(job.user, job.num_gpus) else None
+        mine = [cell for cell in self._owned.bound if tenant is not None and cell.tenant == tenant]
         for cell in sorted(mine, key=lambda cell: (-cell.num_used, cell.firsts)):
             if gpus := self._room(cell, job, cluster):
                 return self._use(cell, job, gpus)
-        bound = self._bind(job, tenant)
-        if bound is None or not (gpus := self._room(bound, job, cluster)):
-            self._release(bound)
+        bound = self._lent(job.num_gpus) if tenant is None else self._owned.bind(tenant, job.num_gpus)
+        if bound is None:
             return None
-        return self._use(bound, job, gpus)
+        if gpus := self._room(bound, job, cluster):
+            return self._use(bound, job, gpus)
+        self._owned.release(bound)
+        return None
 
-    def _bind(self, job: JobView, tenant: str | None) -> BoundCell | None:
-        """Take the smallest cell for a job that its tenant owns; of one that owns none, such as the others leave."""
-        if tenant is not None:
-            left = self._unbound[tenant]
-            fits = [level for level, count in left.items() if count and self._cells.sizes[level] >= job.num_gpus]
-            if not fits:
-                return None
-            left[min(fits)] -= 1
-            level, count = min(fits), 1
-        else:
-            level, count = self._cells.needed(job.num_gpus)
-        firsts = self._cells.take_all(level, count)
+    def _lent(self, num_gpus: int) -> BoundCell | None:
+        """Take cells for a job whose tenant owns none such, if they leave all that are owned."""
+        level, count = self._owned.cells.needed(num_gpus)
+        firsts = self._owned.cells.take_all(level, count)
         if not firsts:
             return None
-        cell = BoundCell(tenant, level, firsts, self._cells.sizes[level])
-        self._bound.append(cell)
-        if tenant is None and not self._cells.could_take(owed(self._unbound)):
-            self._release(cell)
-            return None
-        return cell
+        cell = self._owned.add(None, level, firsts)
+        if self._owned.could_all_be_bound():
+            return cell
+        self._owned.release(cell)
+        return None
 
     def _room(self, cell: BoundCell, job: JobView, cluster: ClusterView) -> list[GpuId]:
         """Return GPUs of a cell for a job, none if there are too few: the servers with the most in use first."""
         taken = {gpu for gpus in cell.used.values() for gpu in gpus}
         gpus = [gpu for gpu in cell.gpus if gpu not in taken and cluster.fits(job, gpu)]
         gpus = [gpu for gpu in gpus if not cluster.num_residents(gpu)]
-        free_on: dict[int, int] = {}
-        for gpu in gpus:
-            free_on[cluster.server_of(gpu)] = free_on.get(cluster.server_of(gpu), 0) + 1
+        free_on = Counter(map(cluster.server_of, gpus))
         enough = {server: free for server, free in free_on.items() if free >= job.num_gpus}
         order = enough or {server: -free for server, free in free_on.items()}
         gpus.sort(key=lambda gpu: (order.get(cluster.server_of(gpu), cluster.num_gpus), gpu))
@@ -291,7 +331,7 @@ class _Tenants:
         if cluster is not self._seen[0]:
             self._seen = cluster, set()
         there = self._seen[1]
-        for cell in list(self._bound):
+        for cell in list(self._owned.bound):
             for number, gpus in list(cell.used.items()):
                 if number in there:
                     continue
@@ -300,19 +340,10 @@ class _Tenants:
                 else:
                     del cell.used[number]
             if not cell.used:
-                self._release(cell)
-
-    def _release(self, cell: BoundCell | None) -> None:
-        if cell is None:
-            return
-        self._bound.remove(cell)
-        for first in cell.firsts:
-            self._cells.give_back(cell.level, first)
-        if cell.tenant is not None:
-            self._unbound[cell.tenant][cell.level] += 1
+                self._owned.release(cell)
 
     def cells(self) -> Iterator[tuple[str | None, range]]:
         """Yield whose each bound cell is, and its GPUs."""
-        for cell in self._bound:
+        for cell in self._owned.bound:
             for first in cell.firsts:
                 yield cell.tenant, range(first, first + cell.size)

@@ -9,7 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.elastic_views import best_fit
+from ddlsched.policies.views import ClusterView, GpuId, JobView, as_list
 from ddlsched.ranges import Checked, ranged
 from ddlsched.workload.groups import LevelDemand, demands_of, slices_of
 
@@ -110,8 +111,7 @@ class _Tree:
         """Return so many GPUs of a unit."""
         inside = np.flatnonzero((self._parents[level - 1] == unit) & (room[level - 1] > 0))
         if level == 1:
-            gpus: list[GpuId] = inside[:count].tolist()
-            return gpus
+            return as_list(inside[:count])
         inside = inside[np.argsort(free[level - 1][inside], kind="stable")]
         atom = self._atoms[level - 1]
         divide = _evenly if level - 1 == self._balanced else _tightly
@@ -145,8 +145,7 @@ def _tightly(room: Mapping[int, int], count: int) -> dict[int, int]:
     """Return how many each unit gets: as few units as can be, the last fits best; room stays in the roomiest alone."""
     left, missing, shares = dict(room), count, dict[int, int]()
     while missing > 0:
-        enough = [unit for unit in left if left[unit] >= missing]
-        unit = min(enough, key=left.__getitem__) if enough else max(left, key=left.__getitem__)
+        unit = best_fit(left, missing)
         shares[unit] = left.pop(unit)
         missing -= shares[unit]
     for unit in sorted(shares, key=room.__getitem__):

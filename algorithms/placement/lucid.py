@@ -10,8 +10,9 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
+from ddlsched.policies.cluster_view import jobs_on
 from ddlsched.policies.doors import Start
-from ddlsched.policies.elastic_views import free_by_server
+from ddlsched.policies.elastic_views import free_by_server, on_one_server
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.ranges import check_fields, ranged
 
@@ -129,14 +130,8 @@ class _Packing:
 
     def _running(self, cluster: ClusterView) -> list[JobView]:
         """Return the running jobs, in the order of their first start; those that share GPUs share all of them."""
-        found: dict[int, JobView] = {}
-        seen: set[GpuId] = set()
-        for gpu in range(cluster.num_gpus):
-            if gpu not in seen and cluster.num_residents(gpu):
-                for job in cluster.residents(gpu):
-                    found[job.number] = job
-                    seen.update(job.gpus)
-        return sorted(found.values(), key=lambda job: (job.start_s or 0.0, job.number))
+        found = jobs_on(cluster, range(cluster.num_gpus)).values()
+        return sorted(found, key=lambda job: (job.start_s or 0.0, job.number))
 
     def _shared(self, job: JobView, running: Sequence[JobView], cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs of the first running job that a job may share with."""
@@ -172,9 +167,8 @@ class _Packing:
 def _alone(job: JobView, cluster: ClusterView) -> list[GpuId] | None:
     """Return free GPUs: of the server with the fewest that suffice, or else of the servers with the most."""
     room = free_by_server(cluster.free(job).tolist(), cluster.server_of)
-    enough = [gpus for gpus in room.values() if len(gpus) >= job.num_gpus]
-    if enough:
-        return min(enough, key=len)[: job.num_gpus]
+    if chosen := on_one_server(room, job.num_gpus):
+        return chosen
     whole = [gpus for server, gpus in room.items() if len(gpus) == len(cluster.gpus_of(server))]
     chosen = [gpu for gpus in whole for gpu in gpus]
     return chosen[: job.num_gpus] if len(chosen) >= job.num_gpus else None

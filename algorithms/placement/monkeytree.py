@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,10 +93,9 @@ def planned(
         cut = total(s.rings * (x[i][t] - y[i][t]) for i, s in enumerate(segments))
         model.add_linear_constraint(cut <= most)
     model.minimize(total(moved))
-    result = solver.solve(model, now_s, f"{len(segments)} fragmented segments", is_whole=True)
-    if result is None:
+    values = solver.solve(model, now_s, f"{len(segments)} fragmented segments", is_whole=True)
+    if values is None:
         return None
-    values = result.variable_values()
     return [{t: count for t in racks if (count := round(values[row[t]]))} for row in w]
 
 
@@ -148,10 +148,8 @@ class MonkeyTreePlacement:
     def __post_init__(self) -> None:
         check_fields(self, "monkeytree")
         if self.gpus_per_rack % self.block_gpus:
-            raise InputError(
-                f"monkeytree: gpus_per_rack is {self.gpus_per_rack}; "
-                f"expected a multiple of block_gpus, {self.block_gpus}"
-            )
+            expected = f"expected a multiple of block_gpus, {self.block_gpus}"
+            raise InputError(f"monkeytree: gpus_per_rack is {self.gpus_per_rack}; {expected}")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _BestFit:
         """Return the blocks of a run.
@@ -162,10 +160,8 @@ class MonkeyTreePlacement:
             The cluster is no whole number of racks.
         """
         if cluster.num_gpus % self.gpus_per_rack:
-            raise InputError(
-                f"monkeytree: the cluster has {cluster.num_gpus} GPUs; expected a multiple of gpus_per_rack, "
-                f"{self.gpus_per_rack}"
-            )
+            expected = f"expected a multiple of gpus_per_rack, {self.gpus_per_rack}"
+            raise InputError(f"monkeytree: the cluster has {cluster.num_gpus} GPUs; {expected}")
         return _Moving(self, cluster) if self.moves_jobs else _BestFit(self, cluster)
 
 
@@ -252,11 +248,8 @@ class MigrationPlanner(_BestFit):
         moved = {job: self._moved(job, gpus, changes) for job, gpus in held.items()}
         return {job.number: gpus for job, gpus in moved.items() if sorted(gpus) != sorted(held[job])}
 
-    def _by_rack(self, blocks: Sequence[int]) -> dict[int, int]:
-        counts: dict[int, int] = {}
-        for block in blocks:
-            counts[block // self._blocks_per_rack] = counts.get(block // self._blocks_per_rack, 0) + 1
-        return counts
+    def _by_rack(self, blocks: Sequence[int]) -> Counter[int]:
+        return Counter(block // self._blocks_per_rack for block in blocks)
 
     def _blocks(self, gpus: Sequence[GpuId]) -> list[int]:
         """Return the blocks of a job, in the order of its workers."""

@@ -13,7 +13,7 @@ from algorithms.placement.lucid import refuse_exclusive
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.deferred import nx
 from ddlsched.policies.doors import Start
-from ddlsched.policies.elastic_views import free_by_server
+from ddlsched.policies.elastic_views import free_by_server, on_one_server
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
@@ -176,9 +176,8 @@ def _nearest(free: Sequence[GpuId], count: int, cluster: ClusterView) -> list[Gp
     if len(free) < count:
         return []
     room = free_by_server(free, cluster.server_of)
-    enough = [gpus for gpus in room.values() if len(gpus) >= count]
-    if enough:
-        return min(enough, key=len)[:count]
+    if chosen := on_one_server(room, count):
+        return chosen
     chosen = [gpu for gpus in sorted(room.values(), key=lambda gpus: (-len(gpus), gpus)) for gpu in gpus]
     return chosen[:count]
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.elastic_views import best_fit
+from ddlsched.policies.views import ClusterView, GpuId, JobView, as_list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +40,12 @@ class SlurmBlock:
         for server in room.tolist():
             blocks.setdefault(units[server], []).append(server)
         servers: list[int] = []
-        for _ in range(-(-needed // int(np.bincount(units).max()))):
-            lacking = needed - len(servers)
-            enough = [block for block, own in blocks.items() if len(own) >= lacking]
-            tightest = max(enough, key=lambda block: (-len(blocks[block]), block), default=-1)
-            largest = max(blocks, key=lambda block: (len(blocks[block]), block), default=-1)
-            servers += blocks.pop(tightest if enough else largest, [])[:lacking]
+        for _ in range(min(-(-needed // int(np.bincount(units).max())), len(blocks))):
+            lacking, sizes = (
+                needed - len(servers),
+                {block: len(blocks[block]) for block in sorted(blocks, reverse=True)},
+            )
+            servers += blocks.pop(best_fit(sizes, lacking))[:lacking]
         if len(servers) < needed:
             return None
-        taken = np.isin(cluster.servers_of(gpus), servers)
-        chosen: list[GpuId] = gpus[taken].tolist()
-        return chosen[: job.num_gpus]
+        return as_list(gpus[np.isin(cluster.servers_of(gpus), servers)][: job.num_gpus])

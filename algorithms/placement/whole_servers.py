@@ -12,22 +12,30 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
+from ddlsched.policies.elastic_views import best_fit, on_one_server
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.workload.tasks import CollectiveTask
 
 _Value = TypeVar("_Value")
 
 
-def refuse_uneven_pods(who: str, servers_per_rack: int, servers_per_pod: int) -> None:
-    """Raise InputError for pods that are not whole racks."""
-    if servers_per_pod and (not servers_per_rack or servers_per_pod % servers_per_rack):
-        expected = f"expected a multiple of servers_per_rack, which is {servers_per_rack}"
-        raise InputError(f"{who}: servers_per_pod is {servers_per_pod}; {expected}")
+@dataclass(frozen=True, kw_only=True)
+class InRacks(Checked):
+    """What every placement on whole servers of racks is given; InputError for pods that are not whole racks."""
+
+    servers_per_rack: int = ranged(0, 0, 1_000_000)
+    servers_per_pod: int = ranged(0, 0, 1_000_000)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.servers_per_pod and (not self.servers_per_rack or self.servers_per_pod % self.servers_per_rack):
+            expected = f"expected a multiple of servers_per_rack, which is {self.servers_per_rack}"
+            raise InputError(f"{self._who}: servers_per_pod is {self.servers_per_pod}; {expected}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeServers:
+class WholeServers(InRacks, who="whole-servers"):
     """Best fit, in GPUs of a server and in free servers of a rack or pod; needs to know nothing but a job's GPUs.
 
     A job that fits on a server goes to the one with the fewest free GPUs that suffice, and never uses the network. A
@@ -44,13 +52,6 @@ class WholeServers:
         So do they share a pod, of whole racks; 0 for a network without pods.
     """
 
-    servers_per_rack: int = ranged(0, 0, 1_000_000)
-    servers_per_pod: int = ranged(0, 0, 1_000_000)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "whole-servers")
-        refuse_uneven_pods("whole-servers", self.servers_per_rack, self.servers_per_pod)
-
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs, server by server, or None to wait, also for more than there are."""
         gpus = cluster.free(job).tolist()
@@ -63,8 +64,7 @@ class WholeServers:
                 free[server] = gpus[first:end]
             first = end
         if job.num_gpus <= max(map(len, all_gpus.values())):
-            enough = [(len(gpus), server) for server, gpus in free.items() if len(gpus) >= job.num_gpus]
-            return free[min(enough)[1]][: job.num_gpus] if enough else None
+            return on_one_server(free, job.num_gpus) or None
         whole = {server: free[server] for server in all_gpus if len(free.get(server, ())) == len(all_gpus[server])}
         tiers = [*filter(None, (self.servers_per_rack, self.servers_per_pod)), cluster.num_servers]
         holding = [place for place, tier in enumerate(tiers) if job.num_gpus <= _most_gpus(all_gpus, tier)]
@@ -102,14 +102,13 @@ def _nearest(num_gpus: int, free: Mapping[int, list[GpuId]], tiers: Sequence[int
     chosen: list[GpuId] = []
     while len(chosen) < num_gpus:
         needed, sizes = num_gpus - len(chosen), {group: _num_gpus(servers) for group, servers in left.items()}
-        enough = [group for group in sizes if sizes[group] >= needed]
-        group = min(enough, key=sizes.__getitem__) if enough else max(sizes, key=sizes.__getitem__)
+        group = best_fit(sizes, needed)
         chosen += _nearest(min(needed, sizes[group]), left.pop(group), tiers[:-1])
     return chosen
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeRacks:
+class WholeRacks(InRacks, who="whole-racks"):
     """Best fit, of whole free servers, racks and pods; needs to know a job's GPUs, and which of them reduce together.
 
     A job that fits on a server goes to the one with the fewest free GPUs that suffice. One that fits in a rack takes
@@ -131,13 +130,10 @@ class WholeRacks:
         How many rings of running jobs may leave a rack; 0: none of jobs that fit in one.
     """
 
-    servers_per_rack: int = ranged(0, 0, 1_000_000)
-    servers_per_pod: int = ranged(0, 0, 1_000_000)
     rings_up: int = ranged(0, 0, 1_000_000)
 
     def __post_init__(self) -> None:
-        check_fields(self, "whole-racks")
-        refuse_uneven_pods("whole-racks", self.servers_per_rack, self.servers_per_pod)
+        super().__post_init__()
         if self.rings_up and not self.servers_per_rack:
             raise InputError("whole-racks: rings_up is given without servers_per_rack; expected both")
 
@@ -196,8 +192,7 @@ class WholeRacks:
             return None
         chosen: list[int] = []
         while (left := needed - len(chosen)) > 0:
-            enough = [(len(servers), place) for place, servers in free.items() if len(servers) >= left]
-            _, place = min(enough or [(-len(servers), place) for place, servers in free.items()])
+            place = best_fit({place: len(servers) for place, servers in free.items()}, left)
             chosen += free.pop(place)[:left].tolist()
         chosen.sort()
         rack_gpus = rack * size

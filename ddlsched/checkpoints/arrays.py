@@ -11,22 +11,13 @@ import numpy.typing as npt
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.locations import Location
-from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
-from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor
+from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.safetensors_files import header_bytes
+from ddlsched.checkpoints.tensors import Layout, Piece, Tensor, numpy_dtype
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 
 Array: TypeAlias = npt.NDArray[Any]
-
-_NUMPY = {
-    "BOOL": "bool", "U8": "u1", "I8": "i1", "U16": "u2", "I16": "i2", "F16": "f2",
-    "U32": "u4", "I32": "i4", "F32": "f4", "U64": "u8", "I64": "i8", "F64": "f8",
-}  # fmt: skip
-
-
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """Return the numpy type of a safetensors one; of BF16 and F8, the unsigned integer of their size."""
-    return np.dtype(_NUMPY.get(dtype, f"u{DTYPE_BYTES[dtype]}")).newbyteorder("<")
 
 
 def view_of(flat: Array, piece: Piece) -> Array:
@@ -60,18 +51,12 @@ def whole_tensor(checkpoint: Checkpoint, place: Location, name: str) -> Array:
     if tensor is None:
         raise InputError(f"{place.name_of('')}: has no tensor {name!r}")
     whole = np.zeros(tensor.shape, dtype=numpy_dtype(tensor.dtype))
+    reading = Reading(checkpoint, place)
     for layout, ranks in checkpoint.collection.shards(tensor):
-        entry = checkpoint.entries(place, ranks[0])[name]
-        flat = local_array(place, checkpoint.files[ranks[0]], entry)
+        source = reading.source(ranks[0], name)
         for piece in layout.pieces:
-            whole[box_of(piece)] = view_of(flat, piece)
+            whole[box_of(piece)] = source.view(piece)
     return whole
-
-
-def local_array(place: Location, file: str, entry: Entry) -> Array:
-    """Return a rank's array as one dimension."""
-    data = place.read(file, entry.begin, entry.begin + entry.num_bytes)
-    return np.frombuffer(data, dtype=numpy_dtype(entry.dtype))
 
 
 def write_rank(directory: Path, checkpoint: Checkpoint, rank: int, part: Callable[[Tensor, Layout], Array]) -> None:

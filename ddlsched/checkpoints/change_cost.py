@@ -18,7 +18,7 @@ import numpy as np
 
 from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.division import divided
-from ddlsched.checkpoints.plan import NoReplicaError, ReshardPlan, plan
+from ddlsched.checkpoints.plan import NoReplicaError, ReshardPlan, plan, refuse_differences
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.deferred import nx
 from ddlsched.errors import InputError
@@ -84,12 +84,11 @@ def _present_bytes(
     old: TensorCollection, new: TensorCollection, lost: frozenset[int]
 ) -> tuple[dict[int, NDArray[np.float64]], dict[int, NDArray[np.float64]]]:
     """Return, by device and by host, how many bytes of each new rank's state are there."""
+    refuse_differences(old, new)
     zeros = np.zeros(new.num_ranks)
     on_device: dict[int, NDArray[np.float64]] = defaultdict(zeros.copy)
     on_host: dict[int, NDArray[np.float64]] = defaultdict(zeros.copy)
     for tensor in new.tensors:
-        if tensor.name not in old.by_name:
-            raise InputError(f"tensor {tensor.name}: is not in the old collection; expected the same tensors")
         before, after = old.shards(old.by_name[tensor.name]), new.shards(tensor)
         for cell in divided(tuple(shard.layout for shard in before), tuple(shard.layout for shard in after)):
             size = cell.box.num_elements * DTYPE_BYTES[tensor.dtype]

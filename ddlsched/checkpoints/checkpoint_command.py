@@ -25,12 +25,8 @@ if TYPE_CHECKING:
     from ddlsched.checkpoints.tensors import Cut, Tensor
 
 
-class Dtype(StrEnum):
-    """Of the weights."""
-
-    bf16 = "bf16"
-    f16 = "f16"
-    f32 = "f32"
+Dtype = StrEnum("Dtype", ("bf16", "f16", "f32"))
+"""Of the weights."""
 
 
 class Sharding(StrEnum):

@@ -22,13 +22,14 @@ Digest: TypeAlias = Literal["xxh3", "sha256"]
 """XXH3 of 128 bits finds what goes wrong by accident, as fast as memory is read; SHA-256 what somebody makes of it."""
 
 
-def _xxh3() -> Any:
+def _xxh3(data: Any = b"") -> Any:
     import xxhash
 
-    return xxhash.xxh3_128()
+    return xxhash.xxh3_128(data)
 
 
-DIGESTS: Mapping[Digest, Callable[[], Any]] = {"xxh3": _xxh3, "sha256": hashlib.sha256}
+DIGESTS: Mapping[Digest, Callable[..., Any]] = {"xxh3": _xxh3, "sha256": hashlib.sha256}
+"""What begins one, perhaps with some bytes."""
 
 
 def content_hashes(reading: Reading, digest: Digest = "sha256", *, watch: Watch = no_watch) -> dict[str, str]:
@@ -194,7 +195,7 @@ class Written:
         """Note parts that are to be written ``offset`` bytes behind the begin of an array, to each of its targets."""
         if array.tensor not in self._tensors:
             return
-        digest = DIGESTS["xxh3"]()
+        digest = _xxh3()
         for part in parts:
             digest.update(part)
         num_bytes, found = sum(map(len, parts)), digest.digest()
@@ -242,16 +243,9 @@ class ReadBack:
     def is_as_written(self, read: Callable[[str, int, int], memoryview]) -> bool:
         """Return whether all ranges are, those not seen yet read by ``read(file, low, high)``."""
         return all(
-            not file.differs and all(_digest(read(*found[:3])) == found.digest for found in file.left())
+            not file.differs and all(_xxh3(read(*found[:3])).digest() == found.digest for found in file.left())
             for file in self._files.values()
         )
-
-
-def _digest(data: memoryview) -> bytes:
-    digest = DIGESTS["xxh3"]()
-    digest.update(data)
-    found: bytes = digest.digest()
-    return found
 
 
 class _File:
@@ -262,7 +256,7 @@ class _File:
         self.differs = False
         self._next = 0
         self._seen_bytes = 0
-        self._digest = DIGESTS["xxh3"]()
+        self._digest = _xxh3()
 
     def see(self, low: int, data: memoryview) -> None:
         high = low + len(data)
@@ -278,7 +272,7 @@ class _File:
 
     def _end(self, wanted: WrittenRange) -> None:
         self.differs |= self._digest.digest() != wanted.digest
-        self._next, self._seen_bytes, self._digest = self._next + 1, 0, DIGESTS["xxh3"]()
+        self._next, self._seen_bytes, self._digest = self._next + 1, 0, _xxh3()
 
     def left(self) -> Iterator[WrittenRange]:
         return iter(self.ranges[self._next :])

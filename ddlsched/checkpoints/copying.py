@@ -32,12 +32,17 @@ def span(piece: Piece) -> tuple[int, int]:
 
 def is_contiguous(piece: Piece) -> bool:
     """Return whether a piece is one run of its array, in row-major order."""
+    return side_by_side(piece, piece) == piece.num_elements
+
+
+def side_by_side(one: Piece, other: Piece) -> int:
+    """Return how many elements, the last ones of each row first, lie side by side in two pieces of one extent."""
     run = 1
-    for rows, stride in zip(reversed(piece.extent), reversed(piece.strides), strict=True):
-        if rows != 1 and stride != run:
-            return False
+    for rows, a, b in zip(reversed(one.extent), reversed(one.strides), reversed(other.strides), strict=True):
+        if rows != 1 and (a != run or b != run):
+            break
         run *= rows
-    return True
+    return run
 
 
 def chunks(copies: Sequence[Copy], most_elements: int) -> Iterator[Chunk]:

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddlsched.checkpoints.arrays import local_array
 from ddlsched.checkpoints.checkpoint import Checkpoint, described_in
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.division import Box, found_division, place_by_name
-from ddlsched.checkpoints.file_forms import HUGGING_FACE_FILES, MEGATRON_FILES, files_beside, has_file
+from ddlsched.checkpoints.file_forms import HUGGING_FACE_FILES, MEGATRON_FILES, files_beside, has_file, held_bytes
 from ddlsched.checkpoints.locations import Location, location_of, refuse_leaving
 from ddlsched.checkpoints.plain_pickles import Record, number_of, shape_of, text_of, unpickled
-from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas, stored_part, whole_parts
-from ddlsched.checkpoints.tensors import DTYPE_BYTES, Kind, Tensor
+from ddlsched.checkpoints.reading import Held, PartsReading, Reading, stored_part
+from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.checkpoints.torch_archives import DTYPES, StoredChunk, chunk_entry
 from ddlsched.errors import InputError
 
@@ -177,82 +176,72 @@ def read_distributed(directory: Path | str, like: Path | str | None = None) -> R
     """
     place = location_of(directory)
     stored = read_metadata(place)
-    beside = files_beside(place, (*MEGATRON_FILES, *HUGGING_FACE_FILES))
-    parts = dict(_parts(place, stored)) | {
-        name: whole_parts("U8", (size,), place, name, 0) for name, size in beside.items()
-    }
-    known = _with_bytes(_described(place, stored, like), stored, beside)
-    _refuse_differences(stored, beside, known, place)
+    held = list(_held(place, stored))
+    known = _with_bytes(_described(place, stored, held, like), held)
+    _refuse_differences(held, known, place)
     if like is not None or not known.iteration:
-        known = dataclasses.replace(known, iteration=_step(place, stored, parts))
-    return PartsReading(known, parts, place)
+        known = dataclasses.replace(known, iteration=_step(held))
+    return PartsReading(known, held, place)
 
 
-def _described(place: Location, stored: Metadata, like: Path | str | None) -> Checkpoint:
+def _held(place: Location, stored: Metadata) -> Iterator[Held]:
+    """Yield the tensors, the objects and the files beside them."""
+    for name, tensor in stored.tensors.items():
+        entries = [(chunk_entry(place, name, tensor.dtype, chunk), chunk.file) for chunk in tensor.chunks]
+        parts = [stored_part(layout, place, file, entry) for (entry, layout), file in entries]
+        yield Tensor(name=name, shape=tensor.shape, dtype=tensor.dtype, places=place_by_name(name)), parts
+    for name, chunk in stored.objects.items():
+        yield held_bytes("object", name, chunk.high - chunk.low, place, chunk.file, chunk.low)
+    yield from files_beside(place, (*MEGATRON_FILES, *HUGGING_FACE_FILES))
+
+
+def _described(place: Location, stored: Metadata, held: Sequence[Held], like: Path | str | None) -> Checkpoint:
     """Return what is known of the tensors, or of all, apart from what must be read."""
     if like is not None:
         known = Checkpoint.read(like)
         return dataclasses.replace(known, dataset={}, random={}, sha256={}, xxh3={}, paths=stored.paths)
     if has_file(place, OWN_DESCRIPTION):
         return described_in(place, OWN_DESCRIPTION)
+    return Checkpoint(collection=divided_as_stored(held), paths=stored.paths)
+
+
+def divided_as_stored(held: Sequence[Held], *, halves: bool = False) -> TensorCollection:
+    """Return tensors as ranks divide them that have these parts; ``halves`` is that of :func:`~.found_division`."""
     kinds = {
-        name: (tensor.shape, frozenset(Box(chunk.start, chunk.extent) for chunk in tensor.chunks))
-        for name, tensor in stored.tensors.items()
+        tensor.name: (tensor.shape, frozenset(Box(*part.layout.pieces[0][:2]) for part in parts))
+        for tensor, parts in held
+        if tensor.kind == "values"
     }
-    degrees, cuts = found_division(kinds)
-    tensors = [
-        Tensor(name=name, shape=tensor.shape, dtype=tensor.dtype, places=place_by_name(name), cuts=cuts[name])
-        for name, tensor in stored.tensors.items()
-    ]
-    return Checkpoint(collection=TensorCollection(tensors=tuple(tensors), parallelism=degrees), paths=stored.paths)
+    degrees, cuts = found_division(kinds, halves=halves)
+    divided = (dataclasses.replace(tensor, cuts=cuts.get(tensor.name, ())) for tensor, _ in held)
+    return TensorCollection(tensors=tuple(divided), parallelism=degrees)
 
 
-def _with_bytes(known: Checkpoint, stored: Metadata, beside: Mapping[str, int]) -> Checkpoint:
+def _with_bytes(known: Checkpoint, held: Sequence[Held]) -> Checkpoint:
     """Return a description with the objects and files that it does not name yet."""
     old = known.collection
-    sizes = {name: chunk.high - chunk.low for name, chunk in stored.objects.items()}
-    more = [
-        Tensor(name=name, shape=(size,), dtype="U8", places=place_by_name(name), kind=kind)
-        for kind, found in _kinds(sizes, beside)
-        for name, size in found.items()
-        if name not in old.by_name
-    ]
+    more = [tensor for tensor, _ in held if tensor.kind != "values" and tensor.name not in old.by_name]
     return dataclasses.replace(known, collection=dataclasses.replace(old, tensors=(*old.tensors, *more)))
 
 
-def _kinds(objects: Mapping[str, int], beside: Mapping[str, int]) -> tuple[tuple[Kind, Mapping[str, int]], ...]:
-    return ("object", objects), ("file", beside)
-
-
-def _parts(place: Location, stored: Metadata) -> Iterator[tuple[str, list[Replicas]]]:
-    for name, tensor in stored.tensors.items():
-        found = [(chunk_entry(place, name, tensor.dtype, chunk), chunk.file) for chunk in tensor.chunks]
-        yield name, [stored_part(layout, place, file, entry) for (entry, layout), file in found]
-    for name, held in stored.objects.items():
-        yield name, whole_parts("U8", (held.high - held.low,), place, held.file, held.low)
-
-
-def _refuse_differences(stored: Metadata, beside: Mapping[str, int], known: Checkpoint, place: Location) -> None:
-    where = place.name_of(METADATA)
-    found = {name: (tensor.dtype, tensor.shape) for name, tensor in stored.tensors.items()}
-    found |= {name: ("U8", (held.high - held.low,)) for name, held in stored.objects.items()}
-    found |= {name: ("U8", (size,)) for name, size in beside.items()}
+def _refuse_differences(held: Sequence[Held], known: Checkpoint, place: Location) -> None:
+    where, there = place.name_of(METADATA), {tensor.name: tensor for tensor, _ in held}
     for tensor in known.collection.tensors:
-        if tensor.name not in found:
-            raise InputError(f"{where}: tensor {tensor.name} is missing; expected {tensor.dtype} {list(tensor.shape)}")
-        dtype, shape = found[tensor.name]
-        if (dtype, shape) != (tensor.dtype, tensor.shape):
-            text = f"tensor {tensor.name} is {dtype} {list(shape)}"
-            raise InputError(f"{where}: {text}; expected {tensor.dtype} {list(tensor.shape)}")
-    unknown = sorted(set(found) - set(known.collection.by_name))
+        expected, found = f"expected {tensor.dtype} {list(tensor.shape)}", there.get(tensor.name)
+        if found is None:
+            raise InputError(f"{where}: tensor {tensor.name} is missing; {expected}")
+        if (found.dtype, found.shape) != (tensor.dtype, tensor.shape):
+            raise InputError(f"{where}: tensor {tensor.name} is {found.dtype} {list(found.shape)}; {expected}")
+    unknown = sorted(set(there) - set(known.collection.by_name))
     if unknown:
         raise InputError(f"{where}: tensor {unknown[0]} is in no description; expected those described and no other")
 
 
-def _step(place: Location, stored: Metadata, parts: Mapping[str, Sequence[Replicas]]) -> int:
+def _step(held: Sequence[Held]) -> int:
     """Return how many steps the optimiser has counted, 0 if it has not."""
-    for name, tensor in stored.tensors.items():
-        if name.rpartition(".")[2] == "step" and tensor.shape == () and tensor.dtype in ("I64", "I32", "F32", "F64"):
-            ((_, (source,)),) = parts[name]
-            return max(int(np.nan_to_num(local_array(place, source.file, source.entry)[0])), 0)
+    for tensor, parts in held:
+        name = tensor.name.rpartition(".")[2]
+        if name == "step" and tensor.shape == () and tensor.dtype in ("I64", "I32", "F32", "F64"):
+            ((layout, (source,)),) = parts
+            return max(int(np.nan_to_num(source.view(layout.pieces[0]))), 0)
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,9 @@ class TorchFiles(FileForm):
             at = end + len(behind)
         return FilePlan(entries, pieces)
 
-    def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
-        """Write the metadata and this package's description."""
-        written = {METADATA: _metadata(self, held), OWN_DESCRIPTION: job.text().encode()}
-        for name, content in written.items():
-            (folder / name).write_bytes(content)
-        return [folder / name for name in written]
+    def descriptions(self, job: Checkpoint, held: Checkpoint) -> Mapping[str, bytes]:
+        """Return the metadata and this package's description."""
+        return {METADATA: _metadata(self, held), OWN_DESCRIPTION: job.text().encode()}
 
     def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
         """Return a reading of what is written, described first."""

@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from itertools import groupby, takewhile
+from itertools import chain, groupby, pairwise, takewhile
 from typing import NamedTuple, TypeAlias
 
 from ddlsched.checkpoints.content import Written
@@ -129,7 +129,8 @@ def copied(
     asked: set[int] = set()
     unfinished = dict.fromkeys(array.tensor for array in arrays)
     with ThreadPoolExecutor(threads) as pool, closing(_Flusher(files, journal)) as flusher:
-        for number, (batch, following) in enumerate(_with_next(_batches(arrays, chunk_bytes))):
+        each_with_next = pairwise(chain(_batches(arrays, chunk_bytes), [list[_Jobs]()]))
+        for number, (batch, following) in enumerate(each_with_next):
             done += sum(job.num_bytes for jobs in batch for job in jobs)
             if number < journal.done:
                 resumed = done
@@ -149,16 +150,6 @@ def copied(
         yield resumed
         flusher.wait()
         files.flush()  # Also of files without a batch.
-
-
-def _with_next(batches: Iterator[list[_Jobs]]) -> Iterator[tuple[list[_Jobs], list[_Jobs]]]:
-    """Yield each batch with the next one; the last with an empty one."""
-    before: list[_Jobs] = next(batches, [])
-    for batch in batches:
-        yield before, batch
-        before = batch
-    if before:
-        yield before, []
 
 
 def _ranges(batch: Iterable[_Jobs], asked: set[int]) -> Iterator[tuple[int, int, int]]:

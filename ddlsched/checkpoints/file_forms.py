@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ddlsched.checkpoints.checkpoint import DESCRIPTION, Checkpoint
+from ddlsched.checkpoints.division import place_by_name
 from ddlsched.checkpoints.locations import Location, is_file_name, location_of
-from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.reading import Held, Reading, whole_parts
 from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
-from ddlsched.checkpoints.tensors import Tensor
+from ddlsched.checkpoints.tensors import Kind, Tensor
 from ddlsched.errors import InputError
+from ddlsched.io.files import replacing
 
 MEGATRON_FILES = ("common.pt", "metadata.json")
 HUGGING_FACE_FILES = (
@@ -29,9 +31,15 @@ def has_file(place: Location, name: str) -> bool:
         return False
 
 
-def files_beside(place: Location, names: Sequence[str]) -> dict[str, int]:
-    """Return the bytes of those files that are there, by name."""
-    return {name: place.num_bytes(name) for name in names if has_file(place, name)}
+def files_beside(place: Location, names: Sequence[str]) -> list[Held]:
+    """Return the bytes of those files that are there, as tensors of their names."""
+    return [held_bytes("file", name, place.num_bytes(name), place, name) for name in names if has_file(place, name)]
+
+
+def held_bytes(kind: Kind, name: str, size: int, place: Location, file: str, begin: int = 0) -> Held:
+    """Return so many bytes of a file as a tensor."""
+    tensor = Tensor(name=name, shape=(size,), dtype="U8", places=place_by_name(name), kind=kind)
+    return tensor, whole_parts("U8", (size,), place, file, begin)
 
 
 def refuse_bad_file_name(tensor: Tensor, taken: Sequence[str]) -> str:
@@ -78,10 +86,17 @@ class FileForm:
         """Return the file of what :meth:`held` calls a rank."""
         return safetensors_plan(held, rank, {})
 
+    def descriptions(self, job: Checkpoint, held: Checkpoint) -> Mapping[str, bytes]:
+        """Return what describes the files: other files, by name."""
+        return {DESCRIPTION: job.text().encode()}
+
     def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
         """Write what describes the files, and return which files that made."""
-        job.write_description(folder)
-        return [folder / DESCRIPTION]
+        described = self.descriptions(job, held)
+        for name, content in described.items():
+            with replacing(folder / name, "checkpoint description") as file:
+                file.write_bytes(content)
+        return [folder / name for name in described]
 
     def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
         """Return a reading of a folder whose files are full, described or not."""

@@ -11,13 +11,8 @@ if TYPE_CHECKING:
     from ddlsched.checkpoints.reading import Reading
 
 
-class Format(StrEnum):
-    """What is written."""
-
-    safetensors = "safetensors"
-    torch = "torch"
-    huggingface = "huggingface"
-    megatron = "megatron"
+Format = StrEnum("Format", ("safetensors", "torch", "huggingface", "megatron"))
+"""What is written."""
 
 
 def foreign_reading(source: Path | str, like: Path | str | None = None) -> Reading | None:
@@ -67,12 +62,11 @@ def reading_for(form: Format, reading: Reading) -> Reading:
 
 def num_left_out(form: Format, reading: Reading) -> int:
     """Return how many tensors, objects, files and other values of a checkpoint a format cannot hold."""
-    others = getattr(reading, "num_left_out", 0)
     if form is not Format.huggingface:
-        return int(others)
+        return reading.num_left_out
     from ddlsched.checkpoints.hugging_face import weights_of
 
-    return int(others) + len(reading.job.tensors) - len(weights_of(reading).job.tensors)
+    return reading.num_left_out + len(reading.job.tensors) - len(weights_of(reading).job.tensors)
 
 
 def form_of(form: Format) -> FileForm:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from ddlsched.checkpoints.copying import Chunk, Copy, is_contiguous, span
+from ddlsched.checkpoints.copying import Chunk, Copy, is_contiguous, side_by_side, span
 from ddlsched.checkpoints.partial_folder import Target
 from ddlsched.checkpoints.reading import Source
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Piece
@@ -131,7 +131,7 @@ class Buffers:
         return found
 
 
-class ThreadBuffers:
+class ThreadBuffers(threading.local):
     """Buffers for each thread that asks for them, made once: most arrays of a checkpoint lie alike.
 
     Parameters
@@ -141,16 +141,12 @@ class ThreadBuffers:
     """
 
     def __init__(self, num_bytes: int) -> None:
-        self._num_bytes = num_bytes
-        self._local = threading.local()
+        self._buffers = Buffers(num_bytes)  # Each thread runs this when it first asks.
 
     def own(self, see: See | None = None) -> Buffers:
         """Return this thread's, in which nothing is that was read before; ``see`` is told what is."""
-        if not hasattr(self._local, "buffers"):
-            self._local.buffers = Buffers(self._num_bytes)
-        found: Buffers = self._local.buffers
-        found.forget(see)
-        return found
+        self._buffers.forget(see)
+        return self._buffers
 
 
 def is_run(chunk: Chunk) -> bool:
@@ -172,7 +168,7 @@ def filled(array: NewArray, chunk: Chunk, buffers: Buffers) -> Sequence[memoryvi
 def _long_rows(array: NewArray, chunk: Chunk, buffers: Buffers) -> Sequence[memoryview] | None:
     """Return the rows of a chunk where they were read; None if they are too short to be handled one by one."""
     size = DTYPE_BYTES[array.dtype]
-    if any(_row_elements(copy) * size < _LONG_ROW_BYTES for copy in chunk.copies):
+    if any(side_by_side(copy.read, copy.write) * size < _LONG_ROW_BYTES for copy in chunk.copies):
         return None
     wanted = [_rows_around(array.sources[copy.source], copy.read) for copy in chunk.copies]
     begins = buffers.begins(wanted)
@@ -202,18 +198,6 @@ def _rows_around(source: Source, piece: Piece) -> _Rows:
     return _Rows(source, source.entry.begin + low * size, source.entry.begin + high * size)
 
 
-def _row_elements(copy: Copy) -> int:
-    """Return how many elements lie side by side both where they are read and where they are written."""
-    run = 1
-    for rows, read, write in zip(
-        reversed(copy.read.extent), reversed(copy.read.strides), reversed(copy.write.strides), strict=True
-    ):
-        if rows != 1 and (read != run or write != run):
-            break
-        run *= rows
-    return run
-
-
 def _row_begins(copy: Copy, run: int) -> list[tuple[int, int]]:
     """Return where each row of ``run`` elements begins, from the first one on, as it is read and as it is written."""
     begins, left = [(0, 0)], copy.read.num_elements
@@ -231,7 +215,7 @@ def _in_order(
     """Yield the rows of a chunk in the order of their places in it, with zeros between them."""
     rows: list[tuple[int, int, int]] = []
     for copy, (start, begin) in zip(copies, starts, strict=True):
-        run = _row_elements(copy)
+        run = side_by_side(copy.read, copy.write)
         rows += [(begin + to * size, start + at * size, run * size) for at, to in _row_begins(copy, run)]
     end = 0
     for begin, start, length in sorted(rows):

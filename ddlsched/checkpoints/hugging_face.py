@@ -12,12 +12,12 @@ import msgspec
 
 from ddlsched.checkpoints import file_forms
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import Shard, StoredParallelism, TensorCollection
+from ddlsched.checkpoints.collection import Shard, TensorCollection
 from ddlsched.checkpoints.division import named_tensor
 from ddlsched.checkpoints.locations import Location, location_of, refuse_leaving
-from ddlsched.checkpoints.reading import PartsCollection, PartsReading, Reading, whole_parts
+from ddlsched.checkpoints.reading import Held, PartsCollection, PartsReading, Reading, whole_parts
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
-from ddlsched.checkpoints.tensors import Tensor, dense_layout
+from ddlsched.checkpoints.tensors import Tensor, dense_layout, total_bytes
 from ddlsched.errors import InputError
 from ddlsched.io.files import decoded
 
@@ -47,17 +47,13 @@ def read_hugging_face(directory: Path | str) -> PartsReading:
         The index or a file cannot be read, or they contradict each other.
     """
     place = location_of(directory)
-    entries = dict(_entries(place))
-    beside = file_forms.files_beside(place, file_forms.HUGGING_FACE_FILES)
-    parts = {
-        name: whole_parts(entry.dtype, entry.shape, place, file, entry.begin) for name, (file, entry) in entries.items()
-    }
-    parts |= {name: whole_parts("U8", (size,), place, name, 0) for name, size in beside.items()}
-    tensors = [named_tensor(name, entry.shape, entry.dtype) for name, (_, entry) in entries.items()]
-    tensors += [Tensor(name=name, shape=(size,), dtype="U8", kind="file") for name, size in beside.items()]
-    collection = TensorCollection(tensors=tuple(tensors), parallelism=StoredParallelism())
+    held: list[Held] = [
+        (named_tensor(name, shape, dtype), whole_parts(dtype, shape, place, file, begin))
+        for name, (file, (dtype, shape, begin)) in dict(_entries(place)).items()
+    ]
+    held += file_forms.files_beside(place, file_forms.HUGGING_FACE_FILES)
     noted = _hashes(place)
-    return PartsReading(Checkpoint(collection=collection, sha256=noted.sha256, xxh3=noted.xxh3), parts, place)
+    return PartsReading.undivided(held, place, sha256=noted.sha256, xxh3=noted.xxh3)
 
 
 class _Hashes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,25 +114,18 @@ class _HuggingFace(file_forms.FileForm):
     def file_plan(self, held: Checkpoint, rank: int) -> file_forms.FilePlan:
         return file_forms.whole_file_plan(held, rank) or file_forms.safetensors_plan(held, rank, {"format": "pt"})
 
-    def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
-        if not job.sha256 and not job.xxh3:
-            return self._index(held, folder)
-        (folder / _HASHES).write_bytes(msgspec.json.encode(_Hashes(dict(job.sha256), dict(job.xxh3))))
-        return [folder / _HASHES, *self._index(held, folder)]
-
-    @staticmethod
-    def _index(held: Checkpoint, folder: Path) -> list[Path]:
-        """Write which file has which tensor, if there is more than one."""
+    def descriptions(self, job: Checkpoint, held: Checkpoint) -> Mapping[str, bytes]:
+        found: dict[str, bytes] = {}
+        if job.sha256 or job.xxh3:
+            found[_HASHES] = msgspec.json.encode(_Hashes(dict(job.sha256), dict(job.xxh3)))
         tensors = [tensor for tensor in held.collection.tensors if tensor.kind == "values"]
         files = {
             tensor.name: held.files[shard.ranks[0]] for tensor in tensors for shard in held.collection.shards(tensor)
         }
-        if len(set(files.values())) <= 1:
-            return []
-        total = sum(tensor.num_bytes for tensor in tensors)
-        text = json.dumps({"metadata": {"total_size": total}, "weight_map": files}, indent=2) + "\n"
-        (folder / _INDEX).write_text(text, encoding="utf-8")
-        return [folder / _INDEX]
+        if len(set(files.values())) > 1:
+            index = {"metadata": {"total_size": total_bytes(tensors)}, "weight_map": files}
+            found[_INDEX] = (json.dumps(index, indent=2) + "\n").encode()
+        return found
 
     def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
         self.describe(job, held, folder)
@@ -182,14 +171,12 @@ def weights_of(reading: Reading) -> PartsReading:
         There are no weights.
     """
     old = PartsReading.of(reading)
-    known, parts = old.described, old.parts()
+    known = old.described
     names = _weight_names(known)
     if not any(known.collection.by_name[name].kind == "values" for name in names):
         raise InputError(f"{reading.place.name_of('')}: has no weights of a model; expected some beside {_NO_WEIGHTS}")
-    kept = [known.collection.by_name[name] for name in names]
-    return old.renewed(
-        [(dataclasses.replace(tensor, name=names[tensor.name], flat=""), parts[tensor.name]) for tensor in kept], names
-    )
+    kept = [held for held in old.held() if held[0].name in names]
+    return old.renewed([(dataclasses.replace(of, name=names[of.name], flat=""), parts) for of, parts in kept], names)
 
 
 def _weight_names(known: Checkpoint) -> Mapping[str, str]:

@@ -26,7 +26,7 @@ from ddlsched.checkpoints.dataset_state import DatasetState
 from ddlsched.checkpoints.file_forms import FilePlan, safetensors_plan
 from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
-from ddlsched.checkpoints.tensors import Tensor
+from ddlsched.checkpoints.tensors import Tensor, total_bytes
 from ddlsched.errors import InputError
 from ddlsched.io.files import writable
 
@@ -75,8 +75,16 @@ def make_checkpoint(
     InputError
         The folder has contents or cannot be written, the disk has too little space, or the model does not divide.
     """
-    checkpoint = made_checkpoint(
-        model, parallelism, dtype=dtype, optimiser=optimiser, dataset=dataset, iteration=iteration, seed=seed
+    if dtype not in ("BF16", "F16", "F32"):
+        raise InputError(f"dtype is {dtype!r}; expected BF16, F16 or F32")
+    tensors = job_tensors(model, dtype=dtype, optimiser=Optimiser() if optimiser is None else optimiser)
+    consumed = dataclasses.replace(dataset, consumed_samples=iteration * dataset.global_batch)
+    checkpoint = Checkpoint(
+        collection=TensorCollection(tensors=tensors, parallelism=parallelism),
+        iteration=iteration,
+        model=dataclasses.asdict(model),
+        dataset=consumed.as_json(),
+        random={"seed": seed},
     )
     plans = [safetensors_plan(checkpoint, rank, {}) for rank in range(checkpoint.collection.num_ranks)]
     _refuse_directory(directory, sum(plan.num_bytes for plan in plans))
@@ -85,30 +93,6 @@ def make_checkpoint(
     checkpoint = dataclasses.replace(checkpoint, sha256=hashes["sha256"], xxh3=hashes["xxh3"])
     checkpoint.write_description(directory)
     return checkpoint
-
-
-def made_checkpoint(
-    model: StoredTransformer,
-    parallelism: StoredParallelism,
-    *,
-    dtype: str = "BF16",
-    optimiser: Optimiser | None = None,
-    dataset: DatasetState = DATASET,
-    iteration: int = 100,
-    seed: int = 0,
-) -> Checkpoint:
-    """Return the description of what :func:`make_checkpoint` writes, without hashes."""
-    if dtype not in ("BF16", "F16", "F32"):
-        raise InputError(f"dtype is {dtype!r}; expected BF16, F16 or F32")
-    tensors = job_tensors(model, dtype=dtype, optimiser=Optimiser() if optimiser is None else optimiser)
-    consumed = dataclasses.replace(dataset, consumed_samples=iteration * dataset.global_batch)
-    return Checkpoint(
-        collection=TensorCollection(tensors=tensors, parallelism=parallelism),
-        iteration=iteration,
-        model=dataclasses.asdict(model),
-        dataset=consumed.as_json(),
-        random={"seed": seed},
-    )
 
 
 def _refuse_directory(directory: Path, num_bytes: int) -> None:
@@ -146,13 +130,11 @@ def _write(
     """Write each tensor's parts and return the hashes of the wholes, by digest."""
     hashes: dict[str, dict[str, str]] = {digest: {} for digest in DIGESTS}
     done = 0
-    total = sum(tensor.num_bytes for tensor in checkpoint.collection.tensors)
+    total = total_bytes(checkpoint.collection.tensors)
     for tensor in checkpoint.collection.tensors:
         whole = made_tensor(tensor, seed, checkpoint.iteration)
         for digest, begun in DIGESTS.items():
-            found = begun()
-            found.update(_bytes(whole))
-            hashes[digest][tensor.name] = found.hexdigest()
+            hashes[digest][tensor.name] = begun(_bytes(whole)).hexdigest()
         for layout, ranks in checkpoint.collection.shards(tensor):
             part = part_of(whole, layout)
             for rank in ranks:
@@ -170,7 +152,7 @@ def _bytes(array: Array) -> memoryview:
 
 
 def made_tensor(tensor: Tensor, seed: int, iteration: int) -> Array:
-    """Return a tensor's contents, of the type that :func:`~ddlsched.checkpoints.arrays.numpy_dtype` tells."""
+    """Return a tensor's contents, of the type that :func:`~ddlsched.checkpoints.tensors.numpy_dtype` tells."""
     if tensor.name == "optimiser.step":
         return np.array(iteration, dtype="<i8")
     kind, name = _kind(tensor.name)

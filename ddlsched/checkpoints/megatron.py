@@ -18,13 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.distributed_reading import METADATA, OWN_DESCRIPTION, read_distributed
+from ddlsched.checkpoints.distributed_reading import METADATA, OWN_DESCRIPTION, divided_as_stored, read_distributed
 from ddlsched.checkpoints.distributed_writing import TorchFiles
-from ddlsched.checkpoints.division import Box, found_division
 from ddlsched.checkpoints.file_forms import MEGATRON_FILES, has_file
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas
+from ddlsched.checkpoints.reading import Held, PartsReading, Reading, Replicas
 from ddlsched.checkpoints.tensors import Layout, Piece, Tensor
 from ddlsched.checkpoints.torch_archives import object_archive
 from ddlsched.checkpoints.translation import megatron_name
@@ -51,17 +49,16 @@ def read_megatron(directory: Path | str) -> PartsReading:
         Something cannot be read, or stacked tensors have different numbers of layers.
     """
     reading = PartsReading.of(read_distributed(directory))
-    known, parts = reading.described, reading.parts()
-    _refuse_other_depths(known.collection.tensors, reading)
-    new = [(tensor, parts[tensor.name]) for tensor in known.collection.tensors if not _is_stacked(tensor)]
-    paths = dict(known.paths)
-    for tensor in filter(_is_stacked, known.collection.tensors):
-        for layer in range(tensor.shape[0]):
+    held, paths = reading.held(), dict(reading.described.paths)
+    _refuse_other_depths(reading.job.tensors, reading)
+    new = [(tensor, parts) for tensor, parts in held if not _is_stacked(tensor)]
+    for tensor, parts in held:
+        for layer in range(tensor.shape[0]) if _is_stacked(tensor) else ():
             single = _layer_of(tensor, layer)
-            new.append((single, [part for held in parts[tensor.name] for part in _part_of_layer(held, layer)]))
+            new.append((single, [one for part in parts for one in _part_of_layer(part, layer)]))
             paths[single.name] = (tensor.name, layer)
     same = {tensor.name: tensor.name for tensor, _ in new}
-    divided = None if has_file(reading.place, OWN_DESCRIPTION) else _divided_as_stored(new)
+    divided = None if has_file(reading.place, OWN_DESCRIPTION) else divided_as_stored(new, halves=True)
     return reading.renewed(new, same, paths, divided)
 
 
@@ -92,17 +89,6 @@ def _part_of_layer(part: Replicas, layer: int) -> Iterator[Replicas]:
             yield Replicas(Layout(single.extent, (single,)), part.sources)
 
 
-def _divided_as_stored(tensors: Sequence[tuple[Tensor, Sequence[Replicas]]]) -> TensorCollection:
-    values = [(tensor, parts) for tensor, parts in tensors if tensor.kind == "values"]
-    kinds = {
-        tensor.name: (tensor.shape, frozenset(Box(*part.layout.pieces[0][:2]) for part in parts))
-        for tensor, parts in values
-    }
-    degrees, cuts = found_division(kinds, halves=True)
-    divided = (dataclasses.replace(tensor, cuts=cuts.get(tensor.name, ())) for tensor, _ in tensors)
-    return TensorCollection(tensors=tuple(divided), parallelism=degrees)
-
-
 def stacked(reading: Reading) -> PartsReading:
     """Return a checkpoint as Megatron-core has it.
 
@@ -115,12 +101,12 @@ def stacked(reading: Reading) -> PartsReading:
         Layers of a stack are missing, or a model is not divided as Megatron-core does.
     """
     old = PartsReading.of(reading)
-    parts, new = old.parts(), list[tuple[Tensor, Sequence[Replicas]]]()
+    new: list[Held] = []
     names, paths = {}, {}
-    stacks: dict[str, dict[int, tuple[Tensor, Sequence[Replicas]]]] = defaultdict(dict)
-    for tensor in old.job.tensors:
+    stacks: dict[str, dict[int, Held]] = defaultdict(dict)
+    for tensor, parts in old.held():
         name = megatron_name(tensor)
-        renamed = dataclasses.replace(tensor, name=name), parts[tensor.name]
+        renamed = dataclasses.replace(tensor, name=name), parts
         match old.described.paths.get(tensor.name):
             case (str(stack), int(layer)) if _STACKED.search(stack):
                 stacks[stack][layer] = renamed
@@ -155,15 +141,13 @@ def _stacked_part(part: Replicas, layer: int) -> Replicas:
 class _MegatronFiles(TorchFiles):
     """PyTorch's form with the files beside it, made anew where they are not carried along."""
 
-    def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
+    def descriptions(self, job: Checkpoint, held: Checkpoint) -> Mapping[str, bytes]:
         made = {
             _COMMON: object_archive({"iteration": job.iteration, "checkpoint_version": 3.0}),
             _BACKENDS: json.dumps(_TORCH_DIST).encode(),
         }
-        new = [(folder / name, content) for name, content in made.items() if name not in held.collection.by_name]
-        for path, content in new:
-            path.write_bytes(content)
-        return [*super().describe(job, held, folder), *(path for path, _ in new)]
+        new = {name: content for name, content in made.items() if name not in held.collection.by_name}
+        return {**super().descriptions(job, held), **new}
 
 
 _TORCH_DIST = {

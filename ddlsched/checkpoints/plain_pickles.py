@@ -22,21 +22,14 @@ _MOST_VALUES = 10_000
 
 
 class Record:
-    """Stands for an object of a class that is only data; ``fields`` are its attributes."""
+    """Stands for an object of a class that is only data; its ``state`` has its attributes, if it is a dictionary."""
 
-    def __init__(self, *_: Any) -> None:
-        self.fields: dict[str, Any] = {}
-        self.state: Any = None
+    state: Any = None  # Where an object was pickled without a state.
 
-    def __setstate__(self, state: Any) -> None:
-        self.fields = state if isinstance(state, dict) else {}
-        self.state = state
+    def __init__(self, *_: Any) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
-        # Absent where an object was pickled without a state, in which case ``__init__`` is not called either.
-        if name in ("fields", "state"):
-            return {} if name == "fields" else None
-        return self.fields.get(name)
+        return self.state.get(name) if isinstance(self.state, dict) else None
 
 
 class _Plain(pickle._Unpickler):
@@ -82,7 +75,7 @@ def _build(plain: _Plain) -> None:
     """Give an object its state, if it is a record; a dictionary's own attributes say nothing of its items."""
     state, found = plain.stack.pop(), plain.stack[-1]  # type: ignore[attr-defined]
     if isinstance(found, Record):
-        found.__setstate__(state)
+        found.state = state
     elif not isinstance(found, dict):
         raise pickle.UnpicklingError(f"a {type(found).__name__} has a state")
 

@@ -128,7 +128,7 @@ def plan(
     InputError
         The collections differ in a tensor, or no replica of a part survives.
     """
-    _refuse_differences(old, new)
+    refuse_differences(old, new)
     drafts, needs = _drafts(old, new, frozenset(lost))
     bound: Counter[int] = Counter(dict.fromkeys(sorted(set(new.allocation.hosts)), 0))
     for need in needs:
@@ -142,7 +142,8 @@ def plan(
     return ReshardPlan(old=old, new=new, tensors=tensors, lower_bound_bytes=bound)
 
 
-def _refuse_differences(old: TensorCollection, new: TensorCollection) -> None:
+def refuse_differences(old: TensorCollection, new: TensorCollection) -> None:
+    """Raise InputError unless both hold the same tensors."""
     for tensor in new.tensors:
         before = old.by_name.get(tensor.name)
         if before is None:

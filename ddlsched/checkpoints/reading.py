@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ddlsched.checkpoints.checkpoint import DESCRIPTION, Checkpoint, described_in
 from ddlsched.checkpoints.collection import Shard, StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.copying import span
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.safetensors_files import Entry
-from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor, dense_layout
+from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece, Tensor, dense_layout, numpy_dtype
 from ddlsched.deferred import np
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
-    from ddlsched.checkpoints.arrays import Array
+    import numpy.typing as npt
 
 Watch: TypeAlias = Callable[[str, int, int], None]
 """Told what goes on (``copying``, ``checking``), the bytes done and the bytes in all."""
@@ -41,10 +41,8 @@ class Source(NamedTuple):
         """How messages call the file."""
         return self.place.name_of(self.file)
 
-    def view(self, piece: Piece) -> Array:
+    def view(self, piece: Piece) -> npt.NDArray[Any]:
         """Return a piece of the array."""
-        from ddlsched.checkpoints.arrays import numpy_dtype
-
         dtype = numpy_dtype(self.entry.dtype)
         strides = tuple(stride * dtype.itemsize for stride in piece.strides)
         return np.ndarray(piece.extent, dtype, self.data(piece), 0, strides)
@@ -67,6 +65,10 @@ class Replicas(NamedTuple):
     sources: tuple[Source, ...]
 
 
+Held: TypeAlias = tuple[Tensor, Sequence[Replicas]]
+"""A tensor and its parts, all of which have elements."""
+
+
 class Reading:
     """A checkpoint that is read.
 
@@ -79,6 +81,9 @@ class Reading:
     peers
         Folder or URL by host, for the ranks of hosts whose files are elsewhere.
     """
+
+    num_left_out = 0
+    """Values of a program's state that are no tensors, which other formats have no place for."""
 
     def __init__(
         self,
@@ -156,6 +161,10 @@ class Reading:
                 found.append(Replicas(layout, sources))
         return found
 
+    def held(self) -> list[Held]:
+        """Return each tensor with its parts."""
+        return [(tensor, self.replicas(tensor)) for tensor in self.checkpoint.collection.tensors]
+
     def refuse_faulty_files(self) -> None:
         """Raise InputError if a surviving rank's file is missing, truncated, or contradicts the description."""
         for rank in self.survivors:
@@ -230,20 +239,17 @@ class PartsReading(Reading):
     ----------
     checkpoint
         What is known of it; its collection is the job's.
-    parts
-        The parts of each tensor, all of which have elements.
+    held
+        Its tensors.
     place
         The folder.
     """
 
-    num_left_out = 0
-    """Values of a program's state that are no tensors, which other formats have no place for."""
-
-    def __init__(self, checkpoint: Checkpoint, parts: Mapping[str, Sequence[Replicas]], place: Location) -> None:
+    def __init__(self, checkpoint: Checkpoint, held: Sequence[Held], place: Location) -> None:
         ranks: dict[tuple[int, str, int], int] = {}
         self._found: dict[tuple[int, str], Source] = {}
         shards: dict[str, tuple[Shard, ...]] = {}
-        for name, of_tensor in parts.items():
+        for tensor, of_tensor in held:
             counts: Counter[tuple[int, str]] = Counter()
             found = []
             for part in of_tensor:
@@ -252,13 +258,13 @@ class PartsReading(Reading):
                     key = (id(source.place), source.file)
                     rank = ranks.setdefault((*key, counts[key]), len(ranks))
                     counts[key] += 1
-                    self._found[rank, name] = source
+                    self._found[rank, tensor.name] = source
                     holders.append(rank)
                 found.append(Shard(part.layout, tuple(holders)))
-            shards[name] = tuple(found)
-        held = PartsCollection.of(checkpoint.collection, shards, (0,) * len(ranks))
+            shards[tensor.name] = tuple(found)
+        collection = PartsCollection.of(checkpoint.collection, shards, (0,) * len(ranks))
         files = tuple(file for _, file, _ in ranks)
-        super().__init__(dataclasses.replace(checkpoint, collection=held, files=files), place)
+        super().__init__(dataclasses.replace(checkpoint, collection=collection, files=files), place)
         self.described = checkpoint
         self._place_of = {rank: source.place for (rank, _), source in self._found.items()}
 
@@ -268,17 +274,21 @@ class PartsReading(Reading):
         return self.described.collection
 
     @classmethod
+    def undivided(cls, held: Sequence[Held], place: Location, **known: Any) -> PartsReading:
+        """Return tensors of a job of one rank, of which something more is known, such as their hashes."""
+        collection = TensorCollection(tensors=tuple(tensor for tensor, _ in held), parallelism=StoredParallelism())
+        return cls(Checkpoint(collection=collection, **known), held, place)
+
+    @classmethod
     def of(cls, reading: Reading) -> PartsReading:
         """Return any reading as one of listed parts."""
         if isinstance(reading, cls):
             return reading
-        checkpoint = reading.checkpoint
-        parts = {tensor.name: reading.replicas(tensor) for tensor in checkpoint.collection.tensors}
-        return cls(checkpoint, parts, reading.place)
+        return cls(reading.checkpoint, reading.held(), reading.place)
 
     def renewed(
         self,
-        tensors: Sequence[tuple[Tensor, Sequence[Replicas]]],
+        held: Sequence[Held],
         names: Mapping[str, str],
         paths: Mapping[str, tuple[str | int, ...]] | None = None,
         collection: TensorCollection | None = None,
@@ -287,7 +297,7 @@ class PartsReading(Reading):
 
         Parameters
         ----------
-        tensors
+        held
             In order.
         names
             New names of those whose contents are old ones', by old name: their hashes hold.
@@ -297,24 +307,13 @@ class PartsReading(Reading):
             How ranks divide them; by default as the old ones.
         """
         known = self.described
-        hashes = [
-            {names[name]: text for name, text in of.items() if name in names} for of in (known.sha256, known.xxh3)
-        ]
-        checkpoint = dataclasses.replace(
-            known,
-            collection=collection
-            or dataclasses.replace(known.collection, tensors=tuple(tensor for tensor, _ in tensors)),
-            files=(),
-            sha256=hashes[0],
-            xxh3=hashes[1],
-            paths=paths or {},
-        )
-        return PartsReading(checkpoint, {tensor.name: parts for tensor, parts in tensors}, self.place)
-
-    def parts(self) -> dict[str, list[Replicas]]:
-        """Return the parts of each tensor."""
-        tensors = self.checkpoint.collection.tensors
-        return {tensor.name: self.replicas(tensor) for tensor in tensors}
+        hashes: dict[str, Any] = {
+            digest: {names[name]: text for name, text in getattr(known, digest).items() if name in names}
+            for digest in ("sha256", "xxh3")
+        }
+        as_before = dataclasses.replace(known.collection, tensors=tuple(tensor for tensor, _ in held))
+        new = dataclasses.replace(known, collection=collection or as_before, files=(), paths=paths or {}, **hashes)
+        return PartsReading(new, held, self.place)
 
     def place_of(self, rank: int) -> Location:
         """Return where a rank's file is."""

@@ -125,7 +125,10 @@ def reshard(
     refuse_destination(final, source.only_read if isinstance(source, Reading) else source)
     if host is not None and verify:
         raise InputError(f"host {host}: writes a part of the ranks, which verify cannot check; expected one of the two")
-    reading = _opened(source, lost, peers, gpus_per_host)
+    if not isinstance(source, Reading):
+        source = Reading.at(source, lost, peers, gpus_per_host=gpus_per_host)
+    reading = source
+    _open_files(reading)
     old = reading.checkpoint.collection
     new = dataclasses.replace(reading.checkpoint, collection=_collection(old, to, gpus_per_host, stages), files=())
     partial = _partial(final)
@@ -145,7 +148,8 @@ def reshard(
         ):
             copy_s = clock.lap_s()
             if verification is not None:  # While the last batches are on their way to the disk.
-                new = _with_hashes(new, digest, _hashes(verification, folder, watch))
+                hashes: dict[str, Any] = {digest: _hashes(verification, folder, watch)}
+                new = dataclasses.replace(new, **hashes)
             verify_s = clock.lap_s()
         folder.begin_descriptions()
         folder.finish(final, form.describe(new, held, partial))
@@ -160,29 +164,18 @@ def reshard(
 
 
 def planned(
-    source: Path | str | Reading,
-    to: StoredParallelism | TensorCollection,
-    *,
-    lost: Collection[int] = (),
-    peers: Mapping[int, str] | None = None,
-    gpus_per_host: int = 0,
-    stages: Sequence[int] = (),
+    reading: Reading, to: StoredParallelism, *, gpus_per_host: int = 0, stages: Sequence[int] = ()
 ) -> ReshardPlan:
     """Return what :func:`reshard` would do, after the same checks of the old checkpoint."""
-    reading = _opened(source, lost, peers, gpus_per_host)
+    _open_files(reading)
     old = reading.checkpoint.collection
     return plan(old, _collection(old, to, gpus_per_host, stages), lost=reading.lost)
 
 
-def _opened(
-    source: Path | str | Reading, lost: Collection[int], peers: Mapping[int, str] | None, gpus_per_host: int
-) -> Reading:
-    """Return the old checkpoint, whose files are there and as it describes them."""
-    if not isinstance(source, Reading):
-        source = Reading.at(source, lost, peers, gpus_per_host=gpus_per_host)
-    allow_open_files(source.checkpoint.collection.num_ranks)
-    source.refuse_faulty_files()
-    return source
+def _open_files(reading: Reading) -> None:
+    """Refuse an old checkpoint whose files are not there, or not as it describes them."""
+    allow_open_files(reading.checkpoint.collection.num_ranks)
+    reading.refuse_faulty_files()
 
 
 def _refuse_too_much(reading: Reading, new: TensorCollection, form: FileForm, partial: Path, host: int | None) -> None:
@@ -338,7 +331,8 @@ def _verification(
         yield None
         return
     folder.begin_descriptions()
-    with Verification(writing.reading, writing.form.reading(new, writing.new, folder.path), digest) as verification:
+    written = writing.form.reading(new, writing.new, folder.path)
+    with closing(Verification(writing.reading, written, digest)) as verification:
         yield verification
 
 
@@ -351,10 +345,6 @@ def _hashes(verification: Verification, folder: PartialFolder, watch: Watch) -> 
     except InputError:
         folder.remove()
         raise
-
-
-def _with_hashes(new: Checkpoint, digest: Digest, hashes: Mapping[str, str]) -> Checkpoint:
-    return dataclasses.replace(new, xxh3=hashes) if digest == "xxh3" else dataclasses.replace(new, sha256=hashes)
 
 
 @contextmanager

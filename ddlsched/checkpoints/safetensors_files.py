@@ -76,17 +76,12 @@ def read_header(read: Callable[[int, int], memoryview], file_bytes: int, file: s
     length = int.from_bytes(read(0, 8), "little")
     if file_bytes < 8 or length > min(file_bytes - 8, _MOST_HEADER_BYTES):
         raise InputError(f"{file}: is truncated or no safetensors file (of {file_bytes:,} bytes); expected a whole one")
-    described = _parsed(bytes(read(8, 8 + length)), file)
+    described = parsed_json(bytes(read(8, 8 + length)), f"{file}: its header", "a safetensors file")
+    if not isinstance(described, dict):
+        raise InputError(f"{file}: its header is no JSON object; expected a safetensors file")
     entries = {name: _entry(file, name, item, 8 + length) for name, item in described.items() if name != "__metadata__"}
     _refuse_gaps(entries, 8 + length, file_bytes, file)
     return entries
-
-
-def _parsed(text: bytes, file: str) -> dict[str, object]:
-    described = parsed_json(text, f"{file}: its header", "a safetensors file")
-    if not isinstance(described, dict):
-        raise InputError(f"{file}: its header is no JSON object; expected a safetensors file")
-    return described
 
 
 def _entry(file: str, name: str, item: object, first: int) -> Entry:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from ddlsched.deferred import np
 from ddlsched.errors import InputError
 
 Axis: TypeAlias = Literal["tensor", "expert", "data"]
@@ -23,6 +24,15 @@ DTYPE_BYTES = {
     "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
 }  # fmt: skip
 """Bytes of an element, by the names that safetensors files use."""
+_NUMPY = {
+    "BOOL": "bool", "U8": "u1", "I8": "i1", "U16": "u2", "I16": "i2", "F16": "f2",
+    "U32": "u4", "I32": "i4", "F32": "f4", "U64": "u8", "I64": "i8", "F64": "f8",
+}  # fmt: skip
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """Return the numpy type of a safetensors one; of BF16 and F8, the unsigned integer of their size."""
+    return np.dtype(_NUMPY.get(dtype, f"u{DTYPE_BYTES[dtype]}")).newbyteorder("<")
 
 
 class CutPart(NamedTuple):

@@ -16,12 +16,10 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.division import named_tensor
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.plain_pickles import Name, Persistent, PickledCall, pickled, shape_of, unpickled
-from ddlsched.checkpoints.reading import PartsReading, Replicas, stored_part
+from ddlsched.checkpoints.reading import Held, PartsReading, stored_part
 from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece
 from ddlsched.errors import InputError
@@ -309,8 +307,8 @@ def read_saved(file: Path) -> PartsReading:
     """
     place, where = location_of(file.parent), str(file)
     chunk = StoredChunk((), (), file.name, 0, place.num_bytes(file.name))
-    parts: dict[str, list[Replicas]] = {}
-    tensors, paths, left_out = [], {}, 0
+    held: list[Held] = []
+    paths, left_out = dict[str, _Path](), 0
     with _damage_explained(where):
         archive = SavedArchive(place, chunk, where, _MOST_BYTES)
         for path, found in _leaves(archive.value):
@@ -318,16 +316,15 @@ def read_saved(file: Path) -> PartsReading:
                 left_out += 1
                 continue
             name, (entry, strides) = ".".join(map(str, path)), archive.entry(found)
-            if name in parts:
+            if name in paths:
                 raise InputError(f"{where}: two tensors would be called {name}; expected names of their own")
             layout = Layout(entry.shape, (Piece((0,) * len(entry.shape), entry.shape, 0, strides),))
-            parts[name] = [stored_part(layout, place, file.name, entry)] if entry.num_bytes else []
-            tensors.append(named_tensor(name, entry.shape, entry.dtype))
+            parts = [stored_part(layout, place, file.name, entry)] if entry.num_bytes else []
+            held.append((named_tensor(name, entry.shape, entry.dtype), parts))
             paths[name] = path
-    if not tensors:
+    if not held:
         raise InputError(f"{where}: holds no tensor; expected the state of a model or a training run")
-    collection = TensorCollection(tensors=tuple(tensors), parallelism=StoredParallelism())
-    reading = PartsReading(Checkpoint(collection=collection, paths=paths), parts, place)
+    reading = PartsReading.undivided(held, place, paths=paths)
     reading.num_left_out, reading.only_read = left_out, where
     return reading
 

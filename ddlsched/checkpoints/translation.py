@@ -17,13 +17,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ddlsched.checkpoints.division import named_tensor
-from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas
+from ddlsched.checkpoints.reading import Held, PartsReading, Reading, Replicas
 from ddlsched.checkpoints.tensors import Layout, Piece, Tensor
 from ddlsched.errors import InputError
 from ddlsched.units import is_whole
@@ -126,14 +127,6 @@ class _Named(NamedTuple):
     stack: tuple[str | int, ...] | None = None
 
 
-class _New(NamedTuple):
-    """A tensor under its new name, its parts, and where it lies in a nested state, if that is known."""
-
-    tensor: Tensor
-    parts: list[Replicas]
-    path: tuple[str | int, ...] | None
-
-
 def with_megatron_names(reading: Reading) -> Reading:
     """Return a checkpoint with Hugging Face's names as one with Megatron-core's; any other as it is.
 
@@ -164,18 +157,18 @@ def with_hugging_face_names(reading: Reading) -> Reading:
 def _translated(reading: Reading, *, to_megatron: bool) -> Reading:
     config = _config(reading)
     old = PartsReading.of(reading)
-    tensors = old.described.collection.by_name
+    held = {tensor.name: (tensor, parts) for tensor, parts in old.held()}
     olds = {
         named: named.weight.theirs if to_megatron else (named.weight.megatron,)
         for named in _named_weights(config.get("model_type"), old)
     }
-    found = {named: names for named, names in olds.items() if all(name in tensors for name in names)}
+    found = {named: names for named, names in olds.items() if all(name in held for name in names)}
     if not found:
         return reading
-    model, parts = _model(config, reading.place.name_of(_CONFIG)), old.parts()
-    made = _to_megatron if to_megatron else _to_hugging_face
-    new = [one for named, names in found.items() for one in made(named, model, [(tensors[n], parts[n]) for n in names])]
-    return _replaced(old, {name for names in found.values() for name in names}, new)
+    model, made = _model(config, reading.place.name_of(_CONFIG)), _to_megatron if to_megatron else _to_hugging_face
+    new = [one for of, names in found.items() for one in made(of.weight, model, [held[name] for name in names])]
+    stacks = {of.weight.megatron: of.stack for of in found if to_megatron and of.stack is not None}
+    return _replaced(old, {name for names in found.values() for name in names}, new, stacks)
 
 
 def _named_weights(kind: object, reading: PartsReading) -> Iterator[_Named]:
@@ -192,42 +185,28 @@ def _named_weights(kind: object, reading: PartsReading) -> Iterator[_Named]:
             yield _Named(weight._replace(megatron=weight.megatron.format(layer), theirs=theirs), stack)
 
 
-_Old: TypeAlias = tuple[Tensor, list[Replicas]]
-
-
-def _to_megatron(named: _Named, model: _Model, old: Sequence[_Old]) -> list[_New]:
-    weight = named.weight
+def _to_megatron(weight: Weight, model: _Model, old: Sequence[Held]) -> list[Held]:
     shapes = [_turned(tensor.shape, weight) for tensor, _ in old]
     runs = _runs(weight, model, [shape[0] for shape in shapes], sum(shape[0] for shape in shapes))
     parts = [
         moved
         for number, (_, of_tensor) in enumerate(old)
         for part in of_tensor
-        for moved in _moved(
-            _turned_part(part, weight), [(run.theirs, run.megatron, run.rows) for run in runs if run.tensor == number]
-        )
+        for moved in _moved(_turned_part(part, weight), runs, number)
     ]
     shape = (sum(run.rows for run in runs), *shapes[0][1:])
-    return [_New(named_tensor(weight.megatron, shape, old[0][0].dtype), parts, named.stack)]
+    return [(named_tensor(weight.megatron, shape, old[0][0].dtype), parts)]
 
 
-def _to_hugging_face(named: _Named, model: _Model, old: Sequence[_Old]) -> list[_New]:
-    weight = named.weight
+def _to_hugging_face(weight: Weight, model: _Model, old: Sequence[Held]) -> list[Held]:
     ((tensor, parts),) = old
     rows, *rest = tensor.shape
     sizes = _sizes(weight, model, rows)
-    runs = _runs(weight, model, sizes, rows)
+    back = [run._replace(theirs=run.megatron, megatron=run.theirs) for run in _runs(weight, model, sizes, rows)]
     return [
-        _New(
+        (
             named_tensor(name, _turned((size, *rest), weight), tensor.dtype),
-            [
-                _turned_part(moved, weight)
-                for part in parts
-                for moved in _moved(
-                    part, [(run.megatron, run.theirs, run.rows) for run in runs if run.tensor == number]
-                )
-            ],
-            None,
+            [_turned_part(moved, weight) for part in parts for moved in _moved(part, back, number)],
         )
         for number, (name, size) in enumerate(zip(weight.theirs, sizes, strict=True))
     ]
@@ -275,22 +254,16 @@ def _grouped(weight: Weight, model: _Model, sizes: Sequence[int], rows: int) -> 
     return runs
 
 
-def _moved(part: Replicas, rows: Sequence[tuple[int, int, int]]) -> Iterator[Replicas]:
-    """Yield a part with its rows elsewhere, if it has any of them: where runs begin, where they are to, their rows."""
-    pieces = tuple(
-        _of_rows(piece, max(first, piece.start[0]), min(first + number, piece.start[0] + piece.extent[0]), to - first)
-        for piece in part.layout.pieces
-        for first, to, number in rows
-        if max(first, piece.start[0]) < min(first + number, piece.start[0] + piece.extent[0])
-    )
+def _moved(part: Replicas, runs: Sequence[_Run], tensor: int) -> Iterator[Replicas]:
+    """Yield a part of a tensor with its rows where runs have them, if it has any of these."""
+    pieces = []
+    for piece, (of, first, to, number) in product(part.layout.pieces, runs):
+        begin, *others = piece.start
+        low, high = max(first, begin), min(first + number, begin + piece.extent[0])
+        if of == tensor and low < high:
+            pieces.append(piece.rows(low - begin, high - low)._replace(start=(low + to - first, *others)))
     if pieces:
-        yield Replicas(Layout(part.layout.shape, pieces), part.sources)
-
-
-def _of_rows(piece: Piece, low: int, high: int, by: int) -> Piece:
-    """Return the rows of a piece from one to another, moved by some rows."""
-    found = piece.rows(low - piece.start[0], high - low)
-    return found._replace(start=(low + by, *piece.start[1:]))
+        yield Replicas(Layout(part.layout.shape, tuple(pieces)), part.sources)
 
 
 def _turned_part(part: Replicas, weight: Weight) -> Replicas:
@@ -303,16 +276,13 @@ def _turned_part(part: Replicas, weight: Weight) -> Replicas:
     return Replicas(Layout(part.layout.shape, pieces), part.sources)
 
 
-def _replaced(old: PartsReading, used: set[str], new: Sequence[_New]) -> PartsReading:
-    """Return a checkpoint with some tensors in place of others."""
+def _replaced(old: PartsReading, used: set[str], new: Sequence[Held], stacks: Mapping[str, Any]) -> PartsReading:
+    """Return a checkpoint with some tensors in place of others; ``stacks`` is where they lie in a nested state."""
     known = old.described
-    kept = [tensor for tensor in known.collection.tensors if tensor.name not in used]
-    names = {tensor.name: tensor.name for tensor in kept}
+    kept = [(tensor, parts) for tensor, parts in old.held() if tensor.name not in used]
+    names = {tensor.name: tensor.name for tensor, _ in kept}
     paths = {name: path for name, path in known.paths.items() if name in names}
-    paths |= {made.tensor.name: made.path for made in new if made.path is not None}
-    parts = old.parts()
-    tensors = [(made.tensor, made.parts) for made in new] + [(tensor, parts[tensor.name]) for tensor in kept]
-    return old.renewed(tensors, names, paths)
+    return old.renewed([*new, *kept], names, {**paths, **stacks})
 
 
 def _config(reading: Reading) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, wait
-from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ddlsched.checkpoints.content import (
@@ -161,12 +160,8 @@ class Verification:
             return set()
         return set(self._old.checkpoint.collection.by_name) - set(self._recorded)
 
-    def __enter__(self) -> Verification:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End, without what has not begun."""
         self._checks.close()
 
     def begin(self, names: Iterable[str]) -> None:
@@ -211,18 +206,18 @@ class Verification:
         arrays = self._old.checkpoint.collection.arrays
         names = {name for rank in self._old.touched_ranks() for name in arrays[rank]}
         with as_many_threads_as_processors() as pool:
-            found = list(pool.map(lambda name: self._changed(name, expected[name]), names))
+            found = list(pool.map(lambda name: self._changed(self._old, name, expected[name]), names))
         faults = [text for wrong in found for text in wrong]
         if faults:
             raise FaultyInputError(faults)
 
-    def _changed(self, name: str, expected: str) -> list[str]:
-        """Return what is wrong with a tensor of the old files, which were right."""
-        old = self._old.checkpoint.collection.by_name[name]
-        parts = self._old.replicas(old)
-        found = content_hash(old, parts, self._digest, self._buffers)
-        wrong = [other_content(self._old, name, found, expected)] if found != expected else []
-        return wrong + divergences(old, parts, self._buffers)
+    def _changed(self, reading: Reading, name: str, expected: str) -> list[str]:
+        """Return what is wrong with a tensor of the old or of the new files."""
+        tensor = reading.checkpoint.collection.by_name[name]
+        parts = reading.replicas(tensor)
+        found = content_hash(tensor, parts, self._digest, self._buffers)
+        wrong = [other_content(reading, name, found, expected)] if found != expected else []
+        return wrong + divergences(tensor, parts, self._buffers)
 
     def _checked(self, name: str, ranges: Sequence[WrittenRange]) -> _Checked:
         """Return a tensor's hash and what is wrong with it: with the old files, or else with the new ones."""
@@ -255,13 +250,9 @@ class Verification:
         return first
 
     def _faults(self, name: str, expected: str) -> list[str]:
-        new = self._new.checkpoint.collection.by_name.get(name)
-        if new is None:
+        if name not in self._new.checkpoint.collection.by_name:
             return [other_content(self._new, name, "", expected)]
-        parts = self._new.replicas(new)
-        found = content_hash(new, parts, self._digest, self._buffers)
-        wrong = [other_content(self._new, name, found, expected)] if found != expected else []
-        return wrong + divergences(new, parts, self._buffers)
+        return self._changed(self._new, name, expected)
 
 
 def _kind(tensor: Tensor, old: Sequence[Replicas], new: Sequence[Replicas]) -> _Kind:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, Any, Final
@@ -73,7 +72,8 @@ def _with_names(parameter: Any) -> Any:
     from ddlsched.plugins.names import KINDS, names
 
     kind = {"scheduler": "bundle"}.get(parameter.name, parameter.name)
-    if kind not in KINDS or isinstance(parameter.default, int):  # A number of ranks is no way to order them.
+    # A number of ranks is no way to order them, and the scheduler whose cluster is imported no bundle.
+    if kind not in KINDS or isinstance(parameter.default, int) or parameter.param_type_name != "option":
         return parameter
     shown = copy.copy(parameter)
     shown.help = f"{parameter.help} Names: {', '.join(names(kind))}."
@@ -138,14 +138,8 @@ class LazyCommands(ReportingGroup):
 @cache
 def _of_rooms() -> dict[str, tuple[str, str]]:
     """Return heading and place of each command that an entry point names."""
-    return {name: (heading, value) for heading, name, value in _registered()}
-
-
-def _registered() -> Iterator[tuple[str, str, str]]:
-    points = entry_points()
-    for group, heading in _HEADINGS.items():
-        for point in points.select(group=f"ddlsched.commands.{group}"):
-            yield heading, point.name, point.value
+    points, groups = entry_points(), {f"ddlsched.commands.{group}": name for group, name in _HEADINGS.items()}
+    return {each.name: (name, each.value) for group, name in groups.items() for each in points.select(group=group)}
 
 
 def _made(name: str) -> Any:

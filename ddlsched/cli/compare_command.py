@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, is_given, option
-from ddlsched.cli.reporting import emit, notice, one_line, status, without_nan
+from ddlsched.cli.reporting import emit, json_text, notice, one_line, status, without_nan
 from ddlsched.cli.run_arguments import refuse_ineffective
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.run_options import RunOptions
@@ -226,7 +225,7 @@ def _json(comparison: Comparison) -> str:
     rows = [without_nan(row) for row in table.to_dict("records")]
     document = {"folder": str(comparison.folder), "baseline": comparison.baseline, "runs": len(comparison.runs)}
     document |= {"failures": len(comparison.failures), "notes": comparison.notes(), "comparison": rows}
-    return json.dumps(document, indent=2) + "\n"
+    return json_text(document)
 
 
 def comparison_text(comparison: Comparison) -> str:

@@ -161,33 +161,20 @@ class _Field:
     about: Option
 
 
-def option(
-    default: Any,
-    *,
-    help_text: str = "",
-    metavar: str | None = None,
-    shown: str | None = None,
-    flag: str | None = None,
-    panel: str | None = None,
-) -> Any:
+def option(default: Any, *, help_text: str = "", **about: Any) -> Any:
     """Return a dataclass's field that is an option of which more is said than its default.
 
     Parameters
     ----------
     default
         Of the field.
-    help_text, metavar
-        What help says of it, by default what the class's docstring does, and what it calls its value: by default the
-        end of its name, or N for a whole number.
-    shown
-        What help says of a default that is None.
-    flag
-        Where it is not the field's name.
-    panel
-        Its heading, unless the command's :class:`Panel` has a title.
+    help_text
+        What help says of it, by default what the class's docstring does.
+    about
+        Further fields of :class:`~ddlsched.options.Option`. A value is called, by default, as its name ends, or N for a
+        whole number; a command's :class:`Panel` that has a title goes before ``panel``.
     """
-    about = Option(default, panel=panel, metavar=metavar, shown=shown, flag=flag)
-    return dataclasses.field(default=default, metadata={"about": about, "help": help_text})
+    return dataclasses.field(default=default, metadata={"about": Option(default, **about), "help": help_text})
 
 
 def like(kind: type, name: str) -> Any:

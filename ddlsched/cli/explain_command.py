@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlsched.cli.reporting import emit, run_status, without_nan
+from ddlsched.cli.reporting import emit, json_text, run_status, without_nan
 from ddlsched.deferred import pd
 from ddlsched.errors import UnknownNameError, did_you_mean
 
@@ -98,11 +97,11 @@ def explain(run: Path, job: str, *, as_json: bool = False) -> None:
     now = result.jobs[result.jobs["job_id"] == job].iloc[0]
     phases = {phase.removesuffix("_s"): float(now[phase]) for phase in PHASES}
     if as_json:
-        found = {"job_id": job, "state": str(now["state"]), "phases_s": phases, "blockers": _records(blockers)}
-        found |= {"reservations": _records(reserved), "transfers": _records(transfers)}
-        found["failures"] = [without_nan(row) for row in _records(failures)]
-        found["stays"] = [without_nan(row) for row in _records(stays)]
-        emit(json.dumps(found, indent=2) + "\n")
+        found = {"job_id": job, "state": str(now["state"]), "phases_s": phases, "blockers": blockers.to_dict("records")}
+        found |= {"reservations": reserved.to_dict("records"), "transfers": transfers.to_dict("records")}
+        found["failures"] = [without_nan(row) for row in failures.to_dict("records")]
+        found["stays"] = [without_nan(row) for row in stays.to_dict("records")]
+        emit(json_text(found))
     else:
         departures = [each for each in result.finished.departures if each.job == result.number_of(job)]
         emit(
@@ -164,10 +163,6 @@ def _window(row: pd.Series, job: str) -> Window:
     if finish_s != finish_s:
         return Window(start_s, job_id=job)
     return Window(start_s, max(finish_s, start_s + 1e-9), job)
-
-
-def _records(blockers: pd.DataFrame) -> list[dict[str, object]]:
-    return [{str(name): value for name, value in row.items()} for row in blockers.to_dict("records")]
 
 
 def _text(row: pd.Series, phases: dict[str, float], blockers: pd.DataFrame, departures: list[bool]) -> str:

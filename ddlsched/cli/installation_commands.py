@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from ddlsched.cli.reporting import emit
+from ddlsched.cli.reporting import emit, json_text
 from ddlsched.errors import UnknownNameError, did_you_mean
 from ddlsched.options import Option
 from ddlsched.plugins.names import KINDS, Kind, made_by, names, resolve_bundle
@@ -35,15 +35,8 @@ class ParameterDescription(NamedTuple):
     meaning: str
 
 
-class Description(NamedTuple):
-    """What a plug-in is, in a sentence, and its parameters."""
-
-    summary: str
-    parameters: tuple[ParameterDescription, ...]
-
-
-def description_of(kind: Kind, name: str) -> Description:
-    """Return what a registered plug-in says of itself; it is imported.
+def description_of(kind: Kind, name: str) -> tuple[str, list[ParameterDescription]]:
+    """Return what a registered plug-in is, in a sentence, and its parameters; it is imported.
 
     Raises
     ------
@@ -51,16 +44,15 @@ def description_of(kind: Kind, name: str) -> Description:
         No such name, or it cannot be imported.
     """
     if kind == "bundle":
-        parts = " + ".join(f"{part} {given}" for part, given in resolve_bundle(name).items())
-        return Description(parts, ())
+        return " + ".join(f"{part} {given}" for part, given in resolve_bundle(name).items()), []
     made, known = made_by(kind, name)
     meanings = _meanings(made)
     fields = {field.name: field for field in dataclasses.fields(made)} if dataclasses.is_dataclass(made) else {}
-    told = (
+    told = [
         ParameterDescription(each.name, _default(each), _expected(each, fields), meanings.get(each.name, ""))
         for each in known.values()
-    )
-    return Description(_plain((inspect.getdoc(made) or "").partition("\n")[0]), tuple(told))
+    ]
+    return _plain((inspect.getdoc(made) or "").partition("\n")[0]), told
 
 
 def _meanings(made: Any) -> dict[str, str]:
@@ -88,12 +80,8 @@ def _expected(parameter: inspect.Parameter, fields: dict[str, dataclasses.Field[
     if field is not None and (choices := choices_of(field)):
         return " or ".join(str(choice).lower() for choice in choices)
     kinds = {"int": "a whole number", "bool": "true or false", "float": unit_of(parameter.name), "str": "a text"}
-    said = (
-        parameter.annotation
-        if isinstance(parameter.annotation, str)
-        else inspect.formatannotation(parameter.annotation)
-    )
-    return next((text for kind, text in kinds.items() if kind in re.findall(r"\w+", said)), "a value")
+    words = re.findall(r"\w+", str(parameter.annotation))
+    return next((text for kind, text in kinds.items() if kind in words), "a value")
 
 
 def list_plugins(
@@ -123,7 +111,7 @@ def list_plugins(
         return
     found = {each: names(each) for each in KINDS if kind in (None, each)}
     if as_json:
-        emit(json.dumps(found, indent=2) + "\n")
+        emit(json_text(found))
     elif kind is not None:
         emit("".join(f"{name}\n" for name in found[kind]))
     else:
@@ -131,15 +119,15 @@ def list_plugins(
 
 
 def _described(kind: Kind, name: str, as_json: bool) -> str:
-    said = description_of(kind, name)
+    summary, parameters = description_of(kind, name)
     if as_json:
-        parameters = [parameter._asdict() for parameter in said.parameters]
-        return json.dumps({"name": name, "summary": said.summary, "parameters": parameters}, indent=2) + "\n"
-    lines = [f"{name}: {said.summary}"]
-    for each in said.parameters:
+        told = [parameter._asdict() for parameter in parameters]
+        return json_text({"name": name, "summary": summary, "parameters": told})
+    lines = [f"{name}: {summary}"]
+    for each in parameters:
         lines += ["", f"{each.name}{f'={each.default}' if each.default else ''}   {each.expected}"]
         lines += textwrap.wrap(each.meaning, 100, initial_indent="    ", subsequent_indent="    ")
-    if not said.parameters and kind != "bundle":
+    if not parameters and kind != "bundle":
         lines += ["", "It has no parameters."]
     return "\n".join(lines) + "\n"
 
@@ -225,8 +213,6 @@ def _program(name: str, purpose: str, get: str) -> Check:
 
 
 def _plug_ins() -> Check:
-    from ddlsched.plugins.names import KINDS, names
-
     counts = {kind: len(names(kind)) for kind in KINDS}
     known = f"{sum(counts.values())} names of {len(KINDS)} kinds"
     return Check(

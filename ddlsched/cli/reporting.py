@@ -26,6 +26,13 @@ def emit(text: str) -> None:
     sys.stdout.flush()
 
 
+def json_text(found: object) -> str:
+    """Return a result as JSON for a reader, numbers of numpy too."""
+    import json  # which a help page need not wait for
+
+    return json.dumps(found, indent=2, default=float) + "\n"
+
+
 @contextmanager
 def checked_streams() -> Iterator[None]:
     """Let whatever writes to stdout, help and version too, end with one error where that cannot be written.
@@ -135,7 +142,8 @@ def reported() -> Iterator[None]:
             for line in error.faults if isinstance(error, FaultyInputError) else [str(error)]:
                 _say(line)
             _show_plugin_traceback(error)
-            sys.exit(exit_code(error))
+            # What the user can correct in the input, or a plug-in or a run that failed.
+            sys.exit(_BAD_INPUT if isinstance(error, InputError) else _FAILED)
         except OSError as error:  # of asking whether something is there, for any of the names that are given
             if error.errno != errno.ENAMETOOLONG:
                 raise
@@ -151,11 +159,6 @@ def interrupted(by: KeyboardInterrupt) -> int:
     place = interrupted_plugin(by)
     _say(f"interrupted{place and f' in {place}: a policy that never answers ends no run'}")
     return _INTERRUPTED
-
-
-def exit_code(error: DdlschedError) -> int:
-    """Return 2 for what the user can correct in the input, 1 for a plug-in or a run that failed."""
-    return _BAD_INPUT if isinstance(error, InputError) else _FAILED
 
 
 def one_line(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import os
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option
-from ddlsched.cli.reporting import emit, notice, run_status, without_nan, write_told
+from ddlsched.cli.reporting import emit, json_text, notice, run_status, without_nan, write_told
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_remark
@@ -116,7 +115,8 @@ def simulate(
     if out.run_out is not None:
         _write_run(result, jobs, seed, given, out.run_out)
     _write_files(result, out.jobs_out, out.timeline)
-    emit(_metrics_json(result, used) if out.as_json else _metrics_table(result, used, _setting(result, given)))
+    numbers = without_nan(result.summary() | used)  # NaN where no counted job finished, which JSON has not
+    emit(json_text(numbers) if out.as_json else _metrics_table(result, used, _setting(result, given)))
     for line in _remarks(result) if out.as_json else ():
         notice(line)
 
@@ -174,11 +174,6 @@ def _drawn(workload: Workload, seed: int, given: Mapping[str, Any], draws: int, 
         with run_status(f"simulating draw {draw + 1} of {draws}") as watch:
             results.append(run(workload, seed=seed, watch=watch, **given, draw=draw))
     return ensemble_of(results).metrics()
-
-
-def _metrics_json(result: Result, used: Mapping[str, float]) -> str:
-    """Return the metrics as JSON, which has no NaN: null where no counted job finished."""
-    return json.dumps(without_nan(result.summary() | dict(used)), indent=2) + "\n"
 
 
 def _used(result: Result) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option
-from ddlsched.cli.reporting import emit, notice
+from ddlsched.cli.reporting import emit, json_text, notice
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.run_options import RunOptions
@@ -127,4 +126,4 @@ def _text(found: Tuned, metric: str) -> str:
 
 def _json(found: Tuned) -> str:
     names = ("policies", "values", "tuning_change", "held_out_change", "held_out_interval", "warning")
-    return json.dumps({name: getattr(found, name) for name in names}, indent=2) + "\n"
+    return json_text({name: getattr(found, name) for name in names})

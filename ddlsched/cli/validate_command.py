@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel
-from ddlsched.cli.reporting import emit
+from ddlsched.cli.reporting import emit, json_text
 from ddlsched.cli.run_arguments import run_arguments
 from ddlsched.cluster.cluster import Cluster, Throughputs
 from ddlsched.cluster.disturbances import Disturbances
@@ -53,8 +52,6 @@ class _Beside:
     @property
     def usual(self) -> Cluster:
         """The cluster, or that of the 64-GPU experiment."""
-        from ddlsched.cluster.cluster import Cluster
-
         return self.cluster or Cluster()
 
 
@@ -79,19 +76,16 @@ def validate(
     """
     told = run_arguments(cluster.values, {}).get("cluster")
     beside = _Beside(told, "topology" in cluster.values, restarts.made() if restarts.values else None)
-    other = next((room for room in _other_rooms() if room.recognises(file)), None)
+    # Modules of other rooms recognise further kinds of files.
+    rooms = (point.load() for point in entry_points(group="ddlsched.validator"))
+    other = next((room for room in rooms if room.recognises(file)), None)
     kind = _kind(file) if other is None else str(other.KIND)
     found = _READERS[kind](file, beside) if other is None else other.found(file)
     if as_json:
-        emit(json.dumps({"file": str(file), "kind": kind, **found}, indent=2) + "\n")
+        emit(json_text({"file": str(file), "kind": kind, **found}))
     else:
         lines = [f"{file}: valid ({kind})", *(f"  {name:<28}{text}" for name, text in _lines(found))]
         emit("\n".join(lines) + "\n")
-
-
-def _other_rooms() -> Iterator[Any]:
-    """Yield modules that recognise further kinds of files, by the entry points ``ddlsched.validator``."""
-    return (point.load() for point in entry_points(group="ddlsched.validator"))
 
 
 def _kind(path: Path) -> str:
@@ -333,14 +327,6 @@ def throughput_summary(throughputs: Throughputs, cluster: Cluster | None) -> dic
     }
 
 
-def network_of(cluster: Cluster) -> Network:
-    """Return the network between a cluster's servers."""
-    from ddlsched.plugins.names import resolve
-
-    topology = resolve("topology", cluster.topology)
-    return cluster.network(topology)
-
-
 def network_summary(cluster: Cluster) -> dict[str, Any]:
     """Return the links of a cluster's network, by what they are, and the paths that a pair of servers has.
 
@@ -349,20 +335,17 @@ def network_summary(cluster: Cluster) -> dict[str, Any]:
     InputError
         A route or path that is none.
     """
+    from ddlsched.simulation import network_of
+
     network = network_of(cluster)
     num_cards, num_ports = cluster.num_servers * network.cards, len(network.links[network.ports])
     return {
         "network_cards": num_cards,
         "card_gbps": network.nic_bytes_per_s * 8 / 1e9,
-        **({} if network.inside is None else _inside(network)),
+        **({"ports_of_gpus": num_ports, "port_gbps": network.inside.gpu_gbps} if network.inside else {}),
         "links_between_switches": len(network.links) - num_cards - num_ports,
         **_paths(network, cluster.num_servers),
     }
-
-
-def _inside(network: Network) -> dict[str, Any]:
-    assert network.inside is not None
-    return {"ports_of_gpus": len(network.links[network.ports]), "port_gbps": network.inside.gpu_gbps}
 
 
 def _paths(network: Network, num_servers: int) -> dict[str, Any]:
@@ -386,6 +369,7 @@ def going_on(workload: Workload, cluster: Cluster, disturbances: Disturbances) -
     On others all its workers' state crosses the cards of as few servers as hold the job, alone.
     """
     from ddlsched.engine.stop_prices import going_on_elsewhere_s
+    from ddlsched.simulation import network_of
     from ddlsched.workload.elastic_job import ElasticJob
 
     rigid = [job for job in workload if not isinstance(job, ElasticJob)]

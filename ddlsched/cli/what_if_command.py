@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel
-from ddlsched.cli.reporting import emit, run_status, without_nan
+from ddlsched.cli.reporting import emit, json_text, run_status, without_nan
 from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.deferred import pd
@@ -60,8 +59,7 @@ def what_if(
 
 def _json(found: WhatIf) -> str:
     tables = {"tenants": found.tenants().reset_index(names="queue"), "jobs": found.jobs()}
-    rows = {name: [without_nan(row) for row in table.to_dict("records")] for name, table in tables.items()}
-    return json.dumps(rows, indent=2, default=float) + "\n"
+    return json_text({name: [without_nan(row) for row in each.to_dict("records")] for name, each in tables.items()})
 
 
 def _text(found: WhatIf, change: list[str]) -> str:

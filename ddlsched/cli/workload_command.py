@@ -87,18 +87,17 @@ def import_command(
     files
         Files of the trace: plain, .gz, .tar or .zip; several are merged on one clock.
     """
-    from ddlsched.workload.traces.trace_import import refuse_table_suffix, write_jobs, write_refused
+    from ddlsched.workload.traces.trace_import import SUFFIXES, import_trace, write_jobs, write_refused
+    from ddlsched.workload.workload_files import refuse_suffix
 
     asked = options.made()
     out, rejected = asked.out, asked.rejected
     if asked.as_json and out is None:
         raise InputError("--json prints the report to stdout, where the jobs go; expected --out FILE with it")
     if out is not None:
-        refuse_table_suffix(out)
+        refuse_suffix(out, SUFFIXES)
         refuse_unwritable(out, "--out")
     refuse_unwritable(rejected, "--rejected", (".csv",))
-    from ddlsched.workload.traces.trace_import import import_trace
-
     with status("reading") as shown:
         trace = import_trace(
             format_name,

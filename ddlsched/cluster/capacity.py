@@ -253,13 +253,7 @@ def read_lifetimes(path: str | Path) -> tuple[float, ...]:
     InputError
         With file, row, column, value and what is expected; also if it has no row.
     """
-    return readable(Path(path), "a table of lifetimes (CSV)", _read_lives)
-
-
-def _read_lives(path: Path) -> tuple[float, ...]:
-    lives = tuple(
-        cell_time_s(where, "lifetime_s", row["lifetime_s"]) for where, row in csv_rows(path, ["lifetime_s"], ())
-    )
-    if not lives:
+    rows = readable(Path(path), "a table of lifetimes (CSV)", lambda file: list(csv_rows(file, ["lifetime_s"], ())))
+    if not rows:
         raise InputError(f"{path}: holds no lifetime; expected at least one row")
-    return lives
+    return tuple(cell_time_s(where, "lifetime_s", row["lifetime_s"]) for where, row in rows)

@@ -92,31 +92,22 @@ class _Thing(NamedTuple):
 _COMES, _GOES, _FAILS = range(3)
 
 
-def drawn_changes(
-    causes: Sequence[FailureCause],
-    places: FailurePlaces,
-    rng: np.random.Generator,
-    replaced: Collection[int] = (),
-    check_ns: int = MAX_NS,
-) -> Iterator[Change]:
-    """Yield what fails and comes back, in order of time, without an end.
+class DrawnChanges:
+    """What fails and comes back, drawn from causes.
 
     A thing fails again after its repair. While its servers are down it cannot: such a failure is none, and the next is
     drawn from then. A server that is down already does not go down again, nor is its repair any later. Of a lemon that
     has been ``replaced``, as many failures are none as make its rate that of the others (exact of exponential times).
     What is slow goes at the latest at the next multiple of ``check_ns``; it is as before once its server has come back.
     """
-    return _Draws(causes, places, rng, replaced, check_ns).changes()
 
-
-class _Draws:
     def __init__(
         self,
         causes: Sequence[FailureCause],
         places: FailurePlaces,
         rng: np.random.Generator,
-        replaced: Collection[int],
-        check_ns: int,
+        replaced: Collection[int] = (),
+        check_ns: int = MAX_NS,
     ) -> None:
         self._rng, self._replaced, self._down = rng, replaced, set[int]()
         self._check_ns = check_ns
@@ -142,6 +133,7 @@ class _Draws:
         return MAX_NS if drawn_s * 1e9 >= MAX_NS - now_ns else now_ns + max(1, ns_from_s(drawn_s))
 
     def changes(self) -> Iterator[Change]:
+        """Yield all, in order of time, without an end."""
         carried_out = {_COMES: self._come, _GOES: self._go, _FAILS: self._fail}
         while self._coming and self._coming[0][0] < MAX_NS:
             now_ns, what, _, number, servers = heapq.heappop(self._coming)

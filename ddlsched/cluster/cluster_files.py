@@ -21,7 +21,7 @@ from typing import Any
 
 from ddlsched.cluster.cluster import MAX_GPUS, Cluster, Server, Throughputs
 from ddlsched.cluster.tenants import Preemption, Queue, Quota, Tenants
-from ddlsched.errors import InputError, abbreviated, did_you_mean, says_unknown_arguments
+from ddlsched.errors import InputError, abbreviated, says_unknown_arguments
 from ddlsched.io.files import read_bytes, replacing
 from ddlsched.io.tables import (
     as_yaml,
@@ -32,6 +32,7 @@ from ddlsched.io.tables import (
     parsed_json,
     read_text,
     readable,
+    refuse_fields,
 )
 from ddlsched.network.topology import Topology
 
@@ -209,21 +210,15 @@ def _queue(number: int, row: Any) -> Queue:
     quotas = _fields(f"{where}, field quotas", fields.pop("quotas", {"any": own} if own else {}))
     kinds = {kind: _fields(f"{where}, quota {kind}", told, _QUOTA) for kind, told in quotas.items()}
     told = _fields(f"{where}, field preemption", fields.pop("preemption", {}), _PREEMPTION)
-    return located(
-        where,
-        lambda: Queue(
-            quotas={kind: Quota(**quota) for kind, quota in kinds.items()}, preemption=Preemption(**told), **fields
-        ),
-    )
+    made = located(where, lambda: {kind: Quota(**quota) for kind, quota in kinds.items()})
+    return Queue(quotas=made, preemption=located(where, lambda: Preemption(**told)), **fields)
 
 
 def _fields(where: str, row: Any, known: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return an object's fields; refuse one that is not known, if any are."""
     if not isinstance(row, dict) or not all(isinstance(name, str) for name in row):
         raise InputError(f"{where}: is {abbreviated(row)}; expected fields{' ' if known else ''}{', '.join(known)}")
-    for name in row:
-        if known and name not in known:
-            raise InputError(f"{where}: unknown field {name!r}.{did_you_mean(name, known)}")
+    refuse_fields(where, row, (), known or tuple(row))
     return dict(row)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, log
 from pathlib import Path
+from typing import TypeVar, cast
 
-from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Strike, drawn_changes
+from ddlsched.cluster.capacity_changes import CapacityChange, DrawnChanges, FailurePlaces, Strike
 from ddlsched.cluster.failure_causes import FailureCause, read_causes
 from ddlsched.cluster.reliability_doors import CheckpointPolicy, CheckpointStore, HealthPolicy, RecoveryPolicy
 from ddlsched.deferred import np
@@ -18,6 +19,7 @@ from ddlsched.plugins.names import resolve
 from ddlsched.ranges import LAST_S, check_fields, ranged
 from ddlsched.units import MAX_NS, bytes_from_mb, is_whole, ns_from_s
 
+T = TypeVar("T")
 JITTER_VALUES = 4096
 MAX_SLOWDOWN = 1e6
 
@@ -120,8 +122,8 @@ class Disturbances:
 
     def __post_init__(self) -> None:
         check_fields(self, "disturbances")
-        outages = _listed(self.outages)
-        failures = _causes(self.failures)
+        outages = _given("outages", self.outages, Outage, "file", read_outages)
+        failures = _given("failures", self.failures, FailureCause, "table", read_causes)
         given = {"failures": failures, "outages": outages, "server_mtbf_s": self.server_mtbf_s}
         if len(told := [name for name, value in given.items() if value]) > 1:
             raise InputError(f"disturbances: both {' and '.join(told)} are given; expected one of them")
@@ -169,7 +171,7 @@ class Disturbances:
     def causes(self) -> tuple[FailureCause, ...]:
         """Why something fails at random, if anything does."""
         if self.server_mtbf_s is None:
-            return _causes(self.failures)
+            return cast("tuple[FailureCause, ...]", self.failures)
         only = FailureCause(cause="server", per="server", mtbf_s=self.server_mtbf_s, repair_s=self.server_repair_s)
         return (only,)
 
@@ -206,13 +208,14 @@ class Disturbances:
         InputError
             An outage of a server that the cluster does not have.
         """
-        outages, health = _listed(self.outages), self.health_policy
+        outages, health = cast("tuple[Outage, ...]", self.outages), self.health_policy
         for outage in outages:
             if outage.server >= places.num_servers:
                 last = places.num_servers - 1
                 raise InputError(f"outage of server {outage.server}: the cluster's servers are 0 to {last}")
         if self.causes:
-            return drawn_changes(self.causes, places, rng, replaced, end_ns(inf if health is None else health.check_s))
+            check_ns = end_ns(inf if health is None else health.check_s)
+            return DrawnChanges(self.causes, places, rng, replaced, check_ns).changes()
         return iter(sorted(change for outage in outages for change in _changes_of(outage)))
 
     def misjudged_iterations(self, iterations: np.ndarray, most: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -235,22 +238,14 @@ class Disturbances:
         return np.where(rng.random(num_gpus) < self.straggler_share, float(self.straggler_slowdown), 1.0)
 
 
-def _listed(outages: object) -> tuple[Outage, ...]:
-    """Return outages that were given as such, or the file of a table."""
-    if isinstance(outages, str | Path):
-        return read_outages(Path(outages))
-    if not isinstance(outages, list | tuple) or not all(isinstance(outage, Outage) for outage in outages):
-        raise InputError(f"disturbances: outages is {outages!r}; expected Outage objects, or a file's name")
-    return tuple(outages)
-
-
-def _causes(failures: object) -> tuple[FailureCause, ...]:
-    """Return causes that were given as such, or those of a table."""
-    if isinstance(failures, str | Path):
-        return read_causes(str(failures))
-    if not isinstance(failures, list | tuple) or not all(isinstance(cause, FailureCause) for cause in failures):
-        raise InputError(f"disturbances: failures is {failures!r}; expected FailureCause objects, or a table's name")
-    return tuple(failures)
+def _given(name: str, given: object, kind: type[T], file: str, read: Callable[[str], tuple[T, ...]]) -> tuple[T, ...]:
+    """Return what was given as objects of a kind, or as the name of a file or table that is read."""
+    if isinstance(given, str | Path):
+        return read(str(given))
+    if not isinstance(given, list | tuple) or not all(isinstance(each, kind) for each in given):
+        expected = f"{kind.__name__} objects, or a {file}'s name"
+        raise InputError(f"disturbances: {name} is {given!r}; expected {expected}")
+    return tuple(given)
 
 
 def overlap(stays: Iterable[tuple[int, float, float]]) -> tuple[tuple[int, float, float], ...]:
@@ -300,7 +295,7 @@ def jitter_remark(cv: float) -> str | None:
     )
 
 
-def read_outages(path: Path) -> tuple[Outage, ...]:
+def read_outages(path: str | Path) -> tuple[Outage, ...]:
     """Read a CSV table of outages with the columns server, from_s, to_s (empty: to the end of the run).
 
     Raises
@@ -308,7 +303,7 @@ def read_outages(path: Path) -> tuple[Outage, ...]:
     InputError
         With file, row, column, value and what is expected.
     """
-    return readable(path, "a table of outages (CSV)", _read)
+    return readable(Path(path), "a table of outages (CSV)", _read)
 
 
 def _read(path: Path) -> tuple[Outage, ...]:

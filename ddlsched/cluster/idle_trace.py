@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise, product
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -317,7 +317,8 @@ def _time_s(where: str, column: str, text: str) -> float:
         raise InputError(f"{where}, column {column}: {abbreviated(text)}; {expected}") from None
 
 
-_PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*")
+_PART = r"(?:[^,\[\]]|\[[^\[\]]*\])+"
+"""A name, or several that differ in what is in brackets."""
 _RANGE = re.compile(r"(\d{1,99})(?:-(\d{1,99}))?")
 _MOST = 1_000_000
 
@@ -330,39 +331,27 @@ def expand_hosts(text: str) -> list[str]:
     InputError
         Brackets that do not match, a range that is none, or more than a million hosts.
     """
+    if text and not re.fullmatch(f"{_PART}(?:,{_PART})*", text):
+        raise _refused(text)
     hosts: list[str] = []
-    place = 0
-    while place < len(text):
-        part = _PART.match(text, place)
-        if part is None or not part.group():
+    for part in re.findall(_PART, text):
+        choices = [[piece] for piece in re.split(r"\[([^\[\]]*)\]", part)]
+        for place in range(1, len(choices), 2):  # those that were in brackets
+            choices[place] = list(islice(_numbers(choices[place][0], text), _MOST + 1))
+        hosts += islice(map("".join, product(*choices)), _MOST + 1)
+        if len(hosts) > _MOST:
             raise _refused(text)
-        for host in _expanded(part.group(), text):
-            hosts.append(host)
-            if len(hosts) > _MOST:
-                raise _refused(text)
-        place = part.end()
-        if place < len(text) and (text[place] != "," or place + 1 == len(text)):
-            raise _refused(text)
-        place += 1
     return hosts
 
 
-def _expanded(part: str, text: str) -> Iterator[str]:
-    prefix, bracket, rest = part.partition("[")
-    if not bracket:
-        yield prefix
-        return
-    inside, _, suffix = rest.partition("]")
-    for piece in inside.split(","):
+def _numbers(ranges: str, text: str) -> Iterator[str]:
+    """Yield the numbers that are in brackets, with as many digits as the first of their range."""
+    for piece in ranges.split(","):
         found = _RANGE.fullmatch(piece)
-        if found is None:
+        if found is None or not 0 <= int(found[2] or found[1]) - int(found[1]) <= _MOST:
             raise _refused(text)
-        first, last = found[1], found[2] or found[1]
-        if int(last) < int(first) or int(last) - int(first) > _MOST:
-            raise _refused(text)
-        for number in range(int(first), int(last) + 1):
-            for end in _expanded(suffix, text):
-                yield f"{prefix}{number:0{len(first)}}{end}"
+        for number in range(int(found[1]), int(found[2] or found[1]) + 1):
+            yield f"{number:0{len(found[1])}}"
 
 
 def _refused(text: str) -> InputError:

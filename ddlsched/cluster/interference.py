@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ddlsched.errors import InputError
 from ddlsched.io.tables import cell_number, cell_text, csv_rows, readable
+from ddlsched.ranges import Checked, check_fields, ranged
 
 MAX_PENALTY_SHARE = 1000.0
 
@@ -31,7 +32,7 @@ class InterferenceModel(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UniformInterference:
+class UniformInterference(Checked, who="interference uniform"):
     """The same penalty for every pair of jobs.
 
     Parameters
@@ -42,11 +43,8 @@ class UniformInterference:
         However many others there are: what taking turns costs on a GPU that is filled (``experiments/gpu_sharing``).
     """
 
-    share: float = 0.3
+    share: float = ranged(0.3, 0.0, MAX_PENALTY_SHARE)
     once: bool = False
-
-    def __post_init__(self) -> None:
-        _check("interference uniform: share", self.share)
 
     def penalty_share(self, model: str | None, other: str | None) -> float:
         """Return the penalty, whoever shares."""
@@ -73,13 +71,12 @@ class PairwiseInterference:
     """
 
     file: str
-    otherwise_share: float | None = None
+    otherwise_share: float | None = ranged(None, 0.0, MAX_PENALTY_SHARE)
     once: bool = False
     _penalties: Mapping[tuple[str, str], float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.otherwise_share is not None:
-            _check("interference pairs: otherwise_share", self.otherwise_share)
+        check_fields(self, "interference pairs")
         object.__setattr__(self, "_penalties", readable(Path(self.file), "a table of penalties (CSV)", _read))
 
     def penalty_share(self, model: str | None, other: str | None) -> float:
@@ -98,8 +95,9 @@ def _read(path: Path) -> dict[tuple[str, str], float]:
         pair = _model(where, "model", row), _model(where, "other", row)
         if pair in penalties:
             raise InputError(f"{where}: model {pair[0]!r} and other {pair[1]!r} have a row before; expected one")
-        penalties[pair] = cell_number(where, "penalty_share", row["penalty_share"])
-        _check(f"{where}, column penalty_share: the share", penalties[pair])
+        expected = f"expected a share of the time alone, from 0 to {MAX_PENALTY_SHARE:g}"
+        cell = where, "penalty_share", row["penalty_share"]
+        penalties[pair] = cell_number(*cell, expected, at_most=MAX_PENALTY_SHARE)
     return penalties
 
 
@@ -108,8 +106,3 @@ def _model(where: str, column: str, row: Mapping[str, Any]) -> str:
     if model is None:
         raise InputError(f"{where}, column {column}: is empty; expected a model's name")
     return model
-
-
-def _check(where: str, share: float) -> None:
-    if not 0 <= share <= MAX_PENALTY_SHARE:
-        raise InputError(f"{where} is {share}; expected a share of the time alone, from 0 to {MAX_PENALTY_SHARE:g}")

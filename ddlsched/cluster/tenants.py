@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Literal
 
 from ddlsched.errors import InputError, UnknownNameError, abbreviated, did_you_mean, says_unknown_arguments
@@ -132,20 +133,12 @@ class Tenants:
                 hint = did_you_mean(queue.parent, self.by_name)
                 raise UnknownNameError(f"queue {queue.name!r}: no queue is named {queue.parent!r}, its parent.{hint}")
         for queue in self.queues:
-            self._refuse_circle(queue.name)
+            if len(list(islice(self.path(queue.name), len(self.queues) + 1))) > len(self.queues):
+                raise InputError(f"queue {queue.name!r}: is above itself; expected parents that form a tree")
         if ANY_KIND in self.kinds and len(self.kinds) > 1:
             raise InputError(
                 f"queues: quotas of the kinds {', '.join(self.kinds)}; expected {ANY_KIND!r} in all or none"
             )
-
-    def _refuse_circle(self, name: str) -> None:
-        seen: set[str] = set()
-        above: str | None = name
-        while above is not None:
-            if above in seen:
-                raise InputError(f"queue {name!r}: is above itself; expected parents that form a tree")
-            seen.add(above)
-            above = self.by_name[above].parent
 
     @cached_property
     def by_name(self) -> dict[str, Queue]:

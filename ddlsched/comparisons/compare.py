@@ -33,11 +33,10 @@ from ddlsched.errors import DdlschedError, InputError, guarded, says_unknown_arg
 from ddlsched.io.progress import progress_bar
 from ddlsched.io.tables import located
 from ddlsched.network.contention import card_remark
-from ddlsched.network.topology import Network
 from ddlsched.options import declared
 from ddlsched.plugins import DEFAULT_CONTENTION
 from ddlsched.plugins.names import Kind, resolve
-from ddlsched.simulation import simulate
+from ddlsched.simulation import network_of, simulate
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
@@ -203,23 +202,21 @@ class ComparisonPlan:
             cluster.refuse_without_throughput((jobs.where(n), job.job_id, job.model) for n, job in enumerate(jobs))
 
     def _match_allocations(self, where: Where) -> None:
+        missing = "has no allocation, which elastic jobs need; expected one (allocation:, or --allocation)"
+        void = "has an allocation, but none of the jobs is elastic; expected a policy without one"
         for name in self.workloads:
             elastic = any(isinstance(job, ElasticJob) for job in self._jobs_of[name])
             for policy, doors in self.policies.items():
-                if elastic and "allocation" not in doors:
-                    what = "has no allocation, which elastic jobs need; expected one (allocation:, or --allocation)"
-                elif not elastic and "allocation" in doors:
-                    what = "has an allocation, but none of the jobs is elastic; expected a policy without one"
-                else:
-                    continue
-                raise InputError(f"{where(('policies',))}: policy {policy!r} on workload {name!r}: {what}")
+                if elastic != ("allocation" in doors):
+                    what = f"policy {policy!r} on workload {name!r}: {missing if elastic else void}"
+                    raise InputError(f"{where(('policies',))}: {what}")
 
     def described(self) -> dict[str, Any]:
         """Return everything as JSON can hold it; with the same ddlsched and files it gives the same runs."""
         settings = self.settings
         return {
             "ddlsched": version("ddlsched"),
-            "policies": {name: _texts(doors) for name, doors in self.policies.items()},
+            "policies": {name: {door: text_of(one) for door, one in of.items()} for name, of in self.policies.items()},
             "workloads": self.workloads,
             "seeds": settings.seeds,
             "draws": settings.draws,
@@ -268,13 +265,13 @@ def _refusal(workload: Workload, place: ComparedCluster, options: Mapping[str, A
     return None
 
 
-def _texts(doors: Mapping[str, Any]) -> dict[str, str]:
-    return {door: text_of(plugin) for door, plugin in doors.items()}
-
-
 def _described_place(place: ComparedCluster) -> dict[str, Any]:
-    cluster, network = place.cluster, _network_of(place.cluster)
-    inside = None if network is None else network.inside
+    cluster, inside, remark = place.cluster, None, None
+    with suppress(DdlschedError):  # a plug-in's own fault is for the runs to show
+        network = network_of(cluster)
+        inside = network.inside
+        model = resolve("contention", place.contention)
+        remark = card_remark(guarded("contention: bound_to", lambda: model.bound_to(network)), network)
     return {
         "num_servers": cluster.num_servers,
         "gpus_per_server": cluster.gpus_per_server,
@@ -284,7 +281,7 @@ def _described_place(place: ComparedCluster) -> dict[str, Any]:
         **_described_kinds(cluster),
         "topology": text_of(cluster.topology),
         "contention": text_of(place.contention),
-        "remark": None if network is None else _remark(place, network),
+        "remark": remark,
         **({"inside": {"gpu_gbps": inside.gpu_gbps, "cards": inside.cards}} if inside else {}),
     }
 
@@ -296,22 +293,6 @@ def _described_kinds(cluster: Cluster) -> dict[str, Any]:
     counts = np.bincount(cluster.kind_of_gpu).tolist()
     told = {"source": cluster.throughputs.source, "reference_kind": cluster.throughputs.reference_kind}
     return {"gpu_kinds": dict(zip(cluster.kinds, counts, strict=True)), "throughputs": told}
-
-
-def _network_of(cluster: Cluster) -> Network | None:
-    """Return the network between the servers, or None: a plug-in's own fault is for the runs to show."""
-    with suppress(DdlschedError):
-        topology = resolve("topology", cluster.topology)
-        return cluster.network(topology)
-    return None
-
-
-def _remark(place: ComparedCluster, network: Network) -> str | None:
-    """Return what is to be known of the contention model's constants; a plug-in's own fault is for the runs to show."""
-    with suppress(DdlschedError):
-        model = resolve("contention", place.contention)
-        return card_remark(guarded("contention: bound_to", lambda: model.bound_to(network)), network)
-    return None
 
 
 def _may_draw(policy: object) -> bool:

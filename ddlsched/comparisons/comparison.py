@@ -65,10 +65,8 @@ class Comparison:
         parts = [f"<p><b>{html.escape(repr(self)[1:-1])}</b></p>"]
         for (workload, cluster), rows in table[table["metric"].isin(METRICS)].groupby(SETTING, sort=False):
             shown = rows.drop(columns=SETTING).set_index(["metric", "policy"])[_SHOWN]
-            parts += [
-                f"<p>{html.escape(f'{workload} on {cluster}')}</p>",
-                shown.to_html(border=0, float_format="{:.4g}".format),
-            ]
+            told = f"<p>{html.escape(f'{workload} on {cluster}')}</p>"
+            parts += [told, shown.to_html(border=0, float_format="{:.4g}".format)]
         return "".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in self.notes())])
 
     @classmethod

@@ -51,11 +51,8 @@ def _clusters(clusters: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         if kinds := told.get("gpu_kinds"):
             counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
             table = told["throughputs"]
-            on = (
-                f"the workload's times are those on {table['reference_kind']}"
-                if table["reference_kind"]
-                else ("a throughput of 1 means the workload's times")
-            )
+            kind = table["reference_kind"]
+            on = f"the workload's times are those on {kind}" if kind else "a throughput of 1 means the workload's times"
             yield f"{name}: GPUs of several kinds ({counts}), with the throughputs of {table['source']}; {on}."
         if inside := told.get("inside"):
             cards = f"{inside['cards']} network {'card' if inside['cards'] == 1 else 'cards'}"
@@ -215,9 +212,7 @@ def class_metrics(jobs: pd.DataFrame) -> pd.DataFrame:
     return classes[classes["jobs"] > 0].reset_index(drop=True)
 
 
-def compare_classes(
-    classes: pd.DataFrame, *, baseline: str, metrics: Sequence[str] = CLASS_METRICS, by: str = "policy"
-) -> pd.DataFrame:
+def compare_classes(classes: pd.DataFrame, *, baseline: str, metrics: Sequence[str] = CLASS_METRICS) -> pd.DataFrame:
     """Return what :func:`ddlsched.results.paired_comparison.compare_runs` does, for each size class by itself.
 
     A seed whose workload has no job of a class says nothing of it: ``seeds`` counts those that have some. A
@@ -227,9 +222,8 @@ def compare_classes(
     Parameters
     ----------
     classes
-        The rows of :func:`class_metrics` of all runs, with their ``seed`` and their policy in the column
-        ``by``; every policy on every seed.
-    baseline, metrics, by
+        The rows of :func:`class_metrics` of all runs, with their ``seed`` and ``policy``; every policy on every seed.
+    baseline, metrics
         As for runs.
 
     Raises
@@ -241,7 +235,7 @@ def compare_classes(
     for name in SIZE_CLASSES.values():
         own = classes[classes["size_class"] == name]
         if len(own):
-            compared = compare_runs(own, baseline=baseline, metrics=metrics, by=by)
+            compared = compare_runs(own, baseline=baseline, metrics=metrics)
             compared.insert(0, "size_class", name)
             parts.append(compared)
     if not parts:

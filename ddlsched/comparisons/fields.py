@@ -5,6 +5,7 @@ A check raises :class:`~ddlsched.errors.InputError`, which pydantic reports with
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,14 +40,19 @@ Whole = Annotated[int, Field(gt=0)]
 Draws = Annotated[int, Field(gt=0, le=_MOST_SEEDS)]
 
 
-def Plugin(kind: Kind) -> AfterValidator:  # noqa: N802 - it makes a type, as pydantic's own
-    """Return the check of a plug-in's name, or of an instance."""
+def Accepted(check: Callable[[Any], object]) -> AfterValidator:  # noqa: N802 - it makes a type, as pydantic's own
+    """Return the check of a value that stays as it is: what refuses it raises."""
 
-    def check(value: Any) -> Any:
-        resolve(kind, value)
+    def checked(value: Any) -> Any:
+        check(value)
         return value
 
-    return AfterValidator(check)
+    return AfterValidator(checked)
+
+
+def Plugin(kind: Kind) -> AfterValidator:  # noqa: N802
+    """Return the check of a plug-in's name, or of an instance."""
+    return Accepted(partial(resolve, kind))
 
 
 def _printable(name: str) -> str:
@@ -58,12 +64,7 @@ def _printable(name: str) -> str:
 Name = Annotated[str, AfterValidator(_printable)]
 
 
-def _bundle(name: str) -> str:
-    resolve_bundle(name)
-    return name
-
-
-Bundle = Annotated[str, AfterValidator(_bundle)]
+Bundle = Annotated[str, Accepted(resolve_bundle)]
 
 
 def _text(given: Any) -> Any:
@@ -75,12 +76,7 @@ def _usable(text: str, info: ValidationInfo) -> str:
     return text
 
 
-def _server_table(name: str) -> str:
-    read_cluster(name)
-    return name
-
-
-ServerTable = Annotated[str, BeforeValidator(_text), AfterValidator(_server_table)]
+ServerTable = Annotated[str, BeforeValidator(_text), Accepted(read_cluster)]
 """A file, which is read."""
 
 

@@ -159,14 +159,10 @@ class Settings(_Model):
     timeline: Window = None
 
     @model_validator(mode="after")
-    def _equal_servers_or_a_table(self) -> Settings:
+    def _fit_together(self) -> Settings:
         equal = sorted({"servers", "gpus_per_server", "gpu_memory_mb"} & self.model_fields_set)
         if self.server_table and equal:
             raise InputError(f"both server_table and {equal[0]} are given; expected one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _given_together(self) -> Settings:
         if self.reference_kind is not None and self.throughputs is None:
             raise InputError("reference_kind is given; expected throughputs as well")
         if any(each.admission for each in self.policies) and getattr(self.options, "queues", None) is None:

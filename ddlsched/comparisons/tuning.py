@@ -295,9 +295,8 @@ def _study(folder: Path, asked: Mapping[str, Any], metric: str) -> optuna.Study:
     )
     text = json.dumps(asked, sort_keys=True)
     if study.user_attrs.setdefault("asked", text) != text:
-        raise InputError(
-            f"{folder}: holds another search; expected a new folder, or the same jobs, policies and ranges"
-        )
+        expected = "expected a new folder, or the same jobs, policies and ranges"
+        raise InputError(f"{folder}: holds another search; {expected}")
     study.set_user_attr("asked", text)
     # A sampler that went on with the same seed would propose what it has proposed.
     study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))

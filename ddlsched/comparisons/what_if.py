@@ -17,7 +17,7 @@ from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.options import hints_of
 from ddlsched.plugins.names import parsed_value
-from ddlsched.results.statistics import Interval, paired_change, verdict
+from ddlsched.results.statistics import NO_SEED, Interval, paired_change, verdict
 from ddlsched.results.tenants import tenant_table
 from ddlsched.simulation import simulate
 
@@ -94,9 +94,7 @@ def _means(before: Result, after: Result) -> pd.DataFrame:
 def _change(draws: pd.DataFrame) -> Interval:
     """Return the change of a queue's JCT over the draws in which a job of it finished."""
     done = draws[draws["jobs"] > 0]
-    if done.empty:
-        return Interval(np.nan, np.nan, np.nan, 0)
-    return paired_change(done["jct_after_s"], done["jct_before_s"])
+    return NO_SEED if done.empty else paired_change(done["jct_after_s"], done["jct_before_s"])
 
 
 def _finished_in_both(before: Result, after: Result) -> pd.DataFrame:
@@ -131,8 +129,7 @@ def what_if(workload: Workload, options: Mapping[str, Any], changes: Sequence[st
         raise InputError("no job has a queue; expected a workload with the column queue, to say which tenants gain")
     if draws < 1:
         raise InputError(f"--draws {draws}: is no number of runs; expected 1 or more")
-    after = changed(options, changes)
-    both = (dict(options), after)
+    both = (options, changed(options, changes))
     first, second = ([simulate(workload, **given, draw=draw) for draw in range(draws)] for given in both)
     return WhatIf(pairs=tuple(zip(first, second, strict=True)))
 

@@ -79,7 +79,7 @@ class JobSeconds:
         elif self._running:
             if self._together is None:
                 self._together = JobsTogether(self._running.values())
-            left = self._together.iterations_left  # of all at once: each decision asks
+            left = self._together.column("iterations_left")  # of all at once: each decision asks
             if not left.all():
                 self._running = {
                     number: job for (number, job), more in zip(self._running.items(), left, strict=True) if more

@@ -35,7 +35,7 @@ def refuse_unwritable(path: Path | None, what: str, suffixes: Sequence[str] = ()
     """
     if path is None:
         return
-    try:
+    with writable(f"{what} {path}"):
         if path.is_dir():
             raise InputError(f"{what} {path}: is a folder; expected a file name")
         if not path.parent.is_dir():
@@ -47,8 +47,6 @@ def refuse_unwritable(path: Path | None, what: str, suffixes: Sequence[str] = ()
             # /dev/stdout may be a link to a file of any name
             if suffixes and path.suffix.lower() not in suffixes and not path.is_relative_to("/dev"):
                 raise InputError(f"{what} {path}: the suffix is {path.suffix!r}; expected {' or '.join(suffixes)}")
-    except OSError as error:
-        raise _unwritable(f"{what} {path}", error) from None
 
 
 @contextmanager
@@ -95,7 +93,7 @@ def writable(path: Path | str, expected: str = "a writable file") -> Iterator[No
     try:
         yield
     except OSError as error:
-        raise _unwritable(path, error, expected) from None
+        raise InputError(f"{path}: cannot be written ({error.strerror or error}); expected {expected}") from None
 
 
 def made_folder(path: Path, what: str) -> Path:
@@ -115,10 +113,6 @@ def _target(path: Path) -> Path:
 def _is_device(path: Path) -> bool:
     """Return whether a path is /dev/null, a pipe, or the like, which must not be replaced by a file."""
     return path.exists() and not path.is_file()
-
-
-def _unwritable(path: Path | str, error: OSError, expected: str = "a writable file") -> InputError:
-    return InputError(f"{path}: cannot be written ({error.strerror or error}); expected {expected}")
 
 
 Made = TypeVar("Made")

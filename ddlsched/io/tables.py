@@ -12,7 +12,7 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -130,6 +130,16 @@ def check_columns(path: Path, header: Sequence[str], required: Sequence[str], op
             raise InputError(f"{path}: unknown column {abbreviated(name)}.{did_you_mean(name, known)}")
         if counts[name] > 1:
             raise InputError(f"{path}: column {name!r} occurs {counts[name]} times; expected once")
+
+
+def refuse_fields(where: str, fields: Collection[str], needed: Sequence[str], optional: Sequence[str] = ()) -> None:
+    """Refuse an object with a field that is neither needed nor optional, or without one that is needed."""
+    for name in fields:
+        if name not in (*needed, *optional):
+            raise InputError(f"{where}: unknown field {name!r}.{did_you_mean(name, (*needed, *optional))}")
+    for name in needed:
+        if name not in fields:
+            raise InputError(f"{where}: field {name!r} is missing; expected {', '.join(needed)}")
 
 
 def parsed_json(text: str | bytes, where: str, expected: str, **hooks: Any) -> Any:

@@ -305,6 +305,5 @@ def card_remark(model: ContentionModel, network: Network) -> str | None:
     if not isinstance(model, Linear) or gbps in (0.0, _MEASURED_GBPS):
         return None
     constants = f"b = {model.per_byte_s:.4g} s and η = {model.penalty_per_byte_s:.4g} s a byte"
-    if model.card_gbps is None:
-        return f"Linear contention: {constants}, as given, whatever the topology's card of {gbps:g} Gbit/s."
-    return f"Linear contention: {constants}, scaled to the topology's card of {gbps:g} Gbit/s."
+    origin = "as given, whatever" if model.card_gbps is None else "scaled to"
+    return f"Linear contention: {constants}, {origin} the topology's card of {gbps:g} Gbit/s."

@@ -13,7 +13,14 @@ _njit: Any = numba.njit
 compiled = _njit(**OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Compiles what only compiled code calls."""
 
-_EVENT = np.dtype([("time_s", np.float64), ("code", np.int64)], align=True)
+
+def _kind_of(whole: str, real: str) -> np.dtype[Any]:
+    """Return the type of records with fields of these names for whole and for real numbers."""
+    fields = [*((name, np.int64) for name in whole.split()), *((name, np.float64) for name in real.split())]
+    return np.dtype(fields, align=True)
+
+
+_EVENT = _kind_of("code", "time_s")
 
 
 def _records(shape: int | tuple[int, int], kind: np.dtype[Any]) -> np.ndarray:
@@ -67,40 +74,11 @@ SHRINK = 0.7
 LINK_FREE, ACKNOWLEDGED, TOLD, REACTS, LOST, BEGINS = range(6)
 KINDS = 6
 
-_FLOW = np.dtype(
-    [
-        ("ring", np.int64),
-        ("window_bytes", np.float64),
-        ("under_way_bytes", np.float64),
-        ("shrunk_until_s", np.float64),
-        ("first_segment", np.int64),
-        ("num_segments", np.int64),
-        ("num_packets", np.int64),
-    ],
-    align=True,
-)
-_LINK = np.dtype(
-    [
-        ("per_byte_s", np.float64),
-        ("queued_bytes", np.float64),
-        ("free_s", np.float64),
-        ("first", np.int64),
-        ("last", np.int64),
-        ("busy", np.int64),
-    ],
-    align=True,
-)
-_PACKET = np.dtype(
-    [("flow", np.int64), ("message", np.int64), ("hop", np.int64), ("next", np.int64), ("bytes", np.float64)],
-    align=True,
-)
-_COUNT = np.dtype(
-    [("rounds", np.int64), ("counted", np.int64), ("begin_s", np.float64), ("end_s", np.float64)], align=True
-)
-_RANK = np.dtype(
-    [("sent", np.int64), ("ready", np.int64), ("told", np.int64), ("received_bytes", np.float64), ("done", np.int64)],
-    align=True,
-)
+_FLOW = _kind_of("ring first_segment num_segments num_packets", "window_bytes under_way_bytes shrunk_until_s")
+_LINK = _kind_of("first last busy", "per_byte_s queued_bytes free_s")
+_PACKET = _kind_of("flow message hop next", "bytes")
+_COUNT = _kind_of("rounds counted", "begin_s end_s")
+_RANK = _kind_of("sent ready told done", "received_bytes")
 
 
 class Rings(NamedTuple):

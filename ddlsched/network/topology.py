@@ -159,9 +159,8 @@ class Links(Sequence[Link]):
         if number not in self._made:
             number = range(len(self))[number]
             bandwidth, relative = self.bytes_per_s.item(number), self.relative.item(number)
-            self._made[number] = Link(
-                name=self._name_of(number), bandwidth_bytes_per_s=bandwidth, relative_bandwidth=relative
-            )
+            name = self._name_of(number)
+            self._made[number] = Link(name=name, bandwidth_bytes_per_s=bandwidth, relative_bandwidth=relative)
         return self._made[number]
 
 
@@ -288,8 +287,8 @@ class Network:
         if given:
             levels |= {name: tuple(units) for name, units in given.items()}
         elif of is not None:
-            told = guarded(f"topology {self._name}: levels", lambda: of(len(servers)))
-            levels |= {name: tuple(units) for name, units in told.items()}
+            told = lambda: {name: tuple(units) for name, units in of(len(servers)).items()}  # noqa: E731
+            levels |= guarded(f"topology {self._name}: levels", told)
         for (below, inner), (name, outer) in pairwise(levels.items()):
             if len(outer) != len(inner) or len({*zip(inner, outer, strict=False)}) != len({*inner}):
                 raise PluginError(

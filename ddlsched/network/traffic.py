@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
+from functools import lru_cache, partial
+from itertools import pairwise, starmap
 from operator import add
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,6 +20,8 @@ from ddlsched.plugins.names import resolve
 Way: TypeAlias = Callable[[Card, Card], Path]
 """Says which path goes from one card to another."""
 
+RingBytes: TypeAlias = Callable[[float, int], float]
+"""Says what an all-reduce of so many bytes over so many ranks sends from each to the next in a ring, bytes."""
 _OWN_PARTS = ("all-to-all", "send")
 """Kinds in which each rank has bytes of its own for others; in the rest, ranks whose exchange is free count as one."""
 
@@ -51,6 +53,14 @@ class Traffic:
     wire_bytes: float
     shares: tuple[float, ...]
     latency_s: float
+
+
+class TaskMessage(NamedTuple):
+    """What a task sends: the kind of its collective, the name of an algorithm, and the message, bytes."""
+
+    kind: str
+    algorithm: Any
+    message_bytes: float
 
 
 def collective_for(kind: str, algorithm: Any) -> Any:
@@ -87,9 +97,12 @@ def phases_of(
         return []
     found = collective_for(kind, algorithm)
     name = f"collective {algorithm}: phases of {kind} over {len(members)} ranks"
-    answered = guarded(name, lambda: [Phase(*phase) for phase in found.phases(kind, members, message)])
-    phases = [p if isinstance(p.flows, AllPairs | list) else p._replace(flows=list(p.flows)) for p in answered]
-    known = set(members)
+    return guarded(name, lambda: _checked(found.phases(kind, members, message), set(members), name))
+
+
+def _checked(answered: Iterable[Any], known: set[Rank], name: str) -> list[Phase]:
+    told = starmap(Phase, answered)
+    phases = [p if isinstance(p.flows, AllPairs | list) else p._replace(flows=list(p.flows)) for p in told]
     for phase in phases:
         if not isinstance(phase.steps, int) or phase.steps < 0:
             raise PluginError(f"{name} answered {phase.steps!r} steps; expected a whole number")
@@ -104,13 +117,7 @@ def phases_of(
 
 
 def traffic_of(
-    network: Network,
-    kind: str,
-    algorithm: str,
-    ranks: Sequence[Rank],
-    message_bytes: float,
-    all_reduce_bytes: Callable[[float, int], float],
-    way: Way,
+    network: Network, sent: TaskMessage, ranks: Sequence[Rank], all_reduce_bytes: RingBytes, way: Way
 ) -> Traffic:
     """Return what a collective over ranks puts on each link.
 
@@ -118,51 +125,36 @@ def traffic_of(
     ----------
     network
         Has the links.
-    kind, algorithm, message_bytes
-        Those of the task.
+    sent
+        What the task sends.
     ranks
         In the order of the tuple; where the network does not know the inside of servers all cards are 0.
     all_reduce_bytes
-        What an all-reduce of a message over so many ranks sends from each to the next in a ring, bytes.
+        How the run's contention model counts an all-reduce.
     way
         Which path goes from one card to another: ``network.own_way`` is the topology's own route.
     """
-    ring = ring_of(network, kind, algorithm, ranks, message_bytes, all_reduce_bytes)
+    ring = ring_of(network, sent, ranks, all_reduce_bytes)
     if ring is not None:
         return _of_ring(ring, way)
     domains: Sequence[int] = range(max(rank.server for rank in ranks) + 1)
     # of nothing the shares are those of a byte
-    moved = _phases(network, kind, algorithm, ranks, message_bytes or 1.0, all_reduce_bytes)
+    moved = _phases(network, sent._replace(message_bytes=sent.message_bytes or 1.0), ranks, all_reduce_bytes)
     crossed = [_crossed(_moved(phase, network), domains, network, way) for phase in moved]
-    return _totals(crossed, network, bool(message_bytes))
+    return _totals(crossed, network, bool(sent.message_bytes))
 
 
-def ring_of(
-    network: Network,
-    kind: str,
-    algorithm: str,
-    ranks: Sequence[Rank],
-    message_bytes: float,
-    all_reduce_bytes: Callable[[float, int], float],
-) -> Phase | None:
+def ring_of(network: Network, sent: TaskMessage, ranks: Sequence[Rank], all_reduce_bytes: RingBytes) -> Phase | None:
     """Return the only phase of a collective, if that is one ring over servers in ascending order; as traffic_of."""
-    if network.inside is not None or kind not in ROUNDS:
+    if network.inside is not None or sent.kind not in ROUNDS:
         return None
-    sent = _phases(network, kind, algorithm, ranks, message_bytes, all_reduce_bytes)
-    found = [phase for phase in sent if phase.flows or phase.steps]
+    found = [each for each in _phases(network, sent, ranks, all_reduce_bytes) if each.flows or each.steps]
     return found[0] if _is_ring(found) else None
 
 
-def _phases(
-    network: Network,
-    kind: str,
-    algorithm: str,
-    ranks: Sequence[Rank],
-    counted: float,
-    all_reduce_bytes: Callable[[float, int], float],
-) -> list[Phase]:
-    message = Message(counted, lambda members: all_reduce_bytes(counted, members))
-    return phases_of(kind, algorithm, ranks, message, network.inside is not None)
+def _phases(network: Network, sent: TaskMessage, ranks: Sequence[Rank], all_reduce_bytes: RingBytes) -> list[Phase]:
+    message = Message(sent.message_bytes, partial(all_reduce_bytes, sent.message_bytes))
+    return phases_of(sent.kind, sent.algorithm, ranks, message, network.inside is not None)
 
 
 class _Crossed(NamedTuple):
@@ -220,19 +212,12 @@ class Pattern(NamedTuple):
 
 
 def pattern_of(
-    network: Network,
-    kind: str,
-    algorithm: str,
-    message_bytes: float,
-    alike: tuple[Rank, ...],
-    all_reduce_bytes: Callable[[float, int], float],
-    known: dict[Any, Pattern],
+    network: Network, sent: TaskMessage, alike: tuple[Rank, ...], all_reduce_bytes: RingBytes, known: dict[Any, Pattern]
 ) -> Pattern:
     """Return what a collective moves over ranks whose domains are 0, 1 and so on, looked up in what is known."""
-    key = kind, algorithm, message_bytes, alike
+    key = sent, alike
     if key not in known:
-        phases = _phases(network, kind, algorithm, alike, message_bytes, all_reduce_bytes)
-        moved = [_moved(phase, network) for phase in phases]
+        moved = [_moved(phase, network) for phase in _phases(network, sent, alike, all_reduce_bytes)]
         planes = range(1 if network.inside is None else network.inside.planes)
         hops = [hop for each in moved for hop in each.hops]
         ends = [(a, card + n, b, other + n) for (a, card), (b, other) in hops for n in planes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 
 from ddlsched.network.collectives import Rank
 from ddlsched.network.topology import Network, Path
-from ddlsched.network.traffic import Pattern, Way, collective_for, pattern_of, traffic_of
+from ddlsched.network.traffic import Pattern, RingBytes, TaskMessage, Way, collective_for, pattern_of, traffic_of
 
 
 class Tuples(NamedTuple):
@@ -121,7 +121,7 @@ class TupleTraffic:
         self,
         network: Network,
         ranks: np.ndarray,
-        all_reduce_bytes: Callable[[float, int], float],
+        all_reduce_bytes: RingBytes,
         known: dict[Any, Pattern],
         way: Way | None = None,
     ) -> None:
@@ -137,12 +137,12 @@ class TupleTraffic:
         """Return what each tuple puts on links."""
         if not message_bytes:
             return SentByTuples.of([], tuples.size)
-        sent = kind, algorithm, message_bytes
+        sent = TaskMessage(kind, algorithm, message_bytes)
         by_order = self._network.inside is not None and getattr(collective_for(kind, algorithm), "by_order", False)
         if not by_order:
             return SentByTuples.of([self._one(sent, tuples, number) for number in range(tuples.size)], tuples.size)
         lying = self._alike(tuples)
-        patterns = [pattern_of(self._network, *sent, each.ranks, self._bytes, self._known) for each in lying]
+        patterns = [pattern_of(self._network, sent, each.ranks, self._bytes, self._known) for each in lying]
         key = id(tuples), *(pattern.ends.tobytes() for pattern in patterns)
         if key not in self._forms:
             self._forms[key] = self._forms_of(lying, patterns)
@@ -153,11 +153,10 @@ class TupleTraffic:
         ]
         return SentByTuples.of(parts, tuples.size)
 
-    def _one(self, sent: tuple[str, Any, float], tuples: Tuples, number: int) -> _Part:
-        kind, algorithm, message_bytes = sent
+    def _one(self, sent: TaskMessage, tuples: Tuples, number: int) -> _Part:
         own = tuples.workers[slice(*tuples.first[number : number + 2])]
         ranks = [Rank(*rank) for rank in self._ranks[own].tolist()]
-        found = traffic_of(self._network, kind, algorithm, ranks, message_bytes, self._bytes, self._way)
+        found = traffic_of(self._network, sent, ranks, self._bytes, self._way)
         links = np.array([found.links], np.int64).reshape(1, -1)
         return _Part(np.array([number]), links, found.shares, found.wire_bytes, found.latency_s)
 

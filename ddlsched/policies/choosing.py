@@ -57,16 +57,16 @@ def queue_features(jobs: Sequence[JobView], cluster: ClusterView, slots: int) ->
     """
     features, has_room = np.zeros((slots, len(JOB_FEATURES)), np.float32), np.zeros(slots, bool)
     together = JobsTogether(jobs)
-    num_gpus = together.num_gpus
-    eligible, most_on_a_server = cluster.room_for(together.memory_bytes)
+    num_gpus = together.column("num_gpus")
+    eligible, most_on_a_server = cluster.room_for(together.column("memory_bytes"))
     has_room[: len(jobs)] = eligible >= num_gpus
     if has_room.any():
         features[: len(jobs), -1] = 1.0
         features[: len(jobs), :-1].T[:] = job_features(
             (num_gpus, eligible, most_on_a_server, cluster.num_gpus),
             together.remaining_service_ns.astype(np.float64),
-            together.message_bytes,
-            cluster.now_ns - together.arrival_ns.astype(np.float64),
+            together.column("message_bytes"),
+            cluster.now_ns - together.column("arrival_ns").astype(np.float64),
             log_shares,
         )
     return features, has_room

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import GpuId, JobView
 from ddlsched.workload.elastic_job import ElasticJob
+
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +109,17 @@ def free_by_server(gpus: Iterable[int], server_of: Callable[[int], int]) -> dict
     return pool
 
 
+def best_fit(sizes: Mapping[_Key, int], needed: int) -> _Key:
+    """Return which has the least that suffices, or without such a one the most; of equal ones the first."""
+    enough = [key for key, size in sizes.items() if size >= needed]
+    return min(enough, key=sizes.__getitem__) if enough else max(sizes, key=sizes.__getitem__)
+
+
+def on_one_server(free: Mapping[int, list[GpuId]], count: int) -> list[GpuId]:
+    """Return so many free GPUs, by server, of the server with the fewest that suffice; nothing without such a one."""
+    return min((gpus for gpus in free.values() if len(gpus) >= count), key=len, default=[])[:count]
+
+
 def take_nearest(
     pool: dict[int, list[int]], count: int, mine: Iterable[int], server_of: Callable[[int], int]
 ) -> list[int]:
@@ -130,8 +144,7 @@ def take_nearest(
     for server in sorted(on_server, key=lambda server: (-on_server[server], server)):
         added += _take(pool, server, count - len(added))
     while pool and (left := count - len(added)):
-        enough = [(len(there), server) for server, there in pool.items() if len(there) >= left]
-        _, server = min(enough) if enough else min((-len(there), server) for server, there in pool.items())
+        server = best_fit({server: len(pool[server]) for server in sorted(pool)}, left)
         added += _take(pool, server, left)
     return added
 

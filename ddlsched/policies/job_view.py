@@ -175,41 +175,17 @@ class JobsTogether:
         self._columns = self._views[0]._columns
         self._places = np.array([view._place for view in self._views], np.int64)
 
-    def _all(self, name: str) -> np.ndarray:
+    def column(self, name: str) -> np.ndarray:
+        """Return a field of each job's record; ``iterations_left`` is what it has left, whatever policies know."""
         numbers: np.ndarray = getattr(self._columns, name)[self._places]
         return numbers
 
     @property
-    def iterations_left(self) -> np.ndarray:
-        """What each has left, whatever policies know of it; 0 once it has ended."""
-        return self._all("iterations_left")
-
-    @property
-    def num_gpus(self) -> np.ndarray:
-        """As :attr:`JobView.num_gpus`."""
-        return self._all("num_gpus")
-
-    @property
-    def memory_bytes(self) -> np.ndarray:
-        """As :attr:`JobView.memory_bytes`."""
-        return self._all("memory_bytes")
-
-    @property
-    def arrival_ns(self) -> np.ndarray:
-        """As :attr:`JobView.arrival_ns`."""
-        return self._all("arrival_ns")
-
-    @property
-    def message_bytes(self) -> np.ndarray:
-        """As :attr:`JobView.message_bytes`."""
-        return self._all("message_bytes")
-
-    @property
     def remaining_service_ns(self) -> np.ndarray:
         """As :attr:`JobView.remaining_service_ns`."""
-        if self._all("misjudged_iterations").any():
+        if self.column("misjudged_iterations").any():
             return np.array([view.remaining_service_ns for view in self._views], np.int64)
-        return self._all("remaining_service_ns")
+        return self.column("remaining_service_ns")
 
 
 class JobQueue(Sequence[JobView]):

@@ -127,10 +127,8 @@ class RunningJobs(dict[int, HeldQuota]):
         self.changes += 1
 
 
-@cache
-def kind_code(kind: str) -> int:
-    """Return 64 bits by which compiled code tells kinds of GPU apart."""
-    return text_code(kind)
+kind_code = cache(text_code)
+"""Returns 64 bits by which compiled code tells kinds of GPU apart."""
 
 
 def _rank_of(holding: HeldQuota) -> Rank:
@@ -152,10 +150,6 @@ class PendingJobs:
 
     def __contains__(self, number: int) -> bool:
         return number in self._views
-
-    def numbers(self) -> Iterable[int]:
-        """Return the numbers of all."""
-        return self._views.keys()
 
     def job(self, number: int) -> JobView:
         """Return a job that waits."""
@@ -372,8 +366,3 @@ class TenantsView(View):
     def place(self, job: JobView, leaving: Sequence[JobView] = ()) -> Sequence[GpuId] | None:
         """Return where the run's placement puts a job now, or would if some running jobs left; None if nowhere."""
         return self._place(job, leaving)
-
-    def used(self, queue: str) -> int:
-        """Return how many GPUs of all kinds the jobs of a queue, or of those below it, use."""
-        leaves = self.quotas[queue].leaves()
-        return sum(sum(leaf.used.values()) for leaf in leaves)

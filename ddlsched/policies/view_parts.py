@@ -10,6 +10,8 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, dataclass_transform
 
+import numpy as np
+
 from ddlsched.errors import did_you_mean
 
 GpuId: TypeAlias = int
@@ -125,6 +127,12 @@ def text_code(text: str | None) -> int:
     if text is None:
         return 0
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True) or 1
+
+
+def as_list(numbers: np.ndarray) -> list[int]:
+    """Return an array of whole numbers, such as GPUs, as a list."""
+    found: list[int] = numbers.tolist()
+    return found
 
 
 def times(a: int, b: int) -> int:

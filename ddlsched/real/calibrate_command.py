@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option, real, whole
-from ddlsched.cli.reporting import emit, notice, status, without_nan, write_told
+from ddlsched.cli.reporting import emit, notice, status, write_told
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable
 from ddlsched.io.tables import located
@@ -170,7 +170,7 @@ def _measured(asked: MeasureOptions) -> Measurements:
     from rich.console import Console
     from rich.progress import track
 
-    from ddlsched.real.calibration.fit import refuse_untold
+    from ddlsched.real.calibration.fit import told_forms
     from ddlsched.real.calibration.measurements import MeasurePlan, measure, write_measurements
     from ddlsched.real.channel import parse_address, read_token
 
@@ -183,7 +183,7 @@ def _measured(asked: MeasureOptions) -> Measurements:
         message_bytes=tuple(round(size * 1e6) for size in _list(asked.sizes_mb, "--sizes-mb", real)),
         repeats=asked.repeats,
     )
-    located(f"--jobs {asked.jobs} --sizes-mb {asked.sizes_mb}", lambda: refuse_untold(plan.planned))
+    located(f"--jobs {asked.jobs} --sizes-mb {asked.sizes_mb}", lambda: told_forms(plan.planned))
     token = read_token(asked.token_file)
     found = list(track(measure(plan, token), "measuring", len(plan.runs), console=Console(stderr=True)))
     table = [row for rows in found for row in rows]
@@ -203,9 +203,9 @@ def _json(source: str, rows: Measurements, fits: list[ModelFit], more: dict[str,
     models = [
         {
             "model": fit.form.name,
-            "constants": {name: without_nan(vars(constant)) for name, constant in fit.constants.items()},
+            "constants": {name: _finite(constant) for name, constant in fit.constants.items()},
             "error": fit.error,
-            "tested_error": without_nan(vars(fit.tested_error)),
+            "tested_error": _finite(fit.tested_error),
             "contention": fit.preset,
         }
         for fit in fits
@@ -245,13 +245,14 @@ def _constant(name: str, constant: Constant) -> str:
 
 def shares_as_json(fit: SizeShareFit) -> dict[str, Any]:
     """Return the fit for ``--json``; a window without an end is null."""
-    constants = {name: _without_inf(without_nan(vars(constant))) for name, constant in fit.constants.items()}
+    constants = {name: _finite(constant) for name, constant in fit.constants.items()}
     texts = {"": fit.whole, "_in_chunks": fit.in_chunks, "_of_connections": fit.of_connections}
     return {"constants": constants} | {f"contention{name}": text for name, text in texts.items()}
 
 
-def _without_inf(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if value == math.inf else value for name, value in values.items()}
+def _finite(constant: Constant) -> dict[str, float | None]:
+    """Return a constant for ``--json``, which knows finite numbers only."""
+    return {name: value if math.isfinite(value) else None for name, value in vars(constant).items()}
 
 
 def shares_as_lines(fit: SizeShareFit) -> list[str]:

@@ -19,6 +19,7 @@ import socket
 import stat
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -26,6 +27,7 @@ import msgspec
 
 from ddlsched.errors import InputError, MeasurementError, TestbedError
 from ddlsched.io.tables import read_text, readable
+from ddlsched.units import MAX_NS
 
 MOST_BYTES = 1 << 24
 """Of a line: a job of 10,000 tasks fits."""
@@ -88,6 +90,11 @@ class Channel:
                 self._connection.sendall(line)
         except OSError as error:
             raise ChannelEndedError(f"a message could not be sent ({error.strerror or error})") from None
+
+    def try_to_send(self, message: dict[str, Any]) -> None:
+        """Send a message to one who may be gone, which the next reading says."""
+        with suppress(ChannelEndedError):
+            self.send(message)
 
     def receive(self) -> list[dict[str, Any]]:
         """Return the messages that one reading brings, perhaps none; waits only if nothing has come.
@@ -158,6 +165,8 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return message
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NS)]
+"""A whole number in a message."""
 MOST_UNPROVEN_BYTES = 512
 """Of a line before the token is proven."""
 HANDSHAKE_S = 10.0
@@ -223,11 +232,9 @@ def proof(key: bytes, *parts: str | bytes) -> bytes:
 def is_proven(said: str | bytes, key: bytes, *parts: str | bytes) -> bool:
     """Return whether somebody's proof, as bytes or in hexadecimal digits, is that of these parts."""
     known = proof(key, *parts)
-    return (
-        hmac.compare_digest(said.encode(), known.hex().encode())
-        if isinstance(said, str)
-        else (hmac.compare_digest(said, known))
-    )
+    if isinstance(said, str):
+        said, known = said.encode(), known.hex().encode()
+    return hmac.compare_digest(said, known)
 
 
 class Answer(msgspec.Struct):
@@ -270,6 +277,18 @@ class Greeting:
         if not isinstance(role, dict):
             raise WireError("a role that is no JSON object came")
         return role, {"proof": proof(token, "answers", self._nonce, answer.nonce, answer.role).hex()}
+
+
+def connected_at(path: Path | str, within_s: float) -> socket.socket:
+    """Return a connection to a Unix socket; OSError if nobody takes it in time."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(within_s)
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def connect(address: Address, token: bytes, role: dict[str, Any], there: str = "ddlsched calibrate-agent") -> Channel:

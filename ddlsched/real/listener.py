@@ -19,6 +19,7 @@ MOST_OF_A_PEER: Final = 16
 """A host proves one connection after the other; several agents of one host, or behind one address, some more."""
 _MOST: Final = 128
 _PAUSE_S = 0.1
+_BACKLOG = 256
 
 
 @dataclass(eq=False)
@@ -139,7 +140,7 @@ class LineListener:
         return visitor.connection
 
     def stop(self) -> None:
-        """Let nobody connect any more; whoever waits for lines, perhaps another thread, goes on."""
+        """Let nobody connect any more; whoever waits for lines, perhaps another thread, goes on and may end then."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -168,8 +169,8 @@ class Caller(NamedTuple):
     peer: str
 
 
-class TokenListener(LineListener):
-    """Listens on an address, and hands on who proves to know the token.
+class TokenService(LineListener):
+    """Listens on an address until it is stopped, and hands on who proves to know the token.
 
     Parameters
     ----------
@@ -186,7 +187,7 @@ class TokenListener(LineListener):
         Nobody can listen there.
     """
 
-    def __init__(self, address: Address, token: bytes, tell: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, address: Address, token: bytes, tell: Callable[[str], None]) -> None:
         listener = listening(address)
         super().__init__(listener, MOST_UNPROVEN_BYTES, most_of_a_peer=MOST_OF_A_PEER, within_s=HANDSHAKE_S, tell=tell)
         self._token = token
@@ -215,36 +216,12 @@ class TokenListener(LineListener):
                 self.refuse(visitor, str(error))
         return callers
 
-
-class TokenService:
-    """Serves who proves to know the token on an address, until it is closed.
-
-    Parameters
-    ----------
-    address
-        Where to listen; port 0 takes any that is free.
-    token
-        Without which nobody is answered.
-    tell
-        Told of each connection that was refused.
-    """
-
-    def __init__(self, address: Address, token: bytes, tell: Callable[[str], None]) -> None:
-        self._listener, self._tell, self._closed = TokenListener(address, token, tell), tell, False
-        self.address = self._listener.address
-        """Where it listens."""
-
-    def close(self) -> None:
-        """Stop listening; who serves returns."""
-        self._closed = True
-        self._listener.stop()
-
-    def _refuse(self, caller: Caller, why: str) -> None:
+    def _turn_away(self, caller: Caller, why: str) -> None:
         self._tell(f"refused {caller.peer}: {why}")
         caller.channel.close()
 
 
-def listening(address: Address, backlog: int = 256) -> socket.socket:
+def listening(address: Address) -> socket.socket:
     """Return a socket that listens at an address.
 
     Raises
@@ -254,7 +231,7 @@ def listening(address: Address, backlog: int = 256) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
-        return socket.create_server(address, family=family, backlog=backlog)
+        return socket.create_server(address, family=family, backlog=_BACKLOG)
     except OSError as error:
         where = address if address.port else address.host
         raise InputError(f"{where}: cannot listen there ({error.strerror or error})") from None

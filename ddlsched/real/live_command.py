@@ -135,9 +135,8 @@ def live(
     if asked.trace is not None:
         scavenger = played = TraceScavenger(trace=read_fragments(asked.trace), speed=asked.speed)
         asked = replace(asked, until_s=min(asked.until_s, played.end_s()))
-    failing = None
     if asked.nodes is not None:
-        scavenger = failing = _failing(asked, wanted)
+        scavenger = _failing(asked, wanted)
     sharer = _sharer(asked.allocation, asked.hold_s, wanted)
     folder = made_folder(folder, "jobs' state").resolve()
     if asked.chart is not None:
@@ -169,7 +168,6 @@ def live(
             listen,
             asked.commits,
             notice,
-            failing,
             asked.checkpoint or "",
             {job.job_id: job.min_nodes for job in wanted},
         )
@@ -177,7 +175,7 @@ def live(
             launcher.end_leftovers()
         for job in wanted:
             manager.store.submit(job.job_id, program=job.program, steps=job.steps, max_nodes=job.max_nodes)
-        for job_id in manager.store.retry_failed() if asked.retry_failed else ():
+        for job_id in manager.store.requeue("failed") if asked.retry_failed else ():
             notice(f"job {job_id!r}, which was given up, begins again")
         manager.run(asked.until_s)
     if asked.chart is not None:
@@ -204,8 +202,7 @@ def _failing(asked: LiveOptions, jobs: Sequence[StoredJob]) -> FailingNodes:
     from ddlsched.cluster.disturbances import Disturbances
     from ddlsched.real.live.failing import FailingNodes
 
-    if not (asked.nodes or 0) >= 1:
-        raise InputError(f"live: nodes is {asked.nodes}; expected a whole number from 1")
+    check_arguments("live", nodes=(asked.nodes, 1))
     disturbances = Disturbances(
         failures=asked.failures or (), recovery=asked.recovery, health=asked.health, checkpoint=asked.checkpoint
     )

@@ -58,8 +58,7 @@ class AgentOptions:
 def slurm_agent(
     partition: str,
     policies: Annotated[Given[RunOptions], Panel("Policies", only=("scheduler", "placement", "order"))],
-    cluster: Annotated[Given[RunOptions], Panel("Nodes", only=("topology", "gpu_memory_mb"))],
-    network: Annotated[Given[RunOptions], Panel("Nodes", only=("contention",))],
+    nodes: Annotated[Given[RunOptions], Panel("Nodes", only=("topology", "gpu_memory_mb", "contention"))],
     agent: Annotated[Given[AgentOptions], Panel("What it does, and may touch")],
 ) -> None:
     """Start the held jobs of a partition of Slurm when and where the policies say, until Ctrl-C.
@@ -77,7 +76,6 @@ def slurm_agent(
 
     from ddlsched.io.files import made_folder
     from ddlsched.real.slurm.agent import SlurmAgent
-    from ddlsched.real.slurm.board import PolicyNames
     from ddlsched.real.slurm.commands import runner
     from ddlsched.real.slurm.journal import AgentJournal
     from ddlsched.real.slurm.settings import AgentSettings, read_facts
@@ -89,7 +87,7 @@ def slurm_agent(
     settings = AgentSettings(
         partition=partition,
         user=None if asked.all_users else getpass.getuser(),
-        policies=PolicyNames(**policies.values, **cluster.values, **network.values),
+        policies=policies.values | nodes.values,
         facts={} if asked.facts is None else read_facts(asked.facts),
         every_s=asked.every_s,
         start_s=asked.start_s,

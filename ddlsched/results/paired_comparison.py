@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import floor, inf, log10
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -107,11 +107,7 @@ def compare_tables(tables: dict[str, pd.DataFrame], *, baseline: str, by: str = 
         numbers = {policy: complete[policy].to_numpy(np.float64) for policy in table.columns}
         for policy in table.columns:
             row = {by: policy, "metric": metric, "seeds": len(complete), "seeds_left_out": left_out}
-            row |= (
-                _fields("mean", _mean(metric, numbers[policy]))
-                if len(complete)
-                else dict.fromkeys(_names("mean"), np.nan)
-            )
+            row |= _fields("mean", _mean(metric, numbers[policy]))
             row |= _compared(numbers[policy], numbers[baseline], metric)
             if policy == baseline or (left_out and metric in _JUDGED):
                 row |= {"verdict": "undecided", "p_value": np.nan}
@@ -127,6 +123,8 @@ def _known(name: str, table: pd.DataFrame, what: str) -> str:
 
 def _mean(metric: str, values: np.ndarray) -> statistics.Interval:
     """Return a mean and its interval, which ends where the metric does: no time is below 0, no share above 1."""
+    if not len(values):
+        return statistics.NO_SEED
     if metric not in ALL_METRICS:
         return statistics.mean_interval(values)
     return statistics.mean_interval(values, 0.0, 1.0 if metric in _PARTS else inf)
@@ -135,10 +133,10 @@ def _mean(metric: str, values: np.ndarray) -> statistics.Interval:
 def _compared(values: np.ndarray, baseline: np.ndarray, metric: str) -> dict[str, Any]:
     """Return the paired difference and change, and which of them decides what."""
     if not len(values):
-        unknown = dict.fromkeys([*_names("difference"), *_names("change"), "p_value"], np.nan)
+        unknown = dict.fromkeys([*interval_columns("difference"), *interval_columns("change"), "p_value"], np.nan)
         return unknown | {"verdict": "undecided" if metric in _JUDGED else NOT_JUDGED}
     deciding = statistics.paired_difference(values, baseline)
-    row = _fields("difference", deciding) | dict.fromkeys(_names("change"), np.nan)
+    row = _fields("difference", deciding) | dict.fromkeys(interval_columns("change"), np.nan)
     compared = values - baseline
     if metric not in BY_DIFFERENCE and (values > 0.0).all() and (baseline > 0.0).all():
         deciding = statistics.paired_change(values, baseline)
@@ -150,13 +148,13 @@ def _compared(values: np.ndarray, baseline: np.ndarray, metric: str) -> dict[str
     return row | {"verdict": found, "p_value": statistics.p_value(compared)}
 
 
-def _names(name: str) -> tuple[str, str, str]:
+def interval_columns(name: str) -> tuple[str, str, str]:
     """Return the columns of an interval."""
     return (name, "low", "high") if name == "mean" else (name, f"{name}_low", f"{name}_high")
 
 
 def _fields(name: str, interval: statistics.Interval) -> dict[str, float]:
-    return dict(zip(_names(name), (interval.mean, interval.low, interval.high), strict=True))
+    return dict(zip(interval_columns(name), (interval.mean, interval.low, interval.high), strict=True))
 
 
 def with_holm(comparison: pd.DataFrame) -> pd.DataFrame:
@@ -174,12 +172,10 @@ def with_holm(comparison: pd.DataFrame) -> pd.DataFrame:
     return comparison.assign(p_holm=adjusted, verdict_holm=stands)
 
 
-def interval_of(
-    comparison: pd.DataFrame, policy: str, metric: str, *, change: bool = False, by: str = "policy"
-) -> statistics.Interval:
+def interval_of(comparison: pd.DataFrame, policy: str, metric: str, *, change: bool = False) -> statistics.Interval:
     """Return a mean, or a change, of a table of :func:`compare_runs`."""
-    (row,) = comparison[(comparison[by] == policy) & (comparison["metric"] == metric)].to_dict("records")
-    mean, low, high = (float(row[name]) for name in _names("change" if change else "mean"))
+    (row,) = comparison[(comparison["policy"] == policy) & (comparison["metric"] == metric)].to_dict("records")
+    mean, low, high = (float(row[name]) for name in interval_columns("change" if change else "mean"))
     return statistics.Interval(mean, low, high, int(row["seeds"]))
 
 
@@ -219,7 +215,7 @@ def readable(comparison: pd.DataFrame, *, baseline: str, by: str = "policy", ove
     shown, paired = comparison[~comparison["metric"].isin(_zeros(comparison))], baseline in set(comparison[by])
     rows: list[dict[str, str]] = []
     last: dict[str, str] = {}
-    for row in _records(shown):
+    for row in shown.to_dict("records"):
         head = {"GPUs": row["size_class"]} if "size_class" in row else {}
         head["metric"] = ALL_METRICS.get(row["metric"], row["metric"])
         cells = {by: str(row[by]), "mean [95 %]": _mean_text(row)}
@@ -234,10 +230,6 @@ def readable(comparison: pd.DataFrame, *, baseline: str, by: str = "policy", ove
     return "\n\n".join([markdown(rows), *_notes(comparison, over, paired)])
 
 
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
-
-
 def _zeros(comparison: pd.DataFrame) -> list[str]:
     """Return the metrics that are 0 for every policy, unless all are."""
     zero = (comparison["mean"] == 0.0).groupby(comparison["metric"], sort=False).all()
@@ -248,17 +240,17 @@ def _percent(metric: str) -> float:
     return 100.0 if "(%" in ALL_METRICS.get(metric, "") else 1.0
 
 
-def _mean_text(row: dict[str, Any]) -> str:
+def _mean_text(row: Mapping[Any, Any]) -> str:
     interval = statistics.Interval(row["mean"], row["low"], row["high"], row["seeds"]).scaled(_percent(row["metric"]))
     return interval_text(interval, decimals=_decimals(interval)) if row["seeds"] else "-"
 
 
-def _against_text(row: dict[str, Any]) -> str:
+def _against_text(row: Mapping[Any, Any]) -> str:
     """Return the change in %; or the difference, in percentage points or the metric's unit, where that is compared."""
     if not row["seeds"] or np.isnan(row["difference"]):  # a baseline that finished on other seeds
         return "-"
     by_difference = row["metric"] in BY_DIFFERENCE or np.isnan(row["change"])
-    mean, low, high = (row[name] for name in _names("difference" if by_difference else "change"))
+    mean, low, high = (row[name] for name in interval_columns("difference" if by_difference else "change"))
     scale = _percent(row["metric"]) if by_difference else 100.0
     interval = statistics.Interval(mean, low, high, row["seeds"]).scaled(scale)
     unit = "%" if not by_difference else "points" if scale > 1.0 else ""
@@ -269,11 +261,10 @@ def _against_text(row: dict[str, Any]) -> str:
 def _decimals(interval: statistics.Interval) -> int:
     """Return how many decimals show three digits of the larger end."""
     ends = [interval.mean] if np.isnan(interval.low) else [interval.low, interval.high]
-    largest = max(map(abs, ends))
-    return min(max(2 - floor(log10(largest)), 0), 4) if largest > 0.0 else 0
+    return statistics.decimals_of(max(map(abs, ends)))
 
 
-def _verdict_text(row: dict[str, Any]) -> str:
+def _verdict_text(row: Mapping[Any, Any]) -> str:
     if row["verdict"] == NOT_JUDGED:
         return ""
     if row["seeds"] == 1:
@@ -285,10 +276,9 @@ def _notes(comparison: pd.DataFrame, over: str, paired: bool) -> list[str]:
     """Return what is true of this table and easily overlooked, a paragraph each."""
     seeds, left_out = comparison["seeds"], comparison["seeds_left_out"]
     span = f"{seeds.max()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
-    if seeds.max() == 1:
-        return ["One run: no interval and no verdict."]
     changes = f"; changes are paired by {over[:-1]}" if paired else ""
-    notes = [f"Means over {span} {over} with 95 % intervals{changes}."]
+    means = f"Means over {span} {over} with 95 % intervals{changes}."
+    notes = [means if seeds.max() > 1 else "One run: no interval and no verdict."]
     if (comparison["verdict"] != comparison["verdict_holm"]).any():
         notes.append("?: so by itself, but not among all comparisons together (Holm, 5 %).")
     if left_out.any():

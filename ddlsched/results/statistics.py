@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import floor, inf, log10, nan
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -58,6 +58,14 @@ class Interval:
     def scaled(self, factor: float) -> Interval:
         """Return the interval in another unit, ``factor`` > 0 times as large a number."""
         return Interval(self.mean * factor, self.low * factor, self.high * factor, self.seeds)
+
+
+NO_SEED = Interval(nan, nan, nan, 0)
+
+
+def decimals_of(largest: float) -> int:
+    """Return how many decimals show three digits of the largest of some numbers."""
+    return min(max(2 - floor(log10(largest)), 0), 4) if largest > 0.0 else 0
 
 
 def mean_interval(values: Numbers, least: float = -inf, most: float = inf) -> Interval:

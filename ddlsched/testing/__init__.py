@@ -12,12 +12,12 @@ pytest then runs every check of the door on the policy.
 from __future__ import annotations
 
 from ddlsched.testing.admission_conformance import AdmissionConformance as AdmissionConformance
-from ddlsched.testing.conformance_runs import example_network as example_network
 from ddlsched.testing.conformance_runs import example_workload as example_workload
 from ddlsched.testing.conformance_runs import python_form as python_form
 from ddlsched.testing.handmade import capacity_view as capacity_view
 from ddlsched.testing.handmade import cluster_view as cluster_view
 from ddlsched.testing.handmade import elastic_job_view as elastic_job_view
+from ddlsched.testing.handmade import example_network as example_network
 from ddlsched.testing.handmade import flow_view as flow_view
 from ddlsched.testing.handmade import job_queue as job_queue
 from ddlsched.testing.handmade import job_view as job_view

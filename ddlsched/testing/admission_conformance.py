@@ -14,7 +14,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.tenants import ANY_KIND, Preemption, Queue, Quota, Tenants
 from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.tenants_view import Admission, HeldQuota, PendingJobs, RunningJobs, TenantsView
-from ddlsched.testing.conformance_runs import Conformance
+from ddlsched.testing.conformance_runs import Conformance, begun
 from ddlsched.testing.handmade import cluster_view, job_view
 
 _MOST_ROUNDS = 60
@@ -56,8 +56,7 @@ class _Play:
         tenants = self.case.tenants
         self.quotas, self.pending = QuotaTree(tenants), PendingJobs(tenants.leaves)
         self.by_queue = {queue: RunningJobs() for queue in tenants.leaves}
-        begin = getattr(self.policy, "begin", None)
-        self.asked = self.policy if begin is None else begin(Cluster(), np.random.default_rng(0))
+        self.asked = begun(self.policy, Cluster())
         self.clock_ns = self.freed = 0
         gpus = sum(quota.gpus for queue in tenants.queues for quota in queue.quotas.values())
         self.cluster = cluster_view(num_servers=max(gpus, 1), gpus_per_server=1, exclusive=True)

@@ -14,7 +14,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.network.topology import Link
 from ddlsched.policies.promises import PROMISES, promises
-from ddlsched.policies.views import JobView
+from ddlsched.policies.views import JobView, as_list
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.testing.handmade import job_view
@@ -104,14 +104,6 @@ class ExampleFlow:
         return self.message_bytes - self.bytes_left
 
 
-def example_network(num_servers: int = 6) -> list[Link]:
-    """Return the links of a star of equal servers."""
-    return [
-        Link(name=f"server {server}", bandwidth_bytes_per_s=1.25e9, relative_bandwidth=1.0)
-        for server in range(num_servers)
-    ]
-
-
 def example_flows(rng: np.random.Generator, links: Sequence[Link], count: int) -> list[ExampleFlow]:
     """Return transfers between random servers of a star, of which some is sent."""
     flows = []
@@ -181,8 +173,7 @@ def run_example(seed: int, **plugins: Any) -> Result:
 
 def finishes_of(result: Result) -> list[int]:
     """Return when each job finished, nanoseconds."""
-    finishes: list[int] = result.finished.state.jobs.finish_ns.tolist()
-    return finishes
+    return as_list(result.finished.state.jobs.finish_ns)
 
 
 def _assert_frozen_dataclass(plugin: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise, permutations, product
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,17 @@ from ddlsched.testing.conformance_runs import (
     CLUSTER,
     SEEDS,
     Conformance,
+    ExampleFlow,
     assert_linear,
     assert_promises_change_nothing,
     assert_runs_alike,
     begun,
     example_flows,
-    example_network,
     example_workload,
     finishes_of,
     python_form,
 )
-from ddlsched.testing.handmade import flow_view, job_view, link_loads, network_view, transfer_view
+from ddlsched.testing.handmade import example_network, flow_view, job_view, link_loads, network_view, transfer_view
 
 
 class CommunicationConformance(Conformance):
@@ -191,21 +191,19 @@ class TopologyConformance(Conformance):
         topology = self.make()
         for count in self.num_servers:
             graph = topology.graph(count)
-            for source in range(count):
-                for target in set(range(count)) - {source}:
-                    route = list(topology.route(graph, source, target))
-                    assert route[0] == source
-                    assert route[-1] == target
-                    assert all(graph.has_edge(a, b) for a, b in pairwise(route))
-                    assert not set(route[1:-1]) & set(range(count))
+            for source, target in permutations(range(count), 2):
+                route = list(topology.route(graph, source, target))
+                assert route[0] == source
+                assert route[-1] == target
+                assert all(graph.has_edge(a, b) for a, b in pairwise(route))
+                assert not set(route[1:-1]) & set(range(count))
 
     def test_offers_its_route_among_its_paths(self) -> None:
         """Every path is a way along cables, there is none twice, and the route is one of them."""
         network = Network(self.make(), max(self.num_servers))
-        for source in range(max(self.num_servers)):
-            for target in set(range(max(self.num_servers))) - {source}:
-                paths = network.paths(source, target)
-                assert paths[network.place_of_route(source, target)] == network.route(source, target)
+        for source, target in permutations(range(max(self.num_servers)), 2):
+            paths = network.paths(source, target)
+            assert paths[network.place_of_route(source, target)] == network.route(source, target)
 
     def test_makes_a_network(self) -> None:
         """Every server has one cable, and cables have bandwidth and latency."""
@@ -229,9 +227,7 @@ class TopologyConformance(Conformance):
             assert carried * model.alone_per_byte_s <= link.relative_bandwidth * (1 + 1e-9)
 
 
-def _flow(network: Network, servers: list[int]) -> Any:
-    from ddlsched.testing.conformance_runs import ExampleFlow
-
+def _flow(network: Network, servers: list[int]) -> ExampleFlow:
     return ExampleFlow(servers=tuple(servers), links=network.ring(servers).links)
 
 
@@ -300,6 +296,12 @@ class CollectiveConformance(Conformance):
         message = Message(message_bytes, lambda members: moved_by_ring(message_bytes, members))
         return phases_of(kind, self.make(), ranks, message, has_inside=True)
 
+    def _sent(self) -> Iterator[tuple[str, list[Rank], list[Phase]]]:
+        """Yield what goes of each kind, in every layout."""
+        for kind in self.make().kinds:
+            for ranks in _groups(kind):
+                yield kind, ranks, self._phases(kind, ranks)
+
     def test_has_kinds(self) -> None:
         """It has at least one of the kinds, and no other."""
         assert set(self.make().kinds) & set(KINDS) == set(self.make().kinds) != set()
@@ -309,32 +311,26 @@ class CollectiveConformance(Conformance):
 
         Of an all-reduce one message each way; of an all-gather the parts brought, of a reduce-scatter the parts kept.
         """
-        for kind in self.make().kinds:
-            for ranks in _groups(kind):
-                phases = self._phases(kind, ranks)
-                for count in range(1, len(ranks)):
-                    for some in combinations(ranks, count):
-                        sent, needed = _sent_by(phases, set(some)), _needed(kind, ranks, set(some))
-                        assert sent >= needed * (1 - 1e-12), f"{kind}: {some} send the others {sent} of {needed} bytes"
+        for kind, ranks, phases in self._sent():
+            for count in range(1, len(ranks)):
+                for some in combinations(ranks, count):
+                    sent, needed = _sent_by(phases, set(some)), _needed(kind, ranks, set(some))
+                    assert sent >= needed * (1 - 1e-12), f"{kind}: {some} send the others {sent} of {needed} bytes"
 
     def test_steps_are_there_where_bytes_go(self) -> None:
         """What sends takes at least a step."""
-        for kind in self.make().kinds:
-            for ranks in _groups(kind):
-                phases = self._phases(kind, ranks)
-                assert any(phase.flows for phase in phases), f"{kind}: nothing is sent"
-                assert sum(phase.steps for phase in phases) > 0, f"{kind}: no step"
+        for kind, _, phases in self._sent():
+            assert any(phase.flows for phase in phases), f"{kind}: nothing is sent"
+            assert sum(phase.steps for phase in phases) > 0, f"{kind}: no step"
 
     def test_bytes_are_in_proportion_to_the_message(self) -> None:
         """Twice the message, twice the bytes, on the same ways in as many steps."""
-        for kind in self.make().kinds:
-            for ranks in _groups(kind):
-                once, twice = self._phases(kind, ranks), self._phases(kind, ranks, 2 * _BYTES)
-                for one, other in zip(once, twice, strict=True):
-                    assert (one.steps, one.merged) == (other.steps, other.merged)
-                    for flow, larger in zip(one.flows, other.flows, strict=True):
-                        assert flow[:2] == larger[:2]
-                        assert abs(2 * flow[2] - larger[2]) <= 1e-9 * larger[2]
+        for kind, ranks, once in self._sent():
+            for one, other in zip(once, self._phases(kind, ranks, 2 * _BYTES), strict=True):
+                assert (one.steps, one.merged) == (other.steps, other.merged)
+                for flow, larger in zip(one.flows, other.flows, strict=True):
+                    assert flow[:2] == larger[:2]
+                    assert abs(2 * flow[2] - larger[2]) <= 1e-9 * larger[2]
 
     def test_the_closed_form_is_what_it_sends(self) -> None:
         """``round_on``, if it has that, counts the bytes and steps of ranks on servers of their own."""

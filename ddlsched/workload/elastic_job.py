@@ -11,10 +11,9 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from ddlsched.errors import InputError, guarded
 from ddlsched.ranges import REQUIRED, Checked, check_fields, ranged
-from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, is_whole, ns_from_s
+from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job
-from ddlsched.workload.tasks import CollectiveTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,22 +272,19 @@ class ElasticJob(Job):
     required_levels: str | None = field(init=False, default=None)
     preferred_levels: str | None = field(init=False, default=None)
     balanced_level: str | None = field(init=False, default=None)
-    samples: int
+    samples: int = ranged(REQUIRED, 1)
     curve: ScalingCurve
-    gpu_batch: int
-    min_gpus: int = 1
-    max_gpus: int
-    min_batch: int = 1
-    max_batch: int | None = None
-    message_bytes: float = 0.0
+    gpu_batch: int = ranged(REQUIRED, 1)
+    min_gpus: int = ranged(1, 1)
+    max_gpus: int = ranged(REQUIRED, 1)
+    min_batch: int = ranged(1, 1)
+    max_batch: int | None = ranged(None, 1)
+    message_bytes: float = ranged(0.0, 0.0, MAX_MESSAGE_BYTES)
     gpu_memory_mb: float = 0.0
     rescale_cost: RescaleCost | None = None
 
     def __post_init__(self) -> None:
-        for name in ("samples", "gpu_batch", "min_gpus", "max_gpus", "min_batch"):
-            self._check_whole(name, getattr(self, name), 1)
-        if self.max_batch is not None:
-            self._check_whole("max_batch", self.max_batch, 1)
+        check_fields(self, f"job {self.job_id!r}")
         if self.max_gpus < self.min_gpus:
             raise InputError(f"job {self.job_id!r}: max_gpus is {self.max_gpus}; expected at least {self.min_gpus}")
         for num_gpus in (self.min_gpus, self.max_gpus):
@@ -297,19 +293,10 @@ class ElasticJob(Job):
                     f"job {self.job_id!r}: no batch from {self.min_batch} to {self.max_batch} has a sample for each of "
                     f"{num_gpus} GPUs and at most {self.gpu_batch} on one; expected other batches or numbers of GPUs"
                 )
-        if not isinstance(self.message_bytes, int | float) or not 0 <= self.message_bytes <= MAX_MESSAGE_BYTES:
-            raise InputError(
-                f"job {self.job_id!r}: message_bytes is {self.message_bytes}; expected a number of bytes from 0 to "
-                f"{MAX_MESSAGE_BYTES:g}"
-            )
         object.__setattr__(self, "num_gpus", self.max_gpus)
         object.__setattr__(self, "iterations", -(-self.samples // self.largest_batch(self.max_gpus)))
         object.__setattr__(self, "iteration", self._dag(self.max_gpus))
         super().__post_init__()
-
-    def _check_whole(self, name: str, value: int, at_least: int) -> None:
-        if not is_whole(value, at_least):
-            raise InputError(f"job {self.job_id!r}: {name} is {value!r}; expected a whole number from {at_least}")
 
     def _dag(self, num_gpus: int) -> IterationDag:
         compute = ComputeTask(name="compute", duration_ns=self.compute_ns_at(num_gpus, self.largest_batch(num_gpus)))
@@ -352,10 +339,4 @@ class ElasticJob(Job):
 
 def messages_and_workers(jobs: Iterable[Job]) -> list[tuple[list[float], int]]:
     """Return of each job with several GPUs the sizes of an iteration's messages, bytes, and its number of GPUs."""
-    return [(_messages(job), job.num_gpus) for job in jobs if job.num_gpus > 1]
-
-
-def _messages(job: Job) -> list[float]:
-    if isinstance(job, ElasticJob):
-        return [job.message_bytes] if job.message_bytes > 0 else []
-    return [task.message_bytes for task in job.dag.tasks if isinstance(task, CollectiveTask)]
+    return [(list(job.dag.messages), job.num_gpus) for job in jobs if job.num_gpus > 1]

@@ -171,7 +171,7 @@ class Job:
 
 TEXTS = ("model", "user", "queue", "required_levels", "preferred_levels", "balanced_level")
 """The fields of a job that are a text, or left out."""
-_COLUMNS = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
+REQUIRED = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
 _SHOWN_JOBS = 5
 MAX_PRIORITY = 2**31 - 1
 _PRIORITY = f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
@@ -250,13 +250,11 @@ class Workload:
         return f"<workload: {count} of {sizes} GPUs, arriving {min(arrivals_s):g} to {max(arrivals_s):g} s{source}>"
 
     def _repr_html_(self) -> str:
-        names = ("job_id", "arrival_s", "num_gpus", "iterations", "gpu_memory_mb", "model", "user")
-        head = "".join(f"<th>{name}</th>" for name in names)
-        rows = [[html.escape(str(getattr(job, name))) for name in names] for job in self.jobs[:_SHOWN_JOBS]]
-        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+        names = ["job_id", "arrival_s", "num_gpus", "iterations", "gpu_memory_mb", "model", "user"]
+        shown = [[getattr(job, name) for name in names] for job in self.jobs[:_SHOWN_JOBS]]
+        table = pd.DataFrame(shown, columns=names, dtype=object).to_html(index=False, border=0)
         more = f"<p>and {len(self) - _SHOWN_JOBS:,} more</p>" if len(self) > _SHOWN_JOBS else ""
-        title = html.escape(repr(self)[1:-1])
-        return f"<p><b>{title}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+        return f"<p><b>{html.escape(repr(self)[1:-1])}</b></p>{table}{more}"
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -309,9 +307,9 @@ class Workload:
         InputError
             A column is missing, or a row holds what no job can have.
         """
-        missing = [name for name in _COLUMNS if name not in frame]
+        missing = [name for name in REQUIRED if name not in frame]
         if missing:
-            raise InputError(f"table: has no column {', '.join(missing)}; expected {', '.join(_COLUMNS)}")
+            raise InputError(f"table: has no column {', '.join(missing)}; expected {', '.join(REQUIRED)}")
         jobs = []
         for number, row in enumerate(frame.to_dict("records")):
             known = {str(name): value for name, value in row.items() if value is not None and value == value}

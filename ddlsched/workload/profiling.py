@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import TypeAlias
 
 import numpy as np
 
@@ -93,10 +94,6 @@ class ProfilingAdvisor:
         """Return whether there is nothing left to measure of a job."""
         return not self._missing(job)
 
-    def next_size(self, sizes: Sequence[int], after: int | None) -> int | None:
-        """Return which of the sizes that are missing and fit is measured next, after one or first of all; None ends."""
-        return max((size for size in sizes if after is None or size < after), default=None)
-
     def _go_on(self, there: Mapping[str, Candidate], num_nodes: int, now_s: float) -> None:
         """End a hold that is over, whose job has gone, or whose size no longer fits."""
         if self.pinned is None:
@@ -119,7 +116,8 @@ class ProfilingAdvisor:
                 return
 
     def _pin(self, job: Candidate, sizes: Sequence[int], after: int | None) -> None:
-        size = self.next_size(sizes, after)
+        """Let the largest of some sizes be measured next that is below another, if there is one."""
+        size = max((size for size in sizes if after is None or size < after), default=None)
         if size is not None:
             self.pinned, self.held_since_s = (job.job_id, size), None
             self._tried.setdefault(job.job_id, set()).add(size)
@@ -156,14 +154,18 @@ def extrapolated(measured: Mapping[int, float], max_nodes: int) -> Numbers:
     return rates
 
 
+_Told: TypeAlias = tuple[float, int, float]
+"""When a job had trained how many steps and samples."""
+
+
 @dataclass
 class _Stretch:
     """Messages since a job has its size; the first ``warm_up`` steps are not kept."""
 
     nodes: int
     first_step: int
-    counted: tuple[float, int, float] | None = None
-    last: tuple[float, int, float] | None = None
+    counted: _Told | None = None
+    last: _Told | None = None
     is_over: bool = False
 
 
@@ -213,10 +215,10 @@ class JobMonitor:
             return
         if step < stretch.first_step + self.warm_up_steps:
             return
-        if stretch.counted is None:
-            stretch.counted = time_s, step, samples
         stretch.last = time_s, step, samples
-        self._measure(known, stretch)
+        if stretch.counted is None:
+            stretch.counted = stretch.last
+        self._measure(known, stretch.nodes, stretch.counted, stretch.last)
 
     def interrupted(self, job_id: str) -> None:
         """Take note that a job does not train at present: what follows is another stretch, also at the same size."""
@@ -232,16 +234,14 @@ class JobMonitor:
         now = time_s, step, samples
         known.stretch = _Stretch(nodes, step, now if self.warm_up_steps == 0 else None, now)
 
-    def _measure(self, known: _Known, stretch: _Stretch) -> None:
-        if stretch.counted is None or stretch.last is None:
-            return
-        (from_s, from_step, from_samples), (to_s, to_step, to_samples) = stretch.counted, stretch.last
+    def _measure(self, known: _Known, nodes: int, first: _Told, last: _Told) -> None:
+        (from_s, from_step, from_samples), (to_s, to_step, to_samples) = first, last
         if to_step - from_step < self.least_steps or to_s <= from_s:
             return
         rate = (to_samples - from_samples) / (to_s - from_s)
         if not 0 < rate < math.inf:  # Reports may say what cannot be.
             return
-        known.rates[stretch.nodes] = rate
+        known.rates[nodes] = rate
         if known.change is not None:
             grew, gap_s, samples = known.change
             cost_s = max(gap_s - samples / rate, 0.0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from ddlsched.plugins.names import Maker, maker, names
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import BatchCurve, ElasticJob, LinearCurve, ScalingCurve, ThroughputCurve
 from ddlsched.workload.groups import checked_groups
-from ddlsched.workload.job import MAX_PRIORITY, TEXTS, Job, Workload
+from ddlsched.workload.job import MAX_PRIORITY, REQUIRED, TEXTS, Job, Workload
 
 ELASTIC_REQUIRED = ("job_id", "arrival_s", "samples", "curve", "gpu_batch", "max_gpus")
 _COUNTS = ("min_gpus", "min_batch", "max_batch")
@@ -61,12 +61,7 @@ def _curve_of(where: str, given: Any) -> ScalingCurve:
         shown = abbreviated(kind if isinstance(given, dict) else given)
         raise InputError(f"{where}: its kind is {shown}; expected an object with the kind throughput, batch or linear")
     needed = _POINTS.get(kind, ("fixed_s", "sample_s"))
-    for name in given:
-        if name not in (*needed, "kind"):
-            raise InputError(f"{where}: unknown field {name!r}.{did_you_mean(name, needed)}")
-    for name in needed:
-        if name not in given:
-            raise InputError(f"{where}: field {name!r} is missing; expected {', '.join(needed)}")
+    tables.refuse_fields(where, given, needed, ("kind",))
     if kind == "linear":
         linear = {name: tables.cell_time_s(where, name, given[name]) for name in needed}
         return tables.located(where, lambda: LinearCurve(**linear))
@@ -119,7 +114,6 @@ def _read_curve(path: Path) -> ScalingCurve:
     return curve
 
 
-REQUIRED = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
 _FOR_ALL = (*TEXTS, "time_limit_s", "priority")
 OPTIONAL = (*_FOR_ALL, "buckets", "algorithm")
 _SUFFIXES = (".csv", ".parquet", ".json")
@@ -135,19 +129,19 @@ def read_workload(path: str | Path) -> Workload:
         With file, row, column, value and what is expected.
     """
     path = Path(path)
-    readers: list[Callable[[Path], list[Job]]] = [_read_csv, _read_parquet, _read_json]
-
-    def read(path: Path) -> list[Job]:
-        refuse_suffix(path)
-        return dict(zip(_SUFFIXES, readers, strict=True))[path.suffix.lower()](path)
-
-    return Workload(tuple(tables.readable(path, "a workload file (see 'ddlsched workload --help')", read)), source=path)
+    jobs = tables.readable(path, "a workload file (see 'ddlsched workload --help')", _read)
+    return Workload(tuple(jobs), source=path)
 
 
-def refuse_suffix(path: Path) -> None:
-    """Raise InputError if a file's suffix is of no format that can hold a workload."""
-    if path.suffix.lower() not in _SUFFIXES:
-        raise InputError(f"{path}: the suffix is {path.suffix!r}; expected one of {', '.join(_SUFFIXES)}")
+def _read(path: Path) -> list[Job]:
+    refuse_suffix(path)
+    return {".csv": _read_csv, ".parquet": _read_parquet, ".json": _read_json}[path.suffix.lower()](path)
+
+
+def refuse_suffix(path: Path, suffixes: Sequence[str] = _SUFFIXES) -> None:
+    """Raise InputError if a file's suffix is none of these, by default of those that can hold a workload."""
+    if path.suffix.lower() not in suffixes:
+        raise InputError(f"{path}: the suffix is {path.suffix!r}; expected one of {', '.join(suffixes)}")
 
 
 def _read_csv(path: Path) -> list[Job]:
@@ -235,12 +229,7 @@ def _job_of_json(where: str, row: Any) -> Job:
         raise InputError(f"{where}: is {abbreviated(row)}; expected an object with {', '.join(_JSON_FIELDS)}")
     kinds = {"tasks": (_JSON_FIELDS, ("tasks", "groups", *_FOR_ALL)), "samples": (ELASTIC_REQUIRED, ELASTIC_OPTIONAL)}
     needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
-    for name in row:
-        if name not in needed + optional:
-            raise InputError(f"{where}: unknown field {name!r}.{did_you_mean(name, needed + optional)}")
-    for name in needed:
-        if name not in row:
-            raise InputError(f"{where}: field {name!r} is missing; expected {', '.join(needed)}")
+    tables.refuse_fields(where, row, needed, optional)
     if "tasks" in row:
         return _dag_job(where, row)
     return elastic_job_of(where, row) if "samples" in row else _job_of_row(where, row)
@@ -310,18 +299,15 @@ def workload_table(workload: Workload) -> pd.DataFrame:
 
 
 def _row_of_job(job: Job) -> dict[str, Any]:
+    iteration = job.iteration
     row: dict[str, Any] = {"job_id": job.job_id, "arrival_s": job.arrival_s}
     row |= {"gpus": job.num_gpus, "iterations": job.iterations}
-    if isinstance(job.iteration, DataParallelIteration):
-        iteration = job.iteration
-        row |= {"forward_s": iteration.forward_s, "backward_s": iteration.backward_s}
-        row["message_bytes"] = iteration.message_bytes
-    row |= {"gpu_memory_mb": job.gpu_memory_mb, "model": job.model, "user": job.user}
-    if isinstance(job.iteration, DataParallelIteration):
-        row |= {"buckets": job.iteration.buckets, "algorithm": job.iteration.algorithm}
+    if isinstance(iteration, IterationDag):
+        further: dict[str, Any] = {"tasks": iteration.to_dicts(), "groups": iteration.groups or None}
     else:
-        row["tasks"] = job.iteration.to_dicts()
-        row["groups"] = job.iteration.groups or None
+        row |= {name: getattr(iteration, name) for name in ("forward_s", "backward_s", "message_bytes")}
+        further = {"buckets": iteration.buckets, "algorithm": iteration.algorithm}
+    row |= {"gpu_memory_mb": job.gpu_memory_mb, "model": job.model, "user": job.user} | further
     texts = {name: getattr(job, name) for name in TEXTS}
     return row | {"time_limit_s": job.time_limit_s} | texts | {"priority": job.priority or None}
 

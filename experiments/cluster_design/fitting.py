@@ -73,7 +73,7 @@ class Fitted(NamedTuple):
         """Return nodes of eight A100s with these constants."""
         nodes = a100_nodes(gpus).with_efficiency(self.efficiency)
         inside, outside = nodes.tiers
-        outside = dataclasses.replace(outside, bytes_per_s=self.network_bytes_per_s)
+        outside = outside._replace(bytes_per_s=self.network_bytes_per_s)
         return dataclasses.replace(nodes, tiers=(inside, outside))
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from fitting import Prior, fit_constants
 
-from ddlsched.training.estimate.hardware import Efficiency, Machine, Tier
+from ddlsched.training.estimate.hardware import Efficiency, Machine
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import A100_NODE_TIERS, EFFICIENCIES, GPUS, MODELS
@@ -32,7 +32,7 @@ from ddlsched.training.estimate.step_estimate import estimate_checked
 CALCULON = {"mean": 3.65, "max": 8.87}
 """Error of Calculon (Isaev et al., SC 2023) on the same eight, %."""
 
-BETWEEN_NODES = Tier(size=1, bytes_per_s=20e9, latency_s=10e-6)
+BETWEEN_NODES = A100_NODE_TIERS[1]._replace(bytes_per_s=20e9)
 """Selene: a 200 Gbit/s card a GPU, of which 0.8 are assumed to arrive."""
 
 PRIORS = {"matrix": Prior(0.8, 1.0), "memory": Prior(0.8, 1.0)}
@@ -89,8 +89,8 @@ SEQUENCE, VOCABULARY = 2048, 51_200
 
 def nodes(gpus: int, efficiency: Efficiency) -> Machine:
     """Return Selene's nodes of eight A100s."""
-    between = Tier(size=gpus // 8, bytes_per_s=BETWEEN_NODES.bytes_per_s, latency_s=BETWEEN_NODES.latency_s)
-    return Machine(gpu=GPUS["a100-80"], tiers=(A100_NODE_TIERS[0], between)).with_efficiency(efficiency)
+    tiers = A100_NODE_TIERS[0], BETWEEN_NODES._replace(size=gpus // 8)
+    return Machine(gpu=GPUS["a100-80"], tiers=tiers).with_efficiency(efficiency)
 
 
 def predicted_tera(row: Throughput, efficiency: Efficiency) -> float:

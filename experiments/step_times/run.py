@@ -153,7 +153,7 @@ def _linked(run: PublishedRun, inside: float, between: float) -> Machine:
     """Return a run's machine with other shares of the data sheet's links."""
     ideal = dataclasses.replace(run, program="ideal").machine
     tiers = tuple(
-        dataclasses.replace(tier, bytes_per_s=tier.bytes_per_s * (between if number else inside))
+        tier._replace(bytes_per_s=tier.bytes_per_s * (between if number else inside))
         for number, tier in enumerate(ideal.tiers)
     )
     return dataclasses.replace(ideal, tiers=tiers)

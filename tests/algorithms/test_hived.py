@@ -19,19 +19,19 @@ SMALL = ddlsched.Cluster(num_servers=4, gpus_per_server=4)
 
 
 def test_levels_are_powers_of_two_inside_a_server_and_of_servers() -> None:
-    assert Cells(4, 4).sizes == [1, 2, 4, 8, 16]
-    assert Cells(6, 4).sizes == [1, 2, 4, 8, 16]
-    assert Cells(2, 6).sizes == [1, 6, 12]
+    assert Cells([4] * 4).sizes == [1, 2, 4, 8, 16]
+    assert Cells([4] * 6).sizes == [1, 2, 4, 8, 16]
+    assert Cells([6] * 2).sizes == [1, 6, 12]
 
 
 def test_servers_that_are_no_power_of_two_are_several_cells() -> None:
-    cells = Cells(7, 4)
+    cells = Cells([4] * 7)
     assert [sorted(free) for free in cells.free] == [[], [], [24], [16], [0]]
 
 
 def test_a_cell_is_split_from_the_lowest_larger_one() -> None:
     """Of 16 GPUs, one for a single GPU leaves its buddies: 1, 2-3, 4-7, 8-15."""
-    cells = Cells(4, 4)
+    cells = Cells([4] * 4)
     assert cells.take(0) == 0
     assert [sorted(free) for free in cells.free] == [[1], [2], [4], [8], []]
     assert cells.take(2) == 4  # the free server, and not half of 8-15
@@ -39,7 +39,7 @@ def test_a_cell_is_split_from_the_lowest_larger_one() -> None:
 
 
 def test_what_is_given_back_merges_with_its_buddies() -> None:
-    cells = Cells(4, 4)
+    cells = Cells([4] * 4)
     taken = [cells.take(0), cells.take(0), cells.take(1)]
     assert taken == [0, 1, 2]
     for level, first in ((0, 1), (1, 2)):
@@ -69,7 +69,7 @@ def test_on_a_star_a_job_of_several_servers_takes_any_free_ones() -> None:
 
 
 def test_cells_do_not_merge_beyond_what_there_was() -> None:
-    cells = Cells(6, 4)
+    cells = Cells([4] * 6)
     for first in (cells.take(3), cells.take(3), cells.take(3)):
         cells.give_back(3, first)  # type: ignore[arg-type]
     assert [sorted(free) for free in cells.free] == [[], [], [], [16], [0]]
@@ -77,7 +77,7 @@ def test_cells_do_not_merge_beyond_what_there_was() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 99)), max_size=60), st.integers(1, 9))
 def test_free_cells_and_those_taken_are_all_gpus_once(steps: list[tuple[bool, int, int]], servers: int) -> None:
-    cells, taken = Cells(servers, 4), list[tuple[int, int]]()
+    cells, taken = Cells([4] * servers), list[tuple[int, int]]()
     for takes, level, which in steps:
         if takes and level < len(cells.sizes):
             first = cells.take(level)
@@ -93,7 +93,7 @@ def test_free_cells_and_those_taken_are_all_gpus_once(steps: list[tuple[bool, in
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 99)), max_size=60))
 def test_a_tenants_cell_is_there_whenever_its_private_cluster_would_have_it(steps: Any) -> None:
     """Tenants own, in all, 1 x 8, 1 x 4, 2 x 2 of 16 GPUs: within these counts take never fails."""
-    cells, owned, taken = Cells(4, 4), {3: 1, 2: 1, 1: 2}, list[tuple[int, int]]()
+    cells, owned, taken = Cells([4] * 4), {3: 1, 2: 1, 1: 2}, list[tuple[int, int]]()
     for takes, place, which in steps:
         level = [3, 2, 1][place]
         if takes and sum(own == level for own, _ in taken) < owned[level]:
@@ -127,7 +127,7 @@ def on(number: int, *gpus: int) -> dict[int, list[Any]]:
 def test_the_bound_cell_with_the_most_in_use_goes_first_and_there_the_fullest_server() -> None:
     policy = begun("alice/1x8+alice/1x4")
     policy.place(job_view(number=0, num_gpus=8, user="alice"), cluster_view())
-    policy._bound[0].used[0] = (0, 1)  # as if it needed two
+    policy._owned.bound[0].used[0] = (0, 1)  # as if it needed two
     there = on(0, 0, 1)
     assert policy.place(job_view(number=1, num_gpus=2, user="alice"), cluster_view(residents=there)) == [2, 3]
     there |= on(1, 2, 3)

@@ -300,29 +300,22 @@ def knapsack(count: int) -> Any:
 
 
 @pytest.mark.long
-def test_after_its_time_limit_the_best_found_is_used_and_counted(capfd: Any) -> None:
+def test_after_its_time_limit_the_best_found_is_used_and_that_is_told_once(capfd: Any) -> None:
     limited = solver(time_limit_s=0.5)
     for now_s in (7.0, 8.0):
         assert limited.solve(knapsack(300), now_s, "300 jobs", is_whole=True) is not None
-    assert [(e.policy, e.now_s, e.jobs) for e in limited.events] == [
-        ("allocation test", 7.0, "300 jobs"),
-        ("allocation test", 8.0, "300 jobs"),
-    ]
-    assert set(limited.counts().values()) == {2}
     told = capfd.readouterr().err
     assert told.count("allocation test at 7.0 s, 300 jobs: the time limit was over, the best found is used") == 1
     assert "8.0 s" not in told
 
 
-def test_a_programme_without_a_solution_is_counted(capfd: Any) -> None:
+def test_a_programme_without_a_solution_is_told(capfd: Any) -> None:
     from ortools.math_opt.python import mathopt
 
     model = mathopt.Model(name="impossible")
     model.add_linear_constraint(model.add_variable(lb=0.0, ub=1.0) >= 2)
-    counted = solver()
-    assert counted.solve(model, 3.0, "job 'a'", is_whole=False) is None
+    assert solver().solve(model, 3.0, "job 'a'", is_whole=False) is None
     assert "at 3.0 s, job 'a': the programme has no solution" in capfd.readouterr().err
-    assert len(counted.events) == 1
 
 
 @dataclass

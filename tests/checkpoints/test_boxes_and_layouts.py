@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from ddlsched.checkpoints import division, tensors
-from ddlsched.checkpoints.arrays import numpy_dtype
 from ddlsched.checkpoints.collection import Shard, StoredParallelism, TensorCollection
 from ddlsched.checkpoints.division import Box, Holding, TensorCell, divided, within
 from ddlsched.checkpoints.plan import _ranks
@@ -20,6 +19,7 @@ from ddlsched.checkpoints.tensors import (
     Tensor,
     dense_layout,
     flat_layout,
+    numpy_dtype,
     padded_size,
 )
 from ddlsched.errors import InputError

@@ -14,7 +14,7 @@ import pytest
 
 from ddlsched.checkpoints import execution
 from ddlsched.checkpoints.copying import Copy, chunks
-from ddlsched.checkpoints.execution import _batches, _Flusher, _jobs, _ranges, _taken, _width, _with_next, copied
+from ddlsched.checkpoints.execution import _batches, _Flusher, _jobs, _ranges, _taken, _width, copied
 from ddlsched.checkpoints.gathering import NewArray
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.partial_folder import OpenFiles, PartialFolder, Target, claimed
@@ -53,13 +53,6 @@ def test_two_threads_a_processor_copy_and_eight_at_most(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", {0: range(processors)}.__getitem__)
     assert execution.num_threads() == threads
-
-
-def test_each_batch_comes_with_the_next() -> None:
-    batches: list[Any] = [["a"], ["b"], ["c"]]
-    assert list(_with_next(iter(batches))) == [(["a"], ["b"]), (["b"], ["c"]), (["c"], [])]
-    assert list(_with_next(iter(batches[:1]))) == [(["a"], [])]
-    assert list(_with_next(iter([]))) == []
 
 
 def test_names_before_one_are_taken_once() -> None:

@@ -18,11 +18,12 @@ from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.dataset_files import ByteRanges, TarShards, TokenFiles
 from ddlsched.checkpoints.dataset_state import DatasetState, rank_slice
 from ddlsched.checkpoints.dataset_views import RankBatches, RankFileSystem, _cut, _joined, _RangeReader
-from ddlsched.checkpoints.distributed_reading import Metadata, StoredTensor, is_distributed
+from ddlsched.checkpoints.distributed_reading import StoredTensor, is_distributed
 from ddlsched.checkpoints.formats import Format, foreign_reading, form_of, num_left_out, reading_for
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.reading import PartsReading, whole_parts
 from ddlsched.checkpoints.resharding import reshard
+from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.checkpoints.torch_archives import StoredChunk
 from ddlsched.errors import InputError
 
@@ -38,9 +39,9 @@ def test_checkpoints_of_other_programs_are_read_as_they_were(source: str) -> Non
         assert foreign is not None
         parts = PartsReading.of(reading_for(form, foreign))
         found[f"{form.value} description"] = digest([parts.described.text(), parts.checkpoint.files])
-        for name, held in parts.parts().items():
+        for tensor, held in parts.held():
             places = [(of.layout, [(one.file, one.entry) for one in of.sources]) for of in held]
-            found[f"{form.value} {name}"] = f"{len(held)} {digest(places)}"
+            found[f"{form.value} {tensor.name}"] = f"{len(held)} {digest(places)}"
     assert_kept(f"foreign-{source}", found)
 
 
@@ -130,8 +131,8 @@ def test_a_chunk_lies_within_its_tensor(
 def test_steps_are_those_that_the_optimiser_counted(
     place: Any, name: str, dtype: str, shape: tuple[int, ...], begin: int, steps: int
 ) -> None:
-    stored = Metadata(tensors={name: StoredTensor(dtype, shape, ())})
-    assert distributed_reading._step(place, stored, {name: whole_parts(dtype, shape, place, "file", begin)}) == steps
+    parts = whole_parts(dtype, shape, place, "file", begin)
+    assert distributed_reading._step([(Tensor(name=name, shape=shape, dtype=dtype), parts)]) == steps
 
 
 def test_paths_are_those_of_the_usual_planner() -> None:

@@ -203,11 +203,14 @@ def test_rows_of_other_weights() -> None:
 
 def test_rows_move_with_their_places() -> None:
     part = Replicas(Layout((4, 2), (Piece((3, 0), (4, 2), 5, (2, 1)),)), ())
-    ((moved, _),) = translation._moved(part, [(0, 100, 3), (2, 20, 3), (5, 0, 1), (6, 50, 9), (7, 90, 1)])
+    places = [(0, 100, 3), (2, 20, 3), (5, 0, 1), (6, 50, 9), (7, 90, 1)]
+    runs = [*(translation._Run(4, *place) for place in places), translation._Run(3, 3, 0, 4)]
+    ((moved, _),) = translation._moved(part, runs, 4)
     assert moved.pieces == (
         Piece((21, 0), (2, 2), 5, (2, 1)), Piece((0, 0), (1, 2), 9, (2, 1)), Piece((50, 0), (1, 2), 11, (2, 1)),
     )  # fmt: skip
-    assert list(translation._moved(part, [(0, 0, 3), (7, 7, 1)])) == []
+    beside = [translation._Run(4, 0, 0, 3), translation._Run(4, 7, 7, 1), translation._Run(5, 3, 3, 4)]
+    assert list(translation._moved(part, beside, 4)) == []
     (turned, _) = translation._turned_part(part, Weight("w", ("t",), transposed=True))
     assert turned.pieces == (Piece((0, 3), (2, 4), 5, (1, 2)),)
     assert translation._turned_part(part, Weight("w", ("t",))) is part

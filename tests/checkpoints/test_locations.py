@@ -50,7 +50,9 @@ def test_a_link_leaves_the_directory_only_if_it_leads_elsewhere(tmp_path: Path) 
     with pytest.raises(InputError, match="'outside' leaves the directory"):
         refuse_leaving(place, "outside", "w")
     assert [has_file(place, name) for name in ("own", "inside", "outside", "none")] == [True, False, False, False]
-    assert files_beside(place, ("none", "own", "inside")) == {"own": 100}
+    ((tensor, (part,)),) = files_beside(place, ("none", "own", "inside"))
+    assert (tensor.name, tensor.shape, tensor.kind) == ("own", (100,), "file")
+    assert bytes(part.sources[0].data(part.layout.pieces[0])) == CONTENT
 
 
 def test_links_of_a_snapshot_lead_to_the_files_of_all_snapshots(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from tiers import tried
 
-from ddlsched.checkpoints.arrays import numpy_dtype, part_of
+from ddlsched.checkpoints.arrays import part_of
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism
 from ddlsched.checkpoints.content import content_hashes
@@ -20,6 +20,7 @@ from ddlsched.checkpoints.making import bfloat16, made_tensor, make_checkpoint
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
+from ddlsched.checkpoints.tensors import numpy_dtype
 from ddlsched.errors import InputError
 
 GPT = StoredTransformer(num_layers=2, hidden=16, heads=4, vocabulary=50, positions=8)

@@ -65,7 +65,7 @@ def test_ranks_hold_layers_of_their_stage(tmp_path: Path) -> None:
         True,
     ]
     reading = read_distributed(STORED)
-    held = {name: parts for name, parts in reading.parts().items() if name == FIRST}
+    held = {tensor.name: parts for tensor, parts in reading.held() if tensor.name == FIRST}
     layer = whole_tensor(new, location_of(tmp_path / "ours"), FIRST.replace("layers", "layers.1"))
     for part in held[FIRST]:
         (piece,) = part.layout.pieces

@@ -102,11 +102,11 @@ def test_records_keep_their_state() -> None:
     kept = unpickled(pickled(New(Name("m", "R"), {"a": 1})), names, "w")
     assert (kept.a, kept.b, kept.state) == (1, None, {"a": 1})
     listed = unpickled(pickled(New(Name("m", "R"), (1, 2))), names, "w")
-    assert (listed.fields, listed.state, listed.a) == ({}, (1, 2), None)
+    assert (listed.state, listed.a) == ((1, 2), None)
     bare = unpickled(pickled(New(Name("m", "R"))), names, "w")
-    assert (bare.fields, bare.state, bare.a) == ({}, None, None)
+    assert (bare.state, bare.a) == (None, None)
     never_made = Record.__new__(Record)
-    assert (never_made.fields, never_made.state, never_made.a) == ({}, None, None)
+    assert (never_made.state, never_made.a) == (None, None)
 
 
 def test_a_state_is_for_records_only() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ddlsched.checkpoints import gathering
-from ddlsched.checkpoints.copying import Chunk, Copy
+from ddlsched.checkpoints.copying import Chunk, Copy, side_by_side
 from ddlsched.checkpoints.gathering import (
     Buffers,
     NewArray,
@@ -18,7 +18,6 @@ from ddlsched.checkpoints.gathering import (
     _in_order,
     _parts,
     _row_begins,
-    _row_elements,
     _Rows,
     _rows_around,
     filled,
@@ -75,7 +74,7 @@ def test_what_lies_side_by_side_where_it_is_read_and_written(
     extent: tuple[int, ...], read: tuple[int, ...], write: tuple[int, ...], run: int, begins: list[tuple[int, int]]
 ) -> None:
     copy = Copy(0, piece(extent, read), piece(extent, write))
-    assert _row_elements(copy) == run
+    assert side_by_side(copy.read, copy.write) == run
     assert _row_begins(copy, run) == begins
 
 

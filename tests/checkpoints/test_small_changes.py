@@ -96,16 +96,16 @@ def test_new_hosts_have_as_many_devices_as_told_or_eight_or_as_before(
     region = StoredRegion(devices=tuple(range(len(hosts))), hosts=hosts)
     old = TensorCollection(tensors=TENSORS, parallelism=StoredParallelism(dp=len(hosts)), allocation=region)
     stored(folder / "a", old)
-    found = planned(folder / "a", StoredParallelism(dp=9), gpus_per_host=gpus_per_host)
+    found = planned(Reading.at(folder / "a"), StoredParallelism(dp=9), gpus_per_host=gpus_per_host)
     assert found.new.allocation.hosts == new_hosts
 
 
 def test_a_map_of_stages_is_as_long_as_the_model(folder: Path) -> None:
     stored(folder / "a", JOB)
-    assert planned(folder / "a", StoredParallelism(pp=2), stages=(1, 0)).new.stages == (1, 0)
+    assert planned(Reading.at(folder / "a"), StoredParallelism(pp=2), stages=(1, 0)).new.stages == (1, 0)
     for stages in ((1,), (1, 0, 1)):
         with pytest.raises(InputError, match=f"the stage map has {len(stages)} layers; expected the model's 2"):
-            planned(folder / "a", StoredParallelism(pp=2), stages=stages)
+            planned(Reading.at(folder / "a"), StoredParallelism(pp=2), stages=stages)
 
 
 def test_a_destination_beside_a_source_of_a_similar_name_is_fine(folder: Path) -> None:
@@ -172,9 +172,9 @@ def test_parts_of_a_tensor_in_one_file_have_numbers_of_their_own(tmp_path: Path)
         sha256={"a": "1", "b": "2"}, xxh3={"b": "3"}, paths={"a": ("x",)}, iteration=4,
     )  # fmt: skip
     parts = {"a": [part(0, "f", "g"), part(2, "f")], "b": [part(0, "f")]}
-    reading = PartsReading(known, parts, place)
+    reading = PartsReading(known, [(tensor, parts[tensor.name]) for tensor in tensors], place)
     assert reading.checkpoint.files == ("f", "g", "f")
-    assert {name: [of.sources for of in parts] for name, parts in reading.parts().items()} == {
+    assert {tensor.name: [of.sources for of in parts] for tensor, parts in reading.held()} == {
         name: [of.sources for of in found] for name, found in parts.items()
     }
     held = reading.checkpoint.collection

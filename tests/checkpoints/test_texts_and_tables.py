@@ -18,7 +18,7 @@ from ddlsched.checkpoints import making
 from ddlsched.checkpoints.change_cost import PlannedRescaleCost, ReplicaRule, Site, _copied_within_hosts, link_bytes
 from ddlsched.checkpoints.checkpoint_command import _cut, _division, _kinds, _ranges, _stages, _table
 from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
-from ddlsched.checkpoints.making import bfloat16, made_checkpoint, made_tensor, make_checkpoint
+from ddlsched.checkpoints.making import bfloat16, made_tensor, make_checkpoint
 from ddlsched.checkpoints.plan import plan
 from ddlsched.checkpoints.reshard_command import (
     _cell,
@@ -30,7 +30,7 @@ from ddlsched.checkpoints.reshard_command import (
     plan_numbers,
     plan_text,
 )
-from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor
 from ddlsched.errors import InputError
 from topologies.star import Star
@@ -207,8 +207,7 @@ def test_a_folder_may_be_filled_to_the_last_byte(tmp_path: Path, monkeypatch: py
 
 
 def test_contents_are_of_the_order_that_training_gives() -> None:
-    checkpoint = made_checkpoint(MODEL, StoredParallelism(), dtype="F16", optimiser=Optimiser())
-    by_name = checkpoint.collection.by_name
+    by_name = {tensor.name: tensor for tensor in job_tensors(MODEL, dtype="F16", optimiser=Optimiser())}
 
     def made(name: str) -> Any:
         return made_tensor(by_name[name], 1, 100)

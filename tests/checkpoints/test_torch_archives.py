@@ -188,8 +188,9 @@ def test_a_file_of_one_tensor_and_one_without_elements_is_read(tmp_path: Path) -
     reading = read_saved(tmp_path / "file")
     assert (reading.num_left_out, reading.only_read) == (2, str(tmp_path / "file"))
     assert [tensor.name for tensor in reading.job.tensors] == ["w", "none"]
-    (part,) = reading.parts()["w"]
+    held = {tensor.name: parts for tensor, parts in reading.held()}
+    (part,) = held["w"]
     (piece,) = part.layout.pieces
     assert (piece.start, piece.extent, piece.offset, piece.strides) == ((0, 0), (3, 4), 0, (4, 1))
     assert bytes(part.sources[0].data(piece)) == bytes(range(48))
-    assert reading.parts()["none"] == []
+    assert held["none"] == []

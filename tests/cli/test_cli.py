@@ -206,6 +206,11 @@ def test_help(command: tuple[str, ...]) -> None:
     assert " ".join(("Usage:", "ddlsched", *command)) in " ".join(result.stdout.split())
 
 
+def test_only_options_of_a_run_are_helped_with_the_names_that_there_are() -> None:
+    """The scheduler whose cluster is imported is no bundle of policies."""
+    assert ("Names:" in run("simulate", "--help").stdout, "Names:" in run("import-cluster", "--help").stdout) == (1, 0)
+
+
 def test_version() -> None:
     from ddlsched import __version__
 

@@ -17,7 +17,7 @@ from scipy.stats import poisson
 from tiers import examples
 
 import ddlsched
-from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Strike, drawn_changes
+from ddlsched.cluster.capacity_changes import CapacityChange, DrawnChanges, FailurePlaces, Strike
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.failure_causes import PRESETS, FailureCause, read_causes
 from ddlsched.errors import InputError
@@ -29,7 +29,7 @@ HEADER = "cause,per,per_1000_days,takes,noticed_s,repair_s,shape,warned,least_gp
 def test_a_server_that_a_gpu_took_is_down_until_it_comes_back() -> None:
     """Times near the end of the clock: where nothing came back, this would end at once and not never."""
     cause = FailureCause(cause="gpu", per="gpu", mtbf_s=1e8, takes="server", repair_s=1e7)
-    changes = list(drawn_changes([cause], FailurePlaces(range(0, 5, 2)), np.random.default_rng(0)))
+    changes = list(DrawnChanges([cause], FailurePlaces(range(0, 5, 2)), np.random.default_rng(0)).changes())
     for server in (0, 1):
         fails = [change.fails for change in changes if change.server == server]
         assert fails == [n % 2 == 0 for n in range(len(fails))]
@@ -51,7 +51,7 @@ def test_llama_3_is_interrupted_as_often_by_each_cause_as_published() -> None:
     causes, end_ns = read_causes("llama3-16k"), round(54 * 86_400e9)
     places = FailurePlaces(range(0, 16_385, 8))
     changes = itertools.takewhile(
-        lambda change: change.time_ns < end_ns, drawn_changes(causes, places, np.random.default_rng(0))
+        lambda change: change.time_ns < end_ns, DrawnChanges(causes, places, np.random.default_rng(0)).changes()
     )
     late = {cause.cause for cause in causes if cause.hangs}  # the server goes when it is noticed
     found = Counter(
@@ -102,7 +102,7 @@ def test_a_misspelt_table_names_the_nearest() -> None:
 
 
 def drawn(cause, places, count, seed=0):
-    return list(itertools.islice(drawn_changes([cause], places, np.random.default_rng(seed)), count))
+    return list(itertools.islice(DrawnChanges([cause], places, np.random.default_rng(seed)).changes(), count))
 
 
 def test_a_rack_goes_and_comes_as_one() -> None:
@@ -116,7 +116,7 @@ def test_a_rack_goes_and_comes_as_one() -> None:
 def test_a_unit_of_a_level_goes_as_one_and_must_hold_what_fails() -> None:
     places = FailurePlaces(range(9), racks=[[0, 1], [2, 3], [4, 5], [6, 7]], levels={"pod": [0, 0, 0, 0, 1, 1, 1, 1]})
     pod = FailureCause(cause="power", per="rack", mtbf_s=1000.0, takes="pod", repair_s=10.0)
-    first = next(drawn_changes([pod], places, np.random.default_rng(0)))
+    first = next(DrawnChanges([pod], places, np.random.default_rng(0)).changes())
     assert first.server in (0, 4)
     assert len({change.server for change in drawn(pod, places, 8) if change.fails}) in (4, 8)
     with pytest.raises(InputError, match="takes a rack; none holds a whole pod"):
@@ -186,7 +186,7 @@ SLOW = FailureCause(cause="slow", per="gpu", mtbf_s=1e4, noticed_s=inf, repair_s
 
 def struck_at_s(places, **given):
     """Return when, of which GPU, and when its server goes, of the first failures by a slow GPU."""
-    changes = itertools.islice(drawn_changes([SLOW], places, np.random.default_rng(0), **given), 30)
+    changes = itertools.islice(DrawnChanges([SLOW], places, np.random.default_rng(0), **given).changes(), 30)
     return [(type(each).__name__, each.time_ns / 1e9) for each in changes]
 
 

@@ -72,7 +72,7 @@ def test_a_file_is_read_and_written(tmp_path: Path) -> None:
         ),
         ("queues: [{name: a, quotas: {any: {gpus: 1}, a100: {gpus: 1}}}]", ["'any' and of kinds"]),
         ("queues: [{name: a, preemption: lower}]", ["is 'lower'; expected fields"]),
-        ("queues: [{name: a, weight: heavy}]", ["weight is 'heavy'"]),
+        ("queues: [{name: a, weight: heavy}]", ["queues.yaml: queue 'a': weight is 'heavy'"]),
     ],
 )
 def test_what_is_no_file_of_queues_is_refused(tmp_path: Path, text: str, parts: list[str]) -> None:

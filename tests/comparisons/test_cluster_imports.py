@@ -267,6 +267,27 @@ def test_kai() -> None:
     assert [job.num_gpus for job in read_workload("o/jobs.csv")] == [4]
 
 
+def test_nodes_of_kubernetes_that_take_no_pods_are_left_out() -> None:
+    states = "Ready", "cordoned", "Ready", "Unknown", "False"
+    Path("k.yaml").write_text("\n---\n".join((KAI, *map(node_of_kubernetes, states))))
+    for read in (read_kai, read_volcano, read_kueue):
+        found = read(Path("k.yaml"))
+        assert [server.gpus for server in found.servers] == [8, 8]
+        assert "3 nodes left out, which take no pods: unschedulable, or not ready" in found.notes
+
+
+def node_of_kubernetes(state: str) -> str:
+    """Return a node of 8 GPUs that is ready, perhaps cordoned, or of whose condition "Ready" a state is told."""
+    ready = "True" if state in ("Ready", "cordoned") else state
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "n"},
+        "spec": {"unschedulable": True} if state == "cordoned" else {},
+        "status": {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": ready}]},
+    }
+    return yaml.safe_dump(node)
+
+
 def test_a_group_of_kai_has_the_gpus_of_its_pods_unless_told() -> None:
     Path("k.yaml").write_text(KAI + KAI_PODS)
     imported("kai", Path("k.yaml"))
@@ -562,6 +583,29 @@ def test_aliases_do_not_make_an_error_long() -> None:
         with pytest.raises(InputError) as refusal:
             read_tenants("bad.yaml")
         assert len(str(refusal.value)) < 400
+
+
+def test_nodes_of_slurm_that_take_no_jobs_are_left_out_and_jobs_told_twice_count_once() -> None:
+    Path("s").mkdir()
+    Path("s/assoc").write_text("Account|Share|GrpTRES\nbio|1|\n")
+    when = "2025-05-01T10:00:00|2025-05-01T10:00:00|"
+    header = "JobID|Account|Submit|Start|End|AllocTRES\n"
+    Path("s/april").write_text(f"{header}1|bio|{when}Unknown|gres/gpu=4\n")
+    Path("s/may").write_text(f"{header}1|bio|{when}2025-05-01T10:10:00|gres/gpu=4\n")
+    states = "IDLE", "MIXED+DRAIN", "DOWN*", "IDLE+POWERED_DOWN", "ALLOCATED+FAILING", "FUTURE", "MIXED*+PLANNED"
+    Path("s/nodes").write_text("\n".join(f"NodeName=n Gres=gpu:8\n   State={s} Threads=1\n" for s in states))
+    Path("s/sinfo").write_text("PARTITION AVAIL\ngpu up\n")
+    said = run("import-cluster", "slurm", "s", "--out", "o")
+    assert "2 queues, 3 servers, 1 jobs in o" in said.stdout
+    assert said.stderr.splitlines() == [
+        "ddlsched: s/sinfo: left out: holds no nodes with GPUs and no table, as -P prints it",
+        "ddlsched: 1 rows of jobs left out: steps, without GPUs, never started, of no lowest account, told twice, or "
+        "with | in a name",
+        "ddlsched: 4 nodes left out, which take no jobs: DOWN, DRAIN, FAIL or FUTURE",
+        "ddlsched: no ParentName is told: all accounts are below root",
+    ]
+    Path("s/assoc").write_text("Account  Share\nbio  1\n")
+    refused(run("import-cluster", "slurm", "s"), "the files hold no queues", "s/assoc: left out: holds no nodes")
 
 
 def test_a_row_of_slurm_that_lacks_columns_or_has_huge_numbers_is_left_out() -> None:

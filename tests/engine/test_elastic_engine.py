@@ -272,6 +272,8 @@ def answering(answer):
         ({"a": Allocation(2, 21)}, r"job 'a': is given a batch of 21 on 2 GPUs; expected 2 to 20"),
         ({"a": Allocation(3)}, r"allocate answered 3 GPUs in all; expected at most the 2 that there are"),
         ({"a": Allocation(2, gpus=(0, 0))}, r"job 'a': is given the GPUs \(0, 0\); expected 2 different ones"),
+        ({"a": Allocation(1, gpus=iter((0,)))}, r"is given the GPUs <tuple_iterator .*; expected 1 different ones"),
+        ({"a": Allocation(1, gpus=0)}, r"is given the GPUs 0; expected 1 different ones"),
         ({"a": Allocation(2, gpus=(0, 7))}, r"job 'a': is given GPU 7; expected free ones, each once"),
     ],
 )
@@ -279,6 +281,16 @@ def test_impossible_answers_are_refused(answer, message) -> None:
     workload, cluster = ddlsched.Workload.of([elastic_job()]), ddlsched.Cluster(num_servers=2, gpus_per_server=1)
     with pytest.raises(ddlsched.InvalidDecisionError, match=message):
         ddlsched.simulate(workload, cluster, allocation=answering(answer))
+
+
+def test_an_allocation_policy_may_take_jobs_out_of_its_list() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class TakesOut:
+        def allocate(self, jobs, capacity, now_s):
+            return {jobs.pop().job_id: Allocation(1) for _ in range(len(jobs))}
+
+    result = ddlsched.simulate(ddlsched.Workload.of([elastic_job()]), allocation=TakesOut())
+    assert result.jobs["finish_s"].notna().all()
 
 
 def test_a_policy_that_waits_for_ever_is_an_error() -> None:

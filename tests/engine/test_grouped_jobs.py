@@ -27,7 +27,7 @@ from ddlsched.engine.records import example_state
 from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin, ring_bytes
 from ddlsched.network.topology import Topology
-from ddlsched.network.traffic import Traffic, traffic_of
+from ddlsched.network.traffic import TaskMessage, Traffic, traffic_of
 from ddlsched.results.explanation import explain
 from ddlsched.results.result import Result
 from ddlsched.results.slices import compute_slices, transfer_slices
@@ -97,9 +97,9 @@ def all_traffic(result: Result, number: int) -> dict[str, Traffic]:
         if isinstance(task, CollectiveTask):
             tuples = [range(job.num_gpus)] if task.group is None else job.dag.groups[task.group]
             members = [[ranks[worker] for worker in workers] for workers in tuples]
-            given = network, task.kind, task.algorithm
+            sent = TaskMessage(task.kind, task.algorithm, task.message_bytes)
             bytes_of = partial(ring_bytes, result.contention)
-            found += [traffic_of(*given, own, task.message_bytes, bytes_of, network.own_way) for own in members]
+            found += [traffic_of(network, sent, own, bytes_of, network.own_way) for own in members]
     kinds = {task.name: isinstance(task, CollectiveTask) for task in job.dag.tasks}
     names = [name for name in job.dag.part_names if kinds[name.split(" ")[0]]]
     return dict(zip(names, found, strict=True))

@@ -182,6 +182,7 @@ def placement_answering(answer):
         ([0, 1.0], r"GPU 1\.0"),
         (7, "answered 7"),
         ([0, "1"], "GPU '1'"),
+        (iter([0, 1]), "answered <list_iterator .* expected 2 GPU numbers"),
     ],
 )
 def test_a_placement_that_cannot_be_is_refused(answer, fault):
@@ -211,6 +212,30 @@ def test_a_placement_without_memory_is_refused():
 def test_a_policy_that_answers_nonsense_is_named(plugins, fault):
     with pytest.raises(PluginError, match=fault):
         simulate(job("a", gpus=4), job("b", gpus=4), **plugins)
+
+
+class TakesOut:
+    """The first transfer runs: the policy takes them out of its list, in which it leaves none."""
+
+    def select(self, transfers, network):
+        first = transfers.pop(0)
+        transfers.clear()
+        return [first]
+
+
+class RatesOfNone(ddlsched.Linear):
+    """Rates of a model that takes the transfers out of its list."""
+
+    def rates(self, active, waiting, links):
+        return [1e9 for _ in range(len(active)) if active.pop()]
+
+
+def test_a_policy_may_take_what_it_was_given_out_of_its_list():
+    two = job("a", gpus=4), job("b", gpus=4)
+    first = type("First", (), {"select": lambda self, transfers, network: transfers[:1]})()
+    times = [list(simulate(*two, communication=policy).jobs["jct_s"]) for policy in (TakesOut(), first)]
+    assert times[0] == times[1]
+    assert simulate(*two, contention=RatesOfNone()).jobs["finish_s"].notna().all()
 
 
 @dataclass(frozen=True, kw_only=True)

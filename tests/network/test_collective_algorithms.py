@@ -19,7 +19,7 @@ from ddlsched.errors import InputError, PluginError
 from ddlsched.network.collectives import Message, Rank
 from ddlsched.network.contention import moved_by_ring
 from ddlsched.network.topology import Network
-from ddlsched.network.traffic import phases_of, traffic_of
+from ddlsched.network.traffic import TaskMessage, phases_of, traffic_of
 from ddlsched.plugins.names import resolve
 from ddlsched.simulation import simulate
 from ddlsched.workload.dag import CollectiveTask, DataParallelIteration, IterationDag
@@ -154,7 +154,7 @@ def test_switches_send_what_they_have_added_up_once() -> None:
     """Two leaves of three servers and one spine: 8 MB go up each leaf's cable and 8 MB come down, not three times 8."""
     network = Network(resolve("topology", "leaf-spine:servers_per_leaf=3,spines=1"), 6)
     ranks = [Rank(server, 0, 0) for server in range(6)]
-    found = traffic_of(network, "all-reduce", "in-network", ranks, 8e6, moved_by_ring, network.own_way)
+    found = traffic_of(network, TaskMessage("all-reduce", "in-network", 8e6), ranks, moved_by_ring, network.own_way)
     on = {network.links[link].name: found.wire_bytes * s for link, s in zip(found.links, found.shares, strict=True)}
     cables = ["leaf 0 to spine 0", "spine 0 to leaf 0", "leaf 1 to spine 0", "spine 0 to leaf 1"]
     assert on == dict.fromkeys([*(f"server {n}" for n in range(6)), *cables], 8e6)
@@ -165,7 +165,7 @@ def test_trees_and_halves_take_fewer_steps(algorithm: str, steps: int) -> None:
     """Over 16 servers whose hops take 20 us: a ring has 2 x 15; 0 is above 8, 8 above 4, 4 above 2, 2 above 1."""
     network = Network(resolve("topology", "star:latency_s=1e-5"), 16)
     ranks = [Rank(server, 0, 0) for server in range(16)]
-    found = traffic_of(network, "all-reduce", algorithm, ranks, 8e6, moved_by_ring, network.own_way)
+    found = traffic_of(network, TaskMessage("all-reduce", algorithm, 8e6), ranks, moved_by_ring, network.own_way)
     assert found.latency_s == pytest.approx(steps * 2e-5)
 
 
@@ -222,6 +222,17 @@ def test_a_class_in_a_file_of_ones_own(tmp_path: Path) -> None:
     assert took_ms(f"{tmp_path}/mine.py:Mine:sent=0.5", 5, 1, STAR) == pytest.approx(16.0)
     with pytest.raises(PluginError, match=r"Mine:sent=-1: phases of all-reduce over 5 ranks answered -8000000.0 bytes"):
         took_ms(f"{tmp_path}/mine.py:Mine:sent=-1", 5, 1, STAR)
+
+
+@pytest.mark.parametrize(
+    ("flow", "fault"),
+    [("(first, others[0])", "ValueError: not enough values"), ("(first, others[0], '8')", "TypeError: '<=' not supp")],
+)
+def test_flows_that_are_none_are_the_collectives_fault(tmp_path: Path, flow: str, fault: str) -> None:
+    begins, _ = OWN.split("        return")
+    (tmp_path / "mine.py").write_text(f"{begins}        return [Phase([{flow}], 1)]\n")
+    with pytest.raises(PluginError, match=f"Mine: phases of all-reduce over 5 ranks raised {fault}"):
+        took_ms(f"{tmp_path}/mine.py:Mine", 5, 1, STAR)
 
 
 def test_ranks_whose_exchange_is_free_count_as_one() -> None:

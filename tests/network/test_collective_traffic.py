@@ -19,7 +19,7 @@ from ddlsched.errors import InputError
 from ddlsched.network.collectives import Rank
 from ddlsched.network.contention import EqualShare, Linear, ring_bytes
 from ddlsched.network.topology import Inside, Network, Topology
-from ddlsched.network.traffic import Traffic, traffic_of
+from ddlsched.network.traffic import TaskMessage, Traffic, traffic_of
 from ddlsched.network.tuple_traffic import Tuples, TupleTraffic, _alike_rows
 from topologies.leaf_spine import LeafSpine
 from topologies.rail_optimised import RailOptimised
@@ -48,7 +48,7 @@ def traffic(
 ) -> Traffic:
     """Return the traffic over workers given as (server, place of its GPU)."""
     ranks = [network.rank(*worker) for worker in workers]
-    return traffic_of(network, kind, algorithm, ranks, message_bytes, bytes_by_hand, network.own_way)
+    return traffic_of(network, TaskMessage(kind, algorithm, message_bytes), ranks, bytes_by_hand, network.own_way)
 
 
 def by_link(found: Traffic, network: Network) -> dict[str, float]:
@@ -181,7 +181,8 @@ def test_the_linear_model_counts_an_all_reduce_whole_and_its_halves_half() -> No
     ranks = [Rank(server, 0, 0) for server in range(4)]
     for model, whole in ((Linear(), 840.0), (EqualShare(), 1260.0)):
         for kind, sent in (("all-reduce", whole), ("all-gather", whole / 2), ("broadcast", 840.0)):
-            found = traffic_of(network, kind, "ring", ranks, MESSAGE, partial(ring_bytes, model), network.own_way)
+            task = TaskMessage(kind, "ring", MESSAGE)
+            found = traffic_of(network, task, ranks, partial(ring_bytes, model), network.own_way)
             assert found.wire_bytes == sent
 
 
@@ -361,7 +362,7 @@ def test_item_27_tuples_that_lie_alike_put_on_links_what_each_does_alone(
     first = np.concatenate([[0], np.cumsum(found.counts)])
     for number, own in enumerate(tuples):
         its = [network.rank(*at[worker]) for worker in own]
-        alone = traffic_of(network, kind, "ring", its, MESSAGE, bytes_by_hand, way_noted_in(in_turn))
+        alone = traffic_of(network, TaskMessage(kind, "ring", MESSAGE), its, bytes_by_hand, way_noted_in(in_turn))
         crossed = slice(first[number], first[number + 1])
         sent = dict(zip(found.links[crossed].tolist(), found.shares[crossed].tolist(), strict=True))
         assert sent == dict(zip(alone.links, alone.shares, strict=True))

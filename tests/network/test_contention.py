@@ -23,7 +23,8 @@ from ddlsched.network.contention import (
 from ddlsched.network.rates import counted_weight, rates_of
 from ddlsched.network.topology import Link, Network
 from ddlsched.simulation import simulate
-from ddlsched.testing.conformance_runs import ExampleFlow, example_flows, example_network
+from ddlsched.testing.conformance_runs import ExampleFlow, example_flows
+from ddlsched.testing.handmade import example_network
 from ddlsched.workload.job import Workload
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star

@@ -16,9 +16,9 @@ from jobs_by_hand import elastic_job
 from small_jobs import LLAMA
 
 import ddlsched
-from ddlsched.checkpoints.arrays import numpy_dtype
 from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.tensor_models import job_tensors
+from ddlsched.checkpoints.tensors import numpy_dtype
 from ddlsched.comparisons.alone import job_metrics
 from ddlsched.results.metrics import run_metrics
 from ddlsched.workload.workload_files import write_workload

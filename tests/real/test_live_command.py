@@ -191,7 +191,7 @@ def managed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     class Manager:
         def __init__(self, folder: Path, *others: Any) -> None:
-            names = "scavenger sharer most_jobs watch hang_s launcher host commits warn failing checkpoint fewest"
+            names = "scavenger sharer most_jobs watch hang_s launcher host commits warn checkpoint fewest"
             self.store = JobStore(folder / "jobs.sqlite")
             self.given = SimpleNamespace(folder=folder, **dict(zip(names.split(), others, strict=True)))
             given.append(self.given)
@@ -201,8 +201,8 @@ def managed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             for event in EVENTS:
                 self.given.watch(event)
             self.given.warn("warned")
-            self.store.finish("a")
-            self.store.fail("b")
+            self.store.end("a", "finished")
+            self.store.end("b", "failed")
             self.store.close()
 
     monkeypatch.setattr(manager, "LiveManager", Manager)
@@ -221,7 +221,7 @@ def test_a_manager_is_given_what_was_asked_for(files, managed) -> None:
     ]
     [given] = managed
     assert (given.folder, given.most_jobs, given.hang_s, given.until_s) == (files / "state", 3, 7.0, 9.0)
-    assert (given.host, given.commits, given.failing) == (None, f"local://{files}/far", None)
+    assert (given.host, given.commits) == (None, f"local://{files}/far")
     assert (given.checkpoint, given.fewest) == ("young", {"a": 1, "b": 2})
     assert isinstance(given.scavenger, TraceScavenger)
     assert given.scavenger.speed == 4.0
@@ -273,9 +273,8 @@ def test_nodes_of_this_machine_fail_as_asked(files, managed) -> None:
     more = "--nodes 3 --seed 5 --speed 2 --failures rsc-1 --recovery wait --checkpoint young"
     assert run("live", files / "jobs.csv", "--state", files / "state", *more.split()).exit_code == 1
     [given] = managed
-    assert given.scavenger is given.failing
-    assert isinstance(given.failing, FailingNodes)
-    assert given.failing.idle(0.0) == {"node0", "node1", "node2"}
+    assert isinstance(given.scavenger, FailingNodes)
+    assert given.scavenger.idle(0.0) == {"node0", "node1", "node2"}
 
 
 def test_the_timeline_is_drawn_where_it_is_asked_for(files, managed, monkeypatch: pytest.MonkeyPatch) -> None:

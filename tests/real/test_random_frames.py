@@ -112,7 +112,7 @@ def gate(request: pytest.FixtureRequest) -> Iterator[GateService]:
     thread = threading.Thread(target=service.serve, daemon=True)
     thread.start()
     yield service
-    service.close()
+    service.stop()
     thread.join(10)
     assert not thread.is_alive()
 
@@ -158,11 +158,9 @@ def test_a_gate_goes_on(gate: GateService, faults: list[str], tmp_path: Path) ->
 def test_an_agent_that_measures_goes_on(faults: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_module, "_CONNECT_S", 0.2)
     with contextlib.ExitStack() as stack:
-        agents = [
-            stack.enter_context(contextlib.closing(RingAgent(Address("127.0.0.1", 0), TOKEN, most_bytes=10**6)))
-            for _ in range(2)
-        ]
+        agents = [RingAgent(Address("127.0.0.1", 0), TOKEN, most_bytes=10**6) for _ in range(2)]
         for agent in agents:
+            stack.callback(agent.stop)
             threading.Thread(target=agent.serve, daemon=True).start()
         hosts = tuple(agent.address for agent in agents)
         request = {

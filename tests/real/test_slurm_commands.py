@@ -15,7 +15,6 @@ from command_line import run
 from ddlsched.errors import InputError
 from ddlsched.real import slurm_commands
 from ddlsched.real.slurm.agent import AgentEvent
-from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.journal import AgentJournal
 from ddlsched.real.slurm.local_cluster import LocalSlurm
 from ddlsched.real.slurm.settings import AgentSettings, JobFacts
@@ -141,7 +140,7 @@ def test_an_agent_is_that_of_its_options(agent: list[Any], tmp_path: Path) -> No
     assert settings == AgentSettings(
         partition="gpus",
         user=None,
-        policies=PolicyNames(**given, contention="max-min"),  # type: ignore[arg-type]
+        policies=given | {"contention": "max-min"},
         facts={"mine": JobFacts(iterations=5, forward_s=1.0)},
         every_s=2.0,
         start_s=3.0,
@@ -164,7 +163,7 @@ def test_an_agent_that_looks_once_in_a_dry_run_touches_the_users_own_jobs(agent:
     ]
     [settings, _, looks] = agent
     assert looks == "looks once"
-    assert settings == AgentSettings(partition="gpus", user="me", policies=PolicyNames(), dry_run=True)
+    assert settings == AgentSettings(partition="gpus", user="me", policies={"contention": "linear"}, dry_run=True)
 
 
 def test_the_nodes_of_a_trial_are_numbered_from_1() -> None:

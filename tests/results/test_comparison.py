@@ -242,6 +242,8 @@ def test_readable_says_what_is_easily_overlooked():
     few = runs[runs["seed"] < 3]
     text = readable(compare_runs(few, baseline="base", metrics=["average_jct_s", "unfinished_jobs"]), baseline="base")
     assert "Some jobs did not finish" in text
+    one = compare_runs(runs[runs["seed"] == 1], baseline="base", metrics=["average_jct_s", "unfinished_jobs"])
+    assert "One run: no interval and no verdict.\n\nSome jobs did not finish" in readable(one, baseline="base")
 
 
 def test_readable_of_one_run():

@@ -11,7 +11,13 @@ from kept_numbers import assert_kept, digest, short
 
 from ddlsched.network.collectives import KINDS
 from ddlsched.policies.view_parts import View
-from ddlsched.testing import admission_conformance, conformance_runs, network_conformance, policy_conformance
+from ddlsched.testing import (
+    admission_conformance,
+    conformance_runs,
+    handmade,
+    network_conformance,
+    policy_conformance,
+)
 from ddlsched.testing.conformance_runs import assert_linear
 
 
@@ -79,10 +85,10 @@ def test_what_is_drawn_is_what_it_was() -> None:
             conformance_runs.example_elastic_workload(seed, num_jobs=3, most_gpus=2),
         )
         found[f"workloads {seed}"] = " ".join(digest(map(str, workload.jobs)) for workload in made)
-    links = conformance_runs.example_network()
+    links = handmade.example_network()
     flows = [flow for count in (1, 4, 9) for flow in conformance_runs.example_flows(rng, links, count)]
     found["network"] = f"{digest(map(str, links))} {digest(map(str, flows))} {digest(told(flow.job) for flow in flows)}"
-    found["sizes"] = digest(map(str, conformance_runs.example_network(3)))
+    found["sizes"] = digest(map(str, handmade.example_network(3)))
     for kind in KINDS:
         groups = list(network_conformance._groups(kind))
         needed = [

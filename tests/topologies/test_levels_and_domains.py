@@ -10,7 +10,7 @@ import pytest
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError
 from ddlsched.network.topology import Network
-from ddlsched.network.traffic import Traffic, traffic_of
+from ddlsched.network.traffic import TaskMessage, Traffic, traffic_of
 from ddlsched.plugins.names import resolve
 from topologies.clos import Clos
 from topologies.rail_optimised import RailOptimised, nvl72, rail_clos, rail_only
@@ -29,7 +29,8 @@ def on_links(network: Network, kind: str, algorithm: str, *workers: tuple[int, i
 
 def traffic(network: Network, kind: str, algorithm: str, *workers: tuple[int, int]) -> Traffic:
     ranks = [network.rank(*worker) for worker in workers]
-    return traffic_of(network, kind, algorithm, ranks, MESSAGE, lambda size, n: 2 * (n - 1) / n * size, network.own_way)
+    sent = TaskMessage(kind, algorithm, MESSAGE)
+    return traffic_of(network, sent, ranks, lambda size, n: 2 * (n - 1) / n * size, network.own_way)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,13 @@ def test_a_level_that_is_not_there_or_does_not_nest_is_refused():
 
     with pytest.raises(PluginError, match="'pod', of which no unit is made of whole units of 'rack'"):
         Network(Torn(), 4)
+
+    class Nonsense(Clos):
+        def levels(self, num_servers: int) -> Any:
+            return num_servers
+
+    with pytest.raises(PluginError, match="levels raised AttributeError: 'int' object has no attribute 'items'"):
+        Network(Nonsense(), 4)
 
 
 def test_inside_a_rack_everything_goes_over_nvlink():

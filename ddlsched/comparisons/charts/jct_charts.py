@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,9 +26,7 @@ _BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
 @style.in_style()
-def bars(
-    intervals: Mapping[str, Interval], *, axis: str, title: str = "", colour: Mapping[str, str] | None = None
-) -> Figure:
+def bars(intervals: Mapping[str, Interval], *, axis: str, colour: Mapping[str, str] | None = None) -> Figure:
     """Return a bar a policy, with its interval and its value, the first on top.
 
     Parameters
@@ -38,8 +35,6 @@ def bars(
         By policy.
     axis
         What is measured, with its unit: ``"Average JCT (s)"``.
-    title
-        One line.
     colour
         Of some labels, in place of the style's own.
     """
@@ -62,7 +57,7 @@ def bars(
         )
     axes.set_xlim(0, 1.16 * widest)
     _label_rows(axes, labels)
-    _finish(figure, axes, f"{axis}\n{over_seeds(interval.seeds for interval in intervals.values())}", title)
+    _measure(axes, f"{axis}\n{over_seeds(interval.seeds for interval in intervals.values())}")
     return figure
 
 
@@ -208,24 +203,16 @@ def changes(
                 look: dict[str, Any] = {"color": shade[name], "markersize": 4.5, "label": legend_label(called[name])}
                 axes.plot(interval.mean, y, "os^Dv"[number % 5], **look)
         if row.claimed is not None:
-            axes.plot(
-                [row.claimed] * 2,
-                [place - 0.4, place + 0.4],
-                color=style.INK,
-                linewidth=1.2,
-                linestyle=":",
-                label=claim,
-            )
+            dotted: dict[str, Any] = {"color": style.INK, "linewidth": 1.2, "linestyle": ":", "label": claim}
+            axes.plot([row.claimed] * 2, [place - 0.4, place + 0.4], **dotted)
     _label_rows(axes, [row.label for row in rows])
-    _finish(figure, axes, f"{axis}\n{over_seeds(i.seeds for row in rows for i in row.measured.values())}", "")
+    _measure(axes, f"{axis}\n{over_seeds(i.seeds for row in rows for i in row.measured.values())}")
     legend_below(figure, [axes])
     return figure
 
 
 @style.in_style()
-def distributions(
-    samples: Mapping[str, Numbers], *, axis: str, title: str = "", colour: Mapping[str, str] | None = None
-) -> Figure:
+def distributions(samples: Mapping[str, Numbers], *, axis: str, colour: Mapping[str, str] | None = None) -> Figure:
     """Return the cumulative distribution of each policy's values on a logarithmic axis.
 
     Parameters
@@ -234,8 +221,6 @@ def distributions(
         All values > 0 of a policy; of many, their quantiles are drawn.
     axis
         What is measured, with its unit.
-    title
-        One line.
     colour
         Of some labels, in place of the style's own.
     """
@@ -260,7 +245,7 @@ def distributions(
         panels[1].set_ylabel("Points")
     for each in panels:
         each.grid(axis="y")
-    _finish(figure, panels[-1], axis, title)
+    _measure(panels[-1], axis)
     legend_below(figure, [axes])
     return figure
 
@@ -313,14 +298,11 @@ def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def _finish(figure: Figure, axes: Axes, axis: str, title: str) -> None:
+def _measure(axes: Axes, axis: str) -> None:
+    """Say what is measured to the right, with a grid."""
     # Under long names of policies a centred label would be cut off.
     axes.set_xlabel(style.axis_title(axis), loc="right")
     axes.grid(axis="x")
-    if title:  # at the figure's edge: over the axes, long names of policies would push it out
-        lines = textwrap.wrap(style.unbroken(title), 52)
-        figure.set_figheight(figure.get_figheight() + 0.14 * (len(lines) - 1))
-        figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=8.5)
 
 
 def legend_label(label: str) -> str:

@@ -21,6 +21,7 @@ _LABEL_POINTS = 5
 _AXES_INCHES = style.COLUMN_INCHES - 0.5
 _LEAST_SHARED_ROW_POINTS = 1.5
 _LEAST_EDGED_POINTS = 1.2
+_LEAST_LABEL_POINTS = 120
 
 
 def placement_boxes(placements: pd.DataFrame, *, shared: bool = True) -> pd.DataFrame:
@@ -198,4 +199,5 @@ def _mark_servers(axes: Axes, first_gpu: np.ndarray, row_points: float) -> None:
     axes.tick_params(axis="y", length=0 if step == 1 else 2, color=style.MUTED)
     sizes = sorted(set(np.diff(first_gpu).tolist()))
     gpus = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    axes.set_ylabel(f"Server ({gpus} GPU{'' if sizes == [1] else 's'} each)")
+    gap = "\n" if row_points * first_gpu[-1] < _LEAST_LABEL_POINTS else " "  # a longer one would reach the title
+    axes.set_ylabel(f"Server{gap}({gpus} GPU{'' if sizes == [1] else 's'} each)")

@@ -129,6 +129,14 @@ def _largest(table: pd.DataFrame, count: int) -> pd.DataFrame:
     return table[large].assign(others=table.drop(columns=large).sum(axis=1))
 
 
+def _name_rows(axes: Axes, names: Sequence[str], label: str) -> None:
+    """Let axes have a row a name, the first on top, and say what is measured to the right."""
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel(label, loc="right")
+    axes.grid(axis="x")
+
+
 class RunCharts:
     """Charts of one run, each a matplotlib figure, which notebooks show and ``figure.savefig`` writes.
 
@@ -166,11 +174,8 @@ class RunCharts:
             if means[phase].any():
                 axes.barh(range(len(means)), means[phase], left=left, color=_PHASE_COLOURS[phase], label=name)
                 left += means[phase].to_numpy()
-        axes.set_yticks(range(len(means)), [str(gpus) for gpus in means.index])
-        axes.invert_yaxis()
+        _name_rows(axes, [str(gpus) for gpus in means.index], "Mean time from arrival to finish (s)")
         axes.set_ylabel("GPUs of a job")
-        axes.set_xlabel("Mean time from arrival to finish (s)", loc="right")
-        axes.grid(axis="x")
         legend_below(figure, [axes])
         return style.resized(figure, size)
 
@@ -203,10 +208,7 @@ class RunCharts:
         shown = (("wait_s", "Mean wait, line: p95 (s)"), ("jct_s", "Mean JCT (s)"), ("preemptions", "Preemptions"))
         for axes, (column, label), colour in zip(panels, shown, ("orange", "blue", "vermillion"), strict=True):
             axes.barh(rows, table[column], color=style.PALETTE[colour])
-            axes.set_yticks(rows, [str(queue) for queue in table.index] if axes is panels[0] else [])
-            axes.invert_yaxis()
-            axes.set_xlabel(label, loc="right")
-            axes.grid(axis="x")
+            _name_rows(axes, [str(queue) if axes is panels[0] else "" for queue in table.index], label)
         panels[0].hlines(rows, 0, table["p95_wait_s"], color=style.PALETTE["grey"], linewidth=1)
         return style.resized(figure, size)
 
@@ -215,13 +217,10 @@ class RunCharts:
         """Return how many GPUs are free over time, and how many of these on servers of which jobs have others."""
         table = free_gpus_over_time(self._result)
         figure, axes = style.new_figure(2.6)
-        axes.fill_between(
-            table.index, 0, table["free"], step="post", color=style.PALETTE["sky"], label="free", linewidth=0
-        )
-        label = "of these beside jobs on their server"
-        axes.fill_between(
-            table.index, 0, table["fragments"], step="post", color=style.PALETTE["vermillion"], label=label, linewidth=0
-        )
+        said = {"free": "free", "fragments": "of these beside jobs on their server"}
+        for (column, label), colour in zip(said.items(), ("sky", "vermillion"), strict=True):
+            shade = style.PALETTE[colour]
+            axes.fill_between(table.index, 0, table[column], step="post", color=shade, label=label, linewidth=0)
         return self._over_time(figure, axes, "GPUs (line: all)", size)
 
     def _over_time(self, figure: Figure, axes: Axes, label: str, size: style.Size) -> Figure:
@@ -256,11 +255,7 @@ class RunCharts:
             share = width / hours["held"] if hours["held"] else 0.0
             shown = style.short(width) if width < 100 else f"{width:,.0f}"
             axes.text(start + width, place, f" {shown} ({share:.1%})", va="center")
-        axes.set_yticks(
-            range(len(names)), [name.replace("_", " ").replace("gpus and network", "others") for name in names]
-        )
-        axes.invert_yaxis()
+        said = [name.replace("_", " ").replace("gpus and network", "others") for name in names]
+        _name_rows(axes, said, "GPU hours")
         axes.set_xlim(0, max(1.7 * hours["held"], 1e-9))
-        axes.set_xlabel("GPU hours", loc="right")
-        axes.grid(axis="x")
         return style.resized(figure, size)

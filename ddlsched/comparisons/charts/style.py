@@ -176,11 +176,6 @@ def _is_a_side(side: object) -> bool:
     return isinstance(side, int | float) and 0.5 <= side <= 100
 
 
-def unbroken(text: str) -> str:
-    """Return a text in which no line ends between a number and its unit."""
-    return re.sub(r"(?<=\d) (?=[A-Za-z%µ])", "\N{NO-BREAK SPACE}", text)
-
-
 def _plain(label: str) -> str:
     """Return a label without what writings of one name differ in: ``SRSF(1)`` is ``srsf-1``."""
     return re.sub(r"\W", "", label.lower())
@@ -209,9 +204,9 @@ def wrapped(label: str, width: int = 24) -> str:
     return "\n".join(line.strip() for line in lines)
 
 
-def axis_title(title: str, width_inches: float = COLUMN_INCHES) -> str:
-    """Return an axis' title in lines that a figure of this width has room for; lines that it has stay."""
-    return "\n".join(textwrap.fill(line, round(15 * width_inches)) for line in title.split("\n"))
+def axis_title(title: str) -> str:
+    """Return an axis' title in lines that a column has room for; lines that it has stay."""
+    return "\n".join(textwrap.fill(line, round(15 * COLUMN_INCHES)) for line in title.split("\n"))
 
 
 def plain_ticks(axis: Any) -> None:
@@ -231,9 +226,8 @@ def short(value: float) -> str:
 
 def on_dark(colour: str) -> str:
     """Return a colour for a dark page: the same, or mixed with white until it stands out (WCAG's 3 : 1)."""
-    parts = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
     for white in range(0, 100, 5):
-        mixed = "#" + "".join(f"{round(part + (255 - part) * white / 100):02x}" for part in parts)
+        mixed = _between(colour, "#ffffff", white / 100)
         if (_luminance(mixed) + 0.05) / (_luminance(DARK_PAGE) + 0.05) >= 3.2:
             break
     return mixed

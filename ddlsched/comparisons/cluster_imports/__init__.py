@@ -14,7 +14,7 @@ from ddlsched.errors import InputError
 from ddlsched.io.files import made_folder, replacing
 from ddlsched.plugins import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve
-from ddlsched.workload.traces.trace_models import JobRule
+from ddlsched.workload.traces.trace_models import OF_REPORT, JobRule
 from ddlsched.workload.traces.traced import TracedJob
 
 
@@ -55,7 +55,8 @@ def write_imported(imported: ImportedCluster, folder: Path, default_s: float | N
         There are no queues, or no jobs whose duration is known, or the folder cannot be written.
     """
     if not imported.queues:
-        raise InputError("the files hold no queues; expected those that jobs are submitted to")
+        why = "the files hold no queues; expected those that jobs are submitted to"
+        raise InputError(": ".join((why, *imported.notes[:1])))
     made_folder(folder, "the tables")
     write_tenants(Tenants(queues=imported.queues), folder / "queues.yaml")
     flags = [f"--queues {folder / 'queues.yaml'}", f"--admission {imported.admission}"]
@@ -100,4 +101,4 @@ def _jobs_table(imported: ImportedCluster, default_s: float | None) -> pd.DataFr
         made[name] = [getattr(job, name) for job in known]
     optional = ("user", "time_limit_s", "required_levels", "preferred_levels")
     unused = [name for name in optional if made[name].isna().all()]
-    return made.drop(columns=["drawn", "alone_s", "refused", *unused])
+    return made.drop(columns=[*OF_REPORT, *unused])

@@ -124,10 +124,8 @@ def _objects_in(file: Path) -> Iterator[ObjectFields]:
     with as_yaml(file, "what kubectl get -o yaml prints"):
         documents = list(yaml.load_all(read_bytes(file, _MOST_BYTES), Loader=loader))
     for document in (each for each in documents if isinstance(each, dict)):
-        items = (
-            ObjectFields(f"{file}: ", document).rows("items") if "items" in document else [ObjectFields("", document)]
-        )
-        for each in items:
+        alone = ObjectFields(f"{file}: ", document)
+        for each in alone.rows("items") if "items" in document else [alone]:
             if isinstance(each.told.get("kind"), str):
                 meta = each.told.get("metadata")
                 name = meta.get("name", "") if isinstance(meta, dict) else ""
@@ -197,9 +195,9 @@ def priorities_of(objects: Sequence[ObjectFields]) -> dict[str, int]:
 
 
 def servers_of(
-    objects: Sequence[ObjectFields], kinds: Mapping[str, Mapping[str, Any]], levels: Sequence[str] = ()
+    objects: Sequence[ObjectFields], kinds: Mapping[str, Mapping[str, Any]], levels: Sequence[str], notes: list[str]
 ) -> tuple[Server, ...]:
-    """Return the nodes that have GPUs, with their units of the levels, those of a block and rack side by side.
+    """Return the nodes with GPUs that take pods, with their units of levels, those of a block and rack side by side.
 
     Parameters
     ----------
@@ -209,8 +207,13 @@ def servers_of(
         The labels by which nodes have a kind of GPU; none if kinds do not matter.
     levels
         Labels of the levels of the topology, from the widest.
+    notes
+        Gets how many nodes take no pods.
     """
-    nodes = [(each.fields("metadata").fields("labels"), each) for each in of_kind(objects, "Node")]
+    told = of_kind(objects, "Node")
+    nodes = [(each.fields("metadata").fields("labels"), each) for each in told if _takes_pods(each)]
+    if lost := len(told) - len(nodes):
+        notes.append(f"{lost} nodes left out, which take no pods: unschedulable, or not ready")
     nodes.sort(key=lambda pair: [pair[0].text(level) for level in levels])
     servers = []
     for labels, node in nodes:
@@ -221,6 +224,11 @@ def servers_of(
             kind, units = fitting[0] if fitting else None, _units(name_of(node), labels, levels)
             servers.append(Server(gpus=gpus, gpu_memory_mb=memory_mb, gpu_kind=kind, levels=units))
     return tuple(servers)
+
+
+def _takes_pods(node: ObjectFields) -> bool:
+    states = {each.text("type"): each.text("status") for each in node.fields("status").rows("conditions")}
+    return states.get("Ready", "True") == "True" and not node.fields("spec").told.get("unschedulable")
 
 
 def _units(name: str, labels: ObjectFields, levels: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -40,7 +40,7 @@ def read_kueue(path: Path) -> ImportedCluster:
     notes: list[str] = []
     return ImportedCluster(
         queues=_queues(objects, queues, single=len(used) <= 1),
-        servers=kubernetes.servers_of(objects, kinds, levels),
+        servers=kubernetes.servers_of(objects, kinds, levels, notes),
         jobs=_jobs(objects, levels, notes),
         admission=f"kueue:fair_sharing={'true' if any(_weight(each) != 1 for each in queues) else 'false'}",
         notes=notes,

@@ -19,8 +19,9 @@ from ddlsched.workload.traces.traced import TracedJob
 _ROOT = "root"
 _NO_LIMIT = 1_000_000_000
 _BACKFILL = ":backfill=slurm-backfill:placement=whole-servers"
-_LEFT_OUT = "steps, without GPUs, never started, of no lowest account, or with | in a name"
+_LEFT_OUT = "steps, without GPUs, never started, of no lowest account, told twice, or with | in a name"
 _GPUS = re.compile(r"gres/gpu:?([\w.-]*)=(\d{1,9})\b")
+_OUT = re.compile(r"\bState=\S*\b(?:DOWN|DRAIN|FAIL|FUTURE)")
 _NODE_GPUS = re.compile(r"gpu(?::[\w.-]+)?:(\d{1,9})\b")
 
 
@@ -28,27 +29,38 @@ def read_slurm(path: Path) -> ImportedCluster:
     """Read a folder's files: tables are told apart by their columns.
 
     Accounts are from one with Account, ParentName (``Par Name``), Share and GrpTRES; jobs from one with JobID, Account,
-    Submit, Start, End and AllocTRES, and perhaps User and Timelimit; servers from ``scontrol show node``. Who has no
-    limit may use all that is free, so the root has as many GPUs as there may be.
+    Submit, Start, End and AllocTRES, and perhaps User and Timelimit; servers from ``scontrol show node``, those that
+    take jobs. Who has no limit may use all that is free, so the root has as many GPUs as there may be.
     """
     files = [file for file in sorted(path.iterdir()) if not file.is_dir()] if path.is_dir() else []
-    tables = [readable(file, "a table of Slurm", read_bytes).decode("utf-8-sig", "replace") for file in files]
-    if not tables:
+    if not files:
         raise InputError(f"{path}: is no folder with files; expected what sacctmgr, sacct and scontrol print")
-    accounts = [row for text in tables for row in _rows(text, "Account", "Share") if row["Account"]]
-    logged = [row for text in tables for row in _rows(text, "JobID", "AllocTRES")]
-    queues = {row["Account"]: _queue(row) for row in accounts if not row.get("User") and row["Account"] != _ROOT}
-    jobs = [job for row in logged if "." not in row["JobID"] and (job := _job(row)) is not None]
+    accounts, logged, nodes, notes = list[dict[str, str]](), list[dict[str, str]](), list[str](), list[str]()
+    for file in files:
+        text = readable(file, "a table of Slurm", read_bytes).decode("utf-8-sig", "replace")
+        told = [*_rows(text, "Account", "Share")], [*_rows(text, "JobID", "AllocTRES")], _nodes(text)
+        if not any(told):
+            notes.append(f"{file}: left out: holds no nodes with GPUs and no table, as -P prints it")
+        accounts, logged, nodes = accounts + told[0], logged + told[1], nodes + told[2]
+    named = [row for row in accounts if row["Account"] not in ("", _ROOT) and not row.get("User")]
+    queues = {row["Account"]: _queue(row) for row in named}
+    jobs = {job.job_id: job for row in logged if "." not in row["JobID"] and (job := _job(row)) is not None}
     leaves = queues.keys() - {queue.parent for queue in queues.values()}
-    known = tuple(job for job in jobs if job.queue in leaves)
-    lost = len(logged) - len(known)
+    known = tuple(job for job in jobs.values() if job.queue in leaves)
+    if lost := len(logged) - len(known):
+        notes.append(f"{lost} rows of jobs left out: {_LEFT_OUT}")
+    servers = tuple(Server(gpus=_gpus_of(node), gpu_memory_mb=80_000.0) for node in nodes if not _OUT.search(node))
+    if out := len(nodes) - len(servers):
+        notes.append(f"{out} nodes left out, which take no jobs: DOWN, DRAIN, FAIL or FUTURE")
+    if accounts and not accounts[0].keys() & {"Par Name", "ParentName"}:
+        notes.append(f"no ParentName is told: all accounts are below {_ROOT}")
     root = Queue(name=_ROOT, quotas={ANY_KIND: Quota(gpus=_NO_LIMIT)})
     return ImportedCluster(
         queues=(root, *queues.values()) if queues else (),
-        servers=tuple(server for text in tables for server in _servers(text)),
+        servers=servers,
         jobs=known,
         admission=f"slurm-multifactor{'' if any(math.isnan(job.time_limit_s) for job in known) else _BACKFILL}",
-        notes=[f"{lost} rows of jobs left out: {_LEFT_OUT}"] if lost else [],
+        notes=notes,
     )
 
 
@@ -103,8 +115,11 @@ def _limit_s(text: str) -> float:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def _servers(text: str) -> Iterator[Server]:
-    for block in re.split(r"(?=NodeName=)", text):
-        found = re.search(r"Gres=(\S+)", block) if block.startswith("NodeName=") else None
-        if found and (gpus := sum(int(count) for count in _NODE_GPUS.findall(found[1]))):
-            yield Server(gpus=gpus, gpu_memory_mb=80_000.0)
+def _nodes(text: str) -> list[str]:
+    """Return what is told of each node with GPUs."""
+    return [node for node in re.split(r"(?=NodeName=)", text) if node.startswith("NodeName=") and _gpus_of(node)]
+
+
+def _gpus_of(node: str) -> int:
+    found = re.search(r"Gres=(\S+)", node)
+    return sum(int(count) for count in _NODE_GPUS.findall(found[1])) if found else 0

@@ -31,12 +31,13 @@ def _imported(
     names = {queue.name for queue in queues}
     known = tuple(job for job in jobs if job.num_gpus and job.queue in names)
     lost = len(jobs) - len(known)
+    notes = [f"{lost} jobs left out, without GPUs or of queues that are not told"] if lost else []
     return ImportedCluster(
         queues=_under_root(queues),
-        servers=kubernetes.servers_of(objects, {}),
+        servers=kubernetes.servers_of(objects, {}, (), notes),
         jobs=known,
         admission=admission,
-        notes=[f"{lost} jobs left out, without GPUs or of queues that are not told"] if lost else [],
+        notes=notes,
     )
 
 

@@ -13,17 +13,7 @@ from ddlsched.comparisons.charts.placement_map import placement_map
 from ddlsched.comparisons.charts.run_charts import utilisation
 from ddlsched.comparisons.charts.style import Size, colours, resized, save
 from ddlsched.comparisons.folder import slug
-from ddlsched.comparisons.report.reported import (
-    ComparedSetting,
-    Reported,
-    bands,
-    changes_of,
-    class_intervals,
-    class_name,
-    intervals,
-    jct_s,
-    network_shares,
-)
+from ddlsched.comparisons.report.reported import ComparedSetting, Reported, class_name
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.results.paired_comparison import METRICS
 
@@ -68,21 +58,21 @@ def figures(
     def named(by_policy: Mapping[str, T]) -> dict[str, T]:
         return {called[policy]: value for policy, value in by_policy.items()}
 
-    if average := intervals(reported, setting, "average_jct_s"):
+    if average := reported.intervals(setting, "average_jct_s"):
         yield "average-jct", partial(bars, named(average), axis=METRICS["average_jct_s"], colour=shade)
-    if changed := changes_of(reported, setting):
+    if changed := reported.changes(setting):
         rows = [Change(METRICS[metric].replace(" (s)", ""), named(measured)) for metric, measured in changed.items()]
         axis = f"Change against {(labels or {}).get(baseline, baseline)} (%)"
         yield "changes", partial(changes, rows, axis=axis, colour=shade)
-    if groups := class_intervals(reported, setting):
+    if groups := reported.class_intervals(setting):
         by_class = {class_name(size): named(group) for size, group in groups.items()}
         yield "jct-by-size", partial(grouped_bars, by_class, axis=METRICS["average_jct_s"], colour=shade)
-    if samples := jct_s(reported, setting):
+    if samples := reported.jct_s(setting):
         yield "jct-distribution", partial(distributions, named(samples), axis="JCT (s)", colour=shade)
         axis = "Communicating or waiting for the network\n(% of JCT; mean over seeds)"
-        shares = network_shares(reported, setting).rename(index=called)
+        shares = reported.network_shares(setting).rename(index=called)
         yield "network-share", partial(heat_map, shares, axis=axis)
-    yield "utilisation", partial(utilisation, named(bands(reported, setting)), colour=shade)
+    yield "utilisation", partial(utilisation, named(reported.bands(setting)), colour=shade)
     if setting == reported.settings[0]:
         for policy in reported.policies:
             placements = reported.placements(policy)

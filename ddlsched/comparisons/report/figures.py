@@ -18,18 +18,7 @@ from ddlsched.comparisons.charts.jct_charts import cumulative
 from ddlsched.comparisons.charts.placement_map import placement_boxes
 from ddlsched.comparisons.charts.run_charts import Band
 from ddlsched.comparisons.charts.style import INK, JOB_COLOURS, SHADES, short, wrapped
-from ddlsched.comparisons.report.reported import (
-    CHANGED,
-    ComparedSetting,
-    Reported,
-    bands,
-    changes_of,
-    class_intervals,
-    class_name,
-    intervals,
-    jct_s,
-    network_shares,
-)
+from ddlsched.comparisons.report.reported import CHANGED, ComparedSetting, Reported, class_name
 from ddlsched.results.paired_comparison import METRICS
 from ddlsched.results.statistics import Interval
 
@@ -68,16 +57,16 @@ class InteractiveChart:
 def interactive_charts(reported: Reported, setting: ComparedSetting) -> Iterator[InteractiveChart]:
     """Yield the charts of one workload on one cluster, but for placement maps."""
     number = {policy: place for place, policy in enumerate(reported.policies)}
-    if changed := changes_of(reported, setting):
+    if changed := reported.changes(setting):
         yield _changes(changed, number, reported.comparison.baseline)
-    if average := intervals(reported, setting, "average_jct_s"):
+    if average := reported.intervals(setting, "average_jct_s"):
         yield _average(average, number)
-    if groups := class_intervals(reported, setting):
+    if groups := reported.class_intervals(setting):
         yield _by_class(groups, number)
-    if samples := jct_s(reported, setting):
+    if samples := reported.jct_s(setting):
         yield _distributions(samples, number)
-        yield _network(network_shares(reported, setting), number)
-    yield _utilisation(bands(reported, setting), number)
+        yield _network(reported.network_shares(setting), number)
+    yield _utilisation(reported.bands(setting), number)
 
 
 def _changes(

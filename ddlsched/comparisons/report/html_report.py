@@ -146,12 +146,9 @@ def _section(reported: Reported, setting: ComparedSetting) -> dict[str, Any]:
     ]
     placements = list(_placements(reported, setting)) if number == 0 else []
     first_class, *other_classes = [*report_tables.class_tables(reported, setting), None]
-    compared = [
-        report_tables.main_table(reported, setting),
-        first_class,
-        report_tables.slowdown_table(reported, setting),
-    ]
-    compared += [report_tables.phase_table(reported, setting), report_tables.door_table(reported, setting)]
+    further = (report_tables.slowdown_table, report_tables.phase_table, report_tables.door_table)
+    compared = [report_tables.main_table(reported, setting), first_class]
+    compared += [table(reported, setting) for table in further]
     return {
         "id": f"setting-{number}",
         "name": f"{setting.workload} on {setting.cluster}",
@@ -166,14 +163,8 @@ def _section(reported: Reported, setting: ComparedSetting) -> dict[str, Any]:
 
 def _chart(chart: InteractiveChart, name: str, policy: int | None = None) -> dict[str, Any]:
     data = {"id": name} | {key: value for key, value in vars(chart).items() if key not in ("title", "note")}
-    return {
-        "id": name,
-        "title": chart.title,
-        "note": chart.note,
-        "height": chart.height,
-        "data": data,
-        "policy": policy,
-    }
+    shown = {"title": chart.title, "note": chart.note, "height": chart.height}
+    return {"id": name, **shown, "data": data, "policy": policy}
 
 
 def _placements(reported: Reported, setting: ComparedSetting) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from ddlsched.comparisons.report.reported import ComparedSetting, Reported, clas
 from ddlsched.results.metrics import SIZE_CLASSES
 from ddlsched.results.paired_comparison import ALL_METRICS, BY_DIFFERENCE, METRICS, SHARES, SLOWDOWN_AND_FAIRNESS
 from ddlsched.results.result import COUNTS
-from ddlsched.results.statistics import LEAST_SEEDS, Interval, mean_interval
+from ddlsched.results.statistics import LEAST_SEEDS, Interval, decimals_of, mean_interval
 
 MAIN = "average_jct_s"
 """The metric of the headline."""
@@ -106,9 +106,8 @@ def overview(reported: Reported) -> Table:
         own = reported.rows(reported.comparison.table(), setting)
         own = own[own["metric"] == MAIN]
         found = {row["policy"]: row for row in own.to_dict("records")}
-        rows.append(
-            (f"{setting.workload} on {setting.cluster}", [_change_cell(found.get(policy)) for policy in policies])
-        )
+        cells = [_change_cell(found.get(policy)) for policy in policies]
+        rows.append((f"{setting.workload} on {setting.cluster}", cells))
     return Table(f"Average JCT against {reported.comparison.baseline}", policies, rows)
 
 
@@ -141,16 +140,11 @@ def phase_table(reported: Reported, setting: ComparedSetting) -> Table:
     phases = [phase for phase in SHARES if phase in runs.columns and (runs[phase] > 0).any()]
     rows = []
     for policy in reported.policies:
-        own = runs[runs["policy"] == policy]
-        shares = [own[phase].dropna() for phase in phases]
-        rows.append(
-            (policy, [_cell(mean_interval(share, 0.0, 1.0).scaled(100), 1) if len(share) else None for share in shares])
-        )
-    return Table(
-        "Where the time of jobs goes (% of JCT; mean over seeds)",
-        [SHARES[phase].partition(" (")[0] for phase in phases],
-        rows,
-    )
+        shares = [runs.loc[runs["policy"] == policy, phase].dropna() for phase in phases]
+        means = [mean_interval(share, 0.0, 1.0).scaled(100) if len(share) else None for share in shares]
+        rows.append((policy, [None if mean is None else _cell(mean, 1) for mean in means]))
+    names = [SHARES[phase].partition(" (")[0] for phase in phases]
+    return Table("Where the time of jobs goes (% of JCT; mean over seeds)", names, rows)
 
 
 def door_table(reported: Reported, setting: ComparedSetting) -> Table:
@@ -165,7 +159,8 @@ def door_table(reported: Reported, setting: ComparedSetting) -> Table:
         for policy, own in runs.groupby("policy", sort=False)
         for name in there
     }
-    decimals = {name: _decimals(max(mean.mean for (_, each), mean in means.items() if each == name)) for name in there}
+    largest = {name: max(own.mean for (_, each), own in means.items() if each == name) for name in there}
+    decimals = {name: decimals_of(value) for name, value in largest.items()}
     rows = [
         (policy, [_cell(means[policy, name], decimals[name]) if (policy, name) in means else None for name in there])
         for policy in reported.policies
@@ -195,7 +190,7 @@ def _cells(
     measured = table[table["mean"].notna()]
     found = {(row["policy"], row[by]): row for row in measured.to_dict("records")}
     largest = (measured["mean"].abs() * measured["metric"].map(_scale)).groupby(measured[by]).max()
-    decimals = {column: _decimals(value) for column, value in largest.items()}
+    decimals = {column: decimals_of(value) for column, value in largest.items()}
     return [
         (policy, [_compared(found.get((policy, column)), decimals.get(column, 0), reported) for column in columns])
         for policy in reported.policies
@@ -241,15 +236,8 @@ def _verdict(row: Mapping[Any, Any]) -> str:
 
 
 def _cell(estimate: Interval, decimals: int) -> TableCell:
-    value = f"{estimate.mean:.{decimals}f}"
-    return TableCell(
-        value, f"[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]" if estimate.seeds > 1 else ""
-    )
-
-
-def _decimals(largest: float) -> int:
-    """Return how many decimals show three digits."""
-    return min(max(2 - math.floor(math.log10(largest)), 0), 4) if largest > 0.0 else 0
+    ends = f"[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]" if estimate.seeds > 1 else ""
+    return TableCell(f"{estimate.mean:.{decimals}f}", ends)
 
 
 def _percent(value: float) -> str:

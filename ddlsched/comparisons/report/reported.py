@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from ddlsched.comparisons.folder import slug
 from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_samples
 from ddlsched.errors import InputError
 from ddlsched.results.metrics import SIZE_CLASSES
+from ddlsched.results.paired_comparison import interval_columns
 from ddlsched.results.statistics import Interval
 
 _JOBS = ("jct_s", "finish_s", "communication_s", "network_wait_s", "size_class", "counted")
@@ -117,74 +118,68 @@ class Reported:
         place = self.comparison.folder / "charts"
         return place / slug(" ".join(setting)) if len(self.settings) > 1 else place
 
+    def intervals(self, setting: ComparedSetting, metric: str) -> dict[str, Interval]:
+        """Return a metric of each policy that has it."""
+        return self._by_policy(self.rows(self.comparison.table(), setting), "metric", [metric]).get(metric, {})
+
+    def changes(self, setting: ComparedSetting) -> dict[str, dict[str, Interval]]:
+        """Return the changes of times against the baseline, in %, by metric and policy."""
+        table = self.rows(self.comparison.table(), setting)
+        found = self._by_policy(table[table["policy"] != self.comparison.baseline], "metric", CHANGED, "change")
+        return {metric: {policy: own.scaled(100) for policy, own in each.items()} for metric, each in found.items()}
+
+    def class_intervals(self, setting: ComparedSetting) -> dict[str, dict[str, Interval]]:
+        """Return the average JCT by size class and policy."""
+        table = self.rows(self.comparison.classes(), setting)
+        return self._by_policy(table[table["metric"] == "average_jct_s"], "size_class", SIZE_CLASSES.values())
+
+    def _by_policy(
+        self, table: pd.DataFrame, by: str, groups: Iterable[str], name: str = "mean"
+    ) -> dict[str, dict[str, Interval]]:
+        """Return the intervals that a table has in the columns of ``name``, by the value in another and by policy."""
+        rows = table[table[name].notna()].to_dict("records")
+        found = {(row[by], row["policy"]): interval(row, name) for row in rows}
+        ordered = {group: {p: found[group, p] for p in self.policies if (group, p) in found} for group in groups}
+        return {group: policies for group, policies in ordered.items() if policies}
+
+    def jct_s(self, setting: ComparedSetting) -> dict[str, np.ndarray]:
+        """Return the JCT of all jobs of all seeds by policy."""
+        found = {policy: self.jobs(setting, policy) for policy in self.policies}
+        return {policy: pd.concat(each)["jct_s"].to_numpy() for policy, each in found.items() if any(map(len, each))}
+
+    def network_shares(self, setting: ComparedSetting) -> pd.DataFrame:
+        """Return the share of jobs' JCT that went to communicating and waiting for the network.
+
+        A row a policy; a column a size class, and one for all jobs. Each is the mean over seeds of the sum over
+        jobs / the sum of their JCT; NaN where no seed has such a job.
+        """
+        rows = {policy: _policy_shares(self.jobs(setting, policy)) for policy in self.policies}
+        shares = pd.DataFrame.from_dict(rows, orient="index")
+        there = [size for size in (*SIZE_CLASSES.values(), "all") if size in shares.columns]
+        return shares[there].rename(columns=lambda size: "all jobs" if size == "all" else class_name(size))
+
+    def bands(self, setting: ComparedSetting) -> dict[str, Band]:
+        """Return the utilisation over time of each policy."""
+        samples = {policy: self.samples(setting, policy) for policy in self.policies}
+        return utilisation_bands(samples, sum(self.servers(setting.cluster)))
+
 
 CHANGED = ("average_jct_s", "median_jct_s", "p95_jct_s")
 """Metrics whose changes are drawn."""
 
 
-def interval(row: Mapping[Any, Any], name: str = "") -> Interval:
+def interval(row: Mapping[Any, Any], name: str = "mean") -> Interval:
     """Return the mean of a row of ``comparison.csv``, or its ``change`` or ``difference``.
 
     Where the table gives no interval, because all seeds were one run, it is that of one seed: a value alone.
     """
-    keys = (name, f"{name}_low", f"{name}_high") if name else ("mean", "low", "high")
-    mean, low, high = (float(row[key]) for key in keys)
+    mean, low, high = (float(row[column]) for column in interval_columns(name))
     return Interval(mean, mean, mean, 1) if math.isnan(low) else Interval(mean, low, high, int(row["seeds"]))
-
-
-def intervals(reported: Reported, setting: ComparedSetting, metric: str) -> dict[str, Interval]:
-    """Return a metric of each policy that has it."""
-    own = reported.rows(reported.comparison.table(), setting)
-    own = own[(own["metric"] == metric) & own["mean"].notna()]
-    found = {row["policy"]: interval(row) for row in own.to_dict("records")}
-    return {policy: found[policy] for policy in reported.policies if policy in found}
-
-
-def changes_of(reported: Reported, setting: ComparedSetting) -> dict[str, dict[str, Interval]]:
-    """Return the changes of times against the baseline, in %, by metric and policy."""
-    own = reported.rows(reported.comparison.table(), setting)
-    own = own[own["change"].notna() & (own["policy"] != reported.comparison.baseline)]
-    found = {(row["metric"], row["policy"]): interval(row, "change").scaled(100) for row in own.to_dict("records")}
-    by_metric = {
-        metric: {policy: found[metric, policy] for policy in reported.policies if (metric, policy) in found}
-        for metric in CHANGED
-    }
-    return {metric: policies for metric, policies in by_metric.items() if policies}
 
 
 def class_name(size_class: str) -> str:
     """Return what charts and tables call a size class."""
     return f"{size_class.replace('-', '–')} GPU{'' if size_class == '1' else 's'}"
-
-
-def class_intervals(reported: Reported, setting: ComparedSetting) -> dict[str, dict[str, Interval]]:
-    """Return the average JCT by size class and policy."""
-    own = reported.rows(reported.comparison.classes(), setting)
-    own = own[(own["metric"] == "average_jct_s") & own["mean"].notna()]
-    found = {(row["size_class"], row["policy"]): interval(row) for row in own.to_dict("records")}
-    by_class = {
-        size: {policy: found[size, policy] for policy in reported.policies if (size, policy) in found}
-        for size in SIZE_CLASSES.values()
-    }
-    return {size: policies for size, policies in by_class.items() if policies}
-
-
-def jct_s(reported: Reported, setting: ComparedSetting) -> dict[str, np.ndarray]:
-    """Return the JCT of all jobs of all seeds by policy."""
-    found = {policy: reported.jobs(setting, policy) for policy in reported.policies}
-    return {policy: pd.concat(tables)["jct_s"].to_numpy() for policy, tables in found.items() if any(map(len, tables))}
-
-
-def network_shares(reported: Reported, setting: ComparedSetting) -> pd.DataFrame:
-    """Return the share of jobs' JCT that went to communicating and waiting for the network.
-
-    A row a policy; a column a size class, and one for all jobs. Each is the mean over seeds of the sum over
-    jobs / the sum of their JCT; NaN where no seed has such a job.
-    """
-    rows = {policy: _policy_shares(reported.jobs(setting, policy)) for policy in reported.policies}
-    shares = pd.DataFrame.from_dict(rows, orient="index")
-    there = [size for size in (*SIZE_CLASSES.values(), "all") if size in shares.columns]
-    return shares[there].rename(columns=lambda size: "all jobs" if size == "all" else class_name(size))
 
 
 def _policy_shares(tables: list[pd.DataFrame]) -> pd.Series:
@@ -195,9 +190,3 @@ def _policy_shares(tables: list[pd.DataFrame]) -> pd.Series:
         sums.loc["all"] = sums.sum()
         each.append(sums["network_s"] / sums["jct_s"].where(sums["jct_s"] > 0))
     return pd.DataFrame(each).mean()
-
-
-def bands(reported: Reported, setting: ComparedSetting) -> dict[str, Band]:
-    """Return the utilisation over time of each policy."""
-    samples = {policy: reported.samples(setting, policy) for policy in reported.policies}
-    return utilisation_bands(samples, sum(reported.servers(setting.cluster)))

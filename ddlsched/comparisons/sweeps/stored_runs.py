@@ -17,7 +17,6 @@ import json
 import os
 import secrets
 import socket
-import tempfile
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -97,7 +96,7 @@ def timeline_bytes(result: Result) -> bytes:
     """Return a recorded run's timeline, a file for https://ui.perfetto.dev."""
     from ddlsched.results.timeline import write_timeline
 
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:
         write_timeline(result, Path(folder) / "timeline.json")
         return (Path(folder) / "timeline.json").read_bytes()
 

@@ -310,9 +310,7 @@ def _on_worker(run: Run, wanted: tuple[str, ...], parcel: Parcel, sources: str) 
     return outcome._replace(failure=outcome.failure and outcome.failure.replace(folder, ""))
 
 
-@lru_cache(maxsize=1)
-def _own_sources() -> str:
-    return sources_digest()
+_own_sources = lru_cache(maxsize=1)(sources_digest)
 
 
 _UNPACKING = threading.Lock()

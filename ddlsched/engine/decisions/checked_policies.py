@@ -183,16 +183,15 @@ class CheckedPolicies:
         """Return the numbers of jobs by ascending (key, number); each is asked for once, in the order given."""
         views = {job.number: job for job in jobs}
         keys = {number: self.key(view, now_s) for number, view in views.items()}
-        about = f", job {next(iter(views.values())).job_id!r} and others" if views else ""
-        return self._by_key("order", about, now_s, keys)
+        return self._sorted("order", keys, lambda: f", job {next(iter(views.values())).job_id!r} and others", now_s)
 
-    def _by_key(self, kind: str, about: str, now_s: float, keys: Mapping[int, Any]) -> list[int]:
+    def _sorted(self, kind: str, keys: Mapping[int, Any], about: Callable[[], str], now_s: float) -> list[int]:
         """Return numbers by ascending (key, number)."""
         try:
             return sorted(keys, key=lambda number: (keys[number], number))
         except Exception as error:
             some = ", ".join(map(repr, islice(keys.values(), 3)))
-            raise self._nonsense(kind, about, now_s, f"its keys {some} cannot be compared ({error})") from error
+            raise self._nonsense(kind, about(), now_s, f"its keys {some} cannot be compared ({error})") from error
 
     def place(self, job: JobView, cluster: ClusterView) -> list[int] | None:
         """Return the GPUs that a placement policy chose, checked, or None."""
@@ -241,8 +240,7 @@ class CheckedPolicies:
     def stops(self, running: Sequence[JobView], queue: JobQueue, cluster: ClusterView) -> list[int]:
         """Return the numbers of the running jobs that an order stops, checked."""
         about = f", {len(running)} running jobs"
-        question = lambda: list(self.order.stops(running, queue, cluster))  # noqa: E731
-        answer = self._ask("order", about, cluster.now_s, question)
+        answer = self._ask("order", about, cluster.now_s, lambda: list(self.order.stops([*running], queue, cluster)))
         if wrong := checks.what_is_wrong_with_stops(answer, running):
             raise InvalidDecisionError(f"order {self.label('order')} at {cluster.now_s} s: {wrong}")
         return [job.number for job in answer]
@@ -311,7 +309,7 @@ class CheckedPolicies:
         links = {transfer.number: transfer.links for transfer in transfers}
         taken: set[int] = set()
         selected = set()
-        for number in self._by_key("communication", "", network.now_s, keys):
+        for number in self._sorted("communication", keys, str, network.now_s):
             if taken.isdisjoint(links[number]):
                 taken.update(links[number])
                 selected.add(number)
@@ -319,7 +317,7 @@ class CheckedPolicies:
 
     def select(self, transfers: Sequence[TransferView], network: NetworkView) -> set[int]:
         """Return the numbers of the transfers that a preemptive policy lets run."""
-        question = lambda: list(self.communication.select(transfers, network))  # noqa: E731
+        question = lambda: list(self.communication.select(list(transfers), network))  # noqa: E731
         answer = self._ask("communication", f", {len(transfers)} transfers", network.now_s, question)
         known = {transfer.number for transfer in transfers}
         for chosen in answer:
@@ -333,7 +331,7 @@ class CheckedPolicies:
     ) -> np.ndarray:
         """Return a contention model's rates, bytes per second."""
         about = f", {len(active)} transfers"
-        answer = self._ask("contention", about, now_s, lambda: self.contention.rates(active, waiting, links))
+        answer = self._ask("contention", about, now_s, lambda: self.contention.rates([*active], waiting, links))
         try:
             rates = np.array(answer, dtype=np.float64)
         except (TypeError, ValueError):
@@ -378,7 +376,7 @@ class CheckedPolicies:
     ) -> Mapping[str, Allocation | Drop]:
         """Return what an allocation policy gives each elastic job, checked."""
         about = f", {len(jobs)} elastic jobs"
-        answer = self._ask("allocation", about, now_s, lambda: self.allocation.allocate(jobs, capacity, now_s))
+        answer = self._ask("allocation", about, now_s, lambda: self.allocation.allocate([*jobs], capacity, now_s))
         if wrong := checks.what_is_wrong_with_allocations(answer, jobs, capacity):
             raise self._invalid("allocation", about, now_s, wrong)
         allocated: Mapping[str, Allocation | Drop] = answer

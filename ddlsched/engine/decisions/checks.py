@@ -9,7 +9,7 @@ import copy
 import functools
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from itertools import chain, islice
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.engine.native.kept_files import say_once
+from ddlsched.errors import abbreviated
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView
@@ -34,7 +35,7 @@ def what_is_wrong_with_gpus(
 ) -> str | None:
     """Return why GPUs are no place for a job, or None; ``own`` are those that it leaves."""
     try:
-        gpus = list(chosen)
+        gpus = list(chosen) if len(chosen) else []  # a generator has no length, and is empty when carried out
     except TypeError:
         return f"answered {chosen!r}; expected {job.num_gpus} GPU numbers or None"
     if not _are_free(gpus, job, cluster):
@@ -182,8 +183,8 @@ def _what_is_wrong_with_one(given: Any, view: ElasticJobView) -> str | None:
     least, most = job.smallest_batch(num_gpus), job.largest_batch(num_gpus)
     if batch is not None and not is_whole(batch, least, most):
         return f"is given a batch of {batch!r} on {num_gpus} GPUs; expected {least} to {most}"
-    if given.gpus is not None and len(set(given.gpus)) != num_gpus:
-        return f"is given the GPUs {tuple(given.gpus)[:8]}; expected {num_gpus} different ones"
+    if given.gpus is not None and (not isinstance(given.gpus, Collection) or len(set(given.gpus)) != num_gpus):
+        return f"is given the GPUs {abbreviated(given.gpus)}; expected {num_gpus} different ones"
     return None
 
 

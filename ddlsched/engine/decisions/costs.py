@@ -13,7 +13,7 @@ from ddlsched.errors import PluginError, guarded, label
 from ddlsched.network.collectives import Rank
 from ddlsched.network.contention import ContentionModel, ring_bytes
 from ddlsched.network.topology import Network, RingLinks, flows_of_ring, ring_along
-from ddlsched.network.traffic import Pattern, Way, ring_of
+from ddlsched.network.traffic import Pattern, TaskMessage, Way, ring_of
 from ddlsched.network.tuple_traffic import SentByTuples, Tuples, TupleTraffic
 from ddlsched.units import ns_from_s, s_from_ns
 from ddlsched.workload.dag import CollectiveTask, IterationDag
@@ -122,8 +122,8 @@ class CommunicationCosts:
         ranks, found = self._ranks(gpus), list[tuple[list[int], int]]()
         for task, workers in collectives_of(dag, len(gpus)):
             own = [Rank(*rank) for rank in ranks[list(workers)].tolist()]
-            message_bytes = task.message_bytes
-            ring = ring_of(self.network, task.kind, task.algorithm, own, message_bytes, self.wire_bytes)
+            sent = TaskMessage(task.kind, task.algorithm, task.message_bytes)
+            ring = ring_of(self.network, sent, own, self.wire_bytes)
             found.append(([], 0) if ring is None else ([source.server for source, _, _ in ring.flows], ring.steps))
         return found
 

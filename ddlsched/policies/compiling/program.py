@@ -96,7 +96,7 @@ def build_program(plugin: Any, method: str) -> Program:
         fields,
         builder.changes_itself,
         tuple(builder.constants),
-        builder.sources,
+        tuple(builder.names),
         _digest(builder.functions, fields),
     )
 
@@ -117,18 +117,14 @@ class ProgramBuilder:
         self.changes_itself = False
         self.constants: list[Constant] = []
         self.clock: str | None = None  # the parameter that is the simulated time
-        self._names: dict[Any, str] = {}
+        self.names: dict[Any, str] = {}
+        """Of the functions that were rewritten, in the program."""
         self.under_way: list[Any] = []
-
-    @property
-    def sources(self) -> tuple[types.FunctionType, ...]:
-        """The functions that were rewritten."""
-        return tuple(self._names)
 
     def add(self, function: Any) -> str:
         """Rewrite a function, unless that is done, and return its name in the program."""
-        if function in self._names:
-            return self._names[function]
+        if function in self.names:
+            return self.names[function]
         node = function_node(function)
         if function in self.under_way:
             raise CannotCompileError(where_is(function.__code__.co_filename, node), node.name, "calls itself")
@@ -136,7 +132,7 @@ class ProgramBuilder:
         rewriter = Rewriter(self, function, node)
         name = self.keep(node.name, rewriter.rewrite(), function.__code__.co_filename)
         self.under_way.pop()
-        self._names[function] = name
+        self.names[function] = name
         return name
 
     def keep(self, name: str, node: ast.FunctionDef, file: str) -> str:
@@ -223,21 +219,14 @@ def _same_values(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 def _same_form(was: Fields, now: Fields) -> bool:
     """Return whether fields make the same program: numbers and arrays of the same types, the same constants."""
-    return (
-        was.changeable == now.changeable
-        and _types(was.numbers) == _types(now.numbers)
-        and _shapes(was) == _shapes(now)
-        and was.others.keys() == now.others.keys()
-        and all(_is_same_constant(value, now.others[name]) for name, value in was.others.items())
-    )
+    same = (_is_same_constant(value, now.others.get(name)) for name, value in was.others.items())
+    return _form(was) == _form(now) and all(same)
 
 
-def _types(numbers: Mapping[str, Any]) -> dict[str, type]:
-    return {name: type(value) for name, value in numbers.items()}
-
-
-def _shapes(fields: Fields) -> dict[str, tuple[Any, int]]:
-    return {name: (array.dtype, array.ndim) for name, array in fields.arrays.items()}
+def _form(fields: Fields) -> tuple[Any, ...]:
+    numbers = {name: type(value) for name, value in fields.numbers.items()}
+    arrays = {name: (array.dtype, array.ndim) for name, array in fields.arrays.items()}
+    return fields.changeable, numbers, arrays, fields.others.keys()
 
 
 def _is_same_constant(value: Any, other: Any) -> bool:

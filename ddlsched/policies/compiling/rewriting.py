@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import inspect
 import types
 from pathlib import Path
@@ -28,21 +29,8 @@ _OPERATORS: dict[type[ast.operator] | type[ast.cmpop] | type[ast.unaryop], str] 
     ast.USub: "negative",
     ast.UAdd: "positive",
 }
-_STATEMENTS = (
-    ast.Return,
-    ast.Assign,
-    ast.AugAssign,
-    ast.AnnAssign,
-    ast.For,
-    ast.While,
-    ast.If,
-    ast.Raise,
-    ast.Assert,
-    ast.Expr,
-    ast.Pass,
-    ast.Break,
-    ast.Continue,
-)
+_PASSED_ON = (ast.Return, ast.Expr, ast.Pass, ast.Break, ast.Continue)
+"""Statements that only what is in them is rewritten of."""
 
 
 class Rewriter(ast.NodeTransformer):
@@ -86,8 +74,9 @@ class Rewriter(ast.NodeTransformer):
         for statement in statements:
             if syntax.is_text(statement):
                 continue
-            if not isinstance(statement, _STATEMENTS):
-                raise self.refused(statement, f"{type(statement).__name__} statements are not compiled")
+            kind = type(statement).__name__
+            if not (isinstance(statement, _PASSED_ON) or hasattr(self, f"visit_{kind}")):
+                raise self.refused(statement, f"{kind} statements are not compiled")
             new = self.visit(statement)
             result += new if isinstance(new, list) else [new]
             if isinstance(result[-1], ast.Return | ast.Raise | ast.Break | ast.Continue):
@@ -131,12 +120,8 @@ class Rewriter(ast.NodeTransformer):
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         if not isinstance(node.target, ast.Name | ast.Attribute):
             raise self.refused(node, "changes an entry in place; write it out")
-        load = ast.copy_location(
-            ast.Name(node.target.id, ast.Load())
-            if isinstance(node.target, ast.Name)
-            else ast.Attribute(node.target.value, node.target.attr, ast.Load()),
-            node,
-        )
+        load = copy.copy(node.target)
+        load.ctx = ast.Load()
         value = self.visit(ast.copy_location(ast.BinOp(load, node.op, node.value), node))
         return ast.copy_location(ast.Assign([self.target(node.target)], value), node)
 

@@ -30,7 +30,6 @@ class CannotCompileError(Exception):
 
     def __init__(self, where: str, construct: str, why: str) -> None:
         super().__init__(f"{where}: {construct}: {why}")
-        self.where, self.construct, self.why = where, construct, why
 
 
 def short_path(path: str) -> str:
@@ -171,7 +170,9 @@ class Fields:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the record; a record without fields has one that nobody reads."""
-        columns: list[tuple[str, Any]] = [(name, _dtype(value)) for name, value in sorted(self.numbers.items())]
+        columns: list[tuple[str, Any]] = [
+            (name, np.asarray(value).dtype) for name, value in sorted(self.numbers.items())
+        ]
         for name, array in sorted(self.arrays.items()):
             columns.append((f"{name}__address", np.int64))
             columns += [(f"{name}__{axis}", np.int64) for axis in range(array.ndim)]
@@ -207,12 +208,6 @@ def _is_number(value: object) -> bool:
     if type(value) in (bool, float):
         return True
     return (type(value) is int or isinstance(value, enum.IntEnum)) and -(2**63) <= value < 2**63
-
-
-def _dtype(value: object) -> Any:
-    if isinstance(value, bool):
-        return np.bool_
-    return np.int64 if isinstance(value, int) else np.float64
 
 
 def _is_array(value: object) -> bool:

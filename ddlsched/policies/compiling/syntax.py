@@ -105,18 +105,23 @@ def parse_statement(text: str, at: ast.AST) -> ast.stmt:
 
 def function_definition(at: ast.AST, parameters: list[str], body: list[ast.stmt]) -> ast.FunctionDef:
     """Return a function of these parameters and this body."""
-    arguments = ast.arguments([], [ast.arg(name) for name in parameters], None, [], [], None, [])
-    definition = ast.FunctionDef("", arguments, body, [], None, None)
-    if hasattr(definition, "type_params"):
-        definition.type_params = []
-    ast.copy_location(definition, at)
-    for node in ast.walk(definition):
-        if isinstance(node, ast.stmt | ast.expr | ast.arg) and not hasattr(node, "lineno"):
-            ast.copy_location(node, at)
+    definition = parse_statement(f"def made__({', '.join(parameters)}): ...", at)
+    assert isinstance(definition, ast.FunctionDef)
+    definition.body = body
     return definition
 
 
 _BETTER = "if first__:\n    best__ = value__\n    first__ = False\nelif {}__(value__, best__):\n    best__ = value__"
+_BEST = "if first__:\n    raise ValueError\nreturn best__"
+_LOOPS = {
+    "any": ("pass", "if value__:\n    return True", "return False"),
+    "all": ("pass", "if not value__:\n    return False", "return True"),
+    "sum": ("pass", "total__ = sum_step__(total__, value__)", "return total__"),
+    "len": ("total__ = 0", "total__ = add__(total__, 1)", "return total__"),
+    "min": ("first__ = True", _BETTER.format("less"), _BEST),
+    "max": ("first__ = True", _BETTER.format("greater"), _BEST),
+}
+"""What stands before, in and after the loop that a generator in a call becomes."""
 
 
 def rewritten_loop(rewriter: Any, node: ast.Call, name: str, generator: ast.GeneratorExp | ast.ListComp) -> ast.expr:
@@ -142,14 +147,9 @@ def rewritten_loop(rewriter: Any, node: ast.Call, name: str, generator: ast.Gene
     parameters = ["items__", *(["total__" if name == "sum" else "default__"] if options else []), *free]
     definition = function_definition(node, parameters, body)
     function = rewriter.builder.keep(f"{name}_of", definition, rewriter.file)
-    _note_free(rewriter, free)
+    for free_name in free:  # which counts a read of the last argument that stands only within the generator
+        rewriter.visit_Name(load_name(free_name))
     return call_of(function, node, first, *options, *(ast.copy_location(load_name(n), node) for n in free))
-
-
-def _note_free(rewriter: Any, free: list[str]) -> None:
-    """Count a read of the last argument that stands only within a generator."""
-    for name in free:
-        rewriter.visit_Name(load_name(name))
 
 
 def _loop_options(rewriter: Any, node: ast.Call, name: str) -> tuple[ast.expr | None, ast.expr]:
@@ -169,16 +169,9 @@ def _loop_body(
     rewriter: Any, node: ast.Call, name: str, generator: ast.GeneratorExp | ast.ListComp, default: ast.expr | None
 ) -> list[ast.stmt]:
     """Return the statements of the loop."""
-    steps = {
-        "any": "if value__:\n    return True",
-        "all": "if not value__:\n    return False",
-        "sum": "total__ = sum_step__(total__, value__)",
-        "len": "total__ = add__(total__, 1)",
-        "min": _BETTER.format("less"),
-        "max": _BETTER.format("greater"),
-    }
+    before, step, after = _LOOPS[name]
     value = ast.copy_location(ast.Assign([ast.Name("value__", ast.Store())], rewriter.visit(generator.elt)), node)
-    body: list[ast.stmt] = [value, *ast.parse(steps[name]).body]
+    body: list[ast.stmt] = [value, *ast.parse(step).body]
     for number, part in reversed(list(enumerate(generator.generators))):
         if part.is_async:
             raise rewriter.refused(node, "awaits")
@@ -187,24 +180,12 @@ def _loop_body(
         items = load_name("items__") if number == 0 else rewriter.visit(part.iter)
         loop = ast.For(rewriter.target(part.target), items, [rewriter.tick(node), *body], [])
         body = [ast.copy_location(loop, node)]
-    before = {"len": "total__ = 0", "min": "first__ = True", "max": "first__ = True"}.get(name, "pass")
-    after = {"any": "return False", "all": "return True", "sum": "return total__", "len": "return total__"}
-    if name in ("min", "max"):
-        return _best(before, body, default)
-    return [*ast.parse(f"{TICKS} = 0\n{before}").body, *body, *ast.parse(after[name]).body]
-
-
-def _best(before: str, body: list[ast.stmt], default: ast.expr | None) -> list[ast.stmt]:
-    """Return the body of a search for the least or the largest; of nothing, it is the default or an error."""
-    end = ast.parse("if first__:\n    raise ValueError\nreturn best__").body
     if default is not None:
-        end[0] = ast.If(load_name("first__"), [ast.Return(load_name("default__"))], [])
-    start = ast.parse(f"{TICKS} = 0\n{before}").body
-    return [*start, *body, *end]
+        after = after.replace("raise ValueError", "return default__")
+    return [*ast.parse(f"{TICKS} = 0\n{before}").body, *body, *ast.parse(after).body]
 
 
 _BUILTINS = {"abs": "absolute", "int": "truncate", "float": "to_float", "round": "round_to_whole", "bool": "truth"}
-_LOOPS = ("any", "all", "sum", "min", "max", "len")
 _MATH = ("sqrt", "floor", "ceil", "fabs", "log", "exp", "isnan", "isinf")
 
 

@@ -155,7 +155,7 @@ class RingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RingAgent(TokenService):
-    """Listens on one address until it is closed.
+    """Listens on one address until it is stopped.
 
     Parameters
     ----------
@@ -173,16 +173,16 @@ class RingAgent(TokenService):
         self, address: Address, token: bytes, *, most_bytes: int = 2**31, tell: Callable[[str], None] = lambda _: None
     ) -> None:
         super().__init__(address, token, tell)
-        self._token, self._most_bytes = token, most_bytes
+        self._most_memory_bytes = most_bytes
         self._busy = threading.Lock()
         self._run: str | None = None
         self._arrived: queue.Queue[tuple[int, socket.socket]] = queue.Queue()
 
     def serve(self) -> None:
-        """Answer everybody who knows the token until the agent is closed: a measuring host in a thread of its own."""
-        with contextlib.closing(self._listener):
+        """Answer everybody who knows the token until the agent is stopped: a measuring host in a thread of its own."""
+        with contextlib.closing(self):
             while not self._closed:
-                for caller in self._listener.callers(_TURN_S):
+                for caller in self.callers(_TURN_S):
                     if caller.role == {"kind": "control"}:
                         threading.Thread(target=self._control, args=(caller,), daemon=True).start()
                     else:
@@ -194,7 +194,7 @@ class RingAgent(TokenService):
         if caller.role.get("kind") == "ring" and run == self._run and is_whole(ring, 0, MAX_JOBS - 1):
             self._arrived.put((int(str(ring)), caller.channel.taken()))
         else:
-            self._refuse(caller, "a connection for no ring of this measurement came")
+            self._turn_away(caller, "a connection for no ring of this measurement came")
 
     def _control(self, caller: Caller) -> None:
         """Carry out the measuring host's requests until it leaves or falls silent; one host at a time."""
@@ -215,20 +215,16 @@ class RingAgent(TokenService):
 
     def _carry_out(self, channel: Channel, message: dict[str, Any]) -> None:
         """Take part in one measurement and say how long rank 0's all-reduces took; or say what went wrong."""
-        rings: list[socket.socket] = []
-        try:
-            request = RingRequest.parsed(message, self._most_bytes)
-            after, before = self._connected(channel, request, rings)
-            seconds = _measured(request, after, before)
-            channel.send({"kind": "done", "seconds": seconds})
-        except (MeasurementError, OSError) as error:
-            channel.send({"kind": "error", "message": str(error)[:500]})
-        finally:
-            for ring in rings:
-                ring.close()
+        with contextlib.ExitStack() as rings:
+            try:
+                request = RingRequest.parsed(message, self._most_memory_bytes)
+                after, before = self._connected(channel, request, rings)
+                channel.send({"kind": "done", "seconds": _measured(request, after, before)})
+            except (MeasurementError, OSError) as error:
+                channel.send({"kind": "error", "message": str(error)[:500]})
 
     def _connected(
-        self, channel: Channel, request: RingRequest, rings: list[socket.socket]
+        self, channel: Channel, request: RingRequest, rings: contextlib.ExitStack
     ) -> tuple[list[socket.socket], list[socket.socket]]:
         """Return each ring's connections to the next rank and from the one before, once everybody is ready.
 
@@ -238,18 +234,15 @@ class RingAgent(TokenService):
         self._run = request.run
         _step(channel, "known", "connect")
         address = request.hosts[(request.rank + 1) % len(request.hosts)]
-        after = []
-        for ring in range(request.jobs):
-            after.append(connect(address, self._token, {"kind": "ring", "run": request.run, "ring": ring}).taken())
-            rings.append(after[-1])
+        roles = ({"kind": "ring", "run": request.run, "ring": ring} for ring in range(request.jobs))
+        after = [rings.enter_context(connect(address, self._token, role).taken()) for role in roles]
         before: dict[int, socket.socket] = {}
         while len(before) < request.jobs:
             try:
                 ring, arrived = self._arrived.get(timeout=_CONNECT_S)
             except queue.Empty:
                 raise MeasurementError("the rank before did not connect") from None
-            rings.append(arrived)
-            before[ring] = arrived
+            before[ring] = rings.enter_context(arrived)
         _step(channel, "ready", "start")
         return after, [before[ring] for ring in sorted(before)]
 

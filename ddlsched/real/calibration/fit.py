@@ -61,12 +61,17 @@ class ModelForm:
         }
         return np.column_stack([columns[name] for name in self.constants])
 
-    def preset(self, constants: Mapping[str, float], *, penalty_was_measured: bool = True) -> str:
-        """Return the text that ``simulate --contention`` takes; a penalty not measured is left to its default."""
-        given = {"penalty_per_byte_s": 0.0} if self.model == "linear" and penalty_was_measured else {}
+    def preset(self, constants: Mapping[str, float], rows: Measurements) -> str:
+        """Return the text that ``simulate --contention`` takes; a penalty that no row tells is left to its default."""
+        given = {"penalty_per_byte_s": 0.0} if self.model == "linear" and not rows.all_alone else {}
         values = given | {name: constants[name] for name in self.constants}
-        order = [name for name in ("latency_s", "per_byte_s", "penalty_per_byte_s") if name in values]
-        return f"{self.model}:" + ",".join(f"{name}={values[name]:.6g}" for name in order)
+        order = ("latency_s", "per_byte_s", "penalty_per_byte_s")
+        return with_constants(self.model, {name: values[name] for name in order if name in values})
+
+
+def with_constants(model: str, values: Mapping[str, float]) -> str:
+    """Return a contention model with its constants as ``simulate --contention`` takes it."""
+    return f"{model}:" + ",".join(f"{name}={value:.6g}" for name, value in values.items())
 
 
 FORMS = (
@@ -127,7 +132,7 @@ def calibrate(rows: Measurements, *, seed: int = 0) -> list[ModelFit]:
     InputError
         The rows cannot tell latency, time of a byte and penalty apart.
     """
-    fits = [_fit(form, rows, seed) for form in _told_forms(rows)]
+    fits = [_fit(form, rows, seed) for form in told_forms(rows)]
     # A network on which a byte takes no time is none; "b alone" never comes to that.
     fits = [fit for fit in fits if fit.values["per_byte_s"] > 0]
     # Of models that differ by less than 0.1 percentage points the simplest is first: the sort is stable.
@@ -142,23 +147,15 @@ def presets(rows: Measurements) -> dict[str, str]:
     InputError
         As :func:`calibrate`.
     """
-    fitted = {form: fit_constants(form, rows) for form in _told_forms(rows)}
-    return {form.name: _preset(form, rows, found) for form, found in fitted.items() if found["per_byte_s"] > 0}
+    fitted = {form: fit_constants(form, rows) for form in told_forms(rows)}
+    return {form.name: form.preset(found, rows) for form, found in fitted.items() if found["per_byte_s"] > 0}
 
 
-def refuse_untold(rows: Measurements) -> None:
-    """Raise InputError for rows that cannot tell the constants apart, whatever the times in them."""
-    _told_forms(rows)
-
-
-def _told_forms(rows: Measurements) -> list[ModelForm]:
+def told_forms(rows: Measurements) -> list[ModelForm]:
+    """Return the forms whose constants rows can tell, whatever the times in them; InputError if they tell none."""
     told = [form for form in FORMS if not (rows.all_alone and "penalty_per_byte_s" in form.constants)]
     _refuse_untold(rows, max(told, key=lambda form: len(form.constants)))
     return [form for form in told if not form.ring_bytes or rows.servers is not None]
-
-
-def _preset(form: ModelForm, rows: Measurements, constants: Mapping[str, float]) -> str:
-    return form.preset(constants, penalty_was_measured=not rows.all_alone)
 
 
 def fit_constants(form: ModelForm, rows: Measurements) -> dict[str, float]:
@@ -205,7 +202,7 @@ def _fit(form: ModelForm, rows: Measurements, seed: int) -> ModelFit:
     ends = np.quantile(tested, [0.025, 0.975]) if len(tested) else [np.nan, np.nan]
     tested_error = Constant(float(tested.mean()) if len(tested) else float("nan"), *map(float, ends))
     with_intervals = intervals(form, rows, seed=seed)
-    return ModelFit(form, with_intervals, _error(form, constants, rows), tested_error, _preset(form, rows, constants))
+    return ModelFit(form, with_intervals, _error(form, constants, rows), tested_error, form.preset(constants, rows))
 
 
 def _error(form: ModelForm, constants: Mapping[str, float], rows: Measurements) -> float:

@@ -25,6 +25,10 @@ MICROSECONDS = "mean_latency_us"
 OPTIONAL = ("servers", "repeat")
 MAX_CONCURRENT = 1_000_000
 _MAX_S = 1e6
+_MOST = {"message_bytes": MAX_MESSAGE_BYTES, COLUMNS[2]: _MAX_S, MICROSECONDS: _MAX_S * 1e6}
+"""Of the columns whose numbers are above 0."""
+_LEAST = {"concurrent_jobs": 1, "servers": 2}
+"""Of the columns whose numbers are whole."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +99,8 @@ def _read(path: Path) -> Measurements:
 
 
 def _rows(path: Path, faults: list[str]) -> Iterable[Row]:
-    known = (*COLUMNS[:2], COLUMNS[2], MICROSECONDS)
     rows = list(csv_rows(path, COLUMNS[:2], (COLUMNS[2], MICROSECONDS, *OPTIONAL), faults=faults))
-    if rows and sum(name in rows[0][1] for name in known) != len(COLUMNS):
+    if rows and sum(name in rows[0][1] for name in (*COLUMNS, MICROSECONDS)) != len(COLUMNS):
         header = [name for name in rows[0][1] if name != MICROSECONDS]
         check_columns(path, header, COLUMNS, OPTIONAL)
         raise InputError(f"{path}: has both {COLUMNS[2]!r} and {MICROSECONDS!r}; expected one of them")
@@ -106,25 +109,25 @@ def _rows(path: Path, faults: list[str]) -> Iterable[Row]:
 
 def _parsed(row: Row, faults: list[str]) -> tuple[float, float, float, float] | None:
     """Return jobs, bytes, seconds and servers (or NaN) of a row; every cell that is none is added to the faults."""
-    where, cells = row
-    column, unit_s = (COLUMNS[2], 1.0) if COLUMNS[2] in cells else (MICROSECONDS, 1e-6)
+    column, unit_s = (COLUMNS[2], 1.0) if COLUMNS[2] in row[1] else (MICROSECONDS, 1e-6)
+    found = {"servers": float("nan")}
     before = len(faults)
-
-    def checked(column: str, at_most: float, least_whole: int = 0) -> float:
-        """Return a whole number from one above 0, or any number above 0."""
+    for name in (*COLUMNS[:2], column, *(("servers",) if "servers" in row[1] else ())):
         try:
-            if least_whole:
-                return float(cell_whole(where, column, cells[column], int(at_most), least_whole))
-            return cell_number(where, column, cells[column], at_most=at_most, positive=True)
+            found[name] = cell(row, name)
         except InputError as fault:
             faults.append(str(fault))
-            return float("nan")
+    if len(faults) > before:
+        return None
+    return found["concurrent_jobs"], found["message_bytes"], unit_s * found[column], found["servers"]
 
-    jobs = checked("concurrent_jobs", MAX_CONCURRENT, 1)
-    sizes = checked("message_bytes", MAX_MESSAGE_BYTES)
-    seconds = unit_s * checked(column, _MAX_S / unit_s)
-    servers = checked("servers", MAX_CONCURRENT, 2) if "servers" in cells else float("nan")
-    return (jobs, sizes, seconds, servers) if len(faults) == before else None
+
+def cell(row: Row, name: str) -> float:
+    """Return a number in a table of measurements: whole ones of jobs and servers, and bytes and times above 0."""
+    where, cells = row
+    if name in _LEAST:
+        return float(cell_whole(where, name, cells[name], MAX_CONCURRENT, _LEAST[name]))
+    return cell_number(where, name, cells[name], at_most=_MOST.get(name, np.inf), positive=name in _MOST)
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.io.tables import Row, cell_number, cell_whole, csv_rows, readable
+from ddlsched.io.tables import Row, csv_rows, readable
 from ddlsched.network.weighted_shares import LARGEST_EXPONENT, ConnectionShares
-from ddlsched.real.calibration.fit import Constant, ModelForm, fit_constants, intervals, share_outside, tells
-from ddlsched.real.calibration.measurements import MAX_CONCURRENT, Measurements
-from ddlsched.units import MAX_MESSAGE_BYTES
+from ddlsched.real.calibration.fit import (
+    Constant,
+    ModelForm,
+    fit_constants,
+    intervals,
+    share_outside,
+    tells,
+    with_constants,
+)
+from ddlsched.real.calibration.measurements import Measurements, cell
 
 COLUMNS = ("message_bytes", "other_bytes", "servers", "chunk_bytes", "transfer_s")
 _STEPS = ModelForm("size-shares", "size-shares", ("latency_s", "per_byte_s", "step_s"), ring_bytes=True)
@@ -23,7 +29,6 @@ _MOST_SHARE = 0.98
 _WINDOWS = 61
 _RESAMPLES = 500
 _LEAST_PAIRS = 3
-_MAX_S = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +57,7 @@ class ShareRows:
 
     def rows(self, chosen: np.ndarray) -> ShareRows:
         """Return some of the rows, by a mask or by numbers."""
-        columns = self.message_bytes, self.other_bytes, self.servers, self.chunk_bytes, self.seconds
-        return ShareRows(*(column[chosen] for column in columns))
+        return ShareRows(*(column[chosen] for column in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -69,14 +73,14 @@ class SizeShareFit:
     @property
     def whole(self) -> str:
         """What ``simulate --contention`` takes for whole messages."""
-        names = [name for name in self.constants if name != "chunk_s"]
-        return "size-shares:" + ",".join(f"{name}={self.constants[name].value:.6g}" for name in names)
+        values = {name: constant.value for name, constant in self.constants.items() if name != "chunk_s"}
+        return with_constants("size-shares", values)
 
     @property
     def of_connections(self) -> str:
         """The constants that ``connection-shares`` has from all-reduces alone and in pairs; the rows tell no others."""
         names = [name for name in ("latency_s", "per_byte_s", "step_s") if name in self.constants]
-        return "connection-shares:" + ",".join(f"{name}={self.constants[name].value:.6g}" for name in names)
+        return with_constants("connection-shares", {name: self.constants[name].value for name in names})
 
     @property
     def in_chunks(self) -> str:
@@ -109,25 +113,12 @@ def _read(path: Path) -> ShareRows:
 
 
 def _parsed(row: Row) -> list[float]:
-    message_bytes, other_bytes, *_ = values = _numbers(row, COLUMNS)
+    message_bytes, other_bytes, *_ = values = [cell(row, name) for name in COLUMNS]
     if 0 < other_bytes <= message_bytes:
         raise InputError(
             f"{row[0]}, column other_bytes: {other_bytes:g} is out of range; expected 0, or more than message_bytes"
         )
     return values
-
-
-def _numbers(row: Row, columns: Sequence[str]) -> list[float]:
-    """Return a row's numbers, of which servers are whole, and message_bytes and transfer_s above 0."""
-    where, cells = row
-    most = {"message_bytes": MAX_MESSAGE_BYTES, "transfer_s": _MAX_S}
-    values = {
-        name: cell_number(where, name, cells[name], at_most=most.get(name, math.inf), positive=name in most)
-        for name in columns
-        if name != "servers"
-    }
-    values["servers"] = float(cell_whole(where, "servers", cells["servers"], MAX_CONCURRENT, 2))
-    return [values[name] for name in columns]
 
 
 def fit_size_shares(rows: ShareRows, alone: Measurements, *, seed: int = 0) -> SizeShareFit:
@@ -197,27 +188,10 @@ _LEAST_ROWS = 3
 _RESAMPLED_JOBS = 2000
 
 
-@dataclass(frozen=True, eq=False)
-class AloneRows:
-    """Mean times of the all-reduces of jobs alone, a row a job.
+def read_alone(path: Path) -> ShareRows:
+    """Read the times of jobs alone, a row a job, in a CSV file with the columns :data:`ALONE_COLUMNS`.
 
-    Parameters
-    ----------
-    servers
-        Of the ring.
-    message_bytes
-        What it reduces.
-    seconds
-        Mean time.
-    """
-
-    servers: np.ndarray
-    message_bytes: np.ndarray
-    seconds: np.ndarray
-
-
-def read_alone(path: Path) -> AloneRows:
-    """Read a CSV file with the columns :data:`ALONE_COLUMNS`; it may have ``compute_s``, too, which is not used.
+    It may have ``compute_s``, too, which is not used.
 
     Raises
     ------
@@ -227,14 +201,16 @@ def read_alone(path: Path) -> AloneRows:
     return readable(path, "all-reduces of jobs alone (.csv)", _read_alone)
 
 
-def _read_alone(path: Path) -> AloneRows:
-    parsed = [_numbers(row, ALONE_COLUMNS) for row in csv_rows(path, ALONE_COLUMNS, ("compute_s",))]
+def _read_alone(path: Path) -> ShareRows:
+    parsed = [[cell(row, name) for name in ALONE_COLUMNS] for row in csv_rows(path, ALONE_COLUMNS, ("compute_s",))]
     if len(parsed) < _LEAST_ROWS:
         raise InputError(f"{path}: holds {len(parsed)} rows; expected at least {_LEAST_ROWS}")
-    return AloneRows(*np.array(parsed, np.float64).T)
+    servers, sizes, seconds = np.array(parsed, np.float64).T
+    nothing = np.zeros(len(parsed))
+    return ShareRows(sizes, nothing, servers, nothing, seconds)
 
 
-def fit_wait(rows: AloneRows, model: ConnectionShares, *, seed: int = 0) -> Constant:
+def fit_wait(rows: ShareRows, model: ConnectionShares, *, seed: int = 0) -> Constant:
     """Return ``wait``: what each further server adds to the time that the model's links take, from 0 to 1.
 
     More than 1 no model takes: then something else held the jobs up. It has the least squares of the relative errors;
@@ -250,7 +226,7 @@ def fit_wait(rows: AloneRows, model: ConnectionShares, *, seed: int = 0) -> Cons
     return Constant(*np.clip([(more * missing).sum() / (more**2).sum(), *ends], 0.0, 1.0).tolist())
 
 
-def wait_text(rows: AloneRows, wait: Constant) -> str:
+def wait_text(rows: ShareRows, wait: Constant) -> str:
     """Return what is told of it: the constant, and the times of a byte that a ring moves, by its servers."""
     per_byte_ns = 1e9 * rows.seconds * rows.servers / (rows.message_bytes * 2 * (rows.servers - 1))
     counts = np.unique(rows.servers).astype(int)

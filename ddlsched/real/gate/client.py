@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +10,13 @@ from typing import Annotated, Any
 import msgspec
 
 from ddlsched.errors import TestbedError
-from ddlsched.real.channel import Channel, ChannelEndedError, connect, parse_address, read_token
+from ddlsched.real.channel import Channel, ChannelEndedError, Count, connect, parse_address, read_token
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S
 
 MOST_RANKS = 4096
 GROUP_S = 20.0
 """Ranks that form a group answer nothing meanwhile, and give up after so long."""
 _BEGIN_S = 120.0
-
-
-Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NS)]
 
 
 class RankMembership(msgspec.Struct, frozen=True, kw_only=True, tag_field="say", tag="join"):
@@ -116,7 +112,7 @@ class GateClient(WaitingBuckets):
     """
 
     def __init__(self, channel: Channel, member: RankMembership) -> None:
-        super().__init__(self._tell)
+        super().__init__(channel.try_to_send)
         self._channel, self._member = channel, member
         self._failed: TestbedError | None = None
         self._began = threading.Event()
@@ -136,10 +132,6 @@ class GateClient(WaitingBuckets):
         """Return a connection to the gate at ``HOST:PORT``; ``server`` is this machine's number in its network."""
         role = {"kind": "gate", "server": server}
         return cls(connect(parse_address(address), read_token(token_file), role, "ddlsched testbed gate"), member)
-
-    def _tell(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(ChannelEndedError):  # the thread finds it out, too
-            self._channel.send(message)
 
     def ready(self, *bucket: Any) -> None:
         """Say that this rank is ready for an all-reduce, which fails at once if the gate is gone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.errors import TestbedError, guarded, label
+from ddlsched.plugins import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
 from ddlsched.ranges import Checked, ranged
 from ddlsched.real.gate.live_jobs import GateRank, LiveJob, Placements, ProcessorSlots, SentRow
@@ -64,35 +65,32 @@ class GateSettings(Checked, who="gate"):
 
     @classmethod
     def by_name(
-        cls, cluster: Cluster, *, scheduler: str, contention: Any, policies: Mapping[str, Any], **given: Any
+        cls, cluster: Cluster, *, contention: Any = DEFAULT_CONTENTION, scheduler: str = DEFAULT_BUNDLE, **given: Any
     ) -> GateSettings:
         """Return the settings of policies and a model that are instances or names.
 
         Parameters
         ----------
         cluster, given
-            As of the class.
-        scheduler, policies
-            A bundle, and what replaces parts of it; nothing does where it is None.
+            As of the class; a policy that is None, or not given, is the bundle's.
         contention
             By which bytes are counted.
+        scheduler
+            A bundle.
 
         Raises
         ------
         UnknownNameError
             A name that nobody has registered.
         """
-        chosen = {
-            **resolve_bundle(scheduler),
-            **{kind: policy for kind, policy in policies.items() if policy is not None},
-        }
+        bundle = resolve_bundle(scheduler)
         kinds: tuple[Kind, ...] = ("placement", "order", "communication")
-        resolved = {kind: resolve(kind, chosen[kind]) for kind in kinds}
-        topology = resolve("topology", cluster.topology)
-        network = cluster.network(topology)
+        for kind in kinds:
+            given[kind] = resolve(kind, bundle[kind] if given.get(kind) is None else given[kind])
+        network = cluster.network(resolve("topology", cluster.topology))
         model = resolve("contention", contention)
         bound = guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network))
-        return cls(cluster=cluster, costs=CommunicationCosts(cluster, network, bound), **resolved, **given)
+        return cls(cluster=cluster, costs=CommunicationCosts(cluster, network, bound), **given)
 
 
 def begun_policies(settings: GateSettings) -> CheckedPolicies:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ddlsched.errors import TestbedError
@@ -20,6 +20,8 @@ HANG_S = 6.0
 STALL_S = 6.0
 """A server that has received nothing for so long, while a transfer crosses it, is cut off."""
 _LEAST_BYTES = 1_500
+_NONE: Mapping[str, Any] = {"asked_ns": -1, "computing": 0, "cards_down": ()}
+"""The answer of a rank that has given none yet."""
 _NS = NS_PER_S
 
 
@@ -30,18 +32,15 @@ class Watch:
         self._gate = gate
         self._heard_ns: dict[GateRank, int] = {}
         self._pinged_ns = 0
-        self._answered_ns: dict[GateRank, int] = {}
-        self._computing: dict[GateRank, int] = {}
+        self._answers: dict[GateRank, Mapping[str, Any]] = {}
         self._received: dict[GateRank, tuple[int, int]] = {}
-        self._down: dict[GateRank, list[str]] = {}
 
     def hear(self, rank: GateRank, message: dict[str, Any], now_ns: int) -> bool:
         """Note that a rank lives; return whether the message was an answer to this and nothing else."""
         self._heard_ns[rank] = now_ns
         if message.get("say") != "pong":
             return False
-        self._answered_ns[rank], self._computing[rank] = int(message["asked_ns"]), int(message["computing"])
-        self._down[rank] = list(map(str, message["cards_down"]))
+        self._answers[rank] = message
         received = int(message["received_bytes"])
         before, _ = self._received.get(rank, (-_LEAST_BYTES, 0))
         if received - before >= _LEAST_BYTES:
@@ -87,7 +86,11 @@ class Watch:
         still = [server for server, at_ns in moved_ns.items() if now_ns - at_ns > STALL_S * _NS]
         if not still:
             return
-        down = [f"{card} of server {rank.server}" for rank in job.ranks for card in self._down.get(rank, [])]
+        down = [
+            f"{card} of server {rank.server}"
+            for rank in job.ranks
+            for card in self._answers.get(rank, _NONE)["cards_down"]
+        ]
         longest_s = s_from_ns(now_ns - min(moved_ns.values()))
         raise TestbedError(
             f"server {', '.join(map(str, sorted(still)))} has received nothing for {longest_s:.1f} s while an "
@@ -98,8 +101,8 @@ class Watch:
     def _refuse_deadlock(self, now_ns: int) -> None:
         gate = self._gate
         ranks = [rank for job in gate.running for rank in job.ranks]
-        answers = [self._answered_ns.get(rank, -1) for rank in ranks]
-        quiet = all(at > gate.last_event_ns for at in answers) and not any(self._computing[rank] for rank in ranks)
+        answers = [self._answers.get(rank, _NONE) for rank in ranks]
+        quiet = all(each["asked_ns"] > gate.last_event_ns and not each["computing"] for each in answers)
         sending = any(transfer.in_flight for job in gate.running for transfer in job.transfers.values())
         if not gate.nothing_is_due or not quiet or sending or gate.finished:
             return

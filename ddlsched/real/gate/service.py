@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import msgspec
 
 from ddlsched.errors import InputError, TestbedError
-from ddlsched.real.channel import Address, ChannelEndedError
-from ddlsched.real.gate.client import Count, RankMembership
+from ddlsched.real.channel import Address, ChannelEndedError, Count
+from ddlsched.real.gate.client import RankMembership
 from ddlsched.real.gate.gate import GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import MOST_TASKS, GateRank, LiveJob, SentRow
 from ddlsched.real.gate.transfer_gate import TransferGate
@@ -201,14 +201,14 @@ class GateService(TokenService):
         self._look_ns = 0
 
     def serve(self) -> None:
-        """Let ranks join, and decide, until closed; every rank is told by the end of its connection."""
+        """Let ranks join, and decide, until stopped; every rank is told by the end of its connection."""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self, selectors.EVENT_READ)
             try:
                 while not self._closed:
                     self._turn(selector)
             finally:
-                self._listener.close()
+                self.close()
                 for key in list(selector.get_map().values()):
                     if isinstance(key.data, GateRank):
                         key.data.channel.close()
@@ -217,9 +217,9 @@ class GateService(TokenService):
         wake_ns = self._members.wake_ns
         until_s = _TURN_S if wake_ns is None else max(wake_ns - self._members.now_ns(), 0) / NS_PER_S
         for key, _ in selector.select(min(until_s, _TURN_S)):
-            if key.fileobj is not self._listener:
-                self._read(selector, key.data)
-        for caller in self._listener.callers(0.0):
+            if key.fileobj is not self:
+                self._hear(selector, key.data)
+        for caller in self.callers(0.0):
             self._take_in(selector, caller)
         if self._members.now_ns() >= self._look_ns:
             self._look_ns = self._members.now_ns() + int(_TURN_S * NS_PER_S)
@@ -228,13 +228,13 @@ class GateService(TokenService):
 
     def _take_in(self, selector: selectors.BaseSelector, caller: Caller) -> None:
         if caller.role.get("kind") != "gate":
-            self._refuse(caller, "a connection for no rank of a job came")
+            self._turn_away(caller, "a connection for no rank of a job came")
             return
         given = caller.role.get("server")
         server = given if isinstance(given, int) else self._servers.setdefault(caller.peer, len(self._servers))
         selector.register(caller.channel, selectors.EVENT_READ, GateRank(caller.channel, server, caller.peer))
 
-    def _read(self, selector: selectors.BaseSelector, rank: GateRank) -> None:
+    def _hear(self, selector: selectors.BaseSelector, rank: GateRank) -> None:
         try:
             for message in rank.channel.receive():
                 self._members.hear(rank, message)

@@ -270,33 +270,23 @@ class CommitStore:
 
     def _steps(self) -> list[int]:
         """Return the steps of which there is a history."""
-
-        def listed() -> list[str]:
-            self._files.invalidate_cache()
-            try:
-                return list(self._files.ls(self._path, detail=False))
-            except FileNotFoundError:
-                return []
-
-        found = (_HISTORY.fullmatch(path.rsplit("/", 1)[-1]) for path in self._asked(listed))
+        self._asked(self._files.invalidate_cache)
+        listed = self._asked(lambda: self._files.ls(self._path, detail=False), missing=())
+        found = (_HISTORY.fullmatch(path.rsplit("/", 1)[-1]) for path in listed)
         return [int(match[1]) for match in found if match is not None]
 
     def _history(self, step: int) -> bytes | None:
         """Return what is in a step's history, or None if that has just gone."""
-
-        def read() -> bytes | None:
-            try:
-                return bytes(self._files.cat_file(self._history_path(step)))
-            except FileNotFoundError:
-                return None
-
-        text: bytes | None = self._asked(read)
+        text: bytes | None = self._asked(lambda: bytes(self._files.cat_file(self._history_path(step))), missing=None)
         return text
 
-    def _asked(self, question: Callable[[], Any]) -> Any:
+    def _asked(self, question: Callable[[], Any], missing: Any = InputError) -> Any:
+        """Return an answer; where no such file is there, ``missing``, or by default an error as for all else."""
         try:
             return question()
         except Exception as error:  # each file system has exceptions of its own
+            if isinstance(error, FileNotFoundError) and missing is not InputError:
+                return missing
             why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             message = f"{self._url}: cannot be used ({why}); expected a place for commits"
             raise InputError(without_password(message)) from error

@@ -38,24 +38,24 @@ class Retries:
 
     give_up_s: float = 3600.0
     first_s: float = 1.0
-    _paused_s: dict[str, float] = field(default_factory=dict)
-    _pause_s: dict[str, float] = field(default_factory=dict)
+    _pauses_s: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Of each thing that failed, all its pauses and the last one."""
     _next_s: dict[str, float] = field(default_factory=dict)
 
     def failed(self, name: str, now_s: float) -> float | None:
         """Note that a thing failed; return the pause until it may be tried again, seconds, or None to give it up."""
-        paused_s = self._paused_s.get(name, 0.0)
+        paused_s, last_s = self._pauses_s.get(name, (0.0, self.first_s / 2))
         if paused_s > self.give_up_s:
             return None
-        self._pause_s[name] = min(2 * self._pause_s.get(name, self.first_s / 2), _MOST_S)
-        self._paused_s[name] = paused_s + self._pause_s[name]
-        self._next_s[name] = now_s + self._pause_s[name]
-        return self._pause_s[name]
+        pause_s = min(2 * last_s, _MOST_S)
+        self._pauses_s[name] = paused_s + pause_s, pause_s
+        self._next_s[name] = now_s + pause_s
+        return pause_s
 
     def succeeded(self, name: str) -> None:
         """Forget that a thing has failed."""
-        for times in (self._paused_s, self._pause_s, self._next_s):
-            times.pop(name, None)
+        self._pauses_s.pop(name, None)
+        self._next_s.pop(name, None)
 
     def take_due(self, now_s: float) -> bool:
         """Let those things be tried again whose pause is over; return whether there are any."""
@@ -94,7 +94,7 @@ class LiveManager:
     folder
         Holds ``jobs.sqlite`` and a folder a job with what it has committed.
     scavenger, sharer
-        Who finds nodes, and who shares them out.
+        Who finds nodes, and who shares them out; where nodes of the first fail, jobs may wait for them.
     most_jobs
         How many jobs run at a time.
     watch
@@ -110,8 +110,6 @@ class LiveManager:
         A URL that fsspec knows, at which each job commits in a place of its own; None for the job's folder.
     warn
         Is told of commits that cannot be read, and of what comes of it.
-    failing
-        The scavenger, if its nodes fail and jobs may wait for them.
     checkpoint
         The policy that says when jobs commit, by its name; by default after every step.
     fewest
@@ -133,7 +131,6 @@ class LiveManager:
     host: str | None = None
     commits: str | None = None
     warn: Callable[[str], None] = lambda _: None
-    failing: FailingNodes | None = None
     checkpoint: str = ""
     fewest: Mapping[str, int] = field(default_factory=dict)
     running: dict[str, JobProcesses] = field(default_factory=dict)
@@ -149,7 +146,7 @@ class LiveManager:
             self._ownership.close()
             raise
         self.store = JobStore(self.folder / "jobs.sqlite")
-        self.store.recover()
+        self.store.requeue("running")
         self._socket = ReportSocket(self.store.token_of, self.host)
         self._begun_s = time.monotonic()
         self._idle: frozenset[str] = frozenset()
@@ -159,8 +156,9 @@ class LiveManager:
         self._known_steps: dict[str, int] = {}
         self._reads, self._kills = Retries(), Retries()
         self._ask = True
-        if self.failing is not None:
-            self.failing.running = self.running
+        self._failing = self.scavenger if isinstance(self.scavenger, FailingNodes) else None
+        if self._failing is not None:
+            self._failing.running = self.running
 
     @property
     def now_s(self) -> float:
@@ -294,7 +292,7 @@ class LiveManager:
 
     def _give_up(self, job_id: str) -> None:
         self._stop(job_id)
-        self.store.fail(job_id)
+        self.store.end(job_id, "failed")
         self._ask = True
         self.watch(LiveEvent(self.now_s, "failed", job_id, self._step_for_event(job_id)))
 
@@ -306,7 +304,7 @@ class LiveManager:
         self.watch(LiveEvent(self.now_s, why, job_id, self._step_for_event(job_id), len(nodes)))
         if not job.workers:
             del self.running[job_id]
-            self.store.stop(job_id)
+            self.store.end(job_id, "queued")
 
     def _committed_steps(self, job_id: str) -> int | None:
         """Return how many steps a job has committed; None if that cannot be read now: it stops, and is tried again.
@@ -354,7 +352,7 @@ class LiveManager:
         job = self.running.pop(job_id, None)
         if job is not None:
             job.remove(job.nodes)
-        self.store.finish(job_id)
+        self.store.end(job_id, "finished")
         self.sharer.monitor.forget(job_id)
         self._ask = True
         self.watch(LiveEvent(self.now_s, "finished", job_id))
@@ -372,13 +370,13 @@ class LiveManager:
             taken = {node for each in self.running.values() for node in each.nodes}
             has = len(self.running[job.job_id].nodes) if job.job_id in self.running else 0
             free = self._idle - taken
-            in_order = sorted(free) if self.failing is None else self.failing.order(job.job_id, free)
+            in_order = sorted(free) if self._failing is None else self._failing.order(job.job_id, free)
             more = in_order[: max(count - has - self._awaited(job), 0)]
             if more:
                 self._add(job, more)
 
     def _awaited(self, job: StoredJob) -> int:
-        return 0 if self.failing is None else self.failing.awaited(job.job_id)
+        return 0 if self._failing is None else self._failing.awaited(job.job_id)
 
     def _candidate(self, job: StoredJob) -> Candidate:
         running = self.running.get(job.job_id)
@@ -430,7 +428,7 @@ class LiveManager:
             fewest=fewest,
             checkpoint=self.checkpoint,
             commit_s=self._commit_s.get(job.job_id, 0.0),
-            failing=self.failing,
+            failing=self._failing,
         )
 
     def _stop(self, job_id: str) -> None:

@@ -12,16 +12,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol, TypeAlias, runtime_checkable
+from typing import IO, Protocol, TypeAlias
 
 from ddlsched.cluster.idle_trace import IdleTrace, expand_hosts
 from ddlsched.errors import DdlschedError, InputError, abbreviated
 from ddlsched.io.tables import located
 from ddlsched.ranges import Checked, ranged
-from ddlsched.real.slurm.commands import Run, runner
+from ddlsched.real.slurm.commands import Run, SlurmBusyError, SlurmRefusalError, runner
 
 
-@runtime_checkable
 class Scavenger(Protocol):
     """Finds idle nodes. What it no longer returns is lost at once, without warning."""
 
@@ -72,8 +71,8 @@ class SlurmScavenger:
         Runs a command and returns what it wrote.
     """
 
-    partition: str | None = None
-    placeholder: str = "ddlsched-idle"
+    partition: str
+    placeholder: str
     run: Run = field(default_factory=runner, repr=False)
 
     def idle(self, now_s: float) -> frozenset[str]:
@@ -86,9 +85,9 @@ class SlurmScavenger:
         SlurmBusyError, SlurmRefusalError
             Slurm failed or did not answer.
         """
-        partition = [] if self.partition is None else [f"--partition={self.partition}"]
-        nodes = self.run(["sinfo", "--noheader", "--Node", "--format=%N|%T", *partition])
-        jobs = ["squeue", "--noheader", "--states=RUNNING", f"--name={self.placeholder}", "--format=%i|%N", *partition]
+        partition = f"--partition={self.partition}"
+        nodes = self.run(["sinfo", "--noheader", "--Node", "--format=%N|%T", partition])
+        jobs = ["squeue", "--noheader", "--states=RUNNING", f"--name={self.placeholder}", "--format=%i|%N", partition]
         return idle_of_sinfo(nodes) | nodes_of_squeue(self.run(jobs))
 
 
@@ -258,12 +257,8 @@ class SlurmLauncher:
         InputError
             Slurm is not there.
         """
-        with suppress(subprocess.TimeoutExpired):
-            command = ["scancel", f"--name={self.name}", "--me"]
-            try:
-                subprocess.run(command, check=False, capture_output=True, timeout=_END_S)
-            except FileNotFoundError:
-                raise InputError("scancel: no such program; expected Slurm's commands on this machine") from None
+        with suppress(SlurmBusyError, SlurmRefusalError):
+            runner()(["scancel", f"--name={self.name}", "--me"])
 
 
 Launcher: TypeAlias = LocalLauncher | SlurmLauncher

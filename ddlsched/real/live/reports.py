@@ -17,9 +17,8 @@ from typing import Annotated
 
 import msgspec
 
-from ddlsched.real.channel import Address, is_proven, parse_address, proof
+from ddlsched.real.channel import Address, Count, connected_at, is_proven, parse_address, proof
 from ddlsched.real.listener import LineListener, listening
-from ddlsched.units import MAX_NS
 
 MOST_BYTES = 1024
 """Of a report, with its line break."""
@@ -29,7 +28,6 @@ _PREFIX = "ddlsched-live-"
 _UNFINISHED_PREFIX = ".ddlsched-live-"
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern="^[\x00-\x7f]*$")]
-Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NS)]
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -89,16 +87,8 @@ def _said(report: Report | Ready) -> tuple[bytes]:
 
 def _connected(path: str) -> socket.socket:
     """Return a connection to a path, or to HOST:PORT."""
-    if not path.startswith("/"):
-        return socket.create_connection(parse_address(path), timeout=1.0)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(1.0)
-        connection.connect(path)
-    except OSError:
-        connection.close()
-        raise
-    return connection
+    is_path = path.startswith("/")
+    return connected_at(path, 1.0) if is_path else socket.create_connection(parse_address(path), timeout=1.0)
 
 
 def address_towards(path: str) -> str:
@@ -116,7 +106,7 @@ def address_towards(path: str) -> str:
         return str(probe.getsockname()[0])
 
 
-class ReportSocket:
+class ReportSocket(LineListener):
     """Takes reports in without ever waiting; drops what is malformed, too long, or not proven by the job's token.
 
     A process reports on a connection of its own and closes it. So of too many connections the oldest is dropped.
@@ -143,19 +133,13 @@ class ReportSocket:
         else:
             listener = listening(Address(host, 0))
             self.path = str(Address(host, listener.getsockname()[1]))
-        self._listener = LineListener(listener, MOST_BYTES, most=_MOST_CONNECTIONS)
-        self._disbelieved = 0
-
-    @property
-    def refused(self) -> int:
-        """Reports and connections that were dropped."""
-        return self._disbelieved + self._listener.refused
+        super().__init__(listener, MOST_BYTES, most=_MOST_CONNECTIONS)
 
     def receive(self, timeout_s: float) -> list[Report | Ready]:
         """Return what has come in, after at most ``timeout_s``."""
-        come = [self._believed(line) for _, line in self._listener.lines(timeout_s)]
+        come = [self._believed(line) for _, line in self.lines(timeout_s)]
         believed = [report for report in come if report is not None]
-        self._disbelieved += len(come) - len(believed)
+        self.refused += len(come) - len(believed)
         return believed
 
     def _believed(self, line: bytes) -> Report | Ready | None:
@@ -167,7 +151,7 @@ class ReportSocket:
 
     def close(self) -> None:
         """Close it and remove its file."""
-        self._listener.close()
+        super().close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

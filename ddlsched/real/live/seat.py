@@ -165,9 +165,8 @@ class CommitTimes:
 
     def begin(self, orders: Orders) -> None:
         """Begin with a group."""
-        self._orders, self._policy, self.write_s = orders, None, self.write_s or orders.commit_s
-        if orders.checkpoint:
-            self._policy = resolve("checkpoint", orders.checkpoint)
+        self._orders, self.write_s = orders, self.write_s or orders.commit_s
+        self._policy = resolve("checkpoint", orders.checkpoint) if orders.checkpoint else None
         self._ask()
 
     def is_due(self) -> bool:
@@ -180,8 +179,7 @@ class CommitTimes:
         begun_s = time.monotonic()
         yield
         self.write_s = time.monotonic() - begun_s
-        if self._orders is not None:
-            self._ask()
+        self._ask()
 
     def _ask(self) -> None:
         orders, self._since_s = self._orders, time.monotonic()

@@ -31,7 +31,6 @@ def read_jobs(path: Path) -> list[StoredJob]:
 
 
 def _read(path: Path) -> list[StoredJob]:
-
     jobs: dict[str, StoredJob] = {}
     for where, row in csv_rows(path, _TABLE, ("min_nodes", "samples_per_s")):
         name, program = row["job_id"], row["program"]
@@ -132,15 +131,11 @@ class JobStore(Database):
         """Return all jobs in the order of submission."""
         return [StoredJob(*row) for row in self._asked(f"SELECT {_COLUMNS} FROM jobs ORDER BY place")]
 
-    def recover(self) -> list[str]:
-        """Put jobs that a dead manager ran back in the queue and return them."""
-        return self._requeue("running")
+    def requeue(self, state: str) -> list[str]:
+        """Put jobs back in the queue and return them: those that a dead manager ran, or that were given up.
 
-    def retry_failed(self) -> list[str]:
-        """Put jobs that were given up back in the queue and return them; what they have committed holds."""
-        return self._requeue("failed")
-
-    def _requeue(self, state: str) -> list[str]:
+        What they have committed holds.
+        """
         with self._transaction() as db:
             there = db.execute("SELECT job_id FROM jobs WHERE state = ? ORDER BY place", (state,)).fetchall()
             db.execute("UPDATE jobs SET state = 'queued' WHERE state = ?", (state,))
@@ -159,19 +154,8 @@ class JobStore(Database):
             found = db.execute("SELECT generation FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
         return int(found[0])
 
-    def stop(self, job_id: str) -> None:
-        """Note that a job has no processes now and waits."""
-        self._end(job_id, "queued")
-
-    def finish(self, job_id: str) -> None:
-        """Note that a job is done."""
-        self._end(job_id, "finished")
-
-    def fail(self, job_id: str) -> None:
-        """Note that a job is given up."""
-        self._end(job_id, "failed")
-
-    def _end(self, job_id: str, state: str) -> None:
+    def end(self, job_id: str, state: str) -> None:
+        """Note that a job has no processes now: it waits (``queued``), is ``finished``, or given up (``failed``)."""
         self._tokens.pop(job_id, None)
         self._asked("UPDATE jobs SET state = ? WHERE job_id = ?", state, job_id)
 

@@ -17,7 +17,8 @@ _MOST_WAIT_S = 60.0
 _FAILED_STARTS = 3
 _AGAIN_S = 2
 """Until a job that was requeued may start: in the second of its end a node takes it for the one that was ended."""
-_CHANGING = ("state", "since_s", "seats", "iterations_done", "failed_starts")
+_HOLDING = ("starting", "running", "stopping")
+"""States in which a known job has its seats."""
 
 
 class SlurmAgent:
@@ -55,6 +56,8 @@ class SlurmAgent:
         self._array_limits = journal.array_limits()
         self._refused_tasks: set[str] = set()
         self._board: Board | None = None
+        self._sizes: dict[str, int] = {}
+        """GPUs of each node."""
         self._said: set[tuple[str, int, str]] = set()
         self._last_asked: object = None
         self._failed = False
@@ -98,7 +101,7 @@ class SlurmAgent:
         now_s = self._now_s()
         if self._board is None or not self._board.has_nodes(nodes):
             self._board = Board(self._settings.policies, nodes)
-        self._board.nodes = nodes
+        self._board.nodes, self._sizes = nodes, {node.name: node.num_gpus for node in nodes}
         self._take_in(jobs, now_s)
         holders = self._holders()
         queued = self._queued()
@@ -159,15 +162,11 @@ class SlurmAgent:
 
     def _queued(self) -> list[BoardJob]:
         """Return the jobs that wait and may start, as far as the limits of their arrays go."""
-        by_state = {name: list[commands.SlurmJob]() for name in ("queued", "starting", "running", "stopping")}
-        for known in self._known.values():
-            if known.state in by_state:
-                by_state[known.state].append(self._slurm_jobs[known.job_id])
-        active = (job for name in ("starting", "running", "stopping") for job in by_state[name])
-        return [
-            self._board_jobs[job_id]
-            for job_id in following.within_limits(by_state["queued"], active, self._array_limits)
-        ]
+        queued, active = (
+            [self._slurm_jobs[known.job_id] for known in self._known.values() if known.state in states]
+            for states in (("queued",), _HOLDING)
+        )
+        return [self._board_jobs[job_id] for job_id in following.within_limits(queued, active, self._array_limits)]
 
     def _take_in(self, jobs: Sequence[commands.SlurmJob], now_s: float) -> None:
         """Bring what is known of jobs up to what Slurm says of them."""
@@ -247,12 +246,6 @@ class SlurmAgent:
             job = self._slurm_jobs[known.job_id]
             self._keep(self._taken_back(job, known, replace(known, state="queued", seats={})), job)
 
-    @property
-    def _sizes(self) -> dict[str, int]:
-        """GPUs of each node."""
-        assert self._board is not None
-        return {node.name: node.num_gpus for node in self._board.nodes}
-
     def _resumed(self, known: KnownJob, job: commands.SlurmJob, now_s: float) -> int:
         """Return how many iterations a job that no longer runs goes on from."""
         board_job = self._board_jobs.get(job.job_id)
@@ -264,10 +257,8 @@ class SlurmAgent:
 
     def _keep(self, known: KnownJob, job: commands.SlurmJob) -> None:
         """Note a job's state, and show policies what follows from it."""
-        old = self._known[job.job_id]
-        if known != old:
-            values = {name: getattr(known, name) for name in _CHANGING}
-            self._journal.change(old, **values)
+        if known != self._known[job.job_id]:
+            self._journal.keep(known)
         self._known[job.job_id] = known
         start_s = known.since_s if known.state in ("running", "stopping") else None
         try:
@@ -314,7 +305,7 @@ class SlurmAgent:
         return replace(known, state="refused")
 
     def _forget(self, known: KnownJob, why: str) -> None:
-        self._journal.change(known, state="ended", seats={})
+        self._journal.keep(replace(known, state="ended", seats={}))
         del self._known[known.job_id]
         self._board_jobs.pop(known.job_id, None)
         self._say("end", known.job_id, why)
@@ -325,7 +316,7 @@ class SlurmAgent:
         return [
             Holder(self._board_jobs[known.job_id], known.seats, may_stop=known.state == "running")
             for known in self._known.values()
-            if known.state in ("starting", "running", "stopping")
+            if known.state in _HOLDING
         ]
 
     def _start(self, job: BoardJob, seats: Seats, now_s: float) -> None:

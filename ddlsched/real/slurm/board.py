@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
-from ddlsched.plugins import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import maker, resolve
 from ddlsched.policies.job_view import JobQueue
 from ddlsched.policies.views import ClusterView, GpuId, JobView
@@ -56,35 +54,21 @@ class Demanding:
         other = self.placement.begin(cluster, rng) if hasattr(self.placement, "begin") else self.placement
         if not hasattr(other, "place"):
             return other
-        shape = slurm_shape(other).begin(cluster, rng)
-        return _Demanding(shape, self.demands, np.array(self.kinds))
-
-
-def slurm_shape(placement: Any) -> Any:
-    """Return a placement with another's nodes, on which GPUs are shared out as Slurm does."""
-    return maker("placement", "slurm-shape", supplied=["placement"])(placement=placement)
-
-
-class _Demanding:
-    def __init__(self, other: Any, demands: Mapping[int, Demand], kinds: np.ndarray) -> None:
-        self._other, self._demands, self._kinds = other, demands, kinds
+        return replace(self, placement=_slurm_shape(other).begin(cluster, rng))
 
     def wake_s(self, now_s: float) -> float | None:
         """Return when the other policy wants to be asked again."""
-        return self._other.wake_s(now_s) if hasattr(self._other, "wake_s") else None
+        return self.placement.wake_s(now_s) if hasattr(self.placement, "wake_s") else None
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
-        demand = self._demands.get(job.number, Demand())
+        """Return the other policy's choice among the GPUs that the job may have."""
+        demand = self.demands.get(job.number, Demand())
         gpus = cluster.eligible(job)
         if demand.kind:
-            gpus = gpus[self._kinds[cluster.servers_of(gpus)] == demand.kind]
+            gpus = gpus[np.array(self.kinds)[cluster.servers_of(gpus)] == demand.kind]
         if not demand.gpus_per_node:
-            return self._asked(job, cluster.restricted_to(gpus)) if len(gpus) >= job.num_gpus else None
+            return self.placement.place(job, cluster.restricted_to(gpus)) if len(gpus) >= job.num_gpus else None
         return self._evenly(job, cluster, gpus, demand.gpus_per_node)
-
-    def _asked(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
-        chosen: Sequence[GpuId] | None = self._other.place(job, cluster)
-        return chosen
 
     def _evenly(self, job: JobView, cluster: ClusterView, gpus: np.ndarray, on_each: int) -> Sequence[GpuId] | None:
         """Return so many GPUs on each of the nodes of which the other chooses the most, among those that have them."""
@@ -94,37 +78,12 @@ class _Demanding:
         count = job.num_gpus // on_each
         if len(whole) < count:
             return None
-        chosen = self._asked(job, cluster.restricted_to(np.concatenate(list(whole.values()))))
+        chosen = self.placement.place(job, cluster.restricted_to(np.concatenate(list(whole.values()))))
         if chosen is None:
             return None
         taken = [cluster.server_of(gpu) for gpu in chosen]
         by_use = sorted(whole, key=lambda server: (-taken.count(server), server))
         return [gpu for server in sorted(by_use[:count]) for gpu in whole[server].tolist()]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyNames:
-    """Who decides, as ``simulate`` takes it.
-
-    Parameters
-    ----------
-    scheduler, placement, order
-        A bundle, of which ``placement`` and ``order`` replace parts; instances or names.
-    topology, contention
-        Of the network between the nodes, by which policies count bytes.
-    gpu_memory_mb
-        Memory of each GPU, MB, which Slurm does not know.
-    seed
-        Of the policies' randomness.
-    """
-
-    scheduler: str = DEFAULT_BUNDLE
-    placement: Any = None
-    order: Any = None
-    topology: Any = "star"
-    contention: Any = DEFAULT_CONTENTION
-    gpu_memory_mb: float = 32768.0
-    seed: int = 0
 
 
 class BoardJob(LiveJob):
@@ -147,7 +106,7 @@ class BoardJob(LiveJob):
     ) -> None:
         super().__init__(job, number)
         self.start_s, self._done_before, self.demand = start_s, iterations_done, demand
-        self._note(iterations_done)
+        self.note(iterations_done)
 
     def began_s(self, now_s: float) -> float:
         """Return when it began to run, or now if it is about to."""
@@ -160,11 +119,8 @@ class BoardJob(LiveJob):
         done: int = min(self._done_before + ns_from_s(ran_s) // iteration_ns, self.job.iterations - 1)
         return done
 
-    def progress(self, now_s: float) -> None:
-        """Note how far it has come."""
-        self._note(self.iterations_done(now_s))
-
-    def _note(self, done: int) -> None:
+    def note(self, done: int) -> None:
+        """Note how many iterations it has ended."""
         left = self.job.iterations - done
         self.columns.iterations_left[0] = left
         self.columns.remaining_service_ns[0] = self.job.service_ns // self.job.iterations * left
@@ -199,7 +155,8 @@ class Board:
     Parameters
     ----------
     names
-        Who decides.
+        Who decides, as the options of a simulated run: scheduler, placement, order, topology, contention,
+        gpu_memory_mb (which Slurm does not know) and seed, each perhaps left out.
     nodes
         Nodes that have GPUs, in Slurm's order.
 
@@ -209,15 +166,19 @@ class Board:
         A name that nobody has registered, or a value out of range.
     """
 
-    names: PolicyNames
+    names: Mapping[str, Any]
     nodes: Sequence[SlurmNode]
     _told: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        servers = tuple(Server(gpus=node.num_gpus, gpu_memory_mb=self.names.gpu_memory_mb) for node in self.nodes)
-        self.cluster = Cluster(servers=servers, exclusive=True, topology=self.names.topology)
+        names = dict(self.names)
+        self._gpu_memory_mb = names.pop("gpu_memory_mb", Server.gpu_memory_mb)
+        servers = tuple(Server(gpus=node.num_gpus, gpu_memory_mb=self._gpu_memory_mb) for node in self.nodes)
+        self.cluster = Cluster(servers=servers, exclusive=True, topology=names.pop("topology", Cluster.topology))
         self._demands: dict[int, Demand] = {}
-        self._settings = _settings(self.names, self.cluster, self._shaped)
+        settings = GateSettings.by_name(self.cluster, **names)
+        kinds = [node.gpu_kind for node in self.nodes]
+        self._settings = replace(settings, placement=shaped(settings.placement, self._demands, kinds))
         self._policies: CheckedPolicies | None = None
         firsts = self.cluster.first_gpus.tolist()
         self._first_of = {node.name: first for node, first in zip(self.nodes, firsts, strict=False)}
@@ -262,14 +223,11 @@ class Board:
 
     def fits(self, job: Job, demand: Demand) -> bool:
         """Return whether the partition has the GPUs for a job, all nodes counted."""
-        if job.gpu_memory_mb > self.names.gpu_memory_mb:
+        if job.gpu_memory_mb > self._gpu_memory_mb:
             return False
         on_nodes = [node.num_gpus for node in self.nodes if demand.kind in ("", node.gpu_kind)]
         each = demand.gpus_per_node
         return sum(each * (num_gpus >= each) if each else num_gpus for num_gpus in on_nodes) >= job.num_gpus
-
-    def _shaped(self, placement: Any) -> Any:
-        return shaped(placement, self._demands, [node.gpu_kind for node in self.nodes])
 
     def _begun(self) -> CheckedPolicies:
         if self._policies is None:
@@ -291,7 +249,7 @@ class Board:
             if gpus and not knows_all:
                 self._tell(job, gpus, board, start_ns)
             board.seat(job, gpus, start_ns)
-            job.progress(now_s)
+            job.note(job.iterations_done(now_s))
         for node in self.nodes:
             self._shut(board, node, gpus_of, others.get(node.name, 0))
         return board
@@ -327,22 +285,20 @@ class Board:
         return seats
 
 
+def _slurm_shape(placement: Any) -> Any:
+    """Return a placement with another's nodes, on which GPUs are shared out as Slurm does."""
+    return maker("placement", "slurm-shape", supplied=["placement"])(placement=placement)
+
+
 def shaped(placement: Any, demands: Mapping[int, Demand] | None = None, kinds: Sequence[str] = ()) -> Any:
     """Return a placement whose GPUs on the nodes that it chooses are those that Slurm gives, if it can be had.
 
     One that chooses GPUs job by job is put behind ``slurm-shape``, and behind what jobs demand, by number; of one that
     leaves the choice to another, the other.
     """
-    if dataclasses.is_dataclass(placement) and hasattr(placement, "placement"):
+    if is_dataclass(placement) and hasattr(placement, "placement"):
         other = shaped(resolve("placement", placement.placement), demands, kinds)
-        return dataclasses.replace(placement, placement=other)  # type: ignore[type-var]
+        return replace(placement, placement=other)  # type: ignore[type-var]
     if demands is None:
-        return slurm_shape(placement) if hasattr(placement, "place") else placement
+        return _slurm_shape(placement) if hasattr(placement, "place") else placement
     return Demanding(placement=placement, demands=demands, kinds=kinds)
-
-
-def _settings(names: PolicyNames, cluster: Cluster, shape: Callable[[Any], Any]) -> GateSettings:
-    policies = {"placement": names.placement, "order": names.order}
-    given: dict[str, Any] = {"scheduler": names.scheduler, "contention": names.contention, "seed": names.seed}
-    settings = GateSettings.by_name(cluster, policies=policies, **given)
-    return dataclasses.replace(settings, placement=shape(settings.placement))

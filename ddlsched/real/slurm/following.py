@@ -36,7 +36,8 @@ def followed(known: KnownJob, job: SlurmJob, now_s: float, start_s: float) -> tu
         The time, and how long a released job may take to start, seconds.
     """
     if job.holds:
-        return Next.KEEP, _holding(known, now_s)
+        is_settled = known.state in ("running", "stopping")
+        return Next.KEEP, known if is_settled else replace(known, state="running", since_s=now_s, failed_starts=0)
     if job.state != "PENDING" or job.reason == "JobHeldAdmin":
         return Next.FORGET, known
     if job.is_held:
@@ -49,12 +50,6 @@ def followed(known: KnownJob, job: SlurmJob, now_s: float, start_s: float) -> tu
     if known.state in ("running", "stopping"):  # Slurm requeued it: its node died, or it was preempted
         return Next.TAKE_BACK, replace(known, state="queued", seats={})
     return Next.FORGET, known  # somebody else released it
-
-
-def _holding(known: KnownJob, now_s: float) -> KnownJob:
-    if known.state in ("running", "stopping"):
-        return known
-    return replace(known, state="running", since_s=now_s, failed_starts=0)
 
 
 def seats_as_given(seats: Seats, gpus_on: Mapping[str, int], sizes: Mapping[str, int], taken: Seats) -> Seats:

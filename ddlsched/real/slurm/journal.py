@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -113,13 +113,11 @@ class AgentJournal(Database):
         )
         return self._jobs("job_id = ?", job_id)[0]
 
-    def change(self, job: KnownJob, **values: Any) -> KnownJob:
-        """Note other values of a job, and return it with them."""
-        changed = replace(job, **values)
-        stored = {**values, "seats": json.dumps({node: list(gpus) for node, gpus in changed.seats.items()})}
+    def keep(self, job: KnownJob) -> None:
+        """Note what a known job is now."""
+        stored = {**vars(job), "seats": json.dumps({node: list(gpus) for node, gpus in job.seats.items()})}
         names = ", ".join(f"{name} = ?" for name in stored)
         self._asked(f"UPDATE jobs SET {names} WHERE number = ?", *stored.values(), job.number)
-        return changed
 
     def array_limits(self) -> dict[int, int]:
         """Return how many tasks of each array may run at a time, 0 for all, by Slurm's id of the array."""

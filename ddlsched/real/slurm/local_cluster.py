@@ -54,40 +54,11 @@ def slurm_conf(
     gpu_kinds
         Of each node's GPUs, if they have kinds.
     """
-    nodes = len(ports) - 1
-    lines = {
-        "ClusterName": "ddlsched",
-        "SlurmctldHost": f"{host}(127.0.0.1)",
-        "SlurmUser": user,
-        "SlurmdUser": user,
-        "SlurmctldPort": str(ports[0]),
-        "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
-        "AuthType": "auth/munge",
-        "AuthInfo": f"socket={folder / 'munge.socket'}",
-        "StateSaveLocation": str(folder / "state"),
-        "SlurmdSpoolDir": str(folder / "spool" / "%n"),
-        "SlurmctldPidFile": str(folder / "slurmctld.pid"),
-        "SlurmdPidFile": str(folder / "slurmd-%n.pid"),
-        "SlurmctldLogFile": str(folder / "slurmctld.log"),
-        "SlurmdLogFile": str(folder / "slurmd-%n.log"),
-        "ProctrackType": "proctrack/linuxproc",
-        "TaskPlugin": "task/none",
-        "MpiDefault": "none",
-        "ReturnToService": "2",
-        "SelectType": "select/cons_tres",
-        "SelectTypeParameters": "CR_Core",
-        "SlurmdParameters": "config_overrides",
-        "GresTypes": "gpu",
-        "PreemptType": "preempt/partition_prio",
-        "PreemptMode": "REQUEUE",
-        "KillWait": "2",
-        "JobCompType": "jobcomp/filetxt",
-        "JobCompLoc": str(folder / "jobs.txt"),
-        "SchedulerType": "sched/backfill",
-        "SchedulerParameters": "batch_sched_delay=0,bf_interval=5",
-    } | dict(settings)
+    own = Path(__file__).with_suffix(".conf").read_text(encoding="utf-8")
+    own = own.format(folder=folder, user=user, host=host, port=ports[0])
+    lines = dict(line.split("=", 1) for line in own.splitlines()) | dict(settings)
     text = "".join(f"{name}={value}\n" for name, value in lines.items())
-    for name, port, kind in _groups(nodes, ports, gpu_kinds):
+    for name, port, kind in _groups(len(ports) - 1, ports, gpu_kinds):
         text += f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
         text += f"CPUs={_CPUS} RealMemory={_MEMORY_MB} Gres=gpu{kind}:{gpus_per_node} State=UNKNOWN\n"
     text += "PartitionName=main Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF State=UP\n"
@@ -242,12 +213,7 @@ class LocalSlurm:
         if name == "munged":
             files = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munge.pid"}
             files |= {"log-file": "munge.log", "seed-file": "munge.seed"}
-            return [
-                "munged",
-                "--foreground",
-                "--force",
-                *(f"--{key}={folder / at}" for key, at in files.items()),
-            ]
+            return ["munged", "--foreground", "--force", *(f"--{key}={folder / at}" for key, at in files.items())]
         if name == "slurmctld":
             return ["slurmctld", "-D"]
         return ["slurmd", "-D", "-N", name]

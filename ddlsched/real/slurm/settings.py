@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from ddlsched.errors import InputError, abbreviated
 from ddlsched.io.tables import csv_rows, located, readable
 from ddlsched.plugins.names import made_of_pairs, made_of_text
 from ddlsched.ranges import Checked, ranged
-from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job
 
@@ -133,7 +133,7 @@ class AgentSettings(Checked, who="slurm-agent"):
     user
         Only jobs of this user; None for those of everybody, which takes an operator's rights.
     policies
-        Who decides.
+        Who decides: the names of :class:`~ddlsched.real.slurm.board.Board`.
     facts
         Facts of jobs by name, for those whose comment has none.
     every_s
@@ -148,7 +148,7 @@ class AgentSettings(Checked, who="slurm-agent"):
 
     partition: str
     user: str | None
-    policies: PolicyNames = field(default_factory=PolicyNames)
+    policies: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, JobFacts] = field(default_factory=dict)
     every_s: float = ranged(1.0, 0.0, 1e7, above=True)
     start_s: float = ranged(60.0, 0.0, 1e7, above=True)

@@ -6,24 +6,22 @@ its connection. All-reduces go between the hosts themselves, neither encrypted n
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError, need
 from ddlsched.io.tables import located, read_text, readable
-from ddlsched.real.channel import Address, Channel, connect, parse_address, read_token
+from ddlsched.real.channel import Address, Channel, connect, connected_at, parse_address, read_token
 from ddlsched.real.gate.live_jobs import GateRank
 from ddlsched.real.listener import Caller, TokenService
 from ddlsched.real.testbed.cabling import address_of, server_name
@@ -119,21 +117,17 @@ class NamespaceCrew(WorkerCrew):
             raise
 
     def _connected(self, server: int) -> tuple[Channel, str]:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(_START_S)
-            connection.connect(str(self._folder / "workers"))
+            channel = Channel(connected_at(self._folder / "workers", _START_S))
         except OSError as error:
-            connection.close()
             raise TestbedError(f"no worker for server {server} ({error.strerror or error})") from None
-        channel = Channel(connection)
         channel.send({"namespace": server_name(server), "realtime": self._realtime})
         return channel, address_of(server)
 
     def close(self) -> None:
         """Let all workers end, and their launcher, with which the last of them dies."""
         super().close()
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._launcher.send_signal(signal.SIGKILL)
         self._launcher.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -185,11 +179,11 @@ class WorkerAgent(TokenService):
         self._workers: set[int] = set()
 
     def serve(self) -> None:
-        """Answer everybody who knows the token, each in a copy of this process, until closed or interrupted."""
+        """Answer everybody who knows the token, each in a copy of this process, until stopped or interrupted."""
         prepare()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         while not self._closed:
-            callers = self._listener.callers(_TURN_S)
+            callers = self.callers(_TURN_S)
             self._bury()
             for caller in callers:
                 self._employ(caller)
@@ -210,11 +204,11 @@ class WorkerAgent(TokenService):
             self._workers.discard(worker)
 
     def _work(self, caller: Caller) -> None:
-        self._listener.forget()
+        self.forget()
         become_worker(caller.channel, namespace=None, realtime=bool(caller.role.get("realtime")))
 
 
-@contextlib.contextmanager
+@contextmanager
 def crew_of(cluster: Cluster, hosts: Path | None, token_file: Path | None, *, realtime: bool) -> Iterator[WorkerCrew]:
     """Give the workers of a cluster: in namespaces that go afterwards, or on hosts. SIGTERM ends this as Ctrl-C does.
 
@@ -234,7 +228,7 @@ def crew_of(cluster: Cluster, hosts: Path | None, token_file: Path | None, *, re
         yield crew
 
 
-@contextlib.contextmanager
+@contextmanager
 def namespace_crew(*, realtime: bool) -> Iterator[Callable[[Cluster], AbstractContextManager[WorkerCrew]]]:
     """Give what makes the network of a cluster and gives its workers, of one cluster after another.
 
@@ -249,7 +243,7 @@ def namespace_crew(*, realtime: bool) -> Iterator[Callable[[Cluster], AbstractCo
     need("the testbed", "torch", extra="real")
     with sigterm_as_ctrl_c(), Registry() as registry, NamespaceCrew(realtime=realtime) as crew:
 
-        @contextlib.contextmanager
+        @contextmanager
         def crew_on(cluster: Cluster) -> Iterator[WorkerCrew]:
             with registry.used(cluster):
                 try:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,30 +32,24 @@ _FIRST = 2
 _PAUSE_NS = 2_000_000
 
 
-@dataclass(frozen=True)
-class MeasuredRings:
-    """Jobs that reduce at a time, each the same message over the same servers."""
-
-    jobs: int
-    message_bytes: int
-    servers: int
+Rings: TypeAlias = "tuple[int, int, int]"
+"""So many jobs that reduce at a time, each a message of so many bytes, over the same so many servers."""
 
 
-def calibration_settings(num_servers: int, sizes_bytes: Iterable[int] = _SIZES_BYTES) -> list[MeasuredRings]:
+def calibration_settings(num_servers: int, sizes_bytes: Iterable[int] = _SIZES_BYTES) -> list[Rings]:
     """Return jobs alone and pairs, of each size, on two servers and on all."""
-    counts = sorted({2, num_servers})
-    return [MeasuredRings(*setting) for setting in itertools.product((1, 2), sizes_bytes, counts)]
+    return list(itertools.product((1, 2), sizes_bytes, sorted({2, num_servers})))
 
 
-def measure_settings(wanted: Iterable[MeasuredRings], settings: GateSettings, crew: WorkerCrew) -> list[Measured]:
+def measure_settings(wanted: Iterable[Rings], settings: GateSettings, crew: WorkerCrew) -> list[Measured]:
     """Return the mean time of an all-reduce in each setting, as :mod:`ddlsched.real.calibration` takes them."""
-    return [Measured(one.jobs, one.message_bytes, _mean_s(one, settings, crew), one.servers, 1) for one in wanted]
-
-
-def _mean_s(setting: MeasuredRings, settings: GateSettings, crew: WorkerCrew) -> float:
-    names = [f"calibration-{number}" for number in range(setting.jobs)]
-    jobs = [reducing_job(name, setting.message_bytes, setting.servers, ITERATIONS) for name in names]
-    return _mean_transfer_s(_counted(sent_freely(jobs, settings, crew), ITERATIONS))
+    rows = []
+    for count, message_bytes, servers in wanted:
+        names = [f"calibration-{number}" for number in range(count)]
+        jobs = [reducing_job(name, message_bytes, servers, ITERATIONS) for name in names]
+        mean_s = _mean_transfer_s(_counted(sent_freely(jobs, settings, crew), ITERATIONS))
+        rows.append(Measured(count, message_bytes, mean_s, servers, 1))
+    return rows
 
 
 def _counted(transfers: pd.DataFrame, iterations: int) -> pd.DataFrame:

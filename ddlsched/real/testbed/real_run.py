@@ -13,7 +13,6 @@ from ddlsched.engine.build_tasks import free_memory_bytes
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.errors import InputError
 from ddlsched.io.files import made_folder, replacing
-from ddlsched.plugins import DEFAULT_BUNDLE
 from ddlsched.real.gate.gate import Gate, GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import GateRank, SentRow
 from ddlsched.real.gate.loop import run_gate
@@ -29,17 +28,8 @@ from ddlsched.workload.tasks import Task
 _MOST_READY = 8
 
 
-def gate_settings(
-    cluster: Cluster,
-    *,
-    scheduler: str = DEFAULT_BUNDLE,
-    placement: Any = None,
-    order: Any = None,
-    communication: Any = None,
-    contention: Any = "max-min",
-    **given: Any,
-) -> GateSettings:
-    """Return the settings of a gate before a cluster, others as ``given``; policies are instances or names.
+def gate_settings(cluster: Cluster, *, contention: Any = "max-min", **given: Any) -> GateSettings:
+    """Return the settings of a gate before a cluster, as :meth:`GateSettings.by_name`, that a testbed can have.
 
     Raises
     ------
@@ -48,8 +38,7 @@ def gate_settings(
     UnknownNameError
         A name that nobody has registered.
     """
-    policies = {"placement": placement, "order": order, "communication": communication}
-    settings = GateSettings.by_name(cluster, scheduler=scheduler, contention=contention, policies=policies, **given)
+    settings = GateSettings.by_name(cluster, contention=contention, **given)
     if settings.slots and settings.train:
         raise InputError("--slots with --train: training computes when it can; expected one of the two")
     refuse_inside(settings.costs.network)

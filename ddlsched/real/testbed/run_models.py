@@ -20,7 +20,7 @@ from ddlsched.plugins.names import resolve
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.real.calibration.fit import Constant
 from ddlsched.real.calibration.measurements import Measurements
-from ddlsched.real.calibration.shares import AloneRows, ShareRows, fit_size_shares, fit_wait
+from ddlsched.real.calibration.shares import ShareRows, fit_size_shares, fit_wait
 from ddlsched.real.gate.transfer_gate import CHUNK_BYTES, WINDOW
 from ddlsched.real.testbed.fidelity import WITH, WITHOUT
 from ddlsched.real.testbed.measuring import fitted_constants, fitted_models
@@ -229,7 +229,7 @@ class RunModels:
     wait: Constant | None = None
 
 
-def run_models(rows: Measurements, shares: ShareRows | None, alone: AloneRows | None = None) -> RunModels:
+def run_models(rows: Measurements, shares: ShareRows | None, alone: ShareRows | None = None) -> RunModels:
     """Return the models that the rows fit, and those that need shares if these were measured.
 
     ``packet-rings`` is the testbed as it is known, packet by packet; ``connection-shares`` has shares of links that

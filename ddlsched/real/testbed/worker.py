@@ -8,9 +8,9 @@ import queue
 import select
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ddlsched.real.channel import Channel, ChannelEndedError
 from ddlsched.real.testbed.gloo import GlooReducer
@@ -38,6 +38,10 @@ class Iterated(NamedTuple):
     iteration: int
 
 
+_Place: TypeAlias = "tuple[int, int | None]"
+"""A task and the GPU on which it computes; None for an all-reduce."""
+
+
 class Progress:
     """The tasks of one rank: computes run on each of its GPUs, an all-reduce once.
 
@@ -50,50 +54,43 @@ class Progress:
     """
 
     def __init__(self, dag: IterationDag, gpus: Sequence[int]) -> None:
-        self._gpus = tuple(gpus)
-        self._numbers = {task.name: number for number, task in enumerate(dag.tasks)}
-        self._computes = [isinstance(task, ComputeTask) for task in dag.tasks]
-        self._before = [[self._numbers[name] for name in task.after] for task in dag.tasks]
-        self._after = dag.successors()
+        numbers = {task.name: number for number, task in enumerate(dag.tasks)}
+        lanes = [tuple(gpus) if isinstance(task, ComputeTask) else (None,) for task in dag.tasks]
+        self._after: dict[_Place, list[_Place]] = {(task, lane): [] for task, own in enumerate(lanes) for lane in own}
+        for task, lane in self._after:
+            for before in (numbers[name] for name in dag.tasks[task].after):
+                # An all-reduce waits for a compute on every GPU, a compute for one on its own GPU.
+                for other in (lane,) if lane in lanes[before] else lanes[before]:
+                    self._after[before, other].append((task, lane))
+        self._before = Counter(place for places in self._after.values() for place in places)
         self.iteration = -1
         self._begin()
 
     def _begin(self) -> None:
         self.iteration += 1
-        self._pending: dict[tuple[int, int | None], int] = {}
-        for task, before in enumerate(self._before):
-            for lane in self._lanes(task):
-                self._pending[task, lane] = sum(self._weight(task, other) for other in before)
+        self._pending = {place: self._before[place] for place in self._after}
         self._left = len(self._pending)
-
-    def _lanes(self, task: int) -> Sequence[int | None]:
-        return self._gpus if self._computes[task] else (None,)
-
-    def _weight(self, task: int, before: int) -> int:
-        """Return how often an end of the task before is heard: on every GPU if an all-reduce waits for a compute."""
-        return len(self._gpus) if self._computes[before] and not self._computes[task] else 1
 
     def start(self) -> Iterator[Compute | Reduce]:
         """Yield what is ready at the beginning of an iteration."""
-        for (task, lane), pending in list(self._pending.items()):
+        for place, pending in list(self._pending.items()):
             if pending == 0:
-                yield self._event(task, lane)
-
-    def _event(self, task: int, lane: int | None) -> Compute | Reduce:
-        return Reduce(task) if lane is None else Compute(task, lane)
+                yield _event(*place)
 
     def ended(self, task: int, gpu: int | None = None) -> Iterator[Compute | Reduce | Iterated]:
         """Note that a task has ended (on a GPU; an all-reduce: None); yield what is ready now."""
         self._left -= 1
-        for after in self._after[task]:
-            lanes = [gpu] if gpu is not None and self._computes[after] else self._lanes(after)
-            for lane in lanes:
-                self._pending[after, lane] -= 1
-                if self._pending[after, lane] == 0:
-                    yield self._event(after, lane)
+        for after in self._after[task, gpu]:
+            self._pending[after] -= 1
+            if self._pending[after] == 0:
+                yield _event(*after)
         if self._left == 0:
             yield Iterated(self.iteration)
             self._begin()
+
+
+def _event(task: int, lane: int | None) -> Compute | Reduce:
+    return Reduce(task) if lane is None else Compute(task, lane)
 
 
 _IDLE_S = 60.0
@@ -141,8 +138,7 @@ class Worker:
         except ChannelEndedError:
             return
         except Exception as error:
-            with contextlib.suppress(ChannelEndedError):
-                self._channel.send({"say": "failed", "error": f"{type(error).__name__}: {error}"})
+            self._channel.try_to_send({"say": "failed", "error": f"{type(error).__name__}: {error}"})
         finally:
             self._channel.close()
             if self._reducer is not None:
@@ -172,7 +168,7 @@ class Worker:
         self._progress = Progress(self._dag, self._lanes)
         self._reducer = self._make_reducer()
         if order["train"]:
-            self._training = TrainingJob(self._dag, order["gpus"], order["iterations"], self._say)
+            self._training = TrainingJob(self._dag, order["gpus"], order["iterations"], self._channel.try_to_send)
         if order["size"] == 1 and self._training is None:
             self._channel.send({"say": "grouped"})
         elif order["rank"] == 0:
@@ -192,11 +188,6 @@ class Worker:
         else:  # which takes seconds, in which the gate is to hear from this rank
             with behind_this_thread():  # what it starts waits by spinning, too
                 self._training.prepare(message["host"], message["port"], order["rank"], order["size"])
-
-    def _say(self, message: dict[str, Any]) -> None:
-        """Say something for a job that trains, in its own thread; the gate's end is this worker's as well."""
-        with contextlib.suppress(ChannelEndedError):
-            self._channel.send(message)
 
     def _begin(self, _: dict[str, Any]) -> None:
         if self._training is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -89,29 +89,23 @@ class Streams:
 
         return torch.futures.Future(devices=[] if self._device is None else [self._device])
 
-    @contextlib.contextmanager
-    def after_gradients(self) -> Iterator[None]:
-        """Let what is issued within come after the gradients."""
+    def after_gradients(self) -> Any:
+        """Return a context in which what is issued comes after the gradients."""
         if self._device is None:
-            yield
-            return
+            return nullcontext()
         import torch
 
-        with torch.cuda.stream(self._side):
-            self._side.wait_event(self._computed)
-            yield
+        self._side.wait_event(self._computed)
+        return torch.cuda.stream(self._side)
 
-    @contextlib.contextmanager
-    def after(self, future: Any) -> Iterator[None]:
-        """Let what is issued within come after a collective, whose future a callback was given."""
+    def after_collective(self) -> Any:
+        """Return a context in which what is issued comes after a collective, by whose future this is called."""
         if self._device is None:
-            yield
-            return
+            return nullcontext()
         import torch
 
         self._side.wait_stream(torch.cuda.current_stream(self._device))  # on which the callback's future has waited
-        with torch.cuda.stream(self._side):
-            yield
+        return torch.cuda.stream(self._side)
 
     def finish(self, future: Any, tensor: Any) -> None:
         """Set the future's result."""
@@ -234,7 +228,7 @@ class _Sending:
     def _ended(self, future: Any, part: RingChunk | None, chunk: int) -> None:
         try:
             future.wait()
-            with self._streams.after(future):
+            with self._streams.after_collective():
                 if part is not None:
                     part.write_back()
         except RuntimeError as error:

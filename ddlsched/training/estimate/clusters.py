@@ -9,7 +9,16 @@ from typing import Any
 
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.training.estimate import hardware
-from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, PROGRAMS, USUAL_SERVERS, preset, usual_program
+from ddlsched.training.estimate.collectives import Span
+from ddlsched.training.estimate.presets import (
+    EFFICIENCIES,
+    GPU_FIELDS,
+    GPUS,
+    PROGRAMS,
+    USUAL_SERVERS,
+    preset,
+    usual_program,
+)
 
 _SHARES = {"ideal": (1.0, 1.0), "megatron": (0.76, 0.8), "eager": (0.76, 0.53)}
 """Of the data sheet's bandwidth inside and between nodes, by efficiency: 0.76 and 0.53 as fitted to measurements, 0.8
@@ -96,19 +105,15 @@ class Plan:
         like = program.known(self.gpu.name)
         return program.efficiencies[like].at_clock(_clock(self.gpu, GPUS[like])), program.links[like]
 
-    def _tiers(self, nodes: int, per_node: int) -> tuple[hardware.Tier, ...]:
+    def _tiers(self, nodes: int, per_node: int) -> tuple[Span, ...]:
         inside, between = self._reached()[1]
         if self.topology is None:
             card = self.nic_gbps * 1e9 / 8 / self.gpus_per_node
-            tiers: tuple[hardware.Tier, ...] = (
-                hardware.Tier(size=per_node, bytes_per_s=self.gpu.link_bytes_per_s),
-                hardware.Tier(size=nodes, bytes_per_s=card),
-            )
+            tiers: tuple[Span, ...] = Span(per_node, self.gpu.link_bytes_per_s), Span(nodes, card)
         else:
             tiers = hardware.tiers_of_topology(self.topology, num_servers=nodes, gpus_per_server=per_node, gpu=self.gpu)
         return tuple(
-            dataclasses.replace(
-                tier,
+            tier._replace(
                 bytes_per_s=tier.bytes_per_s * (between if number else inside),
                 latency_s=max(tier.latency_s, _STEP_S[min(number, 1)]),
             )
@@ -123,14 +128,8 @@ def _clock(gpu: hardware.Gpu, measured: hardware.Gpu) -> float:
 
 _WHOLE = ("nodes", "gpus_per_node", "expansion_shared_by")
 _OF_PLAN = (*_WHOLE, "nic_gbps", "expansion_gb", "expansion_gb_per_s", "taken")
-_OF_GPU = {
-    "memory_gb": ("memory_bytes", 1e9),
-    "memory_gb_per_s": ("memory_bytes_per_s", 1e9),
-    "link_gb_per_s": ("link_bytes_per_s", 1e9),
-    "price_per_hour": ("price_per_hour", 1.0),
-    "power_w": ("power_w", 1.0),
-}
-"""Fields of a line that are the GPU's: by what name there, and in what unit."""
+_FIELDS = (*_OF_PLAN, *GPU_FIELDS)
+"""Of a line."""
 
 
 def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "") -> Plan:
@@ -149,7 +148,7 @@ def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "
     name, _, rest = text.partition(":")
     gpu: hardware.Gpu = preset(GPUS, name, "GPU")
     given: dict[str, Any] = dict(_field(text, part) for part in rest.split(",") if part)
-    for field, (its_name, unit) in _OF_GPU.items():
+    for field, (its_name, unit) in GPU_FIELDS.items():
         if field in given:
             gpu = dataclasses.replace(gpu, **{its_name: given.pop(field) * unit})
     for one, other in (("expansion_gb", "expansion_gb_per_s"), ("expansion_gb_per_s", "expansion_gb")):
@@ -161,11 +160,10 @@ def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "
 
 def _field(text: str, part: str) -> tuple[str, float]:
     field, equals, value = part.partition("=")
-    if not equals and field in (*_OF_PLAN, *_OF_GPU):
+    if field not in _FIELDS:
+        raise InputError(f"cluster {text}: {field!r} is no field of a cluster.{did_you_mean(field, _FIELDS)}")
+    if not equals:
         raise InputError(f"cluster {text}: {field} has no value; expected {field}=NUMBER")
-    if field not in (*_OF_PLAN, *_OF_GPU):
-        hint = did_you_mean(field, (*_OF_PLAN, *_OF_GPU))
-        raise InputError(f"cluster {text}: {field!r} is no field of a cluster.{hint}")
     try:
         number = int(value) if field in _WHOLE else float(value)
     except ValueError:

@@ -29,12 +29,12 @@ CHUNKS = 64
 
 
 class Span(NamedTuple):
-    """The part of a group of GPUs that lies on one tier of the network.
+    """A tier of the network, or the part of a group of GPUs that lies on it.
 
     Parameters
     ----------
     size
-        Members on this tier; 1 where the group does not extend over it.
+        Members: GPUs of a node, nodes of a cluster; those of the group, 1 where it does not extend over this tier.
     bytes_per_s
         Bandwidth of one GPU on this tier, one direction.
     latency_s

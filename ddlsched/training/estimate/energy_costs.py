@@ -75,10 +75,7 @@ def groups_of(parallelism: Parallelism, machine: Machine) -> dict[str, Group]:
     named = {"tensor": tensor, "context": context, "data": data, "expert": experts, "replicas": replicas}
     named |= {"shards": shards, "mirrors": mirrors}
     return {
-        name: tuple(
-            Span(size, tier.bytes_per_s, tier.latency_s, tier.carries_outer)
-            for size, tier in zip(sizes, machine.tiers, strict=True)
-        )
+        name: tuple(tier._replace(size=size) for size, tier in zip(sizes, machine.tiers, strict=True))
         for name, sizes in (named | {"pipeline": pipeline, "world": world}).items()
     }
 

@@ -207,7 +207,7 @@ def elastic_job_of(
         None of the ``gpu_batches`` fits.
     """
     machine = plan.machine(1)
-    machine = replace(machine, tiers=tuple(replace(tier, size=1) for tier in machine.tiers))
+    machine = replace(machine, tiers=tuple(tier._replace(size=1) for tier in machine.tiers))
     fitting = {}
     for size in sorted(set(gpu_batches)):
         found = estimate_checked(model, Parallelism(micro_batch=size, global_batch=size), machine)

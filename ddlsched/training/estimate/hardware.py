@@ -12,6 +12,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate import Amount
+from ddlsched.training.estimate.collectives import Span
 from ddlsched.training.estimate.layers import Operation, Work
 
 if TYPE_CHECKING:
@@ -176,28 +177,6 @@ def clock(gpu: Gpu, other: Gpu) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tier:
-    """One level of the network hierarchy.
-
-    Parameters
-    ----------
-    size
-        Members: GPUs of a node, nodes of a cluster.
-    bytes_per_s
-        Bandwidth that one GPU has on this level, one direction.
-    latency_s
-        Of one step of a collective.
-    carries_outer
-        Whether what goes further out takes the same cables.
-    """
-
-    size: Amount
-    bytes_per_s: Amount
-    latency_s: Amount = 0.0
-    carries_outer: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class MemoryExpansion:
     """Memory beside the GPUs' own: behind CXL, in the host, or in a pool.
 
@@ -243,7 +222,7 @@ class Machine:
     """
 
     gpu: Gpu
-    tiers: tuple[Tier, ...]
+    tiers: tuple[Span, ...]
     expansion: MemoryExpansion | None = None
     overhead_w: Amount = 0.0
     power_usage_effectiveness: Amount = 1.0
@@ -285,7 +264,7 @@ def operations_s(
 
 def tiers_of_topology(
     topology: Topology | str, *, num_servers: int, gpus_per_server: int, gpu: Gpu
-) -> tuple[Tier, ...]:
+) -> tuple[Span, ...]:
     """Return the tiers of a cluster in a network of the simulator's.
 
     The GPUs of a server are one tier, at the GPU's own links, or at the ports that the topology states if these are
@@ -354,11 +333,11 @@ def tiers_of_topology(
                 f"topology {name}: {len(servers)} servers do not fill its {len(counts)} {what} evenly; "
                 "expected equally many under each"
             )
-    tiers, span = [Tier(size=each * gpus_per_server, bytes_per_s=link, latency_s=link_latency_s)], each
+    tiers, span = [Span(each * gpus_per_server, link, link_latency_s)], each
     for size, speed in zip((under, len(first) // len(pods), len(pods)), speeds, strict=True):
         latency_s = network.ring(sorted({0, servers[span * (size - 1)]})).latency_s / 2
         carries = len(tiers) == 2 and len(pods) > 1  # from pod to pod the racks' cables lead, too
-        tiers.append(Tier(size=size, bytes_per_s=speed, latency_s=latency_s, carries_outer=carries))
+        tiers.append(Span(size, speed, latency_s, carries))
         span *= size
     return (*tiers[:2], *(tier for tier in tiers[2:] if tier.size > 1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.collectives import Kind
@@ -113,29 +113,17 @@ class Layer:
     def times(self, share: Amount) -> Layer:
         """Return the layer done ``share`` times: of blocks that differ, the mean of one block has a share of each."""
 
-        def scaled(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-            return tuple(
-                one._replace(
-                    flops=one.flops * share, traffic_bytes=one.traffic_bytes * share, kernels=one.kernels * share
-                )
-                for one in operations
+        def scaled(of: Any, *names: str) -> dict[str, Any]:
+            return {name: getattr(of, name) * share for name in names}
+
+        new = scaled(self, "parameters", "expert_parameters", "activation_bytes", "output_bytes")
+        for name in ("forward", "input_gradient", "weight_gradient"):
+            new[name] = tuple(
+                one._replace(**scaled(one, "flops", "traffic_bytes", "kernels")) for one in getattr(self, name)
             )
-
-        def sent(collectives: tuple[LayerCollective, ...]) -> tuple[LayerCollective, ...]:
-            return tuple(one._replace(message_bytes=one.message_bytes * share) for one in collectives)
-
-        return dataclasses.replace(
-            self,
-            forward=scaled(self.forward),
-            input_gradient=scaled(self.input_gradient),
-            weight_gradient=scaled(self.weight_gradient),
-            parameters=self.parameters * share,
-            expert_parameters=self.expert_parameters * share,
-            activation_bytes=self.activation_bytes * share,
-            output_bytes=self.output_bytes * share,
-            forward_collectives=sent(self.forward_collectives),
-            backward_collectives=sent(self.backward_collectives),
-        )
+        for name in ("forward_collectives", "backward_collectives"):
+            new[name] = tuple(one._replace(**scaled(one, "message_bytes")) for one in getattr(self, name))
+        return dataclasses.replace(self, **new)
 
 
 class Layers(NamedTuple):

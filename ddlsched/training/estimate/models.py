@@ -168,10 +168,8 @@ class Transformer:
     attention_layers: Amount = 0
     next_tokens: int = 0
 
-    @property
-    def samples_are(self) -> str:
-        """The batch counts sequences."""
-        return "sequences"
+    samples_are = "sequences"
+    """What the batch counts."""
 
     @property
     def groups(self) -> Amount:

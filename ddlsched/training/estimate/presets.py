@@ -7,7 +7,8 @@ whose step times are published.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,13 +18,23 @@ import numpy as np
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.io.files import read_bytes
 from ddlsched.io.tables import readable
-from ddlsched.training.estimate.hardware import Efficiency, Gpu, Tier, clock
+from ddlsched.training.estimate.collectives import Span
+from ddlsched.training.estimate.hardware import Efficiency, Gpu, clock
 from ddlsched.training.estimate.models import LatentAttention, Model, Transformer
 from ddlsched.training.estimate.small_models import CNNS, LSTM_PTB, Dlrm
+from ddlsched.units import is_whole
 
 Item = TypeVar("Item")
 _GB = 1e9
 _TERA = 1e12
+GPU_FIELDS = {
+    "memory_gb": ("memory_bytes", _GB),
+    "memory_gb_per_s": ("memory_bytes_per_s", _GB),
+    "link_gb_per_s": ("link_bytes_per_s", _GB),
+    "price_per_hour": ("price_per_hour", 1),
+    "power_w": ("power_w", 1),
+}
+"""A GPU's figures as people write them: by what name it has each, and in what unit."""
 
 
 class _Sheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,16 +52,9 @@ class _Sheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def gpu(self, name: str) -> Gpu:
         """Return what the figures make."""
-        return Gpu(
-            name=name,
-            peak_flops_per_s={precision: peak * _TERA for precision, peak in self.peak_tflops.items()},
-            memory_bytes=self.memory_gb * _GB,
-            memory_bytes_per_s=self.memory_gb_per_s * _GB,
-            link_bytes_per_s=self.link_gb_per_s * _GB,
-            power_w=self.power_w,
-            price_per_hour=self.price_per_hour,
-            host_bytes_per_s=self.host_gb_per_s * _GB,
-        )
+        peaks = {precision: peak * _TERA for precision, peak in self.peak_tflops.items()}
+        figures = {of_gpu: getattr(self, field) * unit for field, (of_gpu, unit) in GPU_FIELDS.items()}
+        return Gpu(name=name, peak_flops_per_s=peaks, host_bytes_per_s=self.host_gb_per_s * _GB, **figures)
 
 
 class _Presets(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +85,8 @@ EFFICIENCIES: dict[str, Efficiency] = {
 kernels are launched one by one. Both were fitted on A100s; on other GPUs they are an assumption.
 """
 A100_NODE_TIERS = (
-    Tier(size=8, bytes_per_s=228.4e9, latency_s=6.42e-6),
-    Tier(size=1, bytes_per_s=6.402e9, latency_s=10e-6),
+    Span(size=8, bytes_per_s=228.4e9, latency_s=6.42e-6),
+    Span(size=1, bytes_per_s=6.402e9, latency_s=10e-6),
 )
 """Nodes of eight A100s as measured: inside, the fit to ``allreduce_times``; between, that to ``training_times`` (the
 data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""
@@ -150,7 +154,7 @@ def read_configuration(path: Path, *, sequence: int = 4096) -> Transformer:
     for key, unknown in _UNMODELLED.items():
         if config.get(key) is not None:
             raise InputError(f"{path}: has {unknown}")
-    read = _Sizes(path, config)
+    read = partial(_size, path, config)
     heads, hidden = read("num_attention_heads"), read("hidden_size")
     experts = read("n_routed_experts", "num_local_experts", "num_experts", default=1)
     inner = read("moe_intermediate_size", "intermediate_size")
@@ -187,26 +191,20 @@ def read_configuration(path: Path, *, sequence: int = 4096) -> Transformer:
     )
 
 
-class _Sizes:
-    """Reads whole numbers of a configuration by the first of some names that it has."""
-
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
-        self.path, self.config = path, config
-
-    def __call__(self, *names: str, default: int | None = None) -> int:
-        for name in names:
-            value = self.config.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
-                raise InputError(f"{self.path}: {name} is {value!r}; expected a whole number from 0 to {_MOST:,}")
-            return value
-        if default is None:
-            raise InputError(f"{self.path}: has no {names[0]}; expected the configuration of a language model")
-        return default
+def _size(path: Path, config: Mapping[str, Any], *names: str, default: int | None = None) -> int:
+    """Return a whole number of a configuration by the first of some names that it has."""
+    for name in names:
+        value = config.get(name)
+        if value is not None:
+            if not is_whole(value, 0, _MOST):
+                raise InputError(f"{path}: {name} is {value!r}; expected a whole number from 0 to {_MOST:,}")
+            return int(value)
+    if default is None:
+        raise InputError(f"{path}: has no {names[0]}; expected the configuration of a language model")
+    return default
 
 
-def _latent(read: _Sizes) -> LatentAttention:
+def _latent(read: Callable[..., int]) -> LatentAttention:
     return LatentAttention(
         query_rank=read("q_lora_rank"),
         key_value_rank=read("kv_lora_rank"),

@@ -53,7 +53,7 @@ class PublishedRun:
         Why it cannot be said, or nothing.
     """
 
-    row: Row
+    row: Row = dataclasses.field(default_factory=dict)
     model: Transformer | None = None
     plan: Parallelism = dataclasses.field(default_factory=Parallelism)
     gpu: str = ""
@@ -217,7 +217,6 @@ def _foundry(row: Row) -> PublishedRun:
         recompute=_recompute(row["recompute"]),
     )
     return PublishedRun(
-        row=row,
         model=model,
         plan=plan,
         gpu=_gpu(row["gpu"]),
@@ -267,7 +266,6 @@ def _bridge(row: Row) -> PublishedRun:
     )
     model = _model(row["model"], sequence)
     run = PublishedRun(
-        row=row,
         model=model,
         plan=plan,
         gpu=_gpu(row["system"]),
@@ -324,7 +322,6 @@ def _titan(row: Row) -> PublishedRun:
     )
     compiled = "" if row["compiled"].lower() in ("yes", "true", "1") else "-eager"
     return PublishedRun(
-        row=row,
         model=_model(row["model"], sequence),
         plan=plan,
         gpu=_gpu(row["gpu"]),

@@ -7,7 +7,6 @@ and not read. Published tables are read by their own columns, and predicted on t
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from functools import cache
@@ -99,7 +98,7 @@ def a100_nodes(gpus: Amount) -> Machine:
     """Return nodes of eight A100s with the links and the efficiency that were fitted to measurements."""
     inside, outside = A100_NODE_TIERS
     sizes = np.minimum(gpus, GPUS_PER_NODE), np.maximum(np.asarray(gpus) // GPUS_PER_NODE, 1)
-    tiers = tuple(dataclasses.replace(tier, size=size) for tier, size in zip((inside, outside), sizes, strict=True))
+    tiers = tuple(tier._replace(size=size) for tier, size in zip((inside, outside), sizes, strict=True))
     return Machine(gpu=GPUS["a100-80"], tiers=tiers).with_efficiency(EFFICIENCIES["eager"])
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,15 +15,21 @@ from ddlsched.training.estimate.layers import Layer, LayerCollective, Layers, el
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 
 
-def data_parallel_only(what: str, parallelism: Parallelism) -> list[Rule]:
-    """Return the rules of a model that is not split over tensor-parallel GPUs or pipeline stages."""
-    rules = [
-        Rule(np.asarray(getattr(parallelism, name)) == 1, f"{name} {getattr(parallelism, name)}; expected 1 for {what}")
-        for name in ("tensor", "pipeline", "expert", "interleave")
-    ]
-    recompute, zero = parallelism.recompute, parallelism.zero
-    rules.append(Rule(recompute == "none", f"recompute {recompute!r}; expected 'none' for {what}"))
-    return [*rules, Rule(np.asarray(zero) <= 1, f"ZeRO stage {zero}; expected 0 or 1 for {what}")]
+class _DataParallel:
+    """A model that is not split over tensor-parallel GPUs or pipeline stages."""
+
+    _kind: ClassVar[str]
+    """How messages call it."""
+
+    def rules(self, parallelism: Parallelism) -> list[Rule]:
+        """Return what the parallelism must keep: data parallelism alone."""
+        what, recompute, zero = self._kind, parallelism.recompute, parallelism.zero
+        degrees = {name: getattr(parallelism, name) for name in ("tensor", "pipeline", "expert", "interleave")}
+        return [
+            *(Rule(np.asarray(of) == 1, f"{name} {of}; expected 1 for {what}") for name, of in degrees.items()),
+            Rule(recompute == "none", f"recompute {recompute!r}; expected 'none' for {what}"),
+            Rule(np.asarray(zero) <= 1, f"ZeRO stage {zero}; expected 0 or 1 for {what}"),
+        ]
 
 
 class Convolution(NamedTuple):
@@ -41,19 +47,13 @@ class Convolution(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cnn:
+class Cnn(_DataParallel):
     """A convolutional network for images, in single precision's layout of ``convolutions`` in order."""
 
     convolutions: tuple[Convolution, ...]
 
-    @property
-    def samples_are(self) -> str:
-        """The batch counts images."""
-        return "images"
-
-    def rules(self, parallelism: Parallelism) -> list[Rule]:
-        """Return what the parallelism must keep."""
-        return data_parallel_only("a CNN", parallelism)
+    samples_are = "images"
+    _kind = "a CNN"
 
     def layers(self, parallelism: Parallelism) -> Layers:
         """Return each convolution as a matrix product over its unrolled windows, then its norm and activation."""
@@ -75,7 +75,7 @@ class Cnn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lstm:
+class Lstm(_DataParallel):
     """A word-level language model: embedding, stacked LSTMs, output layer.
 
     Parameters
@@ -91,14 +91,8 @@ class Lstm:
     vocabulary: int
     sequence: int
 
-    @property
-    def samples_are(self) -> str:
-        """The batch counts sequences."""
-        return "sequences"
-
-    def rules(self, parallelism: Parallelism) -> list[Rule]:
-        """Return what the parallelism must keep."""
-        return data_parallel_only("an LSTM", parallelism)
+    samples_are = "sequences"
+    _kind = "an LSTM"
 
     def layers(self, parallelism: Parallelism) -> Layers:
         """Return the layers; within an LSTM layer, the words run one after the other."""
@@ -134,7 +128,7 @@ LSTM_PTB = Lstm(num_layers=2, hidden=1500, vocabulary=10_000, sequence=35)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dlrm:
+class Dlrm(_DataParallel):
     """A DLRM: sparse features go through embedding tables, dense ones through the bottom MLP, both meet in the top MLP.
 
     Parameters
@@ -161,14 +155,8 @@ class Dlrm:
     bottom: tuple[int, ...]
     top: tuple[int, ...]
 
-    @property
-    def samples_are(self) -> str:
-        """The batch counts rows of features."""
-        return "samples"
-
-    def rules(self, parallelism: Parallelism) -> list[Rule]:
-        """Return what the parallelism must keep: only data parallelism, which spreads the tables too."""
-        return data_parallel_only("a DLRM", parallelism)
+    samples_are = "samples"
+    _kind = "a DLRM"
 
     def layers(self, parallelism: Parallelism) -> Layers:
         """Return the layers as one GPU runs them."""

@@ -346,8 +346,8 @@ def _pipelined(layers: Layers, costs: Costs) -> _Schedule:
 def _by_layer(layers: Layers, costs: Costs) -> _Schedule:
     """Return the time of layers one after the other; with overlap, gradients are reduced behind backward."""
     plan, rows = costs.parallelism, [*layers.first, *layers.last]
-    reduced = [_layer_times(layer, costs, reduce=True) for layer in rows]
-    quiet = layerwise_step([_layer_times(layer, costs, reduce=False) for layer in rows])
+    reduced = [_layer_times(layer, costs) for layer in rows]
+    quiet = layerwise_step([dataclasses.replace(layer, weight_gradient_collective_s=0.0) for layer in reduced])
     exposed_s = layerwise_step(reduced).step_s - quiet.step_s
     count = plan.micro_batches
     return _Schedule(
@@ -363,8 +363,9 @@ def _by_layer(layers: Layers, costs: Costs) -> _Schedule:
     )
 
 
-def _layer_times(layer: Layer, costs: Costs, *, reduce: bool) -> LayerTimes:
+def _layer_times(layer: Layer, costs: Costs) -> LayerTimes:
     gradient_bytes = GRADIENT_BYTES * (layer.parameters - layer.table_parameters)
+    reduction = LayerCollective("all-reduce", gradient_bytes, "data")
     return LayerTimes(
         name=layer.name,
         forward_s=costs.launched_s(layer.forward),
@@ -372,9 +373,7 @@ def _layer_times(layer: Layer, costs: Costs, *, reduce: bool) -> LayerTimes:
         weight_gradient_s=costs.launched_s(layer.weight_gradient),
         forward_collective_s=costs.collectives_s(layer.forward_collectives),
         input_gradient_collective_s=costs.collectives_s(layer.backward_collectives),
-        weight_gradient_collective_s=costs.collectives_s(
-            [LayerCollective("all-reduce", gradient_bytes, "data")] * reduce
-        ),
+        weight_gradient_collective_s=costs.collectives_s((reduction,)),
         awaited_before=layer.awaited_before,
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
+from ddlsched.network.collectives import ROUNDS
 from ddlsched.ranges import Checked, ranged
 from ddlsched.training.recorded.merging import RecordedIteration
 from ddlsched.training.recorded.rank_steps import MarkKind
@@ -19,7 +20,7 @@ from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 
 _BITS: Final = 8
-_RINGS: Final = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
+_RINGS: Final = ROUNDS | {"all-to-all": 1}
 """How many times (n - 1) / n of a message a rank sends, in as many times n - 1 steps."""
 
 
@@ -66,15 +67,12 @@ class AloneIteration:
 
 def timed_alone(dag: IterationDag, num_ranks: int, card: Card) -> AloneIteration:
     """Run an iteration whose tasks each wait for what they come after, and for nothing else."""
-    numbers = {task.name: number for number, task in enumerate(dag.tasks)}
     begins, ends = [0] * len(dag.tasks), [0] * len(dag.tasks)
     waited_for: list[int | None] = [None] * len(dag.tasks)
     for number in dag.in_order():
-        task = dag.tasks[number]
-        before = [numbers[name] for name in task.after]
-        last = max(before, key=ends.__getitem__, default=None)
+        last = max(dag.predecessors[number], key=ends.__getitem__, default=None)
         begins[number] = 0 if last is None else ends[last]
-        ends[number] = begins[number] + _duration_ns(dag, task, num_ranks, card)
+        ends[number] = begins[number] + _duration_ns(dag, dag.tasks[number], num_ranks, card)
         waited_for[number] = last
     critical, at = [], max(range(len(ends)), key=ends.__getitem__)
     while at is not None:

@@ -89,20 +89,6 @@ def rank_of_name(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def read_chakra_file(path: Path) -> ChakraFile:
-    """Read the trace of a rank.
-
-    Raises
-    ------
-    InputError
-        With file, node and field: a node or collective of an unknown kind, a negative duration, a size that is missing.
-    """
-    file = ChakraFile(path)
-    for node in read_nodes(path):
-        file.add(node)
-    return file
-
-
 class _Dependencies:
     """Ids of the nodes that each node waits for, in the order of the file."""
 
@@ -281,10 +267,12 @@ def read_chakra(path: Path) -> RankTrace:
     Raises
     ------
     InputError
-        As :func:`~.read_chakra_file`; its dependencies form a cycle, none of its computation takes
-        time, or no node communicates.
+        With file, node and field: a node or collective of an unknown kind, a negative duration, a size that is missing;
+        its dependencies form a cycle, none of its computation takes time, or no node communicates.
     """
-    file = read_chakra_file(path)
+    file = ChakraFile(path)
+    for node in read_nodes(path):
+        file.add(node)
     walk = _Walk(file.graph(with_control=True))
     walk.run()
     if not walk.has_ended:

@@ -39,10 +39,10 @@ class Call:
 
     Parameters
     ----------
-    begin_ns, end_ns, thread
-        Of the call itself.
-    kind, input_bytes, group
-        As in :class:`~.rank_steps.RankCommunication`.
+    asked
+        The call itself.
+    what
+        The collective.
     in_backward
         Whether the backward pass makes it, as DistributedDataParallel does for a bucket.
     at_once
@@ -53,12 +53,8 @@ class Call:
         When it began and ended, waiting for other ranks included, if the trace tells.
     """
 
-    begin_ns: int
-    end_ns: int
-    thread: object
-    kind: str
-    input_bytes: int
-    group: str
+    asked: TraceEvent
+    what: RankCommunication
     in_backward: bool
     at_once: bool = False
     waited_ns: int | None = None
@@ -135,12 +131,8 @@ def _gloo_call(
     kind, group = _peers(events, event, kind)
     concrete = [text for text in arguments.get("Concrete Inputs", ()) if text in ("True", "False")]
     return Call(
-        begin_ns=event.begin_ns,
-        end_ns=event.end_ns,
-        thread=event.thread,
-        kind=kind,
-        input_bytes=size,
-        group=group,
+        asked=event,
+        what=RankCommunication(kind, size, group),
         in_backward=in_backward,
         at_once=kind == "send" or concrete[-1:] == ["False"],
         work=(own[0].begin_ns, max(each.end_ns for each in own)) if own else None,
@@ -240,12 +232,8 @@ def _nccl_call(
         (kind, _nccl_group(events, event)) if kind not in ("send", "receive") else _nccl_peers(events, event, kind)
     )
     return Call(
-        begin_ns=event.begin_ns,
-        end_ns=event.end_ns,
-        thread=event.thread,
-        kind=kind,
-        input_bytes=0 if kind == "barrier" else int(elements) * BYTES_OF[type_name],
-        group=group,
+        asked=event,
+        what=RankCommunication(kind, 0 if kind == "barrier" else int(elements) * BYTES_OF[type_name], group),
         in_backward=in_backward,
         waited_ns=waited_ns,
         work=(min(k.begin_ns for k in kernels), max(k.end_ns for k in kernels)) if kernels else None,
@@ -289,10 +277,6 @@ class GpuTraceClock:
         self._ended = list(accumulate((kernel.end_ns for kernel in self._kernels), max))
         self._events = events
 
-    def window(self, step: TraceEvent) -> tuple[int, int]:
-        """Return a step's time on the GPU: until what the host has launched by its end has run."""
-        return self.reached_ns(step.begin_ns), self.reached_ns(step.end_ns)
-
     def reached_ns(self, at_ns: int) -> int:
         """Return when all kernels that were launched before ``at_ns`` have ended, ``at_ns`` if that is later."""
         place = bisect_left(self._launches, at_ns)
@@ -325,10 +309,6 @@ class HostTraceClock:
             thread: list(accumulate((end for _, end in all_), max)) for thread, all_ in events.operators.items()
         }
 
-    def window(self, step: TraceEvent) -> tuple[int, int]:
-        """Return when a step begins and ends."""
-        return step.begin_ns, step.end_ns
-
     def reached_ns(self, at_ns: int) -> int:
         """Return the same time."""
         return at_ns
@@ -342,8 +322,8 @@ class HostTraceClock:
             return None
         ended_ns = call.work[1]
         if call.at_once:
-            return call.end_ns, max(call.end_ns, ended_ns)
-        idle_from_ns = min(self._last_busy(call.thread, ended_ns), ended_ns)
+            return call.asked.end_ns, max(call.asked.end_ns, ended_ns)
+        idle_from_ns = min(self._last_busy(call.asked.thread, ended_ns), ended_ns)
         return (idle_from_ns, ended_ns) if ended_ns - idle_from_ns >= _IDLE_NS else None
 
     def _last_busy(self, thread: object, at_ns: int) -> int:
@@ -377,7 +357,7 @@ def read_kineto(path: Path) -> RankTrace:
         steps = [_whole(events)]
     calls = calls_of(events)
     clock: Clock = GpuTraceClock(events) if events.is_on_gpu else HostTraceClock(events)
-    begins = [call.begin_ns for call in calls]
+    begins = [call.asked.begin_ns for call in calls]
     found = {}
     for number, step in enumerate(steps):
         name = step.name.partition("#")[2]
@@ -397,15 +377,14 @@ def _whole(events: KinetoEvents) -> TraceEvent:
 
 
 def _step(events: KinetoEvents, clock: Clock, step: TraceEvent, calls: Sequence[Call]) -> RankStep:
-    begin_ns, end_ns = clock.window(step)
-    stretch = WallTime(begin_ns, end_ns)
+    begin_ns = clock.reached_ns(step.begin_ns)
+    stretch = WallTime(begin_ns, clock.reached_ns(step.end_ns))  # On a GPU until what the host has launched has run.
     for name, at_ns in _phases(events, clock, step):
         stretch.phase(name, at_ns)
     buckets_end_ns = max((call.work[1] for call in calls if call.in_backward and call.work), default=begin_ns)
     for call in calls:
         waited = clock.wait(call, step, buckets_end_ns)
-        communication = RankCommunication(call.kind, call.input_bytes, call.group)
-        stretch.communicate(communication, clock.reached_ns(call.begin_ns), waited, call.work)
+        stretch.communicate(call.what, clock.reached_ns(call.asked.begin_ns), waited, call.work)
     return stretch.step()
 
 

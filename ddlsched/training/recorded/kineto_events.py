@@ -116,10 +116,9 @@ def read_events(path: Path) -> KinetoEvents:
             _read(events, JsonScanner(source.name, source.text))
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}); expected a whole, readable file") from None
-    for of_kind in (events.steps, events.calls, events.works, events.kernels, events.collective_kernels):
+    of_host = events.steps, events.calls, events.works, events.backward, events.optimizer
+    for of_kind in (*of_host, events.kernels, events.collective_kernels):
         of_kind.sort(key=lambda event: event.begin_ns)
-    for parts in (events.backward, events.optimizer):
-        parts.sort(key=lambda event: event.begin_ns)
     for intervals in events.operators.values():
         intervals.sort()
     return events

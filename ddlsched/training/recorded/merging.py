@@ -310,7 +310,7 @@ def merged(traces: Sequence[rank_steps.RankTrace], num_ranks: int | None = None)
     agreed(groups, steps)
     classes = _classes(steps.by_rank)
     paid = with_call_costs(steps.by_rank, groups, steps.notes)
-    by_class = [_moments_of_steps([paid[rank] for rank in ranks]) for ranks in classes]
+    by_class = [tuple(map(_latest, zip(*(paid[rank] for rank in ranks), strict=True))) for ranks in classes]
     lines = [
         _line(ranks, steps.by_rank[ranks[0]][0], moments) for ranks, moments in zip(classes, by_class, strict=True)
     ]
@@ -350,18 +350,13 @@ def _classes(steps: Mapping[int, Sequence[rank_steps.RankStep]]) -> list[tuple[i
     return [tuple(ranks) for ranks in classes.values()]
 
 
-def _moments_of_steps(steps: Sequence[Sequence[rank_steps.RankStep]]) -> tuple[tuple[int, ...], ...]:
-    """Return the moments of a class, an entry a step; ``steps`` has those of each of its ranks."""
-    return tuple(tuple(_latest(each)) for each in zip(*steps, strict=True))
-
-
 def _line(ranks: tuple[int, ...], first: rank_steps.RankStep, moments_ns: Sequence[Sequence[int]]) -> Line:
     """Return the line of a class: the mean over its steps."""
     mean_ns = tuple(round(fmean(at)) for at in zip(*moments_ns, strict=True))
     return Line(ranks, first.communications, tuple((mark.kind, mark.what) for mark in first.marks), mean_ns)
 
 
-def _latest(steps: Sequence[rank_steps.RankStep]) -> list[int]:
+def _latest(steps: Sequence[rank_steps.RankStep]) -> tuple[int, ...]:
     """Return the moments of the marks, and of the end, of a step of several ranks that wait for each other at waits.
 
     From one wait to the next, the rank that has computed longest since then is the one that counts.
@@ -375,7 +370,7 @@ def _latest(steps: Sequence[rank_steps.RankStep]) -> list[int]:
         so_far_ns = 0 if begin < 0 else latest_ns[begin]
         for place in range(begin + 1, until + 1):
             latest_ns[place] = so_far_ns + max(each[place] - (0 if begin < 0 else each[begin]) for each in moments_ns)
-    return latest_ns
+    return tuple(latest_ns)
 
 
 def _meet(steps: Sequence[rank_steps.RankStep], number: int) -> bool:

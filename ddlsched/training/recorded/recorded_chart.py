@@ -53,26 +53,27 @@ def recorded_chart(alone: AloneIteration, measured: RankStep | None = None) -> F
 
 def _rows(alone: AloneIteration) -> dict[str, int]:
     """Return the row of each class and group, classes first, those beyond the last row left out."""
-    tasks = alone.dag.tasks
-    computes = [task.group or "compute" for task in tasks if isinstance(task, ComputeTask)]
-    groups = [_group(task) for task in tasks if isinstance(task, CollectiveTask)]
-    return {name: row for row, name in enumerate(dict.fromkeys([*computes, *groups])) if row < _MOST_ROWS}
+    computes_first = sorted(alone.dag.tasks, key=lambda task: isinstance(task, CollectiveTask))
+    return {name: row for row, name in enumerate(dict.fromkeys(map(_row_name, computes_first))) if row < _MOST_ROWS}
 
 
-def _group(task: CollectiveTask) -> str:
-    return f"{task.group or 'all ranks'} (network)"
+def _row_name(task: ComputeTask | CollectiveTask) -> str:
+    return task.group or "compute" if isinstance(task, ComputeTask) else f"{task.group or 'all ranks'} (network)"
+
+
+def _kind(task: ComputeTask | CollectiveTask) -> str:
+    """Return what a task is drawn as: its phase, or its kind of collective."""
+    return task.name.split("-")[0] if isinstance(task, ComputeTask) else task.kind
 
 
 def _draw_tasks(axes: Axes, alone: AloneIteration, rows: dict[str, int]) -> None:
     places, tasks = {}, alone.dag.tasks
     for number, task in enumerate(tasks):
-        is_compute = isinstance(task, ComputeTask)
-        name = (task.group or "compute") if isinstance(task, ComputeTask) else _group(task)
+        name = _row_name(task)
         if name not in rows:
             continue
-        kind = task.name.split("-")[0] if is_compute else task.kind  # type: ignore[union-attr]
         begin, end = alone.begins_ns[number] / _NS_PER_MS, alone.ends_ns[number] / _NS_PER_MS
-        _draw_span(axes, rows[name], alone.begins_ns[number], alone.ends_ns[number], kind)
+        _draw_span(axes, rows[name], alone.begins_ns[number], alone.ends_ns[number], _kind(task))
         places[task.name] = (begin, end, rows[name])
     on_way = {(tasks[a].name, tasks[b].name) for a, b in pairwise(alone.critical)}
     arrows = [
@@ -130,6 +131,5 @@ def _draw_span(axes: Axes, row: int, begin_ns: float, end_ns: float, kind: str) 
 def _legend(axes: Axes, tasks: Sequence[ComputeTask | CollectiveTask]) -> None:
     from matplotlib.patches import Patch
 
-    kinds = [task.name.split("-")[0] if isinstance(task, ComputeTask) else task.kind for task in tasks]
-    patches = [Patch(color=_COLOURS.get(kind, MUTED), label=kind) for kind in dict.fromkeys(kinds)]
+    patches = [Patch(color=_COLOURS.get(kind, MUTED), label=kind) for kind in dict.fromkeys(map(_kind, tasks))]
     axes.legend(handles=patches, loc="upper left", bbox_to_anchor=(1.0, 1.0), labelcolor=INK)

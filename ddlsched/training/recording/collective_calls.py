@@ -109,40 +109,37 @@ class _Wrapping:
 
     def collective(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that does as the original and tells of it."""
-        kind, parameters = _TENSORS[name]
+        return self._telling(name, original, original, functools.partial(_called, *_TENSORS[name]))
+
+    def functional(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a functional collective that tells of itself, and is waited for at once."""
+
+        def waited_for(*args: Any, **kwargs: Any) -> Any:
+            return functional.wait_tensor(original(*args, **kwargs))
+
+        return self._telling(name, original, waited_for, functools.partial(_called_functional, _FUNCTIONAL[name]))
+
+    def _telling(
+        self,
+        name: str,
+        original: Callable[..., Any],
+        run: Callable[..., Any],
+        called: Callable[[dict[str, Any]], CollectiveCall],
+    ) -> Callable[..., Any]:
+        """Return what runs in place of the original, and tells of it what ``called`` makes of its arguments."""
         given_to = _naming(name, original)
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._looks_away():
                 return original(*args, **kwargs)
-            given = given_to(*args, **kwargs)
-            token = self._watcher.calls(_called(kind, parameters, given))
-            result = self._looking_away(original, *args, **kwargs)
+            token = self._watcher.calls(called(given_to(*args, **kwargs)))
+            result = self._looking_away(run, *args, **kwargs)
             is_async = isinstance(result, distributed.Work)
             self._watcher.returned(token, at_once=not is_async)
             if is_async:
                 self._tokens[result] = token
                 self._tell_end(result, token)
-            return result
-
-        return call
-
-    def functional(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a functional collective that tells of itself, and is waited for at once."""
-        given_to = _naming(name, original)
-
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self._looks_away():
-                return original(*args, **kwargs)
-            given = given_to(*args, **kwargs)
-            group_name = functional._resolve_group_name(given["group"], given.get("tag", ""))
-            group = distributed.distributed_c10d._resolve_process_group(group_name)
-            sent = given["self"]
-            token = self._watcher.calls(CollectiveCall(_FUNCTIONAL[name], sent.numel() * sent.element_size(), group))
-            result = self._looking_away(lambda: functional.wait_tensor(original(*args, **kwargs)))
-            self._watcher.returned(token, at_once=True)
             return result
 
         return call
@@ -198,6 +195,12 @@ def _called(kind: str, parameters: Sequence[str], given: dict[str, Any]) -> Coll
         if peer is None and f"group_{role}" in given:
             peer = distributed.get_global_rank(group or distributed.group.WORLD, given[f"group_{role}"])
     return CollectiveCall(kind, size, group, peer)
+
+
+def _called_functional(kind: str, given: dict[str, Any]) -> CollectiveCall:
+    group_name = functional._resolve_group_name(given["group"], given.get("tag", ""))
+    group = distributed.distributed_c10d._resolve_process_group(group_name)
+    return CollectiveCall(kind, given["self"].numel() * given["self"].element_size(), group)
 
 
 _PREFIX = "c10d::"

@@ -56,14 +56,8 @@ def microsoft_160(*, seed: int, scale: float = 1.0) -> Workload:
     models = rng.integers(len(MODELS), size=len(sizes))
     iterations = rng.integers(round(1000 * scale), round(6000 * scale), size=len(sizes), endpoint=True)
     arrivals_s = np.sort(rng.uniform(0.0, 1200.0 * scale, size=len(sizes)))
-    return Workload(
-        tuple(
-            _job(number, MODELS[model], int(gpus), int(count), round(float(arrival_s), 9))
-            for number, (model, gpus, count, arrival_s) in enumerate(
-                zip(models, sizes, iterations, arrivals_s, strict=True)
-            )
-        )
-    )
+    rows = zip(models.tolist(), sizes.tolist(), iterations.tolist(), arrivals_s.tolist(), strict=True)
+    return Workload(tuple(_job(number, MODELS[model], *row) for number, (model, *row) in enumerate(rows)))
 
 
 def _job(number: int, model: ModelTimes, gpus: int, iterations: int, arrival_s: float) -> Job:
@@ -72,7 +66,7 @@ def _job(number: int, model: ModelTimes, gpus: int, iterations: int, arrival_s: 
     )
     return Job(
         job_id=str(number),
-        arrival_s=arrival_s,
+        arrival_s=round(arrival_s, 9),
         num_gpus=gpus,
         iterations=iterations,
         iteration=iteration,

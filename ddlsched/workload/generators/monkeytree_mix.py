@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -54,6 +54,7 @@ class MixedModel:
         members = num_gpus // self.stages // self.rings
         return self.compute_s + 2 * (members - 1) / members * self.message_bytes / _CARD_BYTES_PER_S
 
+    @cache  # noqa: B019 - of some kinds of jobs and sizes
     def iteration(self, num_gpus: int) -> IterationDag:
         """Return the iteration: compute, then every ring of every stage at once."""
         compute = ComputeTask(name="compute", duration_ns=ns_from_s(self.compute_s))
@@ -137,10 +138,7 @@ def _job(number: int, model: MixedModel, num_gpus: int, iterations: int, arrival
         arrival_s=arrival_s,
         num_gpus=num_gpus,
         iterations=iterations,
-        iteration=_iteration(model, num_gpus),
+        iteration=model.iteration(num_gpus),
         gpu_memory_mb=1.0,
         model=model.name,
     )
-
-
-_iteration = lru_cache(maxsize=None)(MixedModel.iteration)

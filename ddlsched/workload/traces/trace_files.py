@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import itertools
 import json
@@ -19,7 +18,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final, NoReturn, TextIO, TypeAlias
 
 from ddlsched.errors import InputError, abbreviated
-from ddlsched.io.files import bounded, opened, refuse_irregular
+from ddlsched.io.files import bounded, refuse_irregular, unzipped
 from ddlsched.io.tables import first_line
 from ddlsched.workload.traces.traced import NO_TEXT, BadRowError, Cells, Refusal, TracedJob, TraceSource
 
@@ -50,11 +49,8 @@ def sources(path: Path, members: str) -> Iterator[TraceSource]:
             if archive is not None:
                 yield from _members(path, archive(path), members)
                 return
-        with opened(path, _MOST_BYTES) as file:
-            zipped = file.peek(2)[:2] == b"\x1f\x8b"
-            yield _source(str(path), path.resolve(), gzip.GzipFile(fileobj=file) if zipped else file)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected a trace file") from None
+        with unzipped(path, _MOST_BYTES, "a trace file") as file:
+            yield _source(str(path), path.resolve(), file)
     except _DAMAGED as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}); expected a whole, readable file") from None
 
@@ -127,7 +123,7 @@ def read_rows(rows: Iterator[tuple[int, Any]], job_of: Callable[[Any], TracedJob
             job = job_of(row)
             yield job._replace(line=number, job_id=job.job_id or str(number))
         except BadRowError as bad:
-            yield Refusal(number, bad.reason, bad.detail)
+            yield Refusal(number, *bad.args)
 
 
 def numbered_lines(source: TraceSource) -> Iterator[tuple[int, str]]:

@@ -20,15 +20,17 @@ from ddlsched.plugins.names import resolve
 from ddlsched.workload.job import Workload
 from ddlsched.workload.traces.columns import FORMATS, reader_of
 from ddlsched.workload.traces.trace_files import sources
-from ddlsched.workload.traces.trace_models import JobRule
+from ddlsched.workload.traces.trace_models import OF_REPORT, JobRule
 from ddlsched.workload.traces.traced import Reader, Refusal, Selection, TracedJob, TraceSource
+from ddlsched.workload.workload_files import refuse_suffix
 
 if TYPE_CHECKING:
     from ddlsched.network.contention import ContentionModel
 
 
 _WATCH_EVERY = 50_000
-_SUFFIXES = (".csv", ".parquet")
+SUFFIXES = (".csv", ".parquet")
+"""Of the tables that can be written in batches."""
 _BATCH = 65_536
 _NUMBERS = ("arrival_s", "duration_s", "compute_s", "time_limit_s")
 _COUNTS = ("num_gpus", "iterations", "priority", "line")
@@ -124,13 +126,8 @@ def import_trace(
     constants = {"contention": repr(rule.contention), "gpus_per_server": gpus_per_server, "seed": seed}
     constants["scale"] = selection.scale
     report = {"format": format_name, **log.account(), "left_out": left_out, **account, "rule": constants}
-    unused = [
-        "drawn",
-        "alone_s",
-        "refused",
-        *(name for name in _UNTOLD if (made[name].isna() | (made[name] == 0)).all()),
-    ]
-    return ImportedTrace(jobs=made.drop(columns=unused), refused=log.refusals(), report=report)
+    untold = [name for name in _UNTOLD if (made[name].isna() | (made[name] == 0)).all()]
+    return ImportedTrace(jobs=made.drop(columns=[*OF_REPORT, *untold]), refused=log.refusals(), report=report)
 
 
 def _account(made: pd.DataFrame, traced: pd.DataFrame) -> dict[str, Any]:
@@ -250,12 +247,6 @@ class _Log:
         return pd.DataFrame(rows, columns=["file", "line", "reason", "found"])
 
 
-def refuse_table_suffix(path: Path) -> None:
-    """Raise InputError if a file's suffix is of no table that can be written in batches."""
-    if path.suffix.lower() not in _SUFFIXES:
-        raise InputError(f"{path}: the suffix is {path.suffix!r}; expected one of {', '.join(_SUFFIXES)}")
-
-
 def write_jobs(trace: ImportedTrace, path: Path) -> None:
     """Write a workload file, CSV or Parquet by the suffix; Parquet also keeps the report, under the key ``ddlsched``.
 
@@ -266,7 +257,7 @@ def write_jobs(trace: ImportedTrace, path: Path) -> None:
     OSError
         The file cannot be written.
     """
-    refuse_table_suffix(path)
+    refuse_suffix(path, SUFFIXES)
     trace.refuse_empty()
     if path.suffix.lower() == ".csv":
         trace.jobs.to_csv(path, index=False, lineterminator="\n", chunksize=_BATCH)

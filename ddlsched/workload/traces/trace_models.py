@@ -56,10 +56,8 @@ _KNOWN = tuple(MODELS) + tuple(_stand_in(name, parameters) for name, parameters 
 _NUMBER_OF = {_plain(model.name): number for number, model in enumerate(_KNOWN)}
 
 
-def model_of(name: str | None) -> ModelTimes | None:
-    """Return the model that a trace's name stands for; case, spaces and punctuation do not matter. None if unknown."""
-    number = None if name is None else _NUMBER_OF.get(_plain(name))
-    return None if number is None else _KNOWN[number]
+OF_REPORT = ("drawn", "alone_s", "refused")
+"""Columns of :meth:`JobRule.apply` that are no workload's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +117,7 @@ class JobRule:
         return int.from_bytes(digest) % len(MODELS)
 
     def apply(self, traced: pd.DataFrame) -> pd.DataFrame:
-        """Return the columns of a workload file, and ``drawn``, ``alone_s`` and ``refused`` for the report.
+        """Return the columns of a workload file, and those of :data:`OF_REPORT`.
 
         Parameters
         ----------
@@ -149,10 +147,7 @@ class JobRule:
                 "message_bytes": known["message_bytes"],
                 "gpu_memory_mb": known["gpu_memory_mb"],
                 "model": known["name"],
-                "user": traced["user"].to_numpy(),
-                "time_limit_s": traced["time_limit_s"].to_numpy(),
-                "queue": traced["queue"].to_numpy(),
-                "priority": traced["priority"].to_numpy(),
+                **{name: traced[name].to_numpy() for name in ("user", "time_limit_s", "queue", "priority")},
                 "drawn": drawn,
                 "alone_s": iterations * iteration_s,
                 "refused": (service_s > _MOST_S) | (traced["arrival_s"].to_numpy() > _MOST_S),

@@ -99,12 +99,7 @@ Cells: TypeAlias = Mapping[str, str]
 
 
 class BadRowError(Exception):
-    """A row that is refused, with the reason it is counted by and what was found."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
+    """A row that is refused; its arguments are the reason it is counted by and what was found."""
 
 
 def number_of(cells: Cells, column: str) -> float:

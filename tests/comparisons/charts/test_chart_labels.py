@@ -29,10 +29,6 @@ def test_a_chart_calls_policies_by_what_tells_them_apart() -> None:
     assert style.short_labels(alike) == dict(zip(alike, alike, strict=True))
 
 
-def test_a_number_keeps_its_unit() -> None:
-    assert style.unbroken("on 64 GPUs at 10 GbE") == "on 64\N{NO-BREAK SPACE}GPUs at 10\N{NO-BREAK SPACE}GbE"
-
-
 def test_curves_that_coincide_are_followed_by_their_differences() -> None:
     values = np.exp(np.linspace(0, 8, 200))
     assert len(jct_charts.distributions({"a": values, "b": values * 1.001}, axis="JCT (s)").axes) == 2

@@ -53,14 +53,14 @@ PLACEMENTS = pd.DataFrame(
     columns=["job_id", "gpu", "server", "from_s", "to_s"],
 )  # fmt: skip
 CHARTS: dict[str, Callable[[], Figure]] = {
-    "bars": lambda: jct_charts.bars(INTERVALS, axis="Average JCT (s)", title="A title"),
+    "bars": lambda: jct_charts.bars(INTERVALS, axis="Average JCT (s)"),
     "grouped bars": lambda: jct_charts.grouped_bars(
         {"small": INTERVALS, "large": {"srsf": INTERVALS["srsf"]}}, axis="JCT (s)", colour={"srsf": "#123456"}
     ),
     "heat map": lambda: jct_charts.heat_map(
         pd.DataFrame([[0.0, 0.2], [np.nan, 0.05]], index=["a", "b"], columns=["1 GPU", "2-4"]), axis="share"
     ),
-    "distributions": lambda: jct_charts.distributions({"a": VALUES, "b": VALUES * 3}, axis="JCT (s)", title="Two"),
+    "distributions": lambda: jct_charts.distributions({"a": VALUES, "b": VALUES * 3}, axis="JCT (s)"),
     "close distributions": lambda: jct_charts.distributions({"a": VALUES, "b": VALUES * 1.001}, axis="JCT (s)"),
     "utilisation": lambda: run_charts.utilisation(
         run_charts.utilisation_bands({"many": SAMPLES, "one": SAMPLES[1:2]}, num_gpus=8)

@@ -118,7 +118,16 @@ def test_servers_may_differ_in_size():
     (axes,) = placement_map(stays(("a", 0, 0.0, 4.0)), [4, 8, 2]).axes
     assert axes.get_ylim() == (14, 0)
     assert axes.get_yticks().tolist() == [2, 8, 13]
-    assert axes.get_ylabel() == "Server (2 to 8 GPUs each)"
+    assert axes.get_ylabel() == "Server\n(2 to 8 GPUs each)"
+
+
+def test_the_label_of_servers_fits_beside_a_low_map():
+    (axes,) = placement_map(stays(), [1], title="title").axes
+    axes.figure.draw_without_rendering()
+    label, title = axes.yaxis.label.get_window_extent(), axes.figure.texts[0].get_window_extent()
+    assert label.y1 < title.y0
+    (axes,) = placement_map(stays(), [8] * 8).axes
+    assert axes.get_ylabel() == "Server (8 GPUs each)"
 
 
 @pytest.mark.parametrize(("gpus", "inches"), [(13, 1.8), (14, 1.824), (40, 3.54), (68, 5.388), (69, 5.4), (1000, 5.4)])

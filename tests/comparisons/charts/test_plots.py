@@ -55,7 +55,7 @@ def a_bar_chart() -> Figure:
         "Ada-SRSF": Interval(1404.0, 1300.0, 1508.0, 100),
         LONG: Interval(1304.0, 1149.0, 1460.0, 100),
     }
-    return bars(intervals, axis="Average JCT (s)", title="A title longer than a column of a paper is wide, by far")
+    return bars(intervals, axis="Average JCT (s)")
 
 
 def a_change_chart() -> Figure:
@@ -67,7 +67,7 @@ def a_change_chart() -> Figure:
 def a_distribution_chart() -> Figure:
     rng = np.random.default_rng(1)
     samples = {label: np.exp(rng.normal(6.0, 1.0, size)) for label, size in (("SRSF(1)", 50), (LONG, 5000), ("FF", 7))}
-    return distributions(samples, axis="JCT (s)", title="Communication, under LWF-1")
+    return distributions(samples, axis="JCT (s)")
 
 
 def a_chart_of_classes() -> Figure:

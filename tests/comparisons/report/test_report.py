@@ -29,7 +29,7 @@ from ddlsched.comparisons.comparison import Comparison
 from ddlsched.comparisons.report import html_report, report_tables
 from ddlsched.comparisons.report.comparison_charts import draw_charts
 from ddlsched.comparisons.report.figures import interactive_charts, placement_chart
-from ddlsched.comparisons.report.reported import ComparedSetting, Reported, network_shares
+from ddlsched.comparisons.report.reported import ComparedSetting, Reported
 from ddlsched.errors import InputError
 from ddlsched.results.paired_comparison import METRICS, SLOWDOWN_AND_FAIRNESS
 
@@ -212,7 +212,7 @@ def test_no_share_and_no_count_is_said_to_be_less_than_none() -> None:
 
 def test_network_shares_are_means_over_seeds_of_sums_over_jobs(opened):
     setting = opened.settings[0]
-    shares = network_shares(opened, setting)
+    shares = opened.network_shares(setting)
     each = []
     for jobs in opened.jobs(setting, NASTY):
         own = jobs[jobs["size_class"] == "8+"]

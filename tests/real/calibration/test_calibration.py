@@ -199,7 +199,7 @@ def test_all_reduces_that_were_all_alone_tell_latency_and_time_of_a_byte(tmp_pat
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_a_preset_is_what_simulate_takes(form):
     constants = {name: TRUE[name] for name in form.constants}
-    model = resolve("contention", form.preset(constants))
+    model = resolve("contention", form.preset(constants, timed(settings())))
     for name in ("latency_s", "per_byte_s", "penalty_per_byte_s"):
         assert getattr(model, name) == pytest.approx(constants.get(name, 0.0), rel=1e-5)
 

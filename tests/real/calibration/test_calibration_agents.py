@@ -38,10 +38,9 @@ TOKEN = b"a token for tests only"
 def agents() -> Iterator[list[RingAgent]]:
     """Three agents on loopback."""
     with contextlib.ExitStack() as stack:
-        found = [
-            stack.enter_context(contextlib.closing(RingAgent(Address("127.0.0.1", 0), TOKEN, most_bytes=10**8)))
-            for _ in range(3)
-        ]
+        found = [RingAgent(Address("127.0.0.1", 0), TOKEN, most_bytes=10**8) for _ in range(3)]
+        for agent in found:
+            stack.callback(agent.stop)
         serving = [threading.Thread(target=agent.serve, daemon=True) for agent in found]
         for thread in serving:
             thread.start()
@@ -219,7 +218,7 @@ def test_two_hundred_slow_connections_lock_nobody_out(agents):
 
 
 def test_one_who_sends_a_byte_now_and_then_is_ended_with_the_handshake(agents):
-    agents[0]._listener._within_s = 0.3
+    agents[0]._within_s = 0.3
     with socket.create_connection(agents[0].address, timeout=10) as slow:
         Channel(slow).next(10)
         assert drips_until_the_end(slow, b"x" * 400) < 200

@@ -26,7 +26,7 @@ from ddlsched.real.calibration.measurements import (
     read_measurements,
     write_measurements,
 )
-from ddlsched.real.calibration.shares import AloneRows, ShareRows, fit_size_shares, fit_wait, read_alone, wait_text
+from ddlsched.real.calibration.shares import ShareRows, fit_size_shares, fit_wait, read_alone, wait_text
 from ddlsched.real.channel import Address
 
 SIZES = (1e6, 3e6, 8e6, 2e7)
@@ -69,7 +69,7 @@ def test_fits_are_what_they_were(name: str) -> None:
         if "penalty_per_byte_s" not in form.constants or not rows.all_alone:
             some = constants(fit.intervals(form, rows, resamples=60, seed=3))
             halves = fit.errors_on_halves(form, rows, halves=20, seed=2)
-            errors, preset = five(halves.mean(), halves.max()), form.preset(fit.fit_constants(form, rows))
+            errors, preset = five(halves.mean(), halves.max()), form.preset(fit.fit_constants(form, rows), rows)
             found[form.name] = f"{some} {len(halves)} {errors} {preset}"
     found["presets"] = str(fit.presets(rows))
     found["halves"] = digest(fit.random_halves(rows, 5, seed=1).astype(int).tolist())
@@ -135,11 +135,16 @@ def test_shares_and_waits_are_what_they_were(monkeypatch: pytest.MonkeyPatch) ->
     rng = np.random.default_rng(7)
     servers = np.repeat([2.0, 4.0, 8.0], 4)
     sizes = np.tile(SIZES, 3)
-    rows = AloneRows(servers, sizes, 2 * sizes * 1e-9 * (1 + 0.03 * servers) * rng.uniform(0.9, 1.1, 12))
+    none = np.zeros(12)
+    rows = ShareRows(sizes, none, servers, none, 2 * sizes * 1e-9 * (1 + 0.03 * servers) * rng.uniform(0.9, 1.1, 12))
     for model in (ConnectionShares(per_byte_s=1e-9), ConnectionShares(latency_s=1e-3, per_byte_s=1.2e-9)):
         wait = fit_wait(rows, model, seed=5)
         found[f"wait {model.latency_s}"] = f"{five(wait.value, wait.low, wait.high)} {wait_text(rows, wait)}"
     assert_kept("shares", found)
+
+
+def refuse_untold(rows: Measurements) -> None:
+    fit.told_forms(rows)
 
 
 HOSTS = tuple(Address("127.0.0.1", port) for port in (5000, 5001, 5002))
@@ -219,9 +224,7 @@ def test_plans_requests_and_files_are_read_or_refused_as_they_were(tmp_path: Pat
             found[f"{name} {place}"] = digest([answer.replace(str(tmp_path), "")])
     for told, rows in ROWS.items():
         for keep in (slice(0, 3), slice(0, None, 8), slice(0, 8), slice(3, None, 4)):
-            found[f"enough {told} {keep}"] = digest(
-                [answered(fit.refuse_untold, rows.rows(np.arange(len(rows))[keep]))]
-            )
+            found[f"enough {told} {keep}"] = digest([answered(refuse_untold, rows.rows(np.arange(len(rows))[keep]))])
     rows_of = [Measured(2, 8, 0.123456789123, 2, 2), Measured(2, 8, 1.5, 2, 1), Measured(1, 4, 2e-7, 3, 1)]
     write_measurements(rows_of, tmp_path / "b.csv")
     found["written"] = str((tmp_path / "b.csv").read_text().splitlines())

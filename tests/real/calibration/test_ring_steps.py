@@ -235,7 +235,7 @@ def test_an_agent_is_free_after_each_host_and_tells_of_those_that_say_nothing(sa
 def test_connections_of_this_measurements_rings_are_taken(role: dict[str, Any], taken: bool) -> None:
     one: Any = agent.RingAgent.__new__(agent.RingAgent)
     refusals: list[str] = []
-    one._run, one._arrived, one._refuse = "r", queue.Queue(), lambda caller, why: refusals.append(why)
+    one._run, one._arrived, one._turn_away = "r", queue.Queue(), lambda caller, why: refusals.append(why)
     one._take_ring(Caller(SimpleNamespace(taken=lambda: "a socket"), role, "there"))  # type: ignore[arg-type]
     if taken:
         assert one._arrived.get_nowait() == (role["ring"], "a socket")

@@ -9,17 +9,20 @@ import pytest
 
 from ddlsched.errors import InputError
 from ddlsched.network.weighted_shares import ConnectionShares
-from ddlsched.real.calibration.shares import AloneRows, fit_wait, read_alone, wait_text
+from ddlsched.real.calibration.shares import ShareRows, fit_wait, read_alone, wait_text
 
 MODEL = ConnectionShares(per_byte_s=1e-8, step_s=1e-3)
 
 
-def rings(wait: float, off: float = 0.0) -> AloneRows:
+def rings(wait: float, off: float = 0.0) -> ShareRows:
     """Return rings of 2, 3 and 4 servers, each further server of which adds so much; times are off by up to so much."""
     servers, sizes = (axis.ravel().astype(float) for axis in np.meshgrid([2, 3, 4], [0.5e6, 1e6, 2e6]))
     steps = 2 * (servers - 1)
     links_s = sizes * steps / servers * 1e-8 + steps * 1e-3
-    return AloneRows(servers, sizes, links_s * (1 + wait * (servers - 1)) * (1 + off * np.cos(np.arange(9))))
+    none = np.zeros(len(sizes))
+    return ShareRows(
+        sizes, none, servers, none, links_s * (1 + wait * (servers - 1)) * (1 + off * np.cos(np.arange(9)))
+    )
 
 
 def test_the_wait_that_made_the_times_is_found() -> None:
@@ -43,7 +46,8 @@ def test_more_than_a_model_takes_is_not_fitted() -> None:
 
 
 def test_the_text_has_the_times_of_a_byte() -> None:
-    rows = AloneRows(np.array([2.0, 2.0, 3.0]), np.array([1e6] * 3), np.array([0.01, 0.02, 0.04]))
+    servers, seconds, none = np.array([2.0, 2.0, 3.0]), np.array([0.01, 0.02, 0.04]), np.zeros(3)
+    rows = ShareRows(np.array([1e6] * 3), none, servers, none, seconds)
     told = wait_text(rows, fit_wait(rows, MODEL))
     assert told.startswith("3 jobs alone: each further server of a ring adds ")
     assert told.endswith("ns a byte moved: 15.0 on 2, 30.0 on 3 servers")

@@ -49,7 +49,7 @@ class Gate:
         self.thread.start()
 
     def close(self) -> None:
-        self.service.close()
+        self.service.stop()
         self.thread.join(10)
         assert not self.thread.is_alive()
 

@@ -142,7 +142,7 @@ def test_ranks_are_asked_each_second_and_hang_after_thirty(members: Membership, 
 def turns(members: Membership) -> GateService:
     made: Any = GateService.__new__(GateService)
     made._members, made._servers, made._look_ns, made._tell = members, {}, 0, lambda line: None
-    made._listener = SimpleNamespace(callers=lambda timeout_s: [])
+    made.callers = lambda timeout_s: []
     return made  # type: ignore[no-any-return]
 
 
@@ -236,14 +236,14 @@ def test_servers_are_numbered_by_hosts_unless_ranks_say_theirs(members: Membersh
 
 def test_a_gate_that_is_closed_ends_all_connections(members: Membership) -> None:
     made = GateService(Address("127.0.0.1", 0), b"0123456789abcdef", members)
-    one = SimpleNamespace(fileno=made._listener.fileno, is_closed=False)
+    one = SimpleNamespace(fileno=made.fileno, is_closed=False)
 
     def turn(selector: Any) -> None:
         channel: Any = SimpleNamespace(close=lambda: setattr(one, "is_closed", True))
-        real, _ = selector.get_map(), made.close()
+        real, _ = selector.get_map(), made.stop()
         selector.get_map = lambda: {**real, -1: SimpleNamespace(data=GateRank(channel, 0, ""))}
 
     made._turn = turn  # type: ignore[method-assign]
     made.serve()
     assert one.is_closed
-    assert made._listener._listener.fileno() == -1
+    assert made._listener.fileno() == -1

@@ -88,11 +88,11 @@ def test_item_8_failed_jobs_and_no_others_wait_again(tmp_path: Path) -> None:
     store = JobStore(tmp_path / "jobs.sqlite")
     for job in "abc":
         store.submit(job, program="count", steps=5, max_nodes=1)
-    store.finish("a")
-    store.fail("b")
-    assert store.retry_failed() == ["b"]
+    store.end("a", "finished")
+    store.end("b", "failed")
+    assert store.requeue("failed") == ["b"]
     assert states(tmp_path) == ["finished", "queued", "queued"]
-    assert store.retry_failed() == []
+    assert store.requeue("failed") == []
 
 
 @pytest.fixture

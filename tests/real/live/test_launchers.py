@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,22 +90,22 @@ def test_srun_has_ten_seconds_to_end_its_job(process: Any, slurm: list[str], loc
 
 
 def test_jobs_that_a_manager_left_are_cancelled_by_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-    answers: list[Exception | None] = [None, subprocess.TimeoutExpired("scancel", 10), FileNotFoundError()]
+    told: list[list[str]] = []
+    answers: list[Any] = [0, 1, subprocess.TimeoutExpired("scancel", 30), FileNotFoundError()]
 
-    def run(command: list[str], **settings: Any) -> None:
-        told.append((command, settings))
-        if (error := answers.pop(0)) is not None:
-            raise error
+    def run(command: list[str], **settings: Any) -> SimpleNamespace:
+        told.append(command)
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return SimpleNamespace(returncode=answer, stdout="", stderr="scancel: error")
 
     monkeypatch.setattr(subprocess, "run", run)
     launcher = SlurmLauncher("idle", "ddlsched-live-7")
-    launcher.end_leftovers()
-    launcher.end_leftovers()
+    for _ in range(3):
+        launcher.end_leftovers()
     with pytest.raises(InputError, match="scancel: no such program; expected Slurm's commands"):
         launcher.end_leftovers()
-    settings = {"check": False, "capture_output": True, "timeout": 10.0}
-    assert told == [(["scancel", "--name=ddlsched-live-7", "--me"], settings)] * 3
+    assert told == [["scancel", "--name=ddlsched-live-7", "--me"]] * 4
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_the_store_knows_what_a_dead_manager_ran(tmp_path) -> None:
     token = store.start("a")
     assert (store.regroup("a"), store.token_of("a"), store.token_of("b")) == (1, token, None)
     again = JobStore(tmp_path / "jobs.sqlite")
-    assert again.recover() == ["a"]
+    assert again.requeue("running") == ["a"]
     assert again.token_of("a") is None
     assert token.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert again.regroup("a") == 2
@@ -200,7 +200,7 @@ def test_the_socket_believes_only_valid_tokens_and_drops_what_is_too_long() -> N
             endless.sendall(b"x" * (3 * MOST_BYTES))
             assert [report.token for report in received(reports)] == ["right"]
         assert reports.refused == 2
-        assert reports._listener._visitors == {}
+        assert reports._visitors == {}
     finally:
         reports.close()
     send_report(reports.path, Report(**GOOD))  # nobody there: no error

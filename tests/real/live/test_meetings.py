@@ -199,7 +199,7 @@ def test_a_place_is_believed_with_the_token_only_and_not_that_of_a_manager_befor
     old = before.start("a")
     before.close()
     store = JobStore(tmp_path / "jobs.sqlite")  # of the manager that takes over
-    store.recover()
+    store.requeue("running")
     token = store.start("a")
     reports = ReportSocket(store.token_of, "127.0.0.1")
     for each, port in ((old, 1), ("wrong", 2), (token, 3)):

@@ -210,7 +210,7 @@ def test_slurm_is_asked_for_idle_nodes_and_for_those_already_adopted() -> None:
         asked.append(command)
         return SINFO if command[0] == "sinfo" else SQUEUE
 
-    found = SlurmScavenger(partition="batch", run=run).idle(0.0)
+    found = SlurmScavenger(partition="batch", placeholder="ours", run=run).idle(0.0)
     assert found == {"nid0001", "nid0007", "nid0010", "nid0011", "nid0012", "nid0020"}
     assert all("--partition=batch" in command for command in asked)
 
@@ -223,7 +223,7 @@ def test_an_answer_of_slurm_that_cannot_be_read_is_named() -> None:
 def test_a_machine_without_slurm_is_said_to_be_one(monkeypatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InputError, match="sinfo: no such program"):
-        SlurmScavenger().idle(0.0)
+        SlurmScavenger(partition="batch", placeholder="ours").idle(0.0)
 
 
 def test_slurm_failing_is_an_error_of_the_run(tmp_path, monkeypatch) -> None:
@@ -231,7 +231,7 @@ def test_slurm_failing_is_an_error_of_the_run(tmp_path, monkeypatch) -> None:
     (tmp_path / "sinfo").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(SlurmBusyError, match=r"sinfo --noheader --Node: .*Unable"):
-        SlurmScavenger().idle(0.0)
+        SlurmScavenger(partition="batch", placeholder="ours").idle(0.0)
 
 
 def test_a_trace_is_played_back_at_its_speed() -> None:

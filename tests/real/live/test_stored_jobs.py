@@ -95,20 +95,20 @@ def test_jobs_are_kept_with_their_states_and_groups(tmp_path: Path) -> None:
     assert [store.regroup(name) for name in "aab"] == [1, 2, 1]
     assert states(store) == "b:running:1 a:running:2 c:running:0"
     assert store.token_of("c") in tokens
-    for end, name in ((store.finish, "b"), (store.fail, "c")):
-        end(name)
+    for state, name in (("finished", "b"), ("failed", "c")):
+        store.end(name, state)
         assert store.token_of(name) is None
     store.start("b")  # what has ended stays so
     assert states(store) == "b:finished:1 a:running:2 c:failed:0"
     store.close()
     store = JobStore(tmp_path / "jobs.sqlite")
     assert store.token_of("a") is None
-    assert store.recover() == ["a"]
-    assert store.recover() == []
-    assert store.retry_failed() == ["c"]
+    assert store.requeue("running") == ["a"]
+    assert store.requeue("running") == []
+    assert store.requeue("failed") == ["c"]
     assert states(store) == "b:finished:1 a:queued:2 c:queued:0"
     store.start("a")
-    store.stop("a")
+    store.end("a", "queued")
     assert states(store) == "b:finished:1 a:queued:2 c:queued:0"
     with pytest.raises(InputError, match="the state of jobs cannot be kept"):
         store.submit("d", program="count", steps=0, max_nodes=1)

@@ -11,7 +11,7 @@ import pytest
 from ddlsched import Cluster, DataParallelIteration, Job, Workload, simulate
 from ddlsched.cluster.cluster import Server
 from ddlsched.plugins import DEFAULT_BUNDLE, DEFAULT_CONTENTION
-from ddlsched.real.slurm.board import Board, BoardDecision, BoardJob, Demand, Demanding, Holder, PolicyNames
+from ddlsched.real.slurm.board import Board, BoardDecision, BoardJob, Demand, Demanding, Holder
 from ddlsched.real.slurm.commands import SlurmNode
 from ddlsched.real.slurm.settings import JobFacts
 from ddlsched.testing import cluster_view, job_view
@@ -58,7 +58,7 @@ def test_costs_and_loads_are_those_of_a_simulation(topology: str) -> None:
 
     cluster = Cluster(servers=servers, exclusive=True, topology=topology)
     simulate(Workload.of(jobs), cluster, placement=Keeping(simulated.seen), order="fifo")
-    board = Board(PolicyNames(placement=real, order="fifo", topology=topology, gpu_memory_mb=MEMORY_MB), NODES)
+    board = Board({"placement": real, "order": "fifo", "topology": topology, "gpu_memory_mb": MEMORY_MB}, NODES)
     queued = [BoardJob(job, number) for number, job in enumerate(jobs)]
     decided = board.decide([], queued, {}, 0.0)
     assert [job.job.job_id for job, _ in decided.starts] == ["inside", "across", "wide"]
@@ -101,7 +101,7 @@ def test_what_a_job_asks_for_it_gets_on_the_nodes_that_the_policy_chooses(placem
 
 
 def test_a_job_that_needs_all_the_memory_of_a_gpu_fits_and_one_that_needs_more_does_not() -> None:
-    board = Board(PolicyNames(placement="lwf:kappa=1", order="fifo", gpu_memory_mb=MEMORY_MB), NODES)
+    board = Board({"placement": "lwf:kappa=1", "order": "fifo", "gpu_memory_mb": MEMORY_MB}, NODES)
     job = training("large", 1)
     fits = [board.fits(replace(job, gpu_memory_mb=MEMORY_MB + more), Demand()) for more in (0.0, 1.0)]
     assert fits == [True, False]
@@ -148,7 +148,7 @@ class Free:
 
 
 def board_of(policy: Any, nodes: list[SlurmNode], order: Any = "fifo", **more: Any) -> Board:
-    return Board(PolicyNames(placement=policy, order=order, **more), nodes)
+    return Board(dict(placement=policy, order=order, **more), nodes)
 
 
 @pytest.mark.parametrize(
@@ -277,9 +277,11 @@ def test_jobs_start_in_seats_counted_on_each_node() -> None:
 
 
 def test_names_of_policies_and_demands_have_these_defaults() -> None:
-    names = PolicyNames()
-    assert (names.placement, names.order, names.topology, names.gpu_memory_mb, names.seed) == (
-        *(None, None, "star"),
-        *(32768.0, 0),
-    )
-    assert (names.scheduler, names.contention) == (DEFAULT_BUNDLE, DEFAULT_CONTENTION)
+    board = Board({}, NODES)
+    assert (board.cluster.topology, board.cluster.gpu_memory_bytes.tolist()) == ("star", [32768 * 10**6] * sum(GPUS))
+    chosen = board._settings
+    given = {"scheduler": DEFAULT_BUNDLE, "contention": DEFAULT_CONTENTION, "seed": 0}
+    other = Board(given, NODES)._settings
+    kinds = ("placement", "order", "communication", "seed")
+    assert [getattr(chosen, kind) for kind in kinds] == [getattr(other, kind) for kind in kinds]
+    assert chosen.costs.model == other.costs.model

@@ -14,7 +14,7 @@ from kept_numbers import answered, assert_kept, digest
 
 from ddlsched.errors import DdlschedError
 from ddlsched.real.slurm.agent import AgentEvent, AgentSettings, SlurmAgent
-from ddlsched.real.slurm.board import Demand, PolicyNames
+from ddlsched.real.slurm.board import Demand
 from ddlsched.real.slurm.commands import jobs_of_squeue, nodes_of_sinfo
 from ddlsched.real.slurm.following import (
     blocked,
@@ -30,10 +30,10 @@ from ddlsched.real.slurm.local_cluster import gres_conf, slurm_conf
 from ddlsched.real.slurm.settings import JobFacts, facts_of_comment, read_facts
 
 POLICIES = (
-    PolicyNames(placement="first-fit", order="fifo"),
-    PolicyNames(placement="lwf", order="stopping-srtf", gpu_memory_mb=9000.0),
-    PolicyNames(placement="easy-backfill", order="fifo", seed=4),
-    PolicyNames(placement="lwf", order="las", topology="leaf-spine:servers_per_leaf=2"),
+    {"placement": "first-fit", "order": "fifo"},
+    {"placement": "lwf", "order": "stopping-srtf", "gpu_memory_mb": 9000.0},
+    {"placement": "easy-backfill", "order": "fifo", "seed": 4},
+    {"placement": "lwf", "order": "las", "topology": "leaf-spine:servers_per_leaf=2"},
 )
 
 

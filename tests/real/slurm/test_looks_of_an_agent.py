@@ -13,7 +13,6 @@ from fake_slurm import FakeSlurm
 from test_slurm_agent import Bench, starts_of
 
 from ddlsched.errors import InputError
-from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.commands import SlurmBusyError, SlurmRefusalError
 
 DENIED = "scontrol {}: Access/permission denied for job {}"
@@ -124,7 +123,7 @@ class Asked:
 
 def test_policies_are_asked_again_when_something_changes_or_they_want_to_be(tmp_path: Path) -> None:
     slurm, policy = FakeSlurm(nodes=2), Asked()
-    bench = Bench(tmp_path, slurm, PolicyNames(placement=policy, order="fifo"))
+    bench = Bench(tmp_path, slurm, {"placement": policy, "order": "fifo"})
     slurm.submit(1)
     bench.turns(6)
     assert policy.asked == [(100.0, 1), (103.0, 1)]

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from test_real_slurm import FACTS, agent_of, awaited, jobs_of
 
-from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.local_cluster import LocalSlurm
 
 pytestmark = pytest.mark.slurm
 
-LWF = PolicyNames(placement="lwf", order="fifo")
+LWF = {"placement": "lwf", "order": "fifo"}
 
 
 @pytest.fixture(scope="module")

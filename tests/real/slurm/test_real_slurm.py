@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddlsched.real.slurm.agent import AgentEvent, AgentSettings, SlurmAgent
-from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.commands import SlurmBusyError, SlurmJob, SlurmRefusalError, jobs_of_squeue, runner
 from ddlsched.real.slurm.journal import AgentJournal
 from ddlsched.real.slurm.local_cluster import LocalSlurm
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slurm
 FACTS = "--comment=ddlsched:iterations=100,forward_s=1"
 _SAVED_S = 7.0
 """Slurm writes its state every 5 s; jobs that are younger when its controller is killed are lost, by Slurm itself."""
-LWF = PolicyNames(placement="lwf", order="fifo")
+LWF = {"placement": "lwf", "order": "fifo"}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def awaited(done: Callable[[], bool], within_s: float = 40.0) -> None:
         time.sleep(0.2)
 
 
-def agent_of(slurm: LocalSlurm, folder: Path, policies: PolicyNames = LWF, **settings: object) -> SlurmAgent:
+def agent_of(slurm: LocalSlurm, folder: Path, policies: dict[str, Any] = LWF, **settings: object) -> SlurmAgent:
     chosen = AgentSettings(partition="main", user="root", policies=policies, **settings)  # type: ignore[arg-type]
     return SlurmAgent(
         chosen, AgentJournal(folder / "agent.sqlite"), runner(slurm.environment), list[AgentEvent]().append
@@ -96,7 +96,7 @@ def test_jobs_get_the_gpus_that_the_policy_chose_node_by_node(slurm: LocalSlurm,
 
 
 def test_an_order_that_stops_jobs_takes_and_gives_back_gpus(slurm: LocalSlurm, tmp_path: Path) -> None:
-    agent = agent_of(slurm, tmp_path, PolicyNames(placement="first-fit", order="stopping-srtf"))
+    agent = agent_of(slurm, tmp_path, {"placement": "first-fit", "order": "stopping-srtf"})
     long = submit(slurm, 16, facts="--comment=ddlsched:iterations=1000,forward_s=1,resumes=true")
     awaited(lambda: (agent.look(), job_of(slurm, long).state == "RUNNING")[1])
     short = submit(slurm, 16, "sleep 1", facts="--comment=ddlsched:iterations=2,forward_s=0.5")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_slurm import FakeSlurm
@@ -11,17 +12,16 @@ from tiers import tried
 
 from ddlsched.errors import InputError
 from ddlsched.real.slurm.agent import AgentEvent, AgentSettings, SlurmAgent
-from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.commands import SlurmBusyError
 from ddlsched.real.slurm.journal import AgentJournal
 
-FIFO = PolicyNames(placement="first-fit", order="fifo")
+FIFO = {"placement": "first-fit", "order": "fifo"}
 
 
 class Bench:
     """An agent on a journal in a file, before a Slurm in memory; :meth:`again` starts another, as after a kill."""
 
-    def __init__(self, folder: Path, slurm: FakeSlurm, policies: PolicyNames = FIFO, **settings: object) -> None:
+    def __init__(self, folder: Path, slurm: FakeSlurm, policies: dict[str, Any] = FIFO, **settings: object) -> None:
         self.slurm, self.events = slurm, list[AgentEvent]()
         self.settings = AgentSettings(partition="gpus", user="me", policies=policies, **settings)  # type: ignore[arg-type]
         self.path = folder / "agent.sqlite"
@@ -62,7 +62,7 @@ def test_held_jobs_start_where_the_policies_say_and_the_next_when_gpus_are_free(
 
 def test_the_order_is_that_of_the_policy(tmp_path: Path) -> None:
     slurm = FakeSlurm(nodes=1)
-    bench = Bench(tmp_path, slurm, PolicyNames(placement="lwf", order="srsf"))
+    bench = Bench(tmp_path, slurm, {"placement": "lwf", "order": "srsf"})
     long = slurm.submit(4, "ddlsched:iterations=100,forward_s=1")
     short = slurm.submit(4, "ddlsched:iterations=10,forward_s=1")
     bench.turns()
@@ -72,7 +72,7 @@ def test_the_order_is_that_of_the_policy(tmp_path: Path) -> None:
 def test_backfilling_plans_with_slurms_time_limits_also_after_a_restart(tmp_path: Path) -> None:
     """What backfilling remembers of running jobs is told to it anew: a long job would delay the first that waits."""
     slurm = FakeSlurm(nodes=2)
-    policies = PolicyNames(placement="easy-backfill", order="fifo")
+    policies = {"placement": "easy-backfill", "order": "fifo"}
     bench = Bench(tmp_path, slurm, policies)
     running = slurm.submit(6, limit_minutes=2)
     bench.turns(2)
@@ -88,7 +88,7 @@ def test_backfilling_plans_with_slurms_time_limits_also_after_a_restart(tmp_path
 
 def test_an_order_that_stops_jobs_has_them_requeued_and_a_job_that_resumes_goes_on(tmp_path: Path) -> None:
     slurm = FakeSlurm(nodes=1)
-    bench = Bench(tmp_path, slurm, PolicyNames(placement="first-fit", order="stopping-srtf"))
+    bench = Bench(tmp_path, slurm, {"placement": "first-fit", "order": "stopping-srtf"})
     long = slurm.submit(4, "ddlsched:iterations=1000,forward_s=1,resumes=true")
     bench.turns(21)
     short = slurm.submit(4, "ddlsched:iterations=5,forward_s=1")
@@ -319,7 +319,7 @@ class Killed(BaseException):
 def test_a_kill_before_any_command_neither_loses_nor_doubles_a_job(tmp_path: Path, seed: int, order: str) -> None:
     rng = random.Random(seed)
     slurm = FakeSlurm(nodes=3)
-    bench = Bench(tmp_path, slurm, PolicyNames(placement="first-fit", order=order))
+    bench = Bench(tmp_path, slurm, {"placement": "first-fit", "order": order})
     ends_s: dict[int, float] = {}
     kills = 0
 

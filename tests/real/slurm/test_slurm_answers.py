@@ -244,12 +244,12 @@ def test_seats_follow_what_slurm_gave() -> None:
 def test_a_journal_keeps_jobs_and_an_id_that_comes_again_is_another_job(tmp_path: Path) -> None:
     journal = AgentJournal(tmp_path / "agent.sqlite")
     first = journal.add(7, 1.0)
-    journal.change(first, state="running", seats=SEATS, since_s=2.0)
+    journal.keep(replace(first, state="running", seats=SEATS, since_s=2.0))
     journal.close()
     journal = AgentJournal(tmp_path / "agent.sqlite")
     known = journal.jobs()[7]
     assert (known.state, known.seats, known.number) == ("running", SEATS, first.number)
-    journal.change(known, state="ended", seats={})
+    journal.keep(replace(known, state="ended", seats={}))
     assert journal.jobs() == {}
     assert journal.add(7, 3.0).number > first.number
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from ddlsched.real.slurm.agent import AgentEvent, AgentSettings, SlurmAgent
-from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.commands import jobs_of_squeue, runner
 from ddlsched.real.slurm.journal import AgentJournal
 from ddlsched.real.slurm.local_cluster import LocalSlurm
@@ -31,7 +30,7 @@ LEAST_S, MOST_S = 0.02, 2.0
 
 def agent(slurm: LocalSlurm, folder: Path, order: str) -> None:
     """Be an agent until killed."""
-    policies = PolicyNames(placement="lwf", order=order)
+    policies = {"placement": "lwf", "order": order}
     settings = AgentSettings(partition="main", user="root", policies=policies, every_s=0.1)
     journal = AgentJournal(folder / "agent.sqlite")
     SlurmAgent(settings, journal, runner(slurm.environment), list[AgentEvent]().append).run(lambda: False)

@@ -8,7 +8,6 @@ import pytest
 from fake_slurm import FakeSlurm
 from test_slurm_agent import Bench, Killed
 
-from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.commands import SlurmRefusalError
 from ddlsched.real.slurm.following import MOST_A_LOOK, MOST_APART
 
@@ -149,7 +148,7 @@ def test_a_dry_run_takes_no_array_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("placement", ["first-fit", "lwf", "random", "easy-backfill"])
 def test_gpus_for_each_node_are_that_many_on_so_many_nodes(tmp_path: Path, placement: str) -> None:
     slurm = FakeSlurm(nodes=4)
-    bench = Bench(tmp_path, slurm, PolicyNames(placement=placement, order="fifo"))
+    bench = Bench(tmp_path, slurm, {"placement": placement, "order": "fifo"})
     taken = slurm.submit(3, user="somebody", state="RUNNING", held=False, given={"n2": 3})
     even = slurm.submit(6, on_each=2, limit_minutes=5)
     last = slurm.submit(8, on_each=4, limit_minutes=5)

@@ -19,7 +19,7 @@ def test_an_agent_serves_until_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> 
     agent = crews.WorkerAgent(parse_address("127.0.0.1:0", any_port=True), b"a token for tests only")
     serving = threading.Thread(target=agent.serve, daemon=True)
     serving.start()
-    agent.close()
+    agent.stop()
     serving.join(10)
     assert not serving.is_alive()
 
@@ -27,7 +27,7 @@ def test_an_agent_serves_until_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_nobody_reaches_an_agent_that_is_closed() -> None:
     agent = crews.WorkerAgent(parse_address("127.0.0.1:0", any_port=True), b"a token for tests only")
     socket.create_connection(agent.address).close()
-    agent.close()
+    agent.stop()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(agent.address)
 

@@ -128,7 +128,7 @@ def test_workers_of_namespaces_come_from_a_launcher_that_goes_with_the_crew(
                 super().settimeout(after_s)
 
         with monkeypatch.context() as own:
-            own.setattr(crews.socket, "socket", Noting)
+            own.setattr(socket, "socket", Noting)
             rank = crew.take(2)
         assert waits_s[0] == 120.0
         assert rank.address == "10.77.0.3"
@@ -252,7 +252,7 @@ def test_an_agent_becomes_a_worker_for_who_asks_for_one_up_to_256(monkeypatch: p
         assert turn_s == 1.0
         turn = next(turns, None)
         if turn is None:
-            agent.close()
+            agent.stop()
             return []
         served.extend(turn)
         return turn
@@ -264,9 +264,8 @@ def test_an_agent_becomes_a_worker_for_who_asks_for_one_up_to_256(monkeypatch: p
     monkeypatch.setattr(crews.signal, "signal", lambda *given: told.append(f"{given}"))
     monkeypatch.setattr(crews, "fork_worker", lambda work: (works.append(work), next(numbers))[1])
     monkeypatch.setattr(crews.os, "waitpid", waited)
-    listener = SimpleNamespace(callers=callers, forget=lambda: told.append("forgot"), stop=lambda: None)
-    agent._listener.close()
-    monkeypatch.setattr(agent, "_listener", listener)
+    monkeypatch.setattr(agent, "callers", callers)
+    monkeypatch.setattr(agent, "forget", lambda: told.append("forgot"))
     ask = {"kind": "testbed", "realtime": 1}
     turns = iter([[Caller(**ask) for _ in range(255)], [Caller(**ask), Caller(kind="gate"), Caller()]])
     agent.serve()

@@ -18,7 +18,6 @@ from ddlsched.real.testbed.fidelity import Mix, Runs, note_settings, plan, run_p
 from ddlsched.real.testbed.measuring import (
     ITERATIONS,
     Beside,
-    MeasuredRings,
     Pinned,
     alone_jobs,
     calibration_settings,
@@ -127,10 +126,10 @@ def test_tables_of_a_run(crew: Crew) -> None:
 def test_calibration_measures_jobs_alone_and_pairs_only(crew: Crew) -> None:
     wanted = calibration_settings(2, [1000, 2000])
     assert wanted == [
-        MeasuredRings(1, 1000, 2),
-        MeasuredRings(1, 2000, 2),
-        MeasuredRings(2, 1000, 2),
-        MeasuredRings(2, 2000, 2),
+        (1, 1000, 2),
+        (1, 2000, 2),
+        (2, 1000, 2),
+        (2, 2000, 2),
     ]
     rows = measure_settings(wanted[1:3], gate_settings(TWO), crew)
     crew.close()

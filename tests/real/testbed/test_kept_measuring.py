@@ -14,7 +14,6 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.real.calibration.measurements import read_measurements
 from ddlsched.real.testbed import measuring
 from ddlsched.real.testbed.measuring import (
-    MeasuredRings,
     alone_jobs,
     calibration_settings,
     fitted_constants,
@@ -93,8 +92,8 @@ def test_what_is_measured_is_what_was_measured(runs: Runs, tmp_path: Path) -> No
 
 
 def test_settings_are_alone_and_in_pairs_on_two_servers_and_on_all() -> None:
-    assert calibration_settings(2, (7,)) == [MeasuredRings(1, 7, 2), MeasuredRings(2, 7, 2)]
-    assert calibration_settings(5, (7, 9))[:4] == [MeasuredRings(1, size, n) for size in (7, 9) for n in (2, 5)]
+    assert calibration_settings(2, (7,)) == [(1, 7, 2), (2, 7, 2)]
+    assert calibration_settings(5, (7, 9))[:4] == [(1, size, n) for size in (7, 9) for n in (2, 5)]
     assert [len(calibration_settings(n)) for n in (2, 3)] == [8, 16]
     assert [len(share_settings(n)) for n in (2, 8)] == [6, 12]
     assert [each.chunk_bytes > 0 for each in share_settings(2)] == [False] * 4 + [True] * 2
@@ -111,7 +110,7 @@ def test_a_jobs_compute_alone_is_as_long_as_its_ring_should_send() -> None:
 
 def test_the_mean_leaves_out_the_first_two_and_the_last(runs: Runs) -> None:
     settings = gate_settings(CLUSTERS["two"])
-    [found] = measure_settings([MeasuredRings(2, 1000, 2)], settings, "the crew")  # type: ignore[arg-type]
+    [found] = measure_settings([(2, 1000, 2)], settings, "the crew")  # type: ignore[arg-type]
     # iterations 2 to 10 of twelve: 1 ms and 18 ns a byte, by 1.2, 1 and 1.1 in turn
     assert found.transfer_s == pytest.approx(1.018e-3 * 1.1)
     assert (found.concurrent_jobs, found.message_bytes, found.servers) == (2, 1000, 2)

@@ -70,6 +70,8 @@ class Gate:
         elif say == "failed":
             self.later(0.1, None)
 
+    try_to_send = send
+
     def receive(self) -> list[dict[str, Any]]:
         due = [what for at_s, what in self.coming if at_s <= self.now_s and not callable(what)]
         self.coming = [(at_s, what) for at_s, what in self.coming if at_s > self.now_s or callable(what)]

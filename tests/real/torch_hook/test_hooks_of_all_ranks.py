@@ -246,7 +246,7 @@ def test_on_a_gpu_collectives_come_after_the_gradients_on_a_stream_of_their_own(
     future = Hook(client, group, 1)(bucket(tensor, 3, False))  # type: ignore[arg-type]
     assert world.gpu.told == []
     client.buckets[0][0](0, 1)
-    gradients = ["on side of cuda", "wait for event on cuda"]
+    gradients = ["wait for event on cuda", "on side of cuda"]
     assert world.gpu.told == [*gradients, "all-reduce", "off"]
     world.gpu.told.clear()
     world.reduce([group])

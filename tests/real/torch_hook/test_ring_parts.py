@@ -43,7 +43,7 @@ def test_item_27_a_chunk_is_widened_until_a_part_of_it_is_as_wide(
 @pytest.mark.parametrize("whole", [True, False])
 def test_item_27_what_was_reduced_in_a_chunk_of_its_own_is_written_back(whole: bool) -> None:
     done: list[str] = []
-    streams = SimpleNamespace(after=lambda _: nullcontext(), finish=lambda *_: done.append("finished"))
+    streams = SimpleNamespace(after_collective=nullcontext, finish=lambda *_: done.append("finished"))
     client = SimpleNamespace(sent=lambda *_, last: done.append(f"sent, last: {last}"))
     part: Any = None if whole else SimpleNamespace(write_back=lambda: done.append("written"))
     sending: Any = SimpleNamespace(

@@ -15,9 +15,10 @@ from kept_numbers import answered, assert_kept, short
 
 from ddlsched.training.estimate import estimated_jobs, published_rows
 from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.collectives import Span
 from ddlsched.training.estimate.design_sweep import DesignSweep, _all_axes, _divisors, _variant, best_of, design
 from ddlsched.training.estimate.energy_costs import Costs, PassTimes, copies_sent, groups_of
-from ddlsched.training.estimate.hardware import Machine, MemoryExpansion, Tier, clock, tiers_of_topology
+from ddlsched.training.estimate.hardware import Machine, MemoryExpansion, clock, tiers_of_topology
 from ddlsched.training.estimate.layers import Layer, LayerCollective, Operation
 from ddlsched.training.estimate.models import LatentAttention, Transformer
 from ddlsched.training.estimate.parallel_layout import MOST, Parallelism
@@ -71,8 +72,8 @@ def test_each_field_of_a_line_changes_what_it_names() -> None:
 def test_a_cluster_is_what_its_line_says() -> None:
     machine = parse_cluster("a100-80:nodes=5,gpus_per_node=4,nic_gbps=100", efficiency="ideal").machine(16)
     assert machine.tiers == (
-        Tier(size=4, bytes_per_s=300e9, latency_s=6.4e-6),
-        Tier(size=5, bytes_per_s=3.125e9, latency_s=10e-6),
+        Span(size=4, bytes_per_s=300e9, latency_s=6.4e-6),
+        Span(size=5, bytes_per_s=3.125e9, latency_s=10e-6),
     )
     assert (machine.overhead_w, machine.power_usage_effectiveness, machine.expansion) == (400.0, 1.2, None)
     assert machine.gpu.efficiency == EFFICIENCIES["ideal"]
@@ -127,7 +128,7 @@ def test_tiers_of_topologies_are_what_they_were() -> None:
 
 MACHINE = Machine(
     gpu=dataclasses.replace(GPUS["a100-80"], efficiency=EFFICIENCIES["ideal"]),
-    tiers=(Tier(size=4, bytes_per_s=8e9), Tier(size=6, bytes_per_s=1e9, latency_s=1e-3)),
+    tiers=(Span(size=4, bytes_per_s=8e9), Span(size=6, bytes_per_s=1e9, latency_s=1e-3)),
 )
 
 
@@ -222,7 +223,7 @@ def test_hosts_that_are_crowded_launch_more_slowly(tensor: int, launches_ms: flo
         name="a", forward=(Operation(0.0, 0.0, 3),), forward_collectives=(LayerCollective("all-reduce", 1e-9),)
     )
     own = dataclasses.replace(EFFICIENCIES["ideal"], launch_s=1e-3, crowded=2.0)
-    machine = dataclasses.replace(MACHINE, tiers=(Tier(size=8, bytes_per_s=1e30),)).with_efficiency(own)
+    machine = dataclasses.replace(MACHINE, tiers=(Span(size=8, bytes_per_s=1e30),)).with_efficiency(own)
     costs = Costs(parallelism=Parallelism(tensor=tensor), machine=machine)
     assert float(costs.part([layer]).forward_s) == pytest.approx(launches_ms * 1e-3)
 
@@ -250,7 +251,7 @@ def test_axes_that_are_not_given_are_all_that_divides() -> None:
 def test_a_variant_changes_what_its_axes_name() -> None:
     names = ("memory_bandwidth", "link_bandwidth", "network_bandwidth", "compute")
     columns = {name: np.array([factor]) for name, factor in zip(names, (2.0, 3.0, 5.0, 7.0), strict=True)}
-    third = Tier(size=2, bytes_per_s=0.5e9)
+    third = Span(size=2, bytes_per_s=0.5e9)
     found = _variant(dataclasses.replace(MACHINE, tiers=(*MACHINE.tiers, third)), columns)
     assert found.gpu.memory_bytes_per_s.tolist() == [2 * 2039e9]
     assert [tier.bytes_per_s.tolist() for tier in found.tiers] == [[24e9], [5e9], [2.5e9]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.collectives import Span, collective_s
-from ddlsched.training.estimate.hardware import Efficiency, Gpu, Machine, MemoryExpansion, Tier, operations_s
+from ddlsched.training.estimate.hardware import Efficiency, Gpu, Machine, MemoryExpansion, operations_s
 from ddlsched.training.estimate.layers import Operation
 from ddlsched.training.estimate.models import Transformer, forward_flops_per_sample, parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism
@@ -37,7 +37,7 @@ FAST_MEMORY = Gpu(
 
 
 def machine(*sizes: int, gpu: Gpu = FAST_MEMORY, rate: float = 1e30) -> Machine:
-    return Machine(gpu=gpu, tiers=tuple(Tier(size=size, bytes_per_s=rate) for size in sizes))
+    return Machine(gpu=gpu, tiers=tuple(Span(size=size, bytes_per_s=rate) for size in sizes))
 
 
 def parts(found: Estimate) -> float:

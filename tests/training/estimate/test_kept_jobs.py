@@ -13,7 +13,7 @@ from kept_numbers import answered, assert_kept, digest, short
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.collectives import Kind, Span, collective_s, sent_by, split_group
 from ddlsched.training.estimate.estimated_jobs import elastic_job_of, job_of, step_dag
-from ddlsched.training.estimate.hardware import Machine, Tier
+from ddlsched.training.estimate.hardware import Machine
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS
@@ -23,7 +23,7 @@ from ddlsched.workload.dag import ComputeTask, IterationDag
 SMALL = Transformer(num_layers=4, hidden=512, heads=8, sequence=256, vocabulary=1000, fused_attention=True)
 MACHINE = Machine(
     gpu=dataclasses.replace(GPUS["a100-80"], efficiency=dataclasses.replace(EFFICIENCIES["megatron"], taken=0.25)),
-    tiers=(Tier(size=4, bytes_per_s=8e10, latency_s=1e-6), Tier(size=4, bytes_per_s=1e9, latency_s=5e-6)),
+    tiers=(Span(size=4, bytes_per_s=8e10, latency_s=1e-6), Span(size=4, bytes_per_s=1e9, latency_s=5e-6)),
 )
 LAYOUTS: tuple[dict[str, Any], ...] = (
     {"data": 16}, {"data": 16, "overlap": True}, {"tensor": 4, "data": 4}, {"tensor": 2, "data": 8, "overlap": True},

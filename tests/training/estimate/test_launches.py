@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from ddlsched.errors import InputError
+from ddlsched.training.estimate.collectives import Span
 from ddlsched.training.estimate.energy_costs import Costs
-from ddlsched.training.estimate.hardware import Efficiency, Gpu, Machine, Tier, operations_s
+from ddlsched.training.estimate.hardware import Efficiency, Gpu, Machine, operations_s
 from ddlsched.training.estimate.layers import Operation
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import Parallelism
@@ -22,7 +23,7 @@ GPT = Transformer(num_layers=8, hidden=1024, heads=16, sequence=512, vocabulary=
 
 def machine(*, size: int = 1, **efficiency: float) -> Machine:
     gpu = dataclasses.replace(GPU, efficiency=Efficiency(**efficiency))
-    return Machine(gpu=gpu, tiers=(Tier(size=size, bytes_per_s=1e30),))
+    return Machine(gpu=gpu, tiers=(Span(size=size, bytes_per_s=1e30),))
 
 
 def test_gaps_are_added_and_odd_products_take_longer() -> None:
@@ -46,7 +47,7 @@ def test_a_pass_takes_no_less_than_its_launches() -> None:
 
 def test_while_a_block_waits_for_its_collectives_it_launches() -> None:
     plan = Parallelism(tensor=2, recompute="full")
-    slow = dataclasses.replace(machine(size=2, launch_s=1.0), tiers=(Tier(size=2, bytes_per_s=1e6),))
+    slow = dataclasses.replace(machine(size=2, launch_s=1.0), tiers=(Span(size=2, bytes_per_s=1e6),))
     found = Costs(parallelism=plan, machine=slow).part(GPT.layers(plan).block)
     assert found.again_exposed_s > 1.0
     assert found.again_s + found.again_exposed_s == pytest.approx(15.0)

@@ -283,4 +283,4 @@ def test_whole_nodes(tmp_path) -> None:
 
 def test_network_constants_reach_the_machine() -> None:
     fitted = Fitted(EFFICIENCIES["eager"], 1e9)
-    assert dataclasses.astuple(fitted.machine(64).tiers[1]) == (8, 1e9, 10e-6, False)
+    assert fitted.machine(64).tiers[1] == (8, 1e9, 10e-6, False)

@@ -30,6 +30,7 @@ from ddlsched.training.recorded.kineto import (
     read_kineto,
 )
 from ddlsched.training.recorded.kineto_events import KinetoEvents, TraceEvent
+from ddlsched.training.recorded.rank_steps import RankCommunication
 from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 
@@ -485,9 +486,9 @@ def test_an_operator_of_gloo_brings_one_of_its_arguments(name: str) -> None:
     events = KinetoEvents("file", rank=0, num_ranks=4, calls=[TraceEvent(10, 15, 1, name, told)])
     events.works = works
     (call,) = calls_of(events)
-    assert (call.kind, call.input_bytes) == (kind, [3 * 4, 5 * 2 * 2, 7 * 8][place])
-    assert (call.begin_ns, call.end_ns, call.thread, call.work) == (10, 15, 1, (20, 30))
-    assert call.group == {"c10d::send": "0 to 1", "c10d::recv_": "1 to 0"}.get(name, "")
+    assert (call.what.kind, call.what.input_bytes) == (kind, [3 * 4, 5 * 2 * 2, 7 * 8][place])
+    assert (*call.asked[:3], call.work) == (10, 15, 1, (20, 30))
+    assert call.what.group == {"c10d::send": "0 to 1", "c10d::recv_": "1 to 0"}.get(name, "")
     assert call.at_once == (kind == "send")
 
 
@@ -496,7 +497,7 @@ def host_calls(*called: tuple[str, dict[str, Any]], works: Sequence[str] = (), *
     events.calls = [TraceEvent(10 * n, 10 * n + 5, 1, *call) for n, call in enumerate(called)]
     shape = {"Input Dims": [[6]], "Input type": ["int"]}
     events.works = [TraceEvent(100 * n, 100 * n + 50, 2, name, shape) for n, name in enumerate(works)]
-    return [(call.kind, call.input_bytes, call.work, call.at_once) for call in calls_of(events)]
+    return [(call.what.kind, call.what.input_bytes, call.work, call.at_once) for call in calls_of(events)]
 
 
 def test_works_of_gloo_belong_to_calls_in_their_order() -> None:
@@ -555,7 +556,7 @@ KIND_OF_NAME = {
 def test_a_name_of_nccl_is_of_a_kind(name: str) -> None:
     (call,) = calls_of(nccl_events(nccl_call(5, name), rank=0))
     size = 0 if name == "barrier" else 20
-    assert (call.kind, call.input_bytes, call.group, call.work) == (KIND_OF_NAME[name], size, "", None)
+    assert (call.what.kind, call.what.input_bytes, call.what.group, call.work) == (KIND_OF_NAME[name], size, "", None)
 
 
 @pytest.mark.parametrize(
@@ -567,7 +568,7 @@ def test_a_name_of_nccl_is_of_a_kind(name: str) -> None:
 )  # fmt: skip
 def test_numbers_of_a_type_have_its_bytes(type_name: str, size: int) -> None:
     (call,) = calls_of(nccl_events(nccl_call(5, "allreduce", dtype=type_name)))
-    assert call.input_bytes == 10 * size
+    assert call.what.input_bytes == 10 * size
 
 
 def test_what_moves_nothing_is_no_collective() -> None:
@@ -577,7 +578,7 @@ def test_what_moves_nothing_is_no_collective() -> None:
     out_only = nccl_call(7, "broadcast", 7, **{"In msg nelems": 0, "Out msg nelems": 4})
     nameless = nccl_call(8, None, 8)
     events = nccl_events(*empty, *nothing, out_only, nameless)
-    assert [(call.kind, call.input_bytes) for call in calls_of(events)] == [("barrier", 0), ("broadcast", 0)]
+    assert [(call.what.kind, call.what.input_bytes) for call in calls_of(events)] == [("barrier", 0), ("broadcast", 0)]
     assert events.notes == {"record_param_comms without name and kernel, left out": 1}
 
 
@@ -602,13 +603,13 @@ def test_kernels_of_a_call_tell_its_name_its_size_and_its_work() -> None:
         ("ncclDevKernel_SendRecv(x)", "all-to-all"), ("ncclKernel_AllGather", "all-gather"),
     ):  # fmt: skip
         (call,) = calls_of(nccl_events(plain, kernels=[of_kernel(name, 30, 40), of_kernel(name, 20, 35)]))
-        assert (call.kind, call.input_bytes, call.work) == (kind, 24, (20, 40))
+        assert (call.what.kind, call.what.input_bytes, call.work) == (kind, 24, (20, 40))
 
 
 def test_a_group_is_known_by_its_name_or_by_the_call() -> None:
     def group(groups: dict[str, tuple[int, ...]], **told: Any) -> str:
         (call,) = calls_of(nccl_events(nccl_call(5, "allreduce", **told), groups=groups))
-        return call.group
+        return call.what.group
 
     named = {"Process Group Name": "7", "Process Group Ranks": "[3, 1]"}
     known: dict[str, tuple[int, ...]] = {}
@@ -632,7 +633,7 @@ def test_a_message_of_nccl_needs_both_ends() -> None:
             assert "tells no other rank (" in answered(calls_of, events)
         else:
             (call,) = calls_of(events)
-            assert (call.kind, call.group) == ("send", found)
+            assert (call.what.kind, call.what.group) == ("send", found)
 
 
 def on_gpu(*kernels: tuple[int, int, int], backward: Sequence[tuple[int, int]] = ()) -> GpuTraceClock:
@@ -648,15 +649,14 @@ def on_gpu(*kernels: tuple[int, int, int], backward: Sequence[tuple[int, int]] =
 GPU_STEP = TraceEvent(0, 1000, 1, "ProfilerStep#1")
 
 
-def a_call(**told: Any) -> Call:
-    given: dict[str, Any] = {"kind": "all-reduce", "input_bytes": 8, "group": "", "in_backward": False}
-    return Call(begin_ns=40, end_ns=45, **{"thread": 1} | given | told)
+def a_call(*, thread: int = 1, in_backward: bool = False, **told: Any) -> Call:
+    asked = TraceEvent(40, 45, thread, "record_param_comms")
+    return Call(asked, RankCommunication("all-reduce", 8), in_backward, **told)
 
 
 def test_a_gpu_has_reached_what_was_launched_before() -> None:
     clock = on_gpu((10, 20, 90), (30, 40, 60), (50, 100, 120))
     assert [clock.reached_ns(at) for at in (5, 10, 11, 30, 50, 51, 200)] == [5, 10, 90, 90, 90, 120, 200]
-    assert clock.window(GPU_STEP._replace(begin_ns=11, end_ns=51)) == (90, 120)
     unknown = KinetoEvents("file", kernels=[TraceEvent(20, 90, 7, "gemm", {})])
     assert [GpuTraceClock(unknown).reached_ns(at) for at in (20, 21)] == [20, 90]
 
@@ -702,7 +702,7 @@ def test_a_host_stands_still_where_its_thread_is_idle(told: dict[str, Any], wait
     clock = on_host((0, 10_000), (40, 45), (70_000, 80_000), backward=[(200, 600)])
     assert clock.wait(a_call(**told), GPU_STEP, 700) == waited
     assert clock.wait(a_call(in_backward=True), GPU_STEP, 500) == (600, 600)
-    assert (clock.window(GPU_STEP), clock.reached_ns(7)) == ((0, 1000), 7)
+    assert [clock.reached_ns(at) for at in (0, 7, 1000)] == [0, 7, 1000]
 
 
 @pytest.mark.parametrize(

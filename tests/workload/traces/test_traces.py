@@ -35,7 +35,7 @@ from ddlsched.workload.traces import trace_import, trace_models
 from ddlsched.workload.traces.columns import FORMATS, reader_of
 from ddlsched.workload.traces.text_formats import APPLICATIONS, STEPS_PER_S
 from ddlsched.workload.traces.trace_import import ImportedTrace, Selection, failure_rows, import_trace, write_jobs
-from ddlsched.workload.traces.trace_models import PARAMETERS, JobRule, model_of
+from ddlsched.workload.traces.trace_models import PARAMETERS, JobRule
 from ddlsched.workload.traces.traced import TracedJob, moment_s
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -233,8 +233,9 @@ def test_drawn_models_depend_on_the_seed_and_not_on_the_other_jobs() -> None:
     [("vgg16", "VGG-16"), ("inception3", "Inception-V3"), ("ResNet-50", "ResNet-50"), ("BERT", "bert"), ("A3C", None)],
 )
 def test_names_of_models(traced: str, name: str | None) -> None:
-    model = model_of(traced)
-    assert (model and model.name) == name
+    job = TracedJob(job_id="a", arrival_s=0.0, num_gpus=1, duration_s=60.0, model=traced)
+    made = JobRule(contention=Linear()).apply(pd.DataFrame([job])).iloc[0]
+    assert (None if made["drawn"] else made["model"]) == name
 
 
 def test_models_have_the_parameters_that_are_published() -> None:

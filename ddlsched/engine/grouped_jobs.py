@@ -244,7 +244,7 @@ class GroupedJobs:
         first_transfer, first_worker = jobs.first_transfer.item(number), jobs.first_worker.item(number)
         arrays = state.arrays
         tasks = arrays.tasks[first_task : first_task + count]
-        tasks.dag_task, tasks.part = parts.task, parts.part
+        tasks.dag_task, tasks.part, tasks.load_ns = parts.task, parts.part, 0
         tasks.duration_ns = grouped.durations_ns[parts.task]
         tasks.worker = first_worker + parts.worker
         tasks.transfer, tasks.ended = -1, jobs.parity.item(number)

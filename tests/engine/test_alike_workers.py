@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,9 +23,10 @@ from tiers import examples
 from ddlsched import Cluster, IterationDag, Job, Workload, simulate
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.failure_causes import FailureCause
-from ddlsched.engine.alike import Colours, Crossings, in_order, refined
+from ddlsched.engine.alike import Colours, Crossings, GroupedDag, in_order, refined
 from ddlsched.engine.driver import Simulation
 from ddlsched.engine.grouped_jobs import GroupedJobs
+from ddlsched.engine.records import make_records
 from ddlsched.errors import SimulationError
 from ddlsched.network.contention import MaxMin
 from ddlsched.results.result import Result
@@ -132,6 +134,22 @@ def step(*, tensor: int, data: int, stages: int, passes: int = 2, mb: float = 2.
         after = (f"reduce {stage}.{passes - 1}",)
         tasks.append(CollectiveTask(name=f"gradients {stage}", group=f"data {stage}", after=after, **sent))
     return IterationDag(tuple(tasks), {name: tuple(map(tuple, tuples)) for name, tuples in groups.items()})
+
+
+def test_computes_that_are_written_where_collectives_were_have_no_load() -> None:
+    kinds = {"jobs": "job", "tasks": "task", "transfers": "transfer", "workers": "worker", "crossings": "crossing"}
+    arrays = SimpleNamespace(**{name: make_records(kind, 64) for name, kind in kinds.items()}, gpus=range(4))
+    vars(arrays).update({name: np.zeros(256, np.int64) for name in ("ready", "successors", "members", "position")})
+    state: Any = SimpleNamespace(arrays=arrays, jobs=arrays.jobs, make_room=lambda *_: None)
+    jobs, dag = GroupedJobs(state), GroupedDag(step(tensor=2, data=2, stages=1), 4)
+    jobs._used = dict.fromkeys(jobs._used, 0)
+    arrays.jobs.num_gpus = 4
+    alike = Colours(np.zeros(4, np.int64), in_order(dag.group_of_tuple), np.zeros(0, np.int64))
+    for colours in (dag.finest, alike, dag.finest):
+        jobs._write(0, dag, colours, dag.parts(colours))
+        arrays.tasks.load_ns[(arrays.tasks.transfer >= 0) & (np.arange(64) < arrays.jobs.num_tasks[0])] = 5
+    tasks = arrays.tasks[: arrays.jobs.num_tasks[0]]
+    assert not tasks.load_ns[tasks.transfer < 0].any()
 
 
 def with_early_gradients(dag: IterationDag) -> IterationDag:

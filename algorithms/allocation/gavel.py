@@ -195,7 +195,7 @@ class _Rounds:
         for view in sorted(jobs, key=lambda view: (-view.job.min_gpus, view.number)):
             if view.number in chosen:
                 size, kind = view.job.min_gpus, chosen[view.number]
-                gpus = kept[view.number] if view.number in stay else self._kinds.take(free, kind, size, capacity)
+                gpus = kept[view.number] if view.number in stay else self._kinds.take(free, kind, size)
                 answer[view.job_id] = Allocation(size, gpus=gpus)
         self._running = dict(chosen)
         return answer

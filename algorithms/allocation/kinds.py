@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
 
 from ddlsched.cluster.cluster import Cluster
@@ -64,14 +64,18 @@ class Kinds:
         most = [0] * len(self)
         on_server: dict[int, int] = defaultdict(int)
         for gpu, kind in enumerate(self.of_gpu):
-            on_server[server := int(self._cluster.server_of_gpu.item(gpu))] += 1
+            on_server[server := self.server_of(gpu)] += 1
             most[kind] = max(most[kind], on_server[server])
         return most
 
-    def take(self, free: set[GpuId], kind: int, count: int, capacity: CapacityView) -> tuple[GpuId, ...]:
+    def server_of(self, gpu: GpuId) -> int:
+        """Return the server that holds a GPU."""
+        return int(self._cluster.server_of_gpu.item(gpu))
+
+    def take(self, free: set[GpuId], kind: int, count: int) -> tuple[GpuId, ...]:
         """Take GPUs of a kind out of those that are free: near each other, the fullest server first."""
-        pool = free_by_server({gpu for gpu in free if self.of_gpu[gpu] == kind}, capacity.server_of)
-        taken: Sequence[GpuId] = take_nearest(pool, count, [], capacity.server_of)
+        pool = free_by_server({gpu for gpu in free if self.of_gpu[gpu] == kind}, self.server_of)
+        taken = take_nearest(pool, count, [], self.server_of)
         free.difference_update(taken)
         return tuple(sorted(taken))
 

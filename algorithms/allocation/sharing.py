@@ -106,13 +106,14 @@ def filled_knapsack(
     """
     best, chosen = np.zeros(room + 1, type(never)), list[np.ndarray]()
     for job, own in enumerate(values):
+        own = own[: room + 1]
         padded = np.concatenate([np.full(len(own) - 1, never), best])
-        # Row n, column k: the best of the jobs before with k - n nodes.
-        sums = np.lib.stride_tricks.sliding_window_view(padded, room + 1)[::-1] + own[:, None]
-        choice = sums.argmax(axis=0)
-        best = np.maximum(sums[choice, np.arange(room + 1)], never)
+        # Row k, column n: the best of the jobs before with k - n nodes, and of this one with n.
+        sums = np.lib.stride_tricks.sliding_window_view(padded, len(own))[:, ::-1] + own
+        choice = sums.argmax(axis=1)
+        best = np.maximum(sums[np.arange(room + 1), choice], never)
         if preferred is not None and 0 <= preferred[job] < len(own):
-            choice[sums[preferred[job]] == best] = preferred[job]
+            choice[sums[:, preferred[job]] == best] = preferred[job]
         chosen.append(choice)
     return best, chosen
 

@@ -227,7 +227,7 @@ class _Rounds:
         tied = {n for n in stay if _restarts(views[n]) or _is_fixed(views[n])}
         in_any_shape = {n for n in given if _is_fixed(views[n])}
         answer = {}
-        for number, gpus in placed(given, stay, usable, self._kinds, capacity, tied, in_any_shape).items():
+        for number, gpus in placed(given, stay, usable, self._kinds, tied, in_any_shape).items():
             history = self._history[number]
             history.restarts += bool(history.held) and history.held != gpus
             history.held = gpus
@@ -240,7 +240,6 @@ def placed(
     stay: Mapping[int, tuple[GpuId, ...]],
     usable: Collection[GpuId],
     kinds: Kinds,
-    capacity: CapacityView,
     tied: Collection[int] = (),
     in_any_shape: Collection[int] = (),
 ) -> dict[int, tuple[GpuId, ...]]:
@@ -263,9 +262,9 @@ def placed(
     """
     staying, first = dict(stay), None
     while True:
-        found = _taken(given, staying, set(usable), kinds, capacity)
+        found = _taken(given, staying, set(usable), kinds)
         first = first or found
-        split = {c.kind for n, c in given.items() if n not in in_any_shape and _is_split(found[n], c, kinds, capacity)}
+        split = {c.kind for n, c in given.items() if n not in in_any_shape and _is_split(found[n], c, kinds)}
         movable = [n for n in staying if n not in tied and given[n].kind in split]
         if not movable:
             return first if split else found
@@ -273,22 +272,18 @@ def placed(
 
 
 def _taken(
-    given: Mapping[int, Configuration],
-    staying: Mapping[int, tuple[GpuId, ...]],
-    usable: set[GpuId],
-    kinds: Kinds,
-    capacity: CapacityView,
+    given: Mapping[int, Configuration], staying: Mapping[int, tuple[GpuId, ...]], usable: set[GpuId], kinds: Kinds
 ) -> dict[int, tuple[GpuId, ...]]:
     free, found = usable.difference(*staying.values()), dict(staying)
     for number, c in sorted(given.items(), key=lambda item: (-item[1].num_gpus, item[0])):
         if number not in staying:
-            found[number] = kinds.take(free, c.kind, c.num_gpus, capacity)
+            found[number] = kinds.take(free, c.kind, c.num_gpus)
     return found
 
 
-def _is_split(gpus: Sequence[GpuId], c: Configuration, kinds: Kinds, capacity: CapacityView) -> bool:
+def _is_split(gpus: Sequence[GpuId], c: Configuration, kinds: Kinds) -> bool:
     fewest = servers_for(c.num_gpus, kinds.gpus_per_server[c.kind])
-    return len({capacity.server_of(gpu) for gpu in gpus}) > fewest
+    return len(set(map(kinds.server_of, gpus))) > fewest
 
 
 def _is_fixed(view: ElasticJobView) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ddlsched.plugins.names import resolve
 from ddlsched.policies.choosing import begun_placement
 from ddlsched.policies.doors import PlacementPolicy, Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
-from ddlsched.ranges import check_fields, ranged
+from ddlsched.ranges import Checked, ranged
 from ddlsched.units import MAX_NS, ns_from_s
 from ddlsched.workload.dag import CollectiveTask
 
@@ -29,8 +29,8 @@ class PlacesOthers:
         The other policy decides about the whole queue itself.
     """
 
-    def __init__(self, placement: PlacementPolicy | str, cluster: Cluster, rng: np.random.Generator) -> None:
-        self._other = begun_placement(placement, cluster, rng)
+    def __init__(self, policy: OfAnother, cluster: Cluster, rng: np.random.Generator) -> None:
+        self._other = begun_placement(policy.placement, cluster, rng)
 
     def wake_s(self, now_s: float) -> float | None:
         """Return when the other policy wants to be asked again."""
@@ -38,22 +38,23 @@ class PlacesOthers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfAnother:
+class OfAnother(Checked):
     """A policy that another placement, ``placement``, is given to; ``asked`` is what goes by it during a run."""
 
     placement: PlacementPolicy | str = "first-fit"
-    asked: ClassVar[type[PlacesOthers]]
+    asked: ClassVar[type[Any]]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         resolve("placement", self.placement)
 
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> PlacesOthers:
-        """Return the policy with the other one begun."""
-        return self.asked(self.placement, cluster, rng)
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> Any:
+        """Return the policy with the other one begun, and what it knows of the queue and of running jobs."""
+        return self.asked(self, cluster, rng)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackfillingPolicy:
+class BackfillingPolicy(OfAnother, who="backfilling"):
     """What every backfilling policy is given.
 
     A GPU is free if the policy has no running job on it: jobs have their GPUs for themselves. Not meant for runs with
@@ -75,12 +76,7 @@ class BackfillingPolicy:
         No such placement, or an error below 0; and in a run, a job without a time limit where one is needed.
     """
 
-    placement: PlacementPolicy | str = "first-fit"
     error_sigma: float | None = ranged(None, 0.0, 10.0)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "backfilling")
-        resolve("placement", self.placement)
 
 
 class Backfilling(PlacesOthers):
@@ -93,7 +89,7 @@ class Backfilling(PlacesOthers):
     def __init__(self, policy: BackfillingPolicy, cluster: Cluster, rng: np.random.Generator) -> None:
         self._error_sigma = policy.error_sigma
         self._errors_seed = int(rng.integers(2**62))
-        super().__init__(policy.placement, cluster, rng)
+        super().__init__(policy, cluster, rng)
         self._gpus_on_fewest = np.cumsum(np.sort(np.diff(cluster.first_gpus))[::-1])
         self._memory_bytes = cluster.gpu_memory_bytes
         self._running: dict[int, tuple[list[GpuId], int]] = {}
@@ -182,23 +178,6 @@ def _time_limit_ns(job: JobView) -> int:
     return ns_from_s(job.time_limit_s)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EasyBackfill(BackfillingPolicy):
-    """A job behind the first starts if it is expected to end by the first's reservation, or takes spare GPUs only.
-
-    The reservation is the earliest time at which enough GPUs are expected to be free for the first job; spare are those
-    that it then leaves over. It is made anew whenever jobs come or go.
-
-    References
-    ----------
-    Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995; the rule as in Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
-    """
-
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Easy:
-        """Return the policy with what it knows of the queue and of running jobs."""
-        return _Easy(self, cluster, rng)
-
-
 class _Easy(Backfilling):
     def __init__(self, policy: BackfillingPolicy, cluster: Cluster, rng: np.random.Generator) -> None:
         super().__init__(policy, cluster, rng)
@@ -265,6 +244,21 @@ class _Easy(Backfilling):
         return reserved_ns, gpus[free_from_ns <= reserved_ns]
 
 
+@dataclass(frozen=True, kw_only=True)
+class EasyBackfill(BackfillingPolicy):
+    """A job behind the first starts if it is expected to end by the first's reservation, or takes spare GPUs only.
+
+    The reservation is the earliest time at which enough GPUs are expected to be free for the first job; spare are those
+    that it then leaves over. It is made anew whenever jobs come or go.
+
+    References
+    ----------
+    Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995; the rule as in Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
+    """
+
+    asked = _Easy
+
+
 class _InOrder(PlacesOthers):
     def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
         for job in queue:
@@ -284,4 +278,4 @@ class InOrder(OfAnother):
         Chooses the GPUs.
     """
 
-    asked: ClassVar[type[PlacesOthers]] = _InOrder
+    asked = _InOrder

@@ -148,26 +148,6 @@ def _forget(times_ns, free, length, now_ns):  # type: ignore[no-untyped-def]
     return kept
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConservativeBackfill(BackfillingPolicy):
-    """A job starts when its reservation says.
-
-    A job's reservation is the earliest time from which enough GPUs are expected to be free for as long as it is
-    expected to run, beside all reservations made before. Whenever jobs come or go all are made anew, in the order of
-    the times that they had, new jobs last: so a reservation moves later only if a job runs longer than expected, or a
-    server fails. GPUs are counted, so a job must fit on any of them.
-
-    References
-    ----------
-    Mu'alem and Feitelson, "Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2
-    with Backfilling", IEEE TPDS 12(6), 2001.
-    """
-
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Conservative:
-        """Return the policy with what it knows of the queue, of running jobs and of reservations."""
-        return _Conservative(self, cluster, rng)
-
-
 class _Conservative(Backfilling):
     """During a run: the reservations, and the profile of free GPUs beside which they were made.
 
@@ -226,3 +206,21 @@ class _Conservative(Backfilling):
                 "with the memory for every job"
             )
         return largest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConservativeBackfill(BackfillingPolicy):
+    """A job starts when its reservation says.
+
+    A job's reservation is the earliest time from which enough GPUs are expected to be free for as long as it is
+    expected to run, beside all reservations made before. Whenever jobs come or go all are made anew, in the order of
+    the times that they had, new jobs last: so a reservation moves later only if a job runs longer than expected, or a
+    server fails. GPUs are counted, so a job must fit on any of them.
+
+    References
+    ----------
+    Mu'alem and Feitelson, "Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2
+    with Backfilling", IEEE TPDS 12(6), 2001.
+    """
+
+    asked = _Conservative

@@ -186,15 +186,8 @@ def with_room(rooms: Rooms, level: int, request: Request, *, ascending: bool) ->
         return with_room(rooms, level - 1, request, ascending=ascending)
     few = ascending and rooms.size == 1
     domains = ordered(rooms.domains(level, request.pods, first=few), ascending=ascending)
-    found: list[Domain] = []
-    for place, domain in enumerate(domains):
-        if needed <= 0:
-            break
-        if not ascending and domain.slices >= needed:
-            domain = _fitting(domains[place:], "slices", needed)
-        found.append(domain)
-        needed -= domain.slices
-    return level, found if needed <= 0 else []
+    found = least(domains, request.pods, rooms.size, ascending=ascending)
+    return level, found if sum(domain.pods for domain in found) == request.pods else []
 
 
 def least(domains: Sequence[Domain], count: int, size: int, *, ascending: bool, in_slices: bool = True) -> list[Domain]:
@@ -331,16 +324,12 @@ def spread(domains: Sequence[Domain], needed: int, size: int, least: int) -> lis
     chosen = fewest(sorted(domains, key=lambda domain: domain.path), needed, size)
     if chosen is None or needed < len(chosen) * least:
         return None
-    chosen, extra, shares = ordered(chosen, ascending=False), needed - len(chosen) * least, []
+    chosen, extra = ordered(chosen, ascending=False), needed - len(chosen) * least
     for domain in chosen:
         more = min(domain.slices - least, extra)
-        shares.append(least + more)
+        domain.pods, domain.slices = (least + more) * size, least + more
         extra -= more
-    if extra > 0:
-        return None
-    for domain, share in zip(chosen, shares, strict=True):
-        domain.pods, domain.slices = share * size, share
-    return chosen
+    return chosen if extra <= 0 else None
 
 
 def _best(rooms: Rooms, needed: int, level: int) -> tuple[int, list[Domain]]:

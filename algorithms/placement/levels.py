@@ -10,7 +10,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.policies.elastic_views import best_fit
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.views import ClusterView, GpuId, JobView, as_list
 from ddlsched.ranges import Checked, ranged
 from ddlsched.workload.groups import LevelDemand, demands_of, slices_of
 
@@ -111,8 +111,7 @@ class _Tree:
         """Return so many GPUs of a unit."""
         inside = np.flatnonzero((self._parents[level - 1] == unit) & (room[level - 1] > 0))
         if level == 1:
-            gpus: list[GpuId] = inside[:count].tolist()
-            return gpus
+            return as_list(inside[:count])
         inside = inside[np.argsort(free[level - 1][inside], kind="stable")]
         atom = self._atoms[level - 1]
         divide = _evenly if level - 1 == self._balanced else _tightly

@@ -10,6 +10,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
+from ddlsched.policies.cluster_view import jobs_on
 from ddlsched.policies.doors import Start
 from ddlsched.policies.elastic_views import free_by_server, on_one_server
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
@@ -129,14 +130,8 @@ class _Packing:
 
     def _running(self, cluster: ClusterView) -> list[JobView]:
         """Return the running jobs, in the order of their first start; those that share GPUs share all of them."""
-        found: dict[int, JobView] = {}
-        seen: set[GpuId] = set()
-        for gpu in range(cluster.num_gpus):
-            if gpu not in seen and cluster.num_residents(gpu):
-                for job in cluster.residents(gpu):
-                    found[job.number] = job
-                    seen.update(job.gpus)
-        return sorted(found.values(), key=lambda job: (job.start_s or 0.0, job.number))
+        found = jobs_on(cluster, range(cluster.num_gpus)).values()
+        return sorted(found, key=lambda job: (job.start_s or 0.0, job.number))
 
     def _shared(self, job: JobView, running: Sequence[JobView], cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs of the first running job that a job may share with."""

@@ -11,7 +11,8 @@ from algorithms.placement.whole_servers import WholeRacks, rings_leaving
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Network
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.cluster_view import jobs_on
+from ddlsched.policies.views import ClusterView, GpuId, JobView, as_list
 from ddlsched.ranges import Checked, ranged
 from ddlsched.units import NS_PER_S
 
@@ -93,8 +94,7 @@ class PlacesNear:
         """Return GPUs of as few pods, racks and servers as can be, none if there are too few."""
         for unit in [*(tier.gpus for tier in reversed(self._tiers)), size]:
             gpus = gpus[np.isin(gpus // unit, _fewest(np.bincount(gpus // unit), job.num_gpus))]
-        nearest: list[GpuId] = gpus[: job.num_gpus].tolist()
-        return nearest
+        return as_list(gpus[: job.num_gpus])
 
     def _is_near(self, job: JobView, gpus: Sequence[GpuId], cluster: ClusterView) -> bool:
         """Return whether the job, and those whose cards it shares, send nearly as fast as alone."""
@@ -135,14 +135,7 @@ def _fewest(counts: np.ndarray, needed: int) -> list[int]:
 
 def _sending(cluster: ClusterView, gpus: Sequence[GpuId]) -> dict[int, JobView]:
     """Return the jobs of several servers on some GPUs, which no two jobs share."""
-    there, looked_at = dict[int, JobView](), set[GpuId]()
-    for gpu in gpus:
-        if gpu not in looked_at:
-            for job in cluster.residents(gpu):
-                looked_at.update(job.gpus)
-                if len(job.servers) > 1:
-                    there[job.number] = job
-    return there
+    return {number: job for number, job in jobs_on(cluster, gpus).items() if len(job.servers) > 1}
 
 
 def _tiers(network: Network, size: int) -> list[_Tier]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.views import ClusterView, GpuId, JobView, as_list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,5 +28,4 @@ class _RandomFitRun:
         gpus = cluster.eligible_gpus(job)
         if len(gpus) < job.num_gpus:
             return None
-        chosen: list[GpuId] = self._rng.choice(gpus, job.num_gpus, replace=False).tolist()
-        return chosen
+        return as_list(self._rng.choice(gpus, job.num_gpus, replace=False))

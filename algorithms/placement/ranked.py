@@ -8,43 +8,19 @@ from itertools import permutations
 
 import numpy as np
 
-from algorithms.placement.backfilling import PlacesOthers
+from algorithms.placement.backfilling import OfAnother, PlacesOthers
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, label
 from ddlsched.network.collectives import ROUNDS
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import PlacementPolicy, RankOrder
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.views import ClusterView, GpuId, JobView, as_list
 from ddlsched.workload.tasks import CollectiveTask
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranked:
-    """Another placement chooses the GPUs, an order of ranks which worker gets which: what crosses the slow links.
-
-    Parameters
-    ----------
-    placement
-        Chooses the GPUs.
-    ranks
-        Orders them.
-    """
-
-    placement: PlacementPolicy | str = "levels"
-    ranks: RankOrder | str = "least-bytes"
-
-    def __post_init__(self) -> None:
-        resolve("placement", self.placement)
-        resolve("ranks", self.ranks)
-
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Ranked:
-        """Return the policy with the other one begun."""
-        return _Ranked(self, cluster, rng)
 
 
 class _Ranked(PlacesOthers):
     def __init__(self, policy: Ranked, cluster: Cluster, rng: np.random.Generator) -> None:
-        super().__init__(policy.placement, cluster, rng)
+        super().__init__(policy, cluster, rng)
         self._ranks: RankOrder = resolve("ranks", policy.ranks)
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
@@ -57,6 +33,27 @@ class _Ranked(PlacesOthers):
             given = f"expected the {len(chosen)} GPUs that it was given, each once"
             raise InputError(f"ranks {label(self._ranks)} answered {gpus[:8]}; {given}")
         return gpus
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked(OfAnother):
+    """Another placement chooses the GPUs, an order of ranks which worker gets which: what crosses the slow links.
+
+    Parameters
+    ----------
+    placement
+        Chooses the GPUs.
+    ranks
+        Orders them.
+    """
+
+    placement: PlacementPolicy | str = "levels"
+    ranks: RankOrder | str = "least-bytes"
+    asked = _Ranked
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        resolve("ranks", self.ranks)
 
 
 Tuples = Iterable[Sequence[Sequence[int]]]
@@ -139,8 +136,7 @@ class LeastBytes:
             candidates.append(np.empty(job.num_gpus, np.int64))
             candidates[-1][nested_order(groups, order, job.num_gpus)] = sorted(gpus)
         levels = [cluster.units(name) for name in reversed(cluster.network.levels)]
-        best: list[GpuId] = min(candidates, key=lambda placed: _crossing(sent, [of[placed] for of in levels])).tolist()
-        return best
+        return as_list(min(candidates, key=lambda placed: _crossing(sent, [of[placed] for of in levels])))
 
 
 def _sent(job: JobView) -> list[tuple[str, np.ndarray, float]]:

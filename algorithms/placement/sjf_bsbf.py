@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,9 +34,7 @@ class BestSharingBenefitFirst(Checked, who="sjf-bsbf"):
         """Return free GPUs first, then those with the largest benefit."""
         fitting = cluster.eligible_gpus(job)
         free = cluster.free(job).tolist()
-        free_on = [0] * cluster.num_servers
-        for gpu in free:
-            free_on[cluster.server_of(gpu)] += 1
+        free_on = Counter(map(cluster.server_of, free))
         free.sort(key=lambda gpu: (-free_on[cluster.server_of(gpu)], gpu))
         if len(free) < job.num_gpus:
             benefit = {gpu: self._benefit_ns(job, cluster.residents(gpu)) for gpu in fitting if gpu not in free}

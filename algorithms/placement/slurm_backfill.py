@@ -23,37 +23,6 @@ _TOGETHER_NS = ns_from_s(30)
 """Running jobs that end within so much are taken away together, then within twice as much, and so on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlurmBackfill(BackfillingPolicy):
-    """A job that cannot start has GPUs reserved, in the order of the queue; others start where they delay nobody.
-
-    Reserved is what the placement chooses when enough running jobs have ended, of GPUs that are not reserved for as
-    long as the job is expected to run. All reservations are made anew whenever jobs come or go. Beside
-    ``slurm-multifactor`` jobs of lower QOS give way to one that cannot start, on GPUs that are not reserved then.
-
-    Parameters
-    ----------
-    resolution_s
-        Reservations begin and end at multiples of it, seconds (bf_resolution).
-    horizon_s
-        None begins later than this from now, seconds (bf_window).
-    depth
-        How many of the jobs that wait are looked at (bf_max_job_test).
-
-    References
-    ----------
-    Slurm 24.11, sched/backfill and select/cons_tres; benchmarks/slurm_decisions.py compares with it.
-    """
-
-    resolution_s: float = ranged(60.0, 1e-9, LAST_S)
-    horizon_s: float = ranged(86400.0, 0.0, LAST_S, above=True)
-    depth: int = ranged(500, 1)
-
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _SlurmBackfill:
-        """Return the policy with what it knows of running jobs."""
-        return _SlurmBackfill(self, cluster, rng)
-
-
 class _Reservations:
     """Which GPUs are not reserved, in spans of time that each begin at a time and end with the next; the last never."""
 
@@ -192,3 +161,32 @@ class _SlurmBackfill(Backfilling):
         after = cluster.without(leaving) if leaving else cluster
         chosen: Sequence[GpuId] | None = self._other.place(job, after.restricted_to(usable[~held[usable]]))
         return chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmBackfill(BackfillingPolicy):
+    """A job that cannot start has GPUs reserved, in the order of the queue; others start where they delay nobody.
+
+    Reserved is what the placement chooses when enough running jobs have ended, of GPUs that are not reserved for as
+    long as the job is expected to run. All reservations are made anew whenever jobs come or go. Beside
+    ``slurm-multifactor`` jobs of lower QOS give way to one that cannot start, on GPUs that are not reserved then.
+
+    Parameters
+    ----------
+    resolution_s
+        Reservations begin and end at multiples of it, seconds (bf_resolution).
+    horizon_s
+        None begins later than this from now, seconds (bf_window).
+    depth
+        How many of the jobs that wait are looked at (bf_max_job_test).
+
+    References
+    ----------
+    Slurm 24.11, sched/backfill and select/cons_tres; benchmarks/slurm_decisions.py compares with it.
+    """
+
+    resolution_s: float = ranged(60.0, 1e-9, LAST_S)
+    horizon_s: float = ranged(86400.0, 0.0, LAST_S, above=True)
+    depth: int = ranged(500, 1)
+
+    asked = _SlurmBackfill

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlsched.policies.elastic_views import best_fit
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.views import ClusterView, GpuId, JobView, as_list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,4 @@ class SlurmBlock:
             servers += blocks.pop(best_fit(sizes, lacking))[:lacking]
         if len(servers) < needed:
             return None
-        taken = np.isin(cluster.servers_of(gpus), servers)
-        chosen: list[GpuId] = gpus[taken].tolist()
-        return chosen[: job.num_gpus]
+        return as_list(gpus[np.isin(cluster.servers_of(gpus), servers)][: job.num_gpus])

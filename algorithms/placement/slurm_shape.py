@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from algorithms.placement.backfilling import OfAnother, PlacesOthers
 from ddlsched.policies.views import ClusterView, GpuId, JobView
@@ -39,4 +38,4 @@ class SlurmShape(OfAnother):
         Chooses the servers.
     """
 
-    asked: ClassVar[type[PlacesOthers]] = _SlurmShape
+    asked = _SlurmShape

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.views import ClusterView, GpuId, JobView, as_list
 from ddlsched.workload.groups import demands_of
 
 
@@ -51,5 +51,4 @@ class VolcanoHyperNodes:
     @staticmethod
     def _fullest(gpus: np.ndarray, count: int, cluster: ClusterView) -> list[GpuId]:
         servers = cluster.servers_of(gpus)
-        chosen: list[GpuId] = gpus[np.lexsort((gpus, servers, np.bincount(servers)[servers]))[:count]].tolist()
-        return chosen
+        return as_list(gpus[np.lexsort((gpus, servers, np.bincount(servers)[servers]))[:count]])

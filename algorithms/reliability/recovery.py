@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ddlsched.cluster.reliability_doors import WAIT, StoppedJob, Wait
 from ddlsched.errors import InputError
@@ -15,10 +15,8 @@ from ddlsched.ranges import LAST_S, Checked, ranged
 class _WithoutSpares:
     """Holds no servers back."""
 
-    @property
-    def start_s(self) -> float:
-        """Nothing: there are no spares."""
-        return 0.0
+    start_s: ClassVar[float] = 0.0
+    """Nothing: there are no spares."""
 
     def spares(self, num_servers: int, racks: Sequence[Sequence[int]]) -> Sequence[int]:
         """Return none."""

@@ -100,8 +100,12 @@ class Checkpoint:
         return described_in(location_of(directory), DESCRIPTION)
 
     def text(self) -> str:
-        """Return what ``checkpoint.json`` says."""
-        return _json(_File(**_values(self.collection, _OF_COLLECTION), **_values(self, _SHARED)))
+        """Return what ``checkpoint.json`` says: JSON with a line a field and a line a tensor."""
+        described = _File(**_values(self.collection, _OF_COLLECTION), **_values(self, _SHARED))
+        fields = msgspec.structs.asdict(described)
+        rows = ",\n    ".join(_text(tensor) for tensor in fields.pop("tensors"))
+        lines = [f'"{name}": {_text(value)}' for name, value in fields.items()]
+        return "{\n  " + ",\n  ".join([*lines, f'"tensors": [\n    {rows}\n  ]']) + "\n}\n"
 
     def write_description(self, directory: Path) -> None:
         """Write ``checkpoint.json``, whole or not at all; the ranks' files must be there already.
@@ -162,14 +166,6 @@ _SHARED = ("files", "iteration", "model", "dataset", "random", "sha256", "xxh3",
 
 def _values(described: object, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(described, name) for name in names}
-
-
-def _json(described: _File) -> str:
-    """Return JSON with a line a field and a line a tensor."""
-    fields = msgspec.structs.asdict(described)
-    rows = ",\n    ".join(_text(tensor) for tensor in fields.pop("tensors"))
-    lines = [f'"{name}": {_text(value)}' for name, value in fields.items()]
-    return "{\n  " + ",\n  ".join([*lines, f'"tensors": [\n    {rows}\n  ]']) + "\n}\n"
 
 
 def _text(value: Any) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -171,21 +172,15 @@ class TarShards:
 
 def _tar_samples(file: str) -> Iterator[tuple[int, int]]:
     """Yield start and length of each sample of a shard."""
-    last_key, start, end = None, 0, 0
     file_size(file)
     with opened(file) as stream:
         try:
-            for member in _members(stream):
-                key = _key_and_ending(member.name)[0]
-                if key != last_key:
-                    if last_key is not None:
-                        yield start, end - start
-                    last_key, start = key, member.offset
-                end = member.offset_data + -(-member.size // TAR_BLOCK_BYTES) * TAR_BLOCK_BYTES
+            for _, members in groupby(_members(stream), key=lambda member: _key_and_ending(member.name)[0]):
+                own = list(members)
+                end = own[-1].offset_data + -(-own[-1].size // TAR_BLOCK_BYTES) * TAR_BLOCK_BYTES
+                yield own[0].offset, end - own[0].offset
         except tarfile.TarError as error:
             raise InputError(f"{file}: {error}; expected a whole, uncompressed tar file") from None
-    if last_key is not None:
-        yield start, end - start
 
 
 def _members(stream: Any) -> Iterator[tarfile.TarInfo]:

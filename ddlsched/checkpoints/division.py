@@ -16,7 +16,7 @@ from itertools import pairwise, product
 from typing import NamedTuple, TypeAlias
 
 from ddlsched.checkpoints.collection import StoredParallelism
-from ddlsched.checkpoints.tensors import Cut, CutPart, Layout, Piece, Place, Tensor, dense_layout
+from ddlsched.checkpoints.tensors import Axis, Cut, CutPart, Layout, Piece, Place, Tensor, dense_layout
 
 
 class Box(NamedTuple):
@@ -269,5 +269,5 @@ def _candidates(shape: Sequence[int], boxes: frozenset[Box], halves: bool) -> It
         yield _over("tensor", dims[1]), _over("data", dims[0])
 
 
-def _over(axis: str, dim: int) -> Cut:
-    return Cut(dim=dim, axis="tensor" if axis == "tensor" else "data", uneven=True)
+def _over(axis: Axis, dim: int) -> Cut:
+    return Cut(dim=dim, axis=axis, uneven=True)

@@ -6,7 +6,7 @@ import os
 import stat
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -306,18 +306,15 @@ def read_soon(ranges: Iterable[tuple[int, int, int]]) -> None:
                 os.posix_fadvise(descriptor, low, high - low, os.POSIX_FADV_WILLNEED)
 
 
-def _merged(ranges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield ranges with those joined that lie close to each other."""
-    last: tuple[int, int, int] | None = None
+def _merged(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return ranges with those joined that lie close to each other."""
+    found: list[tuple[int, int, int]] = []
     for descriptor, low, high in sorted(ranges):
-        if last is not None and descriptor == last[0] and low <= last[2] + _CLOSE_BYTES:
-            last = descriptor, last[1], max(last[2], high)
-            continue
-        if last is not None:
-            yield last
-        last = descriptor, low, high
-    if last is not None:
-        yield last
+        if found and descriptor == found[-1][0] and low <= found[-1][2] + _CLOSE_BYTES:
+            found[-1] = descriptor, found[-1][1], max(found[-1][2], high)
+        else:
+            found.append((descriptor, low, high))
+    return found
 
 
 def _is_there(descriptor: int, at: int) -> bool:

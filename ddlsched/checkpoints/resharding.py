@@ -29,7 +29,7 @@ from ddlsched.checkpoints.partial_folder import (
 )
 from ddlsched.checkpoints.plan import ReshardPlan, TensorPlan, plan
 from ddlsched.checkpoints.reading import Reading, Watch, no_watch
-from ddlsched.checkpoints.tensors import Tensor, total_bytes
+from ddlsched.checkpoints.tensors import total_bytes
 from ddlsched.checkpoints.verification import Verification
 from ddlsched.errors import InputError
 from ddlsched.io.files import writable
@@ -131,7 +131,7 @@ def reshard(
     _open_files(reading)
     old = reading.checkpoint.collection
     new = dataclasses.replace(reading.checkpoint, collection=_collection(old, to, gpus_per_host, stages), files=())
-    partial = _partial(final)
+    partial = final.parent / f".{final.name}.partial"
     _refuse_too_much(reading, new.collection, form, partial, host)
     held = form.held(new)
     allow_open_files(old.num_ranks + held.collection.num_ranks)
@@ -191,18 +191,11 @@ def _refuse_too_much(reading: Reading, new: TensorCollection, form: FileForm, pa
 def _least_bytes(collection: TensorCollection) -> int:
     """Return what all ranks' files hold at least: tensors that replicas do not share out are in each."""
     dp, ep = collection.parallelism.dp, collection.parallelism.ep
-    return sum(
-        tensor.num_bytes * (1 if _shared_out(tensor) else dp // (ep if tensor.over_experts else 1))
-        for tensor in collection.tensors
-    )
-
-
-def _shared_out(tensor: Tensor) -> bool:
-    return bool(tensor.flat) or any(cut.axis == "data" for cut in tensor.cuts)
-
-
-def _partial(final: Path) -> Path:
-    return final.parent / f".{final.name}.partial"
+    least_bytes = 0
+    for tensor in collection.tensors:
+        is_shared_out = bool(tensor.flat) or any(cut.axis == "data" for cut in tensor.cuts)
+        least_bytes += tensor.num_bytes * (1 if is_shared_out else dp // (ep if tensor.over_experts else 1))
+    return least_bytes
 
 
 class _Clock:

@@ -19,13 +19,11 @@ Computing Systems 60 (2017).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from ddlsched.engine.build_tasks import spans
 from ddlsched.network.tuple_traffic import Tuples
 from ddlsched.workload.dag import ComputeTask, IterationDag
 
@@ -98,30 +96,13 @@ def mixed(*columns: np.ndarray) -> np.ndarray:
     return hashes
 
 
-def _numbered(values: np.ndarray) -> np.ndarray:
-    """Return which different value each is."""
-    return np.searchsorted(np.unique(values), values)  # quicker than the inverse, as few are different
-
-
 def in_order(values: np.ndarray) -> np.ndarray:
     """Return which different value each is, numbered in the order in which they come first."""
-    numbered = _numbered(values)
-    first = np.empty(int(numbered.max(initial=-1)) + 1, np.int64)
-    first[numbered[::-1]] = np.arange(len(numbered))[::-1]
+    different, first = np.unique(values, return_index=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    ordered: np.ndarray = rank[numbered]
+    ordered: np.ndarray = rank[np.searchsorted(different, values)]
     return ordered
-
-
-class Partition(NamedTuple):
-    """Which workers, and which tuples of each group, are alike: numbers of classes, in the order of first members.
-
-    ``tuples`` has an array for each of :attr:`GroupedDag.groups`.
-    """
-
-    workers: np.ndarray
-    tuples: list[np.ndarray]
 
 
 class Parts(NamedTuple):
@@ -145,8 +126,8 @@ class Parts(NamedTuple):
         Parts that wait for nothing.
     num_computes
         How many are compute tasks.
-    group, place
-        Of each collective its group among :attr:`GroupedDag.groups`, and the place of the tuple that stands for all.
+    tuple
+        Of each collective the tuple that stands for all, among those of all groups.
     """
 
     task: np.ndarray
@@ -161,8 +142,7 @@ class Parts(NamedTuple):
     members: np.ndarray
     sources: np.ndarray
     num_computes: int
-    group: np.ndarray
-    place: np.ndarray
+    tuple: np.ndarray
 
     def pending(self, ended: np.ndarray) -> np.ndarray:
         """Return for how many parts each one waits when some have ended; for none: as at the beginning."""
@@ -171,170 +151,129 @@ class Parts(NamedTuple):
         return np.where(counts == 0, self.predecessors, counts)
 
 
-@dataclass(frozen=True)
 class GroupedDag:
-    """The tasks of an iteration whose workers do different things, on so many GPUs."""
+    """The tasks of an iteration whose workers do different things, on so many GPUs.
 
-    dag: IterationDag
-    num_gpus: int
+    Attributes
+    ----------
+    groups
+        The tuples of the groups that tasks name; a task of none is one of all workers.
+    first_tuples
+        Where those of each group begin among the tuples of all, and how many there are.
+    members
+        Workers, and the tuple of each, an entry a membership.
+    group_of, group_of_tuple
+        The group of each task, and of each tuple.
+    computes, durations_ns
+        Whether each task is a compute task; what it takes, of others 0.
+    first_parts
+        The number of each task's first part in the finest partition, and of all parts.
+    """
 
-    @cached_property
-    def groups(self) -> list[Tuples]:
-        """The tuples of the groups that tasks name; a task of none is one of all workers."""
-        everybody = (range(self.num_gpus),)
-        return [Tuples.of(everybody if name is None else self.dag.groups[name]) for name in self._group_names]
-
-    @cached_property
-    def _group_names(self) -> list[str | None]:
-        return [*dict.fromkeys(task.group for task in self.dag.tasks)]
-
-    @cached_property
-    def group_of(self) -> np.ndarray:
-        """The group of each task."""
-        numbers = {name: number for number, name in enumerate(self._group_names)}
-        return np.array([numbers[task.group] for task in self.dag.tasks])
-
-    @cached_property
-    def computes(self) -> np.ndarray:
-        """Whether each task is a compute task."""
-        return np.array([isinstance(task, ComputeTask) for task in self.dag.tasks])
-
-    @cached_property
-    def durations_ns(self) -> np.ndarray:
-        """Of compute tasks, of others 0."""
-        return np.array([task.duration_ns if isinstance(task, ComputeTask) else 0 for task in self.dag.tasks])
-
-    @cached_property
-    def first_parts(self) -> np.ndarray:
-        """The number of each task's first part in the finest partition, and of all parts."""
-        tuples = np.array([group.size for group in self.groups])[self.group_of]
-        first: np.ndarray = np.concatenate([[0], np.cumsum(np.where(self.computes, 1, tuples))])
-        return first
-
-    @cached_property
-    def _edges(self) -> np.ndarray:
-        edges = [(earlier, number) for number, before in enumerate(self.dag.predecessors) for earlier in before]
-        return np.array(edges, np.int64).reshape(-1, 2)
+    def __init__(self, dag: IterationDag, num_gpus: int) -> None:
+        self.dag, self.num_gpus = dag, num_gpus
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(task.group for task in dag.tasks))}
+        everybody = (range(num_gpus),)
+        self.groups = [Tuples.of(everybody if name is None else dag.groups[name]) for name in numbers]
+        self.group_of = np.array([numbers[task.group] for task in dag.tasks])
+        sizes = np.array([group.size for group in self.groups])
+        self.first_tuples = np.concatenate([[0], np.cumsum(sizes)])
+        self.group_of_tuple = np.repeat(np.arange(len(sizes)), sizes)
+        owners = [first + group.owners for first, group in zip(self.first_tuples.tolist(), self.groups, strict=False)]
+        self.members = np.concatenate([group.workers for group in self.groups]), np.concatenate(owners)
+        self.computes = np.array([isinstance(task, ComputeTask) for task in dag.tasks])
+        durations_ns = [task.duration_ns if isinstance(task, ComputeTask) else 0 for task in dag.tasks]
+        self.durations_ns = np.array(durations_ns)
+        counts = np.where(self.computes, 1, sizes[self.group_of])
+        self.first_parts: np.ndarray = np.concatenate([[0], np.cumsum(counts)])
+        edges = [(earlier, number) for number, before in enumerate(dag.predecessors) for earlier in before]
+        self.edges = np.array(edges, np.int64).reshape(-1, 2)
 
     @property
-    def finest(self) -> Partition:
+    def finest(self) -> Colours:
         """Every worker and every tuple by itself."""
-        return Partition(np.arange(self.num_gpus), [np.arange(group.size) for group in self.groups])
+        return Colours(np.arange(self.num_gpus), np.arange(len(self.group_of_tuple)), np.zeros(0, np.int64))
 
-    def parts(self, partition: Partition) -> Parts:
-        """Return the parts of an iteration of workers and tuples of which some are alike."""
-        return _Builder(self, partition).parts()
-
-
-class _OfGroup(NamedTuple):
-    """What classes a group has: of workers, ascending, that of the tuples of each; and each class' first tuple."""
-
-    workers: np.ndarray
-    tuples: np.ndarray
-    first: np.ndarray
-    copies: np.ndarray
-
-
-class _Builder:
-    def __init__(self, of: GroupedDag, partition: Partition) -> None:
-        self.of = of
-        _, first, self.worker_copies = np.unique(partition.workers, return_index=True, return_counts=True)
-        self.first_worker, self._number = first, np.full(of.num_gpus, -1)
-        self._number[first] = np.arange(len(first))
-        self.groups = [self._group(group, tuples) for group, tuples in zip(of.groups, partition.tuples, strict=True)]
-        counts = np.where(of.computes, self._sizes(lambda g: len(g.workers)), self._sizes(lambda g: len(g.first)))
-        self.task = np.repeat(np.arange(len(counts)), counts)
-        self.first_of_task = np.concatenate([[0], np.cumsum(counts)])
-
-    def _sizes(self, size: Callable[[_OfGroup], int]) -> np.ndarray:
-        return np.array([size(group) for group in self.groups]).take(self.of.group_of)
-
-    def _group(self, group: Tuples, classes: np.ndarray) -> _OfGroup:
-        numbers = self._number[group.workers]
-        members = np.flatnonzero(numbers >= 0)
-        members = members[np.argsort(numbers[members])]
-        tuples = np.searchsorted(group.first, members, "right") - 1
-        _, first, copies = np.unique(classes, return_index=True, return_counts=True)
-        return _OfGroup(numbers[members], classes[tuples], first, copies)
-
-    def parts(self) -> Parts:
-        of, local = self.of, np.arange(len(self.task)) - self.first_of_task[self.task]
-        group, computes = of.group_of[self.task], of.computes[self.task]
-        worker = self._taken(group, local, computes, lambda g: g.workers)
-        place = self._taken(group, local, ~computes, lambda g: g.first)
-        order = np.lexsort((local, self.task, worker, ~computes))
+    def parts(self, colours: Colours) -> Parts:
+        """Return the parts of an iteration, whose workers and tuples have colours in the order of first members."""
+        led = _Led.of(self, colours)
+        begin = np.where(self.computes, led.of_workers[self.group_of], led.of_tuples[self.group_of])
+        end = np.where(self.computes, led.of_workers[self.group_of + 1], led.of_tuples[self.group_of + 1])
+        count = end - begin
+        task, at = np.repeat(np.arange(len(count)), count), spans(begin, count)
+        computes, num_computes = self.computes[task], int(count[self.computes].sum())
+        worker = np.where(computes, led.workers.take(at, mode="clip"), -1)
+        order = np.lexsort((at, task, worker, ~computes))
         number = np.empty(len(order), np.int64)
         number[order] = np.arange(len(order))
-        before, after = self._waits()
-        by_first = np.lexsort((number[after], number[before]))
-        before, after = number[before][by_first], number[after][by_first]
+        before, after = number[self._waits(led, np.cumsum(count) - count)]
+        by_first = np.lexsort((after, before))
         predecessors = np.bincount(after, minlength=len(order))
-        first_member, num_members, members = self._members()
-        num_computes, collective = int(computes.sum()), np.maximum(place, 0)
-        lone = np.where(computes, self.worker_copies[worker], self._taken(group, local, ~computes, lambda g: g.copies))
-        tuple_class = np.where(computes, 0, self._first_class[group] + local)[order]
+        task, classes, worker = task[order], at[order][num_computes:], worker[order][:num_computes]
+        of_tuple = led.first[classes]
+        place = of_tuple - self.first_tuples[self.group_of_tuple[of_tuple]]
+        nobody = np.zeros(num_computes, np.int64)
+        num_members = np.bincount(led.classes, minlength=len(led.first))
+        first_member = np.cumsum(num_members) - num_members
         return Parts(
-            task=self.task[order],
-            part=(of.first_parts[self.task] + np.where(computes, 0, collective))[order],
-            copies=lone[order],
-            worker=np.where(computes, self.first_worker[worker], -1)[order],
+            task=task,
+            part=self.first_parts[task] + np.concatenate([nobody, place]),
+            copies=np.concatenate([np.bincount(colours.workers)[worker], np.bincount(colours.tuples)[classes]]),
+            worker=np.concatenate([led.leaders[worker], np.full(len(classes), -1)]),
             predecessors=predecessors,
-            first_successor=np.searchsorted(before, np.arange(len(order) + 1)),
-            successors=after,
-            first_member=first_member[tuple_class],
-            num_members=np.where(computes[order], 0, num_members[tuple_class]),
-            members=members,
+            first_successor=np.searchsorted(before[by_first], np.arange(len(order) + 1)),
+            successors=after[by_first],
+            first_member=np.concatenate([nobody, first_member[classes]]),
+            num_members=np.concatenate([nobody, num_members[classes]]),
+            members=led.leaders[led.workers[np.argsort(led.classes, kind="stable")]],
             sources=np.flatnonzero(predecessors == 0),
             num_computes=num_computes,
-            group=group[order][num_computes:],
-            place=place[order][num_computes:],
+            tuple=of_tuple,
         )
 
-    def _taken(
-        self, group: np.ndarray, local: np.ndarray, where: np.ndarray, values: Callable[[_OfGroup], np.ndarray]
-    ) -> np.ndarray:
-        """Return of each part where ``where`` holds the value of its group at its place there, elsewhere -1."""
-        arrays = [values(each) for each in self.groups]
-        first = np.cumsum([0, *map(len, arrays)])
-        taken = np.full(len(group), -1)
-        taken[where] = np.concatenate(arrays)[(first[group] + local)[where]]
-        return taken
-
-    def _waits(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return pairs of parts, by task and place there, of which the second waits for the first."""
-        before, after = self.of._edges.T
-        sides = self.of.group_of * 2 + self.of.computes
+    def _waits(self, led: _Led, first_of_task: np.ndarray) -> np.ndarray:
+        """Return pairs of parts, task by task, of which the second waits for the first; each pair once."""
+        before, after = self.edges.T
+        sides = self.group_of * 2 + self.computes
         kinds, kind = np.unique(sides[before] << 32 | sides[after], return_inverse=True)
         order = np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind))[:-1])
-        earlier, later = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for one, other, edges in zip((kinds >> 32).tolist(), (kinds & 0xFFFFFFFF).tolist(), order, strict=False):
-            first, second = self._meeting(one // 2, one % 2 > 0, other // 2, other % 2 > 0)
-            earlier.append((self.first_of_task[before[edges], None] + first).ravel())
-            later.append((self.first_of_task[after[edges], None] + second).ravel())
-        return np.concatenate(earlier), np.concatenate(later)
+        pairs = [np.zeros((2, 0), np.int64)]
+        for side, other, edges in zip((kinds >> 32).tolist(), (kinds & 0xFFFFFFFF).tolist(), order, strict=False):
+            (workers, own), (others, theirs) = led.places(*divmod(side, 2)), led.places(*divmod(other, 2))
+            _, here, there = np.intersect1d(workers, others, assume_unique=True, return_indices=True)
+            meeting = np.unique(np.stack([own[here], theirs[there]]), axis=1)
+            tasks = first_of_task[np.stack([before[edges], after[edges]])]
+            pairs.append((tasks[:, :, None] + meeting[:, None, :]).reshape(2, -1))
+        return np.concatenate(pairs, axis=1)
 
-    def _meeting(
-        self, first: int, first_computes: bool, second: int, second_computes: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the places of parts of tasks of two groups that share a worker, each pair once."""
-        one, other = self.groups[first], self.groups[second]
-        _, here, there = np.intersect1d(one.workers, other.workers, assume_unique=True, return_indices=True)
-        pairs = np.stack(
-            [here if first_computes else one.tuples[here], there if second_computes else other.tuples[there]]
-        )
-        earlier, later = np.unique(pairs, axis=1)
-        return earlier, later
 
-    @cached_property
-    def _first_class(self) -> np.ndarray:
-        return np.cumsum([0, *(len(group.first) for group in self.groups)])
+class _Led(NamedTuple):
+    """The workers that lead a class, ``leaders``, and the tuples that do, ``first``, by class.
 
-    def _members(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return where the workers of each class of tuples begin, group after group, how many they are, and they."""
-        classes = np.concatenate(
-            [first + group.tuples for first, group in zip(self._first_class[:-1], self.groups, strict=True)]
-        )
-        workers = np.concatenate([group.workers for group in self.groups])
-        order = np.argsort(classes, kind="stable")
-        counts = np.bincount(classes, minlength=self._first_class[-1])
-        return np.cumsum(counts) - counts, counts, self.first_worker[workers[order]]
+    ``workers`` and ``classes`` are the classes of workers and tuples of the leaders' memberships, by group and worker;
+    ``of_workers`` says where those of each group begin, and ``of_tuples`` where the classes of its tuples do.
+    """
+
+    leaders: np.ndarray
+    first: np.ndarray
+    workers: np.ndarray
+    classes: np.ndarray
+    of_workers: np.ndarray
+    of_tuples: np.ndarray
+
+    @classmethod
+    def of(cls, dag: GroupedDag, colours: Colours) -> _Led:
+        leaders, first = (np.unique(each, return_index=True)[1] for each in (colours.workers, colours.tuples))
+        leads = np.zeros(dag.num_gpus, bool)
+        leads[leaders] = True
+        workers, tuples = (each[leads[dag.members[0]]] for each in dag.members)
+        order = np.lexsort((workers, dag.group_of_tuple[tuples]))
+        workers, tuples = workers[order], tuples[order]
+        begins = (np.searchsorted(dag.group_of_tuple[own], np.arange(len(dag.groups) + 1)) for own in (tuples, first))
+        return cls(leaders, first, colours.workers[workers], colours.tuples[tuples], *begins)
+
+    def places(self, group: int, computes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the workers of a group, and the place of each one's part among those of a task of the group."""
+        own = slice(*self.of_workers[group : group + 2])
+        workers = self.workers[own]
+        return workers, np.arange(len(workers)) if computes else self.classes[own] - self.of_tuples[group]

@@ -154,18 +154,16 @@ def _is_alike_each_time(settings: RunSettings) -> bool:
 
 def _refuse_stops(state: RunState, settings: RunSettings) -> None:
     """Raise InputError if jobs may leave their GPUs before they end."""
-    run = state.run
-    why = ""
-    if settings.disturbances.servers_fail or settings.capacity is not None:
-        why = "servers come and go"
-    elif run.asks_moves or hasattr(settings.order, "stops") or settings.admission is not None:
-        why = "jobs are stopped or moved"
-    elif run.elastic:
-        why = "jobs are elastic"
-    elif settings.window is not None:
-        why = "the run is recorded"
-    if why:
-        raise InputError(f"{why}; expected a run whose jobs start once")
+    stops = state.run.asks_moves or hasattr(settings.order, "stops") or settings.admission is not None
+    hindrances = {
+        "servers come and go": settings.disturbances.servers_fail or settings.capacity is not None,
+        "jobs are stopped or moved": stops,
+        "jobs are elastic": state.run.elastic,
+        "the run is recorded": settings.window is not None,
+    }
+    for why, hinders in hindrances.items():
+        if hinders:
+            raise InputError(f"{why}; expected a run whose jobs start once")
 
 
 # --- what compiled code has to know of runs to start their jobs: bytes and loads by the number of servers, and routes
@@ -176,23 +174,16 @@ _MOST_SERVERS = 64
 
 def no_tables(num_runs: int, num_servers: int) -> StartTables:
     """Return tables that know no run yet."""
-    whole, real = np.zeros(0, np.int64), np.zeros(0)
+    whole = "first_links", "path_links", "job_links", "links", "num_links", "loads_ns"
+    real = "latency_s", "shares", "bytes", "latency_ns"
     return StartTables(
         wire_bytes=np.zeros((num_runs, 0, 2)),
         load_ns=np.zeros((num_runs, 0, 2), np.int64),
         most_servers=np.ones(num_runs, np.int64),
-        first_links=whole,
-        path_links=whole,
-        latency_s=real,
         servers=np.zeros(num_servers, np.int64),
-        job_links=whole,
-        links=whole,
-        shares=real,
-        num_links=whole,
-        bytes=real,
-        latency_ns=real,
-        loads_ns=whole,
         placing_address=placing_address(),
+        **dict.fromkeys(whole, np.zeros(0, np.int64)),
+        **dict.fromkeys(real, np.zeros(0)),
     )
 
 

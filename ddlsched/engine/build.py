@@ -59,12 +59,11 @@ def build_state(
         The interference model raised, or answered what is no penalty.
     """
     refuse_misfits(workload, cluster)
-    refuse_elastic_misfits(workload, cluster)
     refuse_levels(workload, cluster, network)
     jobs = _jobs(workload, moving)
     refuse_too_large(workload, jobs)
-    arrays = build_tasks(workload, jobs, moving)
-    num_transfers, pending = len(arrays.transfers), arrays.pending
+    arrays, owned = build_tasks(workload, jobs, moving)
+    num_transfers = len(arrays["transfers"])
     num_gpus, num_items = cluster.num_gpus, cluster.num_gpus + num_transfers + len(jobs)
     memory_classes, jobs["memory_class"] = np.unique(jobs.memory_bytes, return_inverse=True)
     penalties_ppm, jobs["kind"] = _penalties_ppm(workload, interference)
@@ -79,30 +78,27 @@ def build_state(
         "touched_links due_links stale_links doubted_links": len(network.links),
         "job_links path_links": _FIRST_ENTRIES,
     }
+    filling = make_records("filling", 1)
+    filling.num_levels = 1
     state = State(
         run=_run(cluster, workload, disturbances, interference, int(rng.integers(_SEEDS))),
         jobs=jobs,
-        tasks=arrays.tasks,
-        workers=arrays.workers,
         gpus=_gpus(cluster, slowdowns),
-        transfers=arrays.transfers,
         links=_links(network),
         entries=make_records("entry", _FIRST_ENTRIES),
         crossings=make_records("crossing", 1),
         covers=make_covers(len(network.links)),
         hops=make_records("hop", _FIRST_ENTRIES),
         paths=make_records("path", _FIRST_ENTRIES),
-        steps=make_steps(len(network.links), LEVELS),
-        filling=_filling(1),
+        steps=make_records("step", len(network.links) * LEVELS),
+        filling=filling,
         slices=make_records("slice", num_slices),
         samples=make_records("sample", _SAMPLES + 1),
         foreseen=make_records("foresight", _SAMPLES + 2),
-        successors=arrays.successors,
         members=np.zeros(0, np.int64),
-        pending=pending,
-        ready=np.zeros(len(pending), np.uint8),
+        ready=np.zeros(len(arrays["pending"]), np.uint8),
         residents=np.zeros((num_gpus, _FIRST_RESIDENTS), np.int64),
-        position=_nowhere(num_items, num_gpus, num_transfers, arrays.owned),
+        position=_nowhere(num_items, num_gpus, num_transfers, owned),
         arrivals=np.argsort(jobs.arrival_ns, kind="stable").astype(np.int64),
         work=np.zeros(len(workload) + num_transfers, np.int64),
         snapshots=np.zeros(_SNAPSHOT_WORDS_OF_GROUPS if jobs.grouped.any() else _SNAPSHOT_WORDS, np.int64),
@@ -115,6 +111,7 @@ def build_state(
         jitter=jitter_factors(disturbances.jitter_cv) if disturbances.jitter_cv else np.ones(1),
         penalties_ppm=penalties_ppm,
         speeds=speeds,
+        **arrays,
         **{name: np.zeros(count, np.int64) for names, count in numbers.items() for name in names.split()},
     )
     count_room(state)
@@ -212,45 +209,30 @@ def _run(
 
 
 def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
-    """Raise InputError for the first job that no moment of the cluster could hold."""
+    """Raise InputError for the first job that no moment of the cluster could hold; of elastic ones any GPU has to."""
     ascending_bytes = np.sort(cluster.gpu_memory_bytes)
     smallest_bytes = int(ascending_bytes[0])
     for number, job in enumerate(workload):
+        column, fewest = ("min_gpus", job.min_gpus) if isinstance(job, ElasticJob) else ("gpus", job.num_gpus)
+        if fewest > cluster.num_gpus:
+            raise InputError(
+                f"{workload.where(number)}, column {column}: job {job.job_id!r} needs {fewest} GPUs, "
+                f"so it can never fit; expected at most the cluster's {cluster.num_gpus}"
+            )
+        if job.gpu_memory_bytes <= smallest_bytes:
+            continue
+        enough = num_large_enough(job, ascending_bytes)
         if isinstance(job, ElasticJob):
+            where, largest = "any GPU that it may get", f"the {smallest_bytes / 1e6:g} of the smallest"
+        elif job.num_gpus > enough:
+            where = f"each of {job.num_gpus} GPUs, so it can never fit"
+            largest = "the cluster's " + (f"{enough} GPUs with as much" if enough else f"{cluster.gpu_memory_mb:g}")
+        else:
             continue
-        if job.num_gpus > cluster.num_gpus:
-            raise InputError(
-                f"{workload.where(number)}, column gpus: job {job.job_id!r} needs {job.num_gpus} GPUs, "
-                f"so it can never fit; expected at most the cluster's {cluster.num_gpus}"
-            )
-        fits_all = job.gpu_memory_bytes <= smallest_bytes
-        enough = cluster.num_gpus if fits_all else num_large_enough(job, ascending_bytes)
-        if job.num_gpus > enough:
-            largest = (
-                f"the cluster's {enough} GPUs with as much" if enough else f"the cluster's {cluster.gpu_memory_mb:g}"
-            )
-            raise InputError(
-                f"{workload.where(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB "
-                f"on each of {job.num_gpus} GPUs, so it can never fit; expected at most {largest}"
-            )
-
-
-def refuse_elastic_misfits(workload: Workload, cluster: Cluster) -> None:
-    """Raise InputError for the first elastic job that needs more GPUs, or memory on any GPU, than there is."""
-    smallest_bytes = int(cluster.gpu_memory_bytes.min())
-    for number, job in enumerate(workload):
-        if not isinstance(job, ElasticJob):
-            continue
-        if job.min_gpus > cluster.num_gpus:
-            raise InputError(
-                f"{workload.where(number)}, column min_gpus: job {job.job_id!r} needs {job.min_gpus} GPUs, "
-                f"so it can never fit; expected at most the cluster's {cluster.num_gpus}"
-            )
-        if job.gpu_memory_bytes > smallest_bytes:
-            raise InputError(
-                f"{workload.where(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB on "
-                f"any GPU that it may get; expected at most the {smallest_bytes / 1e6:g} of the smallest"
-            )
+        raise InputError(
+            f"{workload.where(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB on "
+            f"{where}; expected at most {largest}"
+        )
 
 
 def refuse_levels(workload: Workload, cluster: Cluster, network: Network) -> None:
@@ -306,12 +288,9 @@ def _jobs(workload: Workload, moving: bool) -> Records:
     jobs.start_iterations_left = jobs.iterations
     jobs.state = JobState.FUTURE
     jobs.start_ns = jobs.finish_ns = -1
-    for first, count in (
-        ("first_task", "num_tasks"),
-        ("first_worker", "num_gpus"),
-    ):
-        own = np.where((jobs.grouped == 1) & (count == "num_tasks"), 0, jobs[count])
-        jobs[first] = np.cumsum(own) - own
+    jobs.first_worker = np.cumsum(jobs.num_gpus) - jobs.num_gpus
+    own = np.where(jobs.grouped == 1, 0, jobs.num_tasks)
+    jobs.first_task = np.cumsum(own) - own
     # Behind a job's all-reduces is room for its state on its way: at most a transfer a GPU.
     transfers = jobs.num_transfers + jobs.num_gpus * moving
     jobs.first_transfer = np.cumsum(transfers) - transfers
@@ -344,14 +323,3 @@ def make_covers(num_links: int) -> Records:
     covers = make_records("cover", num_links)
     covers.head = -1
     return covers
-
-
-def make_steps(num_links: int, num_levels: int) -> Records:
-    """Return the steps of a filling in which transfers have priority levels below ``num_levels``."""
-    return make_records("step", num_links * num_levels)
-
-
-def _filling(num_levels: int) -> Records:
-    filling = make_records("filling", 1)
-    filling.num_levels = num_levels
-    return filling

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,19 +19,6 @@ from ddlsched.engine.records import Columns, Records, make_records
 from ddlsched.errors import InputError
 from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.job import Workload
-
-
-@dataclass(frozen=True)
-class TaskArrays:
-    """What the engine keeps of tasks; the fields are those of :class:`~ddlsched.engine.records.State`."""
-
-    tasks: Records
-    transfers: Records
-    workers: Records
-    pending: np.ndarray
-    successors: np.ndarray
-    owned: np.ndarray
-    """The transfers that belong to a job before it is placed."""
 
 
 class Row(NamedTuple):
@@ -54,9 +40,10 @@ def spans(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
 
 
-def build_tasks(workload: Workload, jobs: Records, moving: bool) -> TaskArrays:
-    """Return the arrays, and fill in the fields of jobs that say where in them each job's part begins.
+def build_tasks(workload: Workload, jobs: Records, moving: bool) -> tuple[dict[str, Any], np.ndarray]:
+    """Return arrays of the state, by name, and the transfers that belong to a job before it is placed.
 
+    Fill in the fields of jobs that say where in the arrays each job's part begins.
     A job of groups gets its tasks with its GPUs; here is room for the transfers that it may come to have.
     If jobs may be stopped or moved, each has behind its collectives the transfers of its state, as many as it has GPUs,
     whose tasks are -1, -2 and so on.
@@ -93,7 +80,8 @@ def build_tasks(workload: Workload, jobs: Records, moving: bool) -> TaskArrays:
     owned = np.concatenate([owned, flows])
     transfers.step[owned] = -1
     pending, _ = _taken([[row.pending for row in own] for own, _, _ in parts], np.repeat(graph, jobs.num_gpus[plain]))
-    return TaskArrays(tasks, transfers, workers, pending, successors, owned)
+    arrays = {"tasks": tasks, "transfers": transfers, "workers": workers, "pending": pending, "successors": successors}
+    return arrays, owned
 
 
 def _taken(pieces: Sequence[Sequence[Any]], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

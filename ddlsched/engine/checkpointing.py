@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from math import inf
 
@@ -12,7 +13,7 @@ from ddlsched.cluster.failure_causes import failures_per_s
 from ddlsched.cluster.reliability_doors import CheckpointedJob, CheckpointPolicy
 from ddlsched.engine.field_values import JobState
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.loop.from_python import plan_move, stop_job, wake
+from ddlsched.engine.loop.from_python import plan_move, stop_job
 from ddlsched.engine.outcome import Residency
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.state_transfers import StateTransfer, StateTransfers
@@ -85,18 +86,15 @@ class Checkpointing:
         state, jobs = self._state, self._state.jobs
         if jobs.state.item(number) != JobState.RUNNING or state.stays[jobs.stay.item(number)] is not stay:
             return
-        if jobs.restarting.item(number):  # its state is on its way; half an iteration on, none can have ended
-            at_ns = state.now_ns + max(interval_ns, self._least_iteration_ns(number, stay) // 2)
-            self._at(at_ns, lambda: self._save_soon(number, stay, interval_ns))
-            return
+        again = partial(self._save_soon, number, stay, interval_ns)
         begin_ns = state.begin_of_work_ns(number, stay)
-        if state.now_ns < begin_ns + interval_ns:
-            self._at(begin_ns + interval_ns, lambda: self._save_soon(number, stay, interval_ns))
+        if jobs.restarting.item(number):  # its state is on its way; half an iteration on, none can have ended
+            self._at(state.now_ns + max(interval_ns, self._least_iteration_ns(number, stay) // 2), again)
+        elif state.now_ns < begin_ns + interval_ns:
+            self._at(begin_ns + interval_ns, again)
         elif jobs.flows_left.item(number):  # what it saved before is still on its way
-            self._at(state.now_ns + interval_ns, lambda: self._save_soon(number, stay, interval_ns))
+            self._at(state.now_ns + interval_ns, again)
         elif not jobs.leaving.item(number):  # else a policy moves it, with its state
-            if jobs.dormant.item(number):
-                wake(state.arrays, number)
             plan_move(state.arrays, number)
             self._due.add(number)
 

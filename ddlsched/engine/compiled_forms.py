@@ -13,7 +13,7 @@ import numpy as np
 from ddlsched.engine.field_values import FAILED, KEY_WORDS
 from ddlsched.engine.native.jit import compiling, runs_in_python
 from ddlsched.engine.native.kept_files import sources_stamp
-from ddlsched.policies.compiling.program import Constant, Program, program_of
+from ddlsched.policies.compiling.program import Program, program_of
 from ddlsched.policies.compiling.source import CannotCompileError, Fields
 
 
@@ -25,40 +25,37 @@ class CompiledMethod:
     ----------
     address
         Of its entry (:mod:`ddlsched.engine.native.entries`).
-    fields
-        The policy's: the entry is called with the address of their record.
+    program
+        Its source. The entry is called with the address of the record of the policy's fields.
     words
         How many numbers its key has; 0 if it answers no key.
     whole_first
         Whether the first of them is a whole number.
-    reads
-        Names of what it may read.
-    has_memory
-        Whether its answer may depend on what it was asked before.
-    constants
-        What it took from modules, classes and closures (:class:`~ddlsched.policies.compiling.program.Program`).
+    plain
+        What is at the address where nothing is compiled.
     """
 
     address: int
-    fields: Fields
+    program: Program
     words: int
     whole_first: bool
-    reads: frozenset[str]
-    has_memory: bool
-    constants: tuple[Constant, ...]
     plain: PlainEntry | None = None
-    """What is at the address where nothing is compiled."""
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether its answer may depend on what it was asked before."""
+        return self.program.changes_itself or bool(self.program.fields.arrays)
 
     def changed(self, policy: Any) -> str | None:
         """Return what has changed, since it was compiled, of what it took for constant, or None."""
-        for name, look_up, value in self.constants:
+        for name, look_up, value in self.program.constants:
             if look_up() is not value and look_up() != value:
                 return name
-        fields = Fields.of(policy)
-        for name, array in self.fields.arrays.items():
+        known, fields = self.program.fields, Fields.of(policy)
+        for name, array in known.arrays.items():
             if fields.arrays.get(name) is not array:
                 return name
-        pairs = (self.fields.numbers, fields.numbers), (self.fields.others, fields.others)
+        pairs = (known.numbers, fields.numbers), (known.others, fields.others)
         for before, now in pairs:
             for name, value in before.items():
                 if name not in now or (now[name] is not value and repr(now[name]) != repr(value)):
@@ -150,10 +147,7 @@ def compile_method(policy: Any, method: str, predicted: bool = False) -> Compile
         why = f"{type(error).__name__}: {error}".split("\n")[0][:120]
         raise CannotCompileError(type(policy).__name__, method, why) from error
     function, words, whole_first = _compiled[name]
-    memory = program.changes_itself or bool(program.fields.arrays)
-    return CompiledMethod(
-        function.address, program.fields, words, whole_first, program.reads, memory, program.constants
-    )
+    return CompiledMethod(function.address, program, words, whole_first)
 
 
 def _plain_method(policy: Any, method: str, program: Program) -> CompiledMethod:
@@ -162,9 +156,7 @@ def _plain_method(policy: Any, method: str, program: Program) -> CompiledMethod:
         raise CannotCompileError(program.first_line, method, "remembers")
     plain = PlainEntry(policy, method)
     words = KEY_WORDS if method in ("key", "transfer_key") else 0
-    return CompiledMethod(
-        id(plain), program.fields, words, plain.whole_first, program.reads, False, program.constants, plain
-    )
+    return CompiledMethod(id(plain), program, words, plain.whole_first, plain)
 
 
 def _digest(program: Program) -> str:

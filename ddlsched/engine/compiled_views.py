@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from ddlsched.engine.loop.admission import flows_on, jobs_on
+from ddlsched.engine.loop.order import sort_numbers
 from ddlsched.engine.loop.tasks import mix
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
 from ddlsched.engine.native.machine_code import overload, overload_attribute, overload_method, register_jitable
@@ -208,21 +209,11 @@ for _view in (JOB, TRANSFER, LINK):
 
 
 @register_jitable
-def _sort(numbers: Any, first: int, count: int) -> None:
-    for place in range(first + 1, first + count):
-        number, hole = numbers[place], place
-        while hole > first and numbers[hole - 1] > number:
-            numbers[hole] = numbers[hole - 1]
-            hole -= 1
-        numbers[hole] = number
-
-
-@register_jitable
 def _sorted_transfers(network: Any, first: int) -> Any:
     """Show the transfers from a place to the end of the scratch array, the smallest number first."""
     s = state_of(network)
     count = s.run[0].scratch_used - first
-    _sort(s.scratch, first, count)
+    sort_numbers(s.scratch, first, first + count)
     return make_transfers(network, first, count)
 
 

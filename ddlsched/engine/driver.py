@@ -12,7 +12,7 @@ import numpy as np
 from ddlsched.cluster.capacity_changes import CapacityChange, FailurePlaces, Strike
 from ddlsched.engine.build import build_state
 from ddlsched.engine.checkpointing import Checkpointing
-from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
+from ddlsched.engine.decisions.checked_policies import METHODS, CheckedPolicies, random_streams
 from ddlsched.engine.decisions.checks import FieldsBefore
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.field_values import NEVER, Contention, Door, Question
@@ -26,7 +26,6 @@ from ddlsched.engine.loop.from_python import (
     most_slices,
     rank_rivals,
     sort_queue,
-    take_sample,
     take_samples,
 )
 from ddlsched.engine.native.jit import interrupted_loop, spent_compiling_s
@@ -123,18 +122,8 @@ class Simulation:
         self._settings = settings
         cluster, network, disturbances = settings.cluster, settings.network, settings.disturbances
         streams = random_streams(settings.options["seed"])
-        self._policies = policies = CheckedPolicies(
-            cluster,
-            streams,
-            placement=settings.placement,
-            order=settings.order,
-            communication=settings.communication,
-            allocation=settings.allocation,
-            path=settings.path,
-            admission=settings.admission,
-            contention=settings.contention,
-            rescale_cost=settings.rescale_cost,
-        )
+        given = {kind: getattr(settings, kind) for kind in (*METHODS, "contention", "rescale_cost")}
+        self._policies = policies = CheckedPolicies(cluster, streams, **given)
         others = {name: getattr(disturbances, name) for name in ("checkpoint", "recovery", "health")}
         others |= {name: settings.options[name] for name in ("contention", "interference")}
         self._others_memory = FieldsBefore(others, "give each run one of its own")
@@ -176,16 +165,16 @@ class Simulation:
         if self._moving is not None and settings.tenants is not None:
             recovery = self._servers.recovery
             waiting = () if recovery is None else recovery.waiting
-            self._tenants = TenantRounds(
-                state, policies, self._placing, settings.tenants, self._moving.preempt, waiting
-            )
+            preempt = self._moving.preempt
+            self._tenants = TenantRounds(state, policies, self._placing, settings.tenants, preempt, waiting)
         self._resizing = Rescaling(state, policies, self._placing)
         self._sending = TransferDecisions(state, policies, settings.contention)
         self._outside = policies.advance_run
         self._unsampled = ""
         self._configure(settings.window)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
-        self._recorded_job = _number_of(workload, settings.window)
+        recorded = None if settings.window is None else settings.window.job_id
+        self._recorded_job = None if recorded is None else workload.number_of(recorded)
         self._kept = KeptSlices(short=self._recorded_job is not None)
         self._idle, self._whole = 0, 0
 
@@ -332,9 +321,6 @@ class Simulation:
         self._policies.say_what_they_keep()
         self._others_memory.say_what_changed()
         state, now_ns = self._state, self._state.now_ns
-        take_samples(state.arrays, now_ns)
-        if now_ns > state.run.sampled_ns:
-            take_sample(state.arrays, now_ns)
         close_books(state.arrays)
         if now_ns < self._settings.span.warmup_ns:  # it ended within the warm-up
             self._warmup_busy_ns[:] = state.gpus.busy_ns
@@ -509,13 +495,6 @@ def _places(workload: Workload, settings: RunSettings) -> FailurePlaces:
     """Return where failures may happen."""
     jobs = [(job.arrival_ns, job.num_gpus) for job in (workload if settings.disturbances.causes else ())]
     return FailurePlaces(settings.cluster.first_gpus.tolist(), settings.network.racks, jobs, settings.network.levels)
-
-
-def _number_of(workload: Workload, window: Window | None) -> int | None:
-    """Return the number of the one job that is recorded, if it is one."""
-    if window is None or window.job_id is None:
-        return None
-    return workload.number_of(window.job_id)
 
 
 def _some(names: list[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.alike import Colours, GroupedDag, Partition, Parts, in_order, mixed
+from ddlsched.engine.alike import Colours, GroupedDag, Parts, in_order, mixed
 from ddlsched.engine.loop.splitting import put_on_network, stand_alone, take_off_network
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.sent_in_groups import Crossed, SentInGroups, alike
@@ -15,24 +15,10 @@ from ddlsched.engine.sent_in_groups import Crossed, SentInGroups, alike
 _ROOM = ("tasks", "ready", "successors", "members", "crossings")
 
 
-class Sending(NamedTuple):
-    """What the transfers of a job put on links that are simulated: what ``place_job`` asks for."""
-
-    job_links: np.ndarray
-    num_links: np.ndarray
-    links: np.ndarray
-    shares: np.ndarray
-    wire_bytes: np.ndarray
-    latency_ns: np.ndarray
-    load_ns: np.ndarray
-
-
 class _Folded(NamedTuple):
     """How a job is simulated now."""
 
     colours: Colours
-    dag: GroupedDag
-    partition: Partition
     parts: Parts
     sent: SentInGroups
     gpus: np.ndarray
@@ -68,7 +54,10 @@ class GroupedJobs:
     def dag(self, number: int) -> GroupedDag:
         """Return the tasks of a job of groups."""
         job = self._state.workload[number]
-        return self._dags.setdefault((id(job.dag), job.num_gpus), GroupedDag(job.dag, job.num_gpus))
+        key = id(job.dag), job.num_gpus
+        if key not in self._dags:
+            self._dags[key] = GroupedDag(job.dag, job.num_gpus)
+        return self._dags[key]
 
     def folds(self, number: int) -> bool:
         """Return whether some of a job's workers may be simulated for others."""
@@ -82,9 +71,12 @@ class GroupedJobs:
 
     # --- some stand for others
 
-    def fold(self, number: int, gpus: np.ndarray, sent: SentInGroups) -> Sending:
-        """Write the parts of a job that is about to get these GPUs, with as few workers, tuples and links as can be."""
-        dag, state = self.dag(number), self._state
+    def fold(self, number: int, gpus: np.ndarray, sent: SentInGroups) -> tuple[Crossed, Parts]:
+        """Write the parts of a job that is about to get these GPUs, with as few workers, tuples and links as can be.
+
+        Return them, and the links that their transfers cross.
+        """
+        state = self._state
         met, known = self._meeting(gpus, sent.links), np.zeros(len(state.arrays.links), np.int64)
         for other in met:
             known[self._folded[other].sent.links] += 1
@@ -95,15 +87,13 @@ class GroupedJobs:
         workers = _apart(workers, state.gpus.num_residents[gpus] > 0)
         links = _apart(links, state.links.num_jobs[sent.links] > known[sent.links])
         (colours,) = self._tell_apart(met, gpus, np.zeros(0, np.int64), [(sent, Colours(workers, sent.tuples, links))])
-        partition = sent.partition(colours)
-        parts = dag.parts(partition)
-        self._write(number, dag, partition, parts)
+        parts = sent.dag.parts(colours)
+        self._write(number, sent.dag, colours, parts)
         if not state.jobs.folded.item(number):
             state.now.num_folded[0] += 1
         state.jobs.folded[number] = 1
         self._spread_links(sent.links)
-        crossed = self._lead(number, _Folded(colours, dag, partition, parts, sent, gpus, np.zeros(0, np.int64)))
-        return Sending(sent.links, crossed.num_links, crossed.links, crossed.shares, *sent.planned_of(parts))
+        return self._lead(number, _Folded(colours, parts, sent, gpus, np.zeros(0, np.int64))), parts
 
     def _meeting(self, gpus: Sequence[int] | np.ndarray, links: np.ndarray) -> list[int]:
         """Return the folded jobs on some GPUs or links, those on the links of these, and so on."""
@@ -141,12 +131,12 @@ class GroupedJobs:
     def _lead(self, number: int, folded: _Folded) -> Crossed:
         """Write down which links transfers cross or stand for, and which link is simulated for each."""
         state, parts, sent = self._state, folded.parts, folded.sent
-        crossed = sent.crossed(parts, folded.partition, folded.colours)
+        crossed = sent.crossed(parts, folded.colours)
         first = self._take_room(number, "crossings", len(crossed.all_links))
         arrays, jobs = state.arrays, state.jobs
         arrays.crossings.link[first : first + len(crossed.all_links)] = crossed.all_links
         arrays.crossings.share[first : first + len(crossed.all_links)] = crossed.all_shares
-        begin, count = jobs.first_transfer.item(number), len(parts.group)
+        begin, count = jobs.first_transfer.item(number), len(parts.tuple)
         transfers = arrays.transfers[begin : begin + count]
         transfers.first_crossing, transfers.num_crossings = first + crossed.first, crossed.num
         state.links.leader[sent.links] = crossed.leaders
@@ -189,9 +179,8 @@ class GroupedJobs:
         begin, flags = (self._rooms[number, name][0] for name in ("tasks", "ready"))
         ended = state.arrays.tasks.ended[begin : begin + len(old.parts.task)] == jobs.parity.item(number)
         ready = state.arrays.ready[flags : flags + len(old.parts.task)].copy()
-        partition = old.sent.partition(colours)
-        parts = old.dag.parts(partition)
-        self._write(number, old.dag, partition, parts)
+        parts = old.sent.dag.parts(colours)
+        self._write(number, old.sent.dag, colours, parts)
         before = _places_before(old, parts)
         begin, flags = (self._rooms[number, name][0] for name in ("tasks", "ready"))
         tasks = state.arrays.tasks[begin : begin + len(parts.task)]
@@ -200,7 +189,7 @@ class GroupedJobs:
         tasks.load_ns[parts.num_computes :] = old.sent.planned_of(parts)[2]
         state.arrays.ready[flags : flags + len(parts.task)] = ready[before]
         states = transfers[before[parts.num_computes :] - old.parts.num_computes]
-        self._copy_transfers(number, old._replace(colours=colours, partition=partition, parts=parts), states)
+        self._copy_transfers(number, old._replace(colours=colours, parts=parts), states)
         stand_alone(state.arrays, number)
         self._resume(number, parts, before)
 
@@ -214,11 +203,9 @@ class GroupedJobs:
         crossed = self._lead(number, folded)
         begin = state.now.num_entries.item(0)
         state.make_room("entries", begin + len(crossed.links))
-        entries = state.arrays.entries
-        entries.link[begin : begin + len(crossed.links)] = crossed.links
-        entries.share[begin : begin + len(crossed.links)] = crossed.shares
-        owners = np.repeat(first + np.arange(len(states)), crossed.num_links)
-        entries.transfer[begin : begin + len(crossed.links)] = owners
+        entries = state.arrays.entries[begin : begin + len(crossed.links)]
+        entries.link, entries.share = crossed.links, crossed.shares
+        entries.transfer = np.repeat(first + np.arange(len(states)), crossed.num_links)
         ends = np.cumsum(crossed.num_links)
         transfers.first_entry, transfers.num_entries = begin + ends - crossed.num_links, crossed.num_links
         transfers.entry_room = crossed.num_links
@@ -247,11 +234,11 @@ class GroupedJobs:
 
     # --- the arrays
 
-    def _write(self, number: int, grouped: GroupedDag, partition: Partition, parts: Parts) -> None:
+    def _write(self, number: int, grouped: GroupedDag, colours: Colours, parts: Parts) -> None:
         state, jobs = self._state, self._state.jobs
         count, num_transfers = len(parts.task), len(parts.task) - parts.num_computes
         first_successor = self._take_room(number, "successors", len(parts.successors) + len(parts.sources))
-        leaders = np.unique(partition.workers, return_index=True)[1]
+        leaders = np.unique(colours.workers, return_index=True)[1]
         first_member = self._take_room(number, "members", len(parts.members) + len(leaders))
         first_task, first_flag = self._take_room(number, "tasks", count), self._take_room(number, "ready", count)
         first_transfer, first_worker = jobs.first_transfer.item(number), jobs.first_worker.item(number)
@@ -277,7 +264,7 @@ class GroupedJobs:
         arrays.position[len(arrays.gpus) + first_transfer :][:num_transfers] = -1
         transfers.others = parts.copies[parts.num_computes :] - 1
         workers = arrays.workers[first_worker : first_worker + jobs.num_gpus.item(number)]
-        workers.first_flag, workers.stands_for = first_flag, first_worker + leaders[partition.workers]
+        workers.first_flag, workers.stands_for = first_flag, first_worker + leaders[colours.workers]
         jobs.first_task[number], jobs.num_tasks[number] = first_task, count
         jobs.num_transfers[number] = num_transfers
         jobs.first_source[number] = first_successor + len(parts.successors)
@@ -304,18 +291,15 @@ def _apart(colours: np.ndarray, some: np.ndarray) -> np.ndarray:
 
 def _places_before(old: _Folded, parts: Parts) -> np.ndarray:
     """Return for each part of the finest partition the one that stood for it."""
-    num_tasks = int(parts.task.max()) + 1
-    now, computes = old.parts, parts.num_computes
-    class_of = old.partition.workers
-    keys = class_of[now.worker[: now.num_computes]] * num_tasks + now.task[: now.num_computes]
-    found = np.searchsorted(keys, class_of[parts.worker[:computes]] * num_tasks + parts.task[:computes])
-    first = np.cumsum([0, *map(len, old.partition.tuples)])
-    classes = np.concatenate([*old.partition.tuples])
-    stride = int(classes.max(initial=0)) + 1
+    num_tasks, (workers, tuples, _) = int(parts.task.max()) + 1, old.colours
+    num_classes = int(tuples.max()) + 1
 
-    def keys_of(each: Parts) -> np.ndarray:
-        keys: np.ndarray = each.task[each.num_computes :] * stride + classes[first[each.group] + each.place]
-        return keys
+    def keys_of(each: Parts) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keys of computes, then of collectives, by class of worker and task, and by task and class."""
+        computes, collectives = np.split(each.task, [each.num_computes])
+        of_computes = workers[each.worker[: each.num_computes]] * num_tasks + computes
+        return of_computes, collectives * num_classes + tuples[each.tuple]
 
-    own = keys_of(now)
-    return np.concatenate([found, now.num_computes + np.searchsorted(own, keys_of(parts))])
+    (computes, collectives), (finer_computes, finer_collectives) = keys_of(old.parts), keys_of(parts)
+    found = np.searchsorted(collectives, finer_collectives) + len(computes)
+    return np.concatenate([np.searchsorted(computes, finer_computes), found])

@@ -14,9 +14,9 @@ from ddlsched.engine.decisions.checked_policies import CheckedPolicies, start_qu
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
 from ddlsched.engine.field_values import JobState
 from ddlsched.engine.grouped_jobs import GroupedJobs
-from ddlsched.engine.loop.from_python import wake
+from ddlsched.engine.loop.from_python import find_fitting, wake
 from ddlsched.engine.loop.placement import place_job, reroute_transfer
-from ddlsched.engine.loop.room import fill_loads, next_fitting
+from ddlsched.engine.loop.room import fill_loads
 from ddlsched.engine.outcome import Residency
 from ddlsched.engine.routes import HopTables, Routes
 from ddlsched.engine.run_state import RunState
@@ -107,7 +107,7 @@ class JobPlacement:
 
     def next_fitting(self, queue: JobQueue, place: int) -> int:
         """Return the first place in the queue, from ``place`` on, of a job that enough GPUs have room for, or -1."""
-        return int(next_fitting(self._state.arrays, queue.numbers, place))
+        return int(find_fitting(self._state.arrays, queue.numbers, place, len(queue)))
 
     def restart_ns(self, number: int) -> int:
         """Return for how long a job that was stopped holds its GPUs before it starts."""
@@ -156,8 +156,10 @@ class JobPlacement:
         if self.groups.folds(number):
             self._put_folded(number, chosen, hold_ns)
         else:
-            own = self._state_transfers(number, chosen) if sends is None else sends
-            self._put(number, chosen, hold_ns, own, in_background=in_background)
+            if sends is None:
+                sources = self.state_at.pop(number, ())
+                sends = self._transfers.needed(number, sources, chosen) if sources else []
+            self._put(number, chosen, hold_ns, sends, in_background=in_background)
         for tell in self.started:
             tell(number)
 
@@ -207,8 +209,9 @@ class JobPlacement:
             state.check_service(number, sent.iteration_ns)
             state.jobs.communication_ns[number] = sent.iteration_ns
         self._make_room_on(gpus)
-        sending, servers = self.groups.fold(number, gpus, sent), self.costs.servers_of(chosen)
-        self._make_room(len(sending.links), len(sending.job_links))
+        (crossed, parts), servers = self.groups.fold(number, gpus, sent), self.costs.servers_of(chosen)
+        self._make_room(len(crossed.links), len(sent.links))
+        sending = sent.links, crossed.num_links, crossed.links, crossed.shares, *sent.planned_of(parts)
         place_job(state.arrays, number, len(state.stays), gpus, len(servers), *sending, hold_ns)
         self._note_start(number, chosen, servers, [], state.now_ns, hold_ns)
 
@@ -245,11 +248,6 @@ class JobPlacement:
             stay.links_of[self.groups.part_of(number, t)] = transfer.links
         state.stays.append(stay)
         state.stays_of[number].append(stay)
-
-    def _state_transfers(self, number: int, chosen: list[int]) -> list[StateTransfer]:
-        """Return what of a job's state goes over the network, if a policy has taken it off its GPUs."""
-        sources = self.state_at.pop(number, ())
-        return self._transfers.needed(number, sources, chosen) if sources else []
 
     def _join(self, number: int, chosen: list[int], num_servers: int, plan: _Plan, hold_ns: int) -> None:
         """Put a job on its GPUs and links."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,6 +12,7 @@ from ddlsched.engine.compiled_forms import CompiledMethod, compile_method
 from ddlsched.engine.decisions.checked_policies import communication_form
 from ddlsched.engine.field_values import Communication, Contention, Door
 from ddlsched.engine.native.jit import runs_in_python
+from ddlsched.engine.native.kept_files import say_once
 from ddlsched.engine.records import Records
 from ddlsched.errors import PluginError, label
 from ddlsched.network.rates import contention_form, message_parts
@@ -52,7 +50,7 @@ class PolicyForm:
     @property
     def reads(self) -> frozenset[str]:
         """What its methods may read."""
-        return frozenset().union(*(method.reads for method in self.methods.values()))
+        return frozenset().union(*(method.program.reads for method in self.methods.values()))
 
     @property
     def fields_address(self) -> int:
@@ -119,7 +117,7 @@ class PolicyForms:
             compiled = {method: compile_method(policy, method, self._predicted) for method in methods}
             if hasattr(policy, "stops") and any(method.has_memory for method in compiled.values()):
                 raise CannotCompileError(f"{kind} {label(policy)}", "stops", "would not see what the key remembers")
-            if not self._all_different and any(method.fields.changeable for method in compiled.values()):
+            if not self._all_different and any(method.program.fields.changeable for method in compiled.values()):
                 raise CannotCompileError(f"{kind} {label(policy)}", "one object", "is asked through two doors")
         except CannotCompileError as reason:
             if runs_in_python():
@@ -128,7 +126,7 @@ class PolicyForms:
                 raise PluginError(f"{kind} {label(policy)}: compiled is True, but {reason}") from None
             _say_in_python(kind, policy, str(reason))
             return PolicyForm(policy)
-        return PolicyForm(policy, compiled, next(iter(compiled.values())).fields.record())
+        return PolicyForm(policy, compiled, next(iter(compiled.values())).program.fields.record())
 
     @property
     def all_compiled(self) -> bool:
@@ -176,11 +174,6 @@ class PolicyForms:
                         f"{kind} {label(form.policy)}: {name} was changed during the run, from outside of the compiled "
                         "method that reads it; write compiled = False into the class"
                     )
-
-    def of(self, door: Door) -> PolicyForm:
-        """Return the form of what is asked through a door."""
-        form: PolicyForm = getattr(self, DOORS[door])
-        return form
 
     def _forms(self) -> Iterator[PolicyForm]:
         yield from (self.order, self.communication, self.contention)
@@ -308,10 +301,4 @@ def _reads(form: PolicyForm, names: Iterable[str]) -> str:
 
 
 def _say_in_python(kind: Kind, policy: Any, why: str) -> None:
-    _say_once(f"{kind} {label(policy)} is asked in Python, 10 to 50 times slower than compiled: {why}")
-
-
-@functools.cache
-def _say_once(text: str) -> None:
-    with suppress(OSError):
-        print(f"ddlsched: {text}", file=sys.stderr, flush=True)
+    say_once(f"{kind} {label(policy)} is asked in Python, 10 to 50 times slower than compiled: {why}")

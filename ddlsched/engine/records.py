@@ -7,8 +7,9 @@ one is a count, a number (place in an array) or a flag.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from functools import cache, cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,7 +26,7 @@ _INTEGERS = {
         "num_touched_gpus num_touched_links num_fresh num_entries num_job_links num_slices stamp events stage rounds "
         "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns next_look_ns "
         "instant_ns late num_dormant num_open_gpus num_sorted skipped_iterations contended_iterations "
-        "num_running first_due num_words jumps jumped_iterations events_to_recurrence "
+        "num_running first_due num_words jumps jumped_iterations "
         "num_components first_component num_finds leaps leapt_iterations jumped_contended "
         # what this instant must still do
         "must_place communicate rerate unweighed again clock_overflow num_elastic_queued components_changed "
@@ -54,8 +55,8 @@ _INTEGERS = {
         "refused_by_link "
         "transfer_key_is_periodic contention rate_address level_address contention_fields weights_are_fixed "
         "message_parts "
-        # of the policy that is asked now: places taken of the scratch array, and a stamp; the first that failed, or -1
-        "scratch_used seen failed_door failed_number "
+        # of the policy asked now: places taken of the scratch array, and a stamp; the first door that failed, or -1
+        "scratch_used seen failed_door "
         # addresses of parts of the loop that are compiled apart
         "wake_address examine_address group_address shares_address choosing_address"
     ),
@@ -255,8 +256,20 @@ class Columns:
         return column
 
 
-class Arrays(NamedTuple):
-    """All arrays of a run.
+_Arrays = namedtuple(
+    "_Arrays",
+    # records, by the plurals of their kinds
+    "run jobs tasks workers gpus transfers links entries crossings covers hops paths steps filling slices samples "
+    "foreseen "
+    # plain arrays
+    "successors members pending ready residents heap position end_ns arrivals queue waiting active work finished "
+    "dormant running snapshots memory_classes room open_gpus touched_gpus touched_links due_links stale_links "
+    "doubted_links fresh items keys key_notes scratch job_links path_links jitter penalties_ppm speeds",
+)
+
+
+class State(_Arrays):
+    """All arrays of a run, and where compiled code finds them.
 
     ``transfers`` are those of a job's collectives and, where policies stop or move jobs, behind them as many for its
     state as it has GPUs, whose ``task`` is -1, -2 and so on.
@@ -278,63 +291,6 @@ class Arrays(NamedTuple):
     where the filling stands, whose lists ``due_links``, a heap, and ``stale_links`` are; the others are lists whose
     lengths are in ``run``.
     """
-
-    run: Records
-    jobs: Records
-    tasks: Records
-    workers: Records
-    gpus: Records
-    transfers: Records
-    links: Records
-    entries: Records
-    crossings: Records
-    covers: Records
-    hops: Records
-    paths: Records
-    steps: Records
-    filling: Records
-    slices: Records
-    samples: Records
-    foreseen: Records
-    successors: np.ndarray
-    members: np.ndarray
-    pending: np.ndarray
-    ready: np.ndarray
-    residents: np.ndarray
-    heap: np.ndarray
-    position: np.ndarray
-    end_ns: np.ndarray
-    arrivals: np.ndarray
-    queue: np.ndarray
-    waiting: np.ndarray
-    active: np.ndarray
-    work: np.ndarray
-    finished: np.ndarray
-    dormant: np.ndarray
-    running: np.ndarray
-    snapshots: np.ndarray
-    memory_classes: np.ndarray
-    room: np.ndarray
-    open_gpus: np.ndarray
-    touched_gpus: np.ndarray
-    touched_links: np.ndarray
-    due_links: np.ndarray
-    stale_links: np.ndarray
-    doubted_links: np.ndarray
-    fresh: np.ndarray
-    items: np.ndarray
-    keys: np.ndarray
-    key_notes: np.ndarray
-    scratch: np.ndarray
-    job_links: np.ndarray
-    path_links: np.ndarray
-    jitter: np.ndarray
-    penalties_ppm: np.ndarray
-    speeds: np.ndarray
-
-
-class State(Arrays):
-    """The arrays, and where compiled code finds them."""
 
     @cached_property
     def _headers(self) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -13,15 +13,14 @@ from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.field_values import JobState
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
-from ddlsched.engine.loop.from_python import plan_move, stop_job, wake
+from ddlsched.engine.loop.from_python import change_free_bytes, plan_move, stop_job
 from ddlsched.engine.loop.iterations import go_on
-from ddlsched.engine.loop.room import reserve_bytes
 from ddlsched.engine.outcome import Residency
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InvalidDecisionError, guarded, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.workload.dag import ComputeTask
-from ddlsched.workload.elastic_job import ElasticJob, Rescale
+from ddlsched.workload.elastic_job import ElasticJob
 
 GREW = "went on with all its GPUs"
 
@@ -42,10 +41,6 @@ class ShrunkJobs:
         state.now.asks_moves[0] = 1
         placing.started.append(self._started)
         placing.stopped.append(self.forget)
-
-    def can_shrink(self, number: int) -> bool:
-        """Return whether all workers of a job do the same."""
-        return not self._state.jobs.grouped.item(number)
 
     def shrink(self, number: int, num_gpus: int, before: Sequence[int], lost: set[int]) -> None:
         """Put a job that has lost servers on some of the GPUs that it had ``before``; its others are kept for it."""
@@ -110,8 +105,6 @@ class ShrunkJobs:
         jobs = self._state.jobs
         runs = jobs.state.item(number) == JobState.RUNNING
         if runs and not self._missing[number] and not jobs.leaving.item(number):
-            if jobs.dormant.item(number):
-                wake(self._state.arrays, number)
             plan_move(self._state.arrays, number)
             self._leaving.add(number)
 
@@ -133,21 +126,8 @@ class ShrunkJobs:
         """Put a job on GPUs at the price of the change."""
         state = self._state
         self._resize(number, len(gpus))
-        change = Rescale(
-            job_id=state.workload[number].job_id,
-            time_s=state.now_s,
-            from_gpus=len(before),
-            to_gpus=len(gpus),
-            from_batch=1,
-            to_batch=1,
-            lost_gpus=num_lost,
-            added_gpus=len(set(gpus) - set(before)),
-            removed_gpus=len(set(before) - set(gpus)),
-            to_servers=len({state.server_of_gpu[gpu] for gpu in gpus}),
-            is_first=False,
-            pending_s=0.0,
-            lost_samples=0,
-        )
+        other = {"from_batch": 1, "to_batch": 1, "is_first": False, "pending_s": 0.0, "lost_samples": 0}
+        change = state.rescale(number, before, gpus, lost_gpus=num_lost, **other)
         self._placing.put_again(number, list(gpus), self._policies.rescale_ns(state.workload[number], change))
 
     def _resize(self, number: int, num_gpus: int) -> None:
@@ -181,13 +161,13 @@ class ReservedGpus:
             if gpu not in known:
                 free_bytes = state.gpus.free_bytes.item(gpu) + 1
                 taken_bytes = free_bytes if self._alone else state.jobs.memory_bytes.item(number)
-                reserve_bytes(state.arrays, gpu, taken_bytes)
+                change_free_bytes(state.arrays, gpu, -taken_bytes)
                 self._taken[number].append((gpu, taken_bytes))
 
     def release(self, number: int) -> None:
         """Give back what is kept for a job."""
         for gpu, taken_bytes in self._taken.pop(number, ()):
-            reserve_bytes(self._state.arrays, gpu, -taken_bytes)
+            change_free_bytes(self._state.arrays, gpu, taken_bytes)
 
 
 class Recovery:
@@ -199,6 +179,8 @@ class Recovery:
         The servers that are held back now, and there.
     shrunk
         The jobs that go on with fewer GPUs.
+    waiting
+        Those that keep their GPUs until their servers are back, by number: their stays, and these servers.
     """
 
     def __init__(
@@ -215,18 +197,14 @@ class Recovery:
         chosen = guarded(self._name, lambda: policy.spares(state.cluster.num_servers, state.network.racks))
         self.spares: list[int] = list(dict.fromkeys(chosen))
         self._lacking = 0
-        self._waiting: dict[int, tuple[Residency, set[int]]] = {}
+        self.waiting: dict[int, tuple[Residency, set[int]]] = {}
         self._reserved = ReservedGpus(state)
         self._patience_s: float = getattr(policy, "patience_s", inf)
 
     def hold_back(self) -> None:
         """Before the first event: nobody sees the spares."""
         if self.spares:
-            fail_gpus(self._state.arrays, np.array(self._gpus(self.spares), np.int64), 1)
-
-    def _gpus(self, servers: Iterable[int]) -> list[int]:
-        first = self._state.cluster.first_gpus
-        return [gpu for server in servers for gpu in range(first.item(server), first.item(server + 1))]
+            fail_gpus(self._state.arrays, np.array(self._state.gpus_of(self.spares), np.int64), 1)
 
     # --- servers that go and come
 
@@ -237,7 +215,7 @@ class Recovery:
             self._lacking += 1
             return False
         self.shrunk.goes(server)
-        for stay, lost in self._waiting.values():
+        for stay, lost in self.waiting.values():
             if any(self._state.server_of_gpu[gpu] == server for gpu in stay.gpus):
                 lost.add(server)
         return True
@@ -253,22 +231,17 @@ class Recovery:
 
     def waits_for(self, server: int) -> bool:
         """Return whether a server that comes back now is kept for a job."""
-        return self.shrunk.waits_for(server) or any(server in lost for _, lost in self._waiting.values())
-
-    @property
-    def waiting(self) -> Collection[int]:
-        """The jobs that keep their GPUs until their servers are back, by number."""
-        return self._waiting
+        return self.shrunk.waits_for(server) or any(server in lost for _, lost in self.waiting.values())
 
     def resume(self, servers: list[int]) -> None:
         """After servers have come: jobs go on whose servers are all there again; others keep these for themselves."""
-        for number, (stay, lost) in list(self._waiting.items()):
+        for number, (stay, lost) in list(self.waiting.items()):
             if not lost.intersection(servers):
                 continue
             self._reserved.take(number, self._state.gpus_on(stay.gpus, lost.intersection(servers)))
             lost.difference_update(servers)
             if not lost:
-                del self._waiting[number]
+                del self.waiting[number]
                 self._reserved.release(number)
                 self._placing.put_again(number, list(stay.gpus), 0)
         self.shrunk.comes(servers)
@@ -285,10 +258,10 @@ class Recovery:
             num_gpus=len(servers),
             servers=tuple(dict.fromkeys(servers)),
             lost=dict(gone),
-            spares={spare: len(self._gpus([spare])) for spare in self.spares},
+            spares={spare: len(state.gpus_of([spare])) for spare in self.spares},
             racks=state.network.racks,
             now_s=state.now_s,
-            can_shrink=self.shrunk.can_shrink(number),
+            can_shrink=not state.jobs.grouped.item(number),  # all its workers do the same
         )
         answer = guarded(f"{self._name}: recover", lambda: self._policy.recover(seen))
         if answer is None:
@@ -308,15 +281,15 @@ class Recovery:
         elif isinstance(answer, Mapping):
             self._take(number, stay, answer)
         else:
-            self._waiting[number] = stay, set(gone)
+            self.waiting[number] = stay, set(gone)
             self._reserved.take(number, left)
             if self._patience_s < MAX_NS / NS_PER_S / 2:
                 self._at(state.now_ns + ns_from_s(self._patience_s), lambda: self._give_way(number, stay))
 
     def _give_way(self, number: int, stay: Residency) -> None:
         """Have a job that still waits give its GPUs back, and queue."""
-        if number in self._waiting and self._waiting[number][0] is stay:
-            del self._waiting[number]
+        if number in self.waiting and self.waiting[number][0] is stay:
+            del self.waiting[number]
             self._reserved.release(number)
             self.shrunk.forget(number)
             queue, now = self._state.arrays.queue, self._state.now
@@ -336,10 +309,10 @@ class Recovery:
     def _take(self, number: int, stay: Residency, spare_of: Mapping[int, int]) -> None:
         """Put a job on spares in place of the servers that it lost."""
         state = self._state
-        restore_gpus(state.arrays, np.array(self._gpus(spare_of.values()), np.int64))
+        restore_gpus(state.arrays, np.array(state.gpus_of(spare_of.values()), np.int64))
         self.spares = [spare for spare in self.spares if spare not in spare_of.values()]
         self._lacking += len(spare_of)
-        new = {lost: iter(self._gpus([spare])) for lost, spare in spare_of.items()}
+        new = {lost: iter(state.gpus_of([spare])) for lost, spare in spare_of.items()}
         gpus = [next(new[server], gpu) if (server := state.server_of_gpu[gpu]) in new else gpu for gpu in stay.gpus]
         self.shrunk.replace(number, {old: now for old, now in zip(stay.gpus, gpus, strict=True) if old != now})
         self._placing.put_again(number, gpus, ns_from_s(self._policy.start_s))

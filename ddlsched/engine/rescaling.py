@@ -146,27 +146,6 @@ class ElasticJobs:
         return changes
 
 
-def rescale_of(change: SizeChange, gpus: tuple[GpuId, ...], num_servers: int, now_ns: int) -> Rescale:
-    """Return a change as a model of its cost sees it."""
-    holding = change.holding
-    had = set(holding.had)
-    return Rescale(
-        job_id=holding.job.job_id,
-        time_s=s_from_ns(now_ns),
-        from_gpus=len(had),
-        to_gpus=len(gpus),
-        from_batch=holding.batch,
-        to_batch=change.batch,
-        lost_gpus=len(had) - len(holding.gpus),
-        added_gpus=len(set(gpus) - had),
-        removed_gpus=len(had.difference(gpus)),
-        to_servers=num_servers,
-        is_first=holding.started_ns < 0,
-        pending_s=s_from_ns(max(holding.hold_until_ns - now_ns, 0)) if had else 0.0,
-        lost_samples=holding.samples_lost,
-    )
-
-
 def choose_gpus(
     changes: Sequence[SizeChange], free: Iterable[GpuId], server_of: Callable[[GpuId], int]
 ) -> dict[int, tuple[GpuId, ...]]:
@@ -271,8 +250,18 @@ class Rescaling:
     def _resize(self, change: SizeChange, gpus: tuple[int, ...]) -> None:
         """Give a job that is not running its GPUs and batch."""
         state, holding, number = self._state, change.holding, change.holding.number
-        num_servers = len({state.server_of_gpu[gpu] for gpu in gpus})
-        rescale = rescale_of(change, gpus, num_servers, state.now_ns)
+        pending_ns = max(holding.hold_until_ns - state.now_ns, 0) if holding.had else 0
+        rescale = state.rescale(
+            number,
+            holding.had,
+            gpus,
+            from_batch=holding.batch,
+            to_batch=change.batch,
+            lost_gpus=len(holding.had) - len(holding.gpus),
+            is_first=holding.started_ns < 0,
+            pending_s=s_from_ns(pending_ns),
+            lost_samples=holding.samples_lost,
+        )
         cost_ns = 0
         if gpus:
             cost_ns = self._asker.rescale_ns(holding.job, rescale)

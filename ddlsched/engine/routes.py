@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -36,11 +37,7 @@ def refuse_what_nobody_sends(
             raise InputError(f"{workload.where(number)}: job {job.job_id!r} has other collectives, but {what}")
         if not job.dag.only_rings_of_all:
             for kind, algorithm in sorted(job.dag.collectives):
-                _refuse_unknown(f"{workload.where(number)}: job {job.job_id!r}", kind, algorithm)
-
-
-def _refuse_unknown(where: str, kind: str, algorithm: str) -> None:
-    located(where, lambda: collective_for(kind, algorithm))
+                located(f"{workload.where(number)}: job {job.job_id!r}", partial(collective_for, kind, algorithm))
 
 
 def beyond_plain_rings(state: RunState) -> str:

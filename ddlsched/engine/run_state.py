@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ddlsched.errors import InputError
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import JobView, TransferView
 from ddlsched.units import MAX_NS, NS_PER_S, s_from_ns
+from ddlsched.workload.elastic_job import Rescale
 from ddlsched.workload.job import Workload
 
 
@@ -116,6 +118,24 @@ class RunState:
             return stay.from_ns + stay.hold_ns
         began_ns = self.jobs.began_ns.item(number)
         return int(began_ns) if began_ns > stay.from_ns else MAX_NS
+
+    def rescale(self, number: int, had: Collection[int], gpus: Collection[int], **others: Any) -> Rescale:
+        """Return the change of a job from GPUs that it had to others, as a model of its cost sees it."""
+        return Rescale(
+            job_id=self.workload[number].job_id,
+            time_s=self.now_s,
+            from_gpus=len(had),
+            to_gpus=len(gpus),
+            added_gpus=len({*gpus}.difference(had)),
+            removed_gpus=len({*had}.difference(gpus)),
+            to_servers=len({self.server_of_gpu[gpu] for gpu in gpus}),
+            **others,
+        )
+
+    def gpus_of(self, servers: Iterable[int]) -> list[int]:
+        """Return all GPUs of some servers."""
+        first = self.cluster.first_gpus
+        return [gpu for server in servers for gpu in range(first.item(server), first.item(server + 1))]
 
     def gpus_on(self, gpus: Iterable[int], servers: Collection[int]) -> list[int]:
         """Return those GPUs that are on some servers."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.alike import Colours, Crossings, GroupedDag, Partition, Parts, in_order, mixed, refined
+from ddlsched.engine.alike import Colours, Crossings, GroupedDag, Parts, in_order, mixed, refined
 from ddlsched.engine.build_tasks import spans
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
 from ddlsched.network.traffic import Way
@@ -63,7 +63,7 @@ class SentInGroups:
     """What each tuple of a job's groups sends where, on these GPUs."""
 
     def __init__(self, dag: GroupedDag, costs: CommunicationCosts, gpus: Sequence[int], way: Way | None) -> None:
-        self._dag = dag
+        self.dag = dag
         numbers: dict[tuple[object, ...], int] = {}
         self.kinds: list[_Kind] = []
         self._groups: list[int] = []
@@ -92,56 +92,44 @@ class SentInGroups:
         return sum(longest_ns[self.kind_of[self.kind_of >= 0]].tolist())
 
     @cached_property
-    def _first_tuples(self) -> np.ndarray:
-        return np.cumsum([0, *(group.size for group in self._dag.groups)])
-
-    @cached_property
     def crossings(self) -> Crossings:
         """All crossings, of tuples of all groups, by places among the job's links; labels by kind and share."""
-        tuples = [self._first_tuples[group] + kind.tuples for kind, group in zip(self.kinds, self._groups, strict=True)]
+        first = self.dag.first_tuples[self._groups].tolist()
+        tuples = [first + kind.tuples for first, kind in zip(first, self.kinds, strict=True)]
         shares = _joined((kind.shares for kind in self.kinds), float)
         numbers = np.repeat(np.arange(len(self.kinds)), [len(kind.links) for kind in self.kinds])
         return Crossings(_joined(tuples), self._places, mixed(numbers, shares))
 
     @cached_property
-    def members(self) -> tuple[np.ndarray, np.ndarray]:
-        """Workers, and the tuple of each among those of all groups, an entry a membership."""
-        groups = self._dag.groups
-        tuples = [first + group.owners for first, group in zip(self._first_tuples[:-1], groups, strict=True)]
-        return np.concatenate([group.workers for group in groups]), np.concatenate(tuples)
-
-    @cached_property
     def tuples(self) -> np.ndarray:
         """A number for each tuple, by its group and by what it sends."""
-        codes = np.repeat(np.arange(len(self._dag.groups)), np.diff(self._first_tuples)).astype(np.uint64)
+        codes = self.dag.group_of_tuple.astype(np.uint64)
         for kind, group in zip(self.kinds, self._groups, strict=True):
-            own = slice(*self._first_tuples[group : group + 2])
+            own = slice(*self.dag.first_tuples[group : group + 2])
             codes[own] = mixed(codes[own], kind.wire_bytes, kind.latency_ns, kind.load_ns)
         return codes
 
-    def partition(self, colours: Colours) -> Partition:
-        """Return the classes of workers and, group by group, of tuples."""
-        tuples = [colours.tuples[a:b] for a, b in zip(self._first_tuples[:-1], self._first_tuples[1:], strict=True)]
-        return Partition(colours.workers, [in_order(own) for own in tuples])
-
-    def crossed(self, parts: Parts, partition: Partition, colours: Colours) -> Crossed:
+    def crossed(self, parts: Parts, colours: Colours) -> Crossed:
         """Return what the transfers of classes put on the links that stand for others."""
         leader_of_class = np.unique(colours.links, return_index=True)[1]
         leads = np.zeros(len(self.links), bool)
         leads[leader_of_class] = True
-        copies = [np.bincount(partition.tuples[group]) for group in self._groups]
-        rows = np.cumsum([0, *map(len, copies)])  # a row a class of a kind
-        each = zip(rows.tolist(), self.kinds, self._groups, strict=False)
-        row = _joined(first + partition.tuples[group][kind.tuples] for first, kind, group in each)
+        copies, classes = np.bincount(colours.tuples), colours.tuples[self.crossings.tuple]
+        # a row a class of a kind
+        of_groups = colours.tuples[self.dag.first_tuples[:-1]]
+        counts = np.diff(of_groups, append=len(copies))[self._groups]
+        ends = np.cumsum(counts)
+        first = ends - counts - of_groups[self._groups]
+        row = np.repeat(first, [len(kind.links) for kind in self.kinds]) + classes
         links, shares = _joined(kind.links for kind in self.kinds), _joined((kind.shares for kind in self.kinds), float)
         on = np.flatnonzero(leads[self._places])
         on = on[np.lexsort((shares[on], colours.links[self._places[on]], row[on]))]
         folded = np.zeros(len(self.links), np.int64)
-        np.maximum.at(folded, self._places[on], _joined(copies)[row[on]] > 1)
+        np.maximum.at(folded, self._places[on], copies[classes[on]] > 1)
         by_row = np.argsort(row, kind="stable")
-        of_part = rows[self.kind_of[parts.task[parts.num_computes :]]]
-        of_part += np.concatenate(partition.tuples)[self._first_tuples[parts.group] + parts.place]
-        (first, num_links), (starts, counts) = (_spans_of(row[own], of_part, rows[-1]) for own in (on, by_row))
+        of_part = first[self.kind_of[parts.task[parts.num_computes :]]] + colours.tuples[parts.tuple]
+        num_rows = int(counts.sum())
+        (first, num_links), (starts, counts) = (_spans_of(row[own], of_part, num_rows) for own in (on, by_row))
         at = on[spans(first, num_links)]
         leaders = self.links[leader_of_class[colours.links]] if len(self.links) else self.links
         found = num_links, links[at], shares[at], starts, counts, links[by_row], shares[by_row]
@@ -149,8 +137,9 @@ class SentInGroups:
 
     def planned_of(self, parts: Parts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return of each transfer the bytes on its links, the latency, nanoseconds, and the load, nanoseconds."""
-        first = np.cumsum([0, *(len(kind.wire_bytes) for kind in self.kinds)])
-        at = first[self.kind_of[parts.task[parts.num_computes :]]] + parts.place
+        counts = np.array([len(kind.wire_bytes) for kind in self.kinds], np.int64)
+        first = np.cumsum(counts) - counts - self.dag.first_tuples[self._groups]
+        at = first[self.kind_of[parts.task[parts.num_computes :]]] + parts.tuple
         wire_bytes = _joined((kind.wire_bytes for kind in self.kinds), float)
         latency_ns = _joined((kind.latency_ns for kind in self.kinds), float)
         return wire_bytes[at], latency_ns[at], _joined(kind.load_ns for kind in self.kinds)[at]
@@ -164,26 +153,25 @@ def alike(jobs: Sequence[tuple[SentInGroups, Colours]]) -> list[Colours]:
     links = np.flatnonzero(np.bincount(np.concatenate([sent.links for sent, _ in jobs])))
     places = [np.searchsorted(links, sent.links) for sent, _ in jobs]
     of_links = np.zeros(len(links), np.uint64)
-    for (_, first), own in zip(jobs, places, strict=True):
+    workers, tuples = list[np.ndarray](), list[np.ndarray]()
+    members, crossings, num_workers, num_tuples = list[np.ndarray](), list[Crossings](), 0, 0
+    for number, ((sent, first), own) in enumerate(zip(jobs, places, strict=True)):
         of_links[own] = mixed(of_links[own], first.links)
-    starts = [np.cumsum([0, *(len(first[what]) for _, first in jobs)]) for what in (0, 1)]
-    workers, tuples = (
-        np.concatenate(
-            [mixed(np.full(len(first[what]), number), first[what]) for number, (_, first) in enumerate(jobs)]
-        )
-        for what in (0, 1)
+        workers.append(mixed(np.full(len(first.workers), number), first.workers))
+        tuples.append(mixed(np.full(len(first.tuples), number), first.tuples))
+        (worker, tuple_of_worker), (tuple_of, link, label) = sent.dag.members, sent.crossings
+        members.append(np.stack([worker + num_workers, tuple_of_worker + num_tuples]))
+        crossings.append(Crossings(tuple_of + num_tuples, own[link], label))
+        num_workers, num_tuples = num_workers + len(first.workers), num_tuples + len(first.tuples)
+    begin = Colours(np.concatenate(workers), np.concatenate(tuples), of_links)
+    of_workers, of_tuples = np.concatenate(members, axis=1)
+    found = refined(begin, (of_workers, of_tuples), Crossings(*map(np.concatenate, zip(*crossings, strict=True))))
+    own_workers, own_tuples = (
+        np.split(colours, np.cumsum([*map(len, firsts)])[:-1])
+        for colours, firsts in ((found.workers, workers), (found.tuples, tuples))
     )
-    members = [np.concatenate([s.members[what] + starts[what][n] for n, (s, _) in enumerate(jobs)]) for what in (0, 1)]
-    crossings = Crossings(
-        np.concatenate([sent.crossings.tuple + starts[1][number] for number, (sent, _) in enumerate(jobs)]),
-        np.concatenate([own[sent.crossings.link] for (sent, _), own in zip(jobs, places, strict=True)]),
-        np.concatenate([sent.crossings.label for sent, _ in jobs]),
-    )
-    found = refined(Colours(workers, tuples, of_links), (members[0], members[1]), crossings)
-    return [
-        Colours(*(in_order(each) for each in (found.workers[a:b], found.tuples[c:d], found.links[own])))
-        for a, b, c, d, own in zip(starts[0], starts[0][1:], starts[1], starts[1][1:], places, strict=False)
-    ]
+    own_links = (found.links[own] for own in places)
+    return [Colours(*map(in_order, own)) for own in zip(own_workers, own_tuples, own_links, strict=True)]
 
 
 def _spans_of(owners: np.ndarray, wanted: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -113,15 +113,14 @@ class ServerOutages:
         if come or going or strikes:
             state.now.must_place[0] = 1
         if come:
-            gpus = [gpu for server in come for gpu in self._gpus(server)]
-            restore_gpus(state.arrays, np.array(gpus, np.int64))
+            restore_gpus(state.arrays, np.array(state.gpus_of(come), np.int64))
         if come and self.recovery is not None:
             self.recovery.resume(come)
         running, lost_ns = state.jobs.state == JobState.RUNNING, state.jobs.lost_ns.copy()
         # Those that go without warning first, since a job may have GPUs on servers of both kinds.
         going.sort(key=lambda change: change.warned)
         for warned in (False, True):
-            if gpus := [gpu for change in going if change.warned == warned for gpu in self._gpus(change.server)]:
+            if gpus := state.gpus_of(change.server for change in going if change.warned == warned):
                 iterations = 1 if warned else self._disturbances.checkpoint_iterations
                 fail_gpus(state.arrays, np.array(gpus, np.int64), iterations)
         stopped: list[int] = np.flatnonzero(running & (state.jobs.state == JobState.QUEUED)).tolist()
@@ -139,11 +138,7 @@ class ServerOutages:
         while self._calls and self._calls[0][0] <= state.now_ns:
             heapq.heappop(self._calls)[2]()
         self._tell_next()
-        return stopped, frozenset(gpu for change in going for gpu in self._gpus(change.server))
-
-    def _gpus(self, server: int) -> range:
-        first_gpus = self._state.cluster.first_gpus
-        return range(first_gpus.item(server), first_gpus.item(server + 1))
+        return stopped, frozenset(state.gpus_of(change.server for change in going))
 
     def _take_changes(self) -> tuple[list[int], list[CapacityChange], list[Strike]]:
         """Return the servers that come now, those that go, and what hits jobs only; of spares nobody notices either."""
@@ -162,7 +157,7 @@ class ServerOutages:
                     going.append(change)
             else:
                 self.outages.append((change.server, self.down.pop(change.server), state.now_ns))
-                gpus = self._gpus(change.server)
+                gpus = state.gpus_of([change.server])
                 state.gpus.slowness[gpus] = self._slowness[gpus]  # what was slow is repaired
                 if recovery is None or recovery.comes(change.server):
                     come.append(change.server)
@@ -199,7 +194,8 @@ class ServerOutages:
             lost_ns = self.checkpointing.fall_back(number, state.now_ns if since_ns is None else since_ns)
             state.jobs.lost_ns[number] = before_ns + lost_ns
         lost_ns = int(state.jobs.lost_ns.item(number)) - before_ns
-        state.stays[state.jobs.stay.item(number)].ended_by = _ending(cause, lost_ns)
+        about = f" ({cause}, {lost_ns / NS_PER_S:g} s of work lost)" if cause else ""
+        state.stays[state.jobs.stay.item(number)].ended_by = "stopped by a failure" + about
         self._standstill.count(number, "failures")
         return lost_ns
 
@@ -264,11 +260,6 @@ class ServerOutages:
             lost_ns = self.checkpointing.fall_back(number, found.time_ns)
             state.jobs.lost_ns[number] += lost_ns
         self.failures[failure] = replace(found, lost_ns=lost_ns)
-
-
-def _ending(cause: str, lost_ns: int) -> str:
-    """Return why a stay ended, for who reads it."""
-    return f"stopped by a failure ({cause}, {lost_ns / NS_PER_S:g} s of work lost)" if cause else "stopped by a failure"
 
 
 _MOST_RESTARTS = 1_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, stop_running
 from ddlsched.engine.field_values import JobState
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.loop.from_python import plan_move, stop_job, wake, wake_running
+from ddlsched.engine.loop.from_python import plan_move, stop_job, wake_running
 from ddlsched.engine.loop.iterations import go_on
 from ddlsched.engine.outcome import Departure
 from ddlsched.engine.recovery import ReservedGpus
@@ -69,8 +69,6 @@ class StopsAndMoves:
 
     def preempt(self, number: int, why: str) -> None:
         """Take a job off its GPUs, as the admission policy says."""
-        if self._state.jobs.dormant.item(number):
-            wake(self._state.arrays, number)
         self._stop(number, why, "admission")
 
     def _stop(self, number: int, why: str, kind: str) -> None:

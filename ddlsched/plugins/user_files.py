@@ -164,13 +164,12 @@ def class_in_file(path: Path, class_name: str) -> Callable[..., Any]:
         raise InputError(f"{path}: no such file; expected a Python file with the class {class_name!r}")
     refuse_irregular(path, _MOST_BYTES)
     module = _module_of_file(path)
-    found = getattr(module, class_name, None)
+    found: Callable[..., Any] | None = getattr(module, class_name, None)
     if not callable(found):
         own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
         lacks = f"has no class or function {class_name!r}" if class_name else f"is a file; expected {path}:CLASS"
         raise UnknownNameError(f"{path}: {lacks}.{did_you_mean(class_name, own)}")
-    plugin: Callable[..., Any] = found
-    return plugin
+    return found
 
 
 _LOADING = threading.RLock()

@@ -14,8 +14,8 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.topology import Network
 from ddlsched.policies.job_view import JobView
-from ddlsched.policies.view_parts import Columns, GpuId, View, view
-from ddlsched.units import MAX_NS, s_from_ns
+from ddlsched.policies.view_parts import Columns, GpuId, ViewAtAnInstant, as_list, view
+from ddlsched.units import MAX_NS
 
 
 class _Changed:
@@ -53,7 +53,7 @@ class _Changed:
 
 
 @view
-class ClusterView(View):
+class ClusterView(ViewAtAnInstant):
     """The GPUs as a placement policy sees them: memory, load, residents."""
 
     _what = "the cluster"
@@ -68,11 +68,6 @@ class ClusterView(View):
     """The links, and ``ring(servers)`` with those that an all-reduce between servers would cross."""
     _residents: Callable[[GpuId], list[JobView]]
     _all_reduce: Callable[[float, int], float]
-
-    @property
-    def now_s(self) -> float:
-        """Simulated time, seconds."""
-        return s_from_ns(self.now_ns)
 
     @property
     def num_gpus(self) -> int:
@@ -121,8 +116,7 @@ class ClusterView(View):
 
     def eligible_gpus(self, job: JobView) -> list[GpuId]:
         """Return the GPUs with enough free memory for a worker of the job, ascending; if exclusive, without a job."""
-        eligible: list[GpuId] = self.eligible(job).tolist()
-        return eligible
+        return as_list(self.eligible(job))
 
     def eligible(self, job: JobView) -> np.ndarray:
         """Return what :meth:`eligible_gpus` does, as an array."""
@@ -203,8 +197,7 @@ class ClusterView(View):
 
     def loads_ns(self) -> list[int]:
         """Return the load of every GPU, nanoseconds."""
-        loads: list[int] = self.loads_of(np.arange(self.num_gpus)).tolist()
-        return loads
+        return as_list(self.loads_of(np.arange(self.num_gpus)))
 
     def loads_of(self, gpus: np.ndarray) -> np.ndarray:
         """Return the loads of an array of GPUs, nanoseconds."""
@@ -215,14 +208,12 @@ class ClusterView(View):
         loads_ns = self._loads(gpus)
         idlest = np.flatnonzero(loads_ns == loads_ns.min())
         if len(idlest) >= count:
-            first: list[GpuId] = gpus[idlest[:count]].tolist()
-            return first
+            return as_list(gpus[idlest[:count]])
         most_ns = np.partition(loads_ns, count - 1)[count - 1]
         below = np.flatnonzero(loads_ns < most_ns)
         below = below[np.argsort(loads_ns[below], kind="stable")]
         equal = np.flatnonzero(loads_ns == most_ns)[: count - len(below)]
-        chosen: list[GpuId] = gpus[np.concatenate([below, equal])].tolist()
-        return chosen
+        return as_list(gpus[np.concatenate([below, equal])])
 
     def servers_of(self, gpus: np.ndarray) -> np.ndarray:
         """Return the servers of an array of GPUs."""
@@ -245,8 +236,7 @@ class ClusterView(View):
 
         Where servers have equally many GPUs it is the sum of their loads.
         """
-        loads_ns: list[int] = self._exact_server_loads_ns(np.arange(self.num_servers)).tolist()
-        return loads_ns
+        return as_list(self._exact_server_loads_ns(np.arange(self.num_servers)))
 
     def server_ranks(self, servers: np.ndarray) -> np.ndarray:
         """Return numbers that order an array of servers as the mean load of their GPUs does, equal for equal means.
@@ -298,8 +288,7 @@ class TakesGpusInOrder:
         if order:
             columns = [_column(key, gpus, cluster) for key in reversed(order)]
             gpus = gpus[np.lexsort((gpus, *columns))]
-        first: list[GpuId] = gpus[:num_gpus].tolist()
-        return first
+        return as_list(gpus[:num_gpus])
 
 
 def _column(key: GpuKey, gpus: np.ndarray, cluster: ClusterView) -> np.ndarray:
@@ -312,6 +301,17 @@ def _column(key: GpuKey, gpus: np.ndarray, cluster: ClusterView) -> np.ndarray:
 def is_gpu_order(policy: object) -> bool:
     """Return whether all that a placement policy does is to take GPUs in its order."""
     return isinstance(policy, TakesGpusInOrder) and type(policy).place is TakesGpusInOrder.place
+
+
+def jobs_on(cluster: ClusterView, gpus: Iterable[GpuId]) -> dict[int, JobView]:
+    """Return the jobs on some GPUs by number, if those that share a GPU share all of theirs: each is looked at once."""
+    there, looked_at = dict[int, JobView](), set[GpuId]()
+    for gpu in gpus:
+        if gpu not in looked_at and cluster.num_residents(gpu):
+            for job in cluster.residents(gpu):
+                looked_at.update(job.gpus)
+                there[job.number] = job
+    return there
 
 
 def looked_up_once(cluster: ClusterView) -> ClusterView:

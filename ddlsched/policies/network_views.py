@@ -11,8 +11,7 @@ import numpy as np
 
 from ddlsched.network.topology import Link
 from ddlsched.policies.job_view import JobView
-from ddlsched.policies.view_parts import Columns, View, put, view
-from ddlsched.units import s_from_ns
+from ddlsched.policies.view_parts import Columns, View, ViewAtAnInstant, put, view
 
 
 class TransferState(IntEnum):
@@ -78,7 +77,7 @@ class TransferView(View):
         return self.message_bytes - self.bytes_left
 
 
-class NetworkView(View):
+class NetworkView(ViewAtAnInstant):
     """The links, who runs on them and who waits; an admitted transfer counts at once."""
 
     _what = "the network"
@@ -108,11 +107,6 @@ class NetworkView(View):
         own = self.__dict__  # one is made at each decision: quicker than an attribute after the other
         own["links"], own["per_byte_s"], own["penalty_per_byte_s"] = links, per_byte_s, penalty_per_byte_s
         own["now_ns"], own["_count"], own["_active"], own["_waiting"] = now_ns, count, active, waiting
-
-    @property
-    def now_s(self) -> float:
-        """Simulated time, seconds."""
-        return s_from_ns(self.now_ns)
 
     @cached_property
     def active(self) -> tuple[TransferView, ...]:
@@ -197,7 +191,7 @@ class FlowView(View):
 
 
 @view
-class LinkLoads(View):
+class LinkLoads(ViewAtAnInstant):
     """What is on the links when a flow gets its path."""
 
     _what = "the network of a path policy"
@@ -208,11 +202,6 @@ class LinkLoads(View):
     _flows: Callable[[int], int]
     now_ns: int
     """Simulated time, nanoseconds."""
-
-    @property
-    def now_s(self) -> float:
-        """Simulated time, seconds."""
-        return s_from_ns(self.now_ns)
 
     def jobs_on(self, link: int) -> int:
         """Return how many placed jobs may send over a link, plus the flows of this one that just got it."""

@@ -14,8 +14,7 @@ from ddlsched.cluster.tenants import ANY_KIND, Tenants
 from ddlsched.policies.cluster_view import ClusterView
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.quota_tree import QuotaTree
-from ddlsched.policies.view_parts import GpuId, View, text_code, view
-from ddlsched.units import s_from_ns
+from ddlsched.policies.view_parts import GpuId, ViewAtAnInstant, text_code, view
 from ddlsched.workload.groups import whole_levels
 
 Size: TypeAlias = tuple[int, int, str | None, str | None, str | None]
@@ -314,7 +313,7 @@ def _units(cluster: ClusterView, level: str) -> tuple[np.ndarray, int]:
 
 
 @view
-class TenantsView(View):
+class TenantsView(ViewAtAnInstant):
     """The queues, what they use, who waits and who runs, as an admission policy sees them."""
 
     _what = "the tenants"
@@ -337,11 +336,6 @@ class TenantsView(View):
     left: Sequence[tuple[HeldQuota, int]] = ()
     """Who has left since the policy was last asked, and when, nanoseconds."""
     _place: Callable[[JobView, Sequence[JobView]], Sequence[GpuId] | None] = lambda *_: None
-
-    @property
-    def now_s(self) -> float:
-        """Simulated time, seconds."""
-        return s_from_ns(self.now_ns)
 
     def holding(self, number: int) -> HeldQuota | None:
         """Return what a running job holds, by its number; None if it does not run."""

@@ -10,7 +10,10 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, dataclass_transform
 
+import numpy as np
+
 from ddlsched.errors import did_you_mean
+from ddlsched.units import s_from_ns
 
 GpuId: TypeAlias = int
 """A GPU's number, counted server by server."""
@@ -36,6 +39,18 @@ class View:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         what = f"{name} of {self._what} cannot be set: policies read views, and answer"
         raise AttributeError(what, name=name, obj=self)
+
+
+class ViewAtAnInstant(View):
+    """What policies see of one thing at one time."""
+
+    __slots__ = ()
+    now_ns: int
+
+    @property
+    def now_s(self) -> float:
+        """Simulated time, seconds."""
+        return s_from_ns(self.now_ns)
 
 
 put = object.__setattr__
@@ -125,6 +140,12 @@ def text_code(text: str | None) -> int:
     if text is None:
         return 0
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True) or 1
+
+
+def as_list(numbers: np.ndarray) -> list[int]:
+    """Return an array of whole numbers, such as GPUs, as a list."""
+    found: list[int] = numbers.tolist()
+    return found
 
 
 def times(a: int, b: int) -> int:

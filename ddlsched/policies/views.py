@@ -10,5 +10,6 @@ from ddlsched.policies.cluster_view import ClusterView
 from ddlsched.policies.job_view import JobQueue, JobView
 from ddlsched.policies.network_views import FlowView, LinkLoads, NetworkView, TransferView
 from ddlsched.policies.view_parts import GpuId
+from ddlsched.policies.view_parts import as_list as as_list
 
 __all__ = ["ClusterView", "FlowView", "GpuId", "JobQueue", "JobView", "LinkLoads", "NetworkView", "TransferView"]

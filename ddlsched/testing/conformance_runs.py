@@ -14,7 +14,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.network.topology import Link
 from ddlsched.policies.promises import PROMISES, promises
-from ddlsched.policies.views import JobView
+from ddlsched.policies.views import JobView, as_list
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.testing.handmade import job_view
@@ -173,8 +173,7 @@ def run_example(seed: int, **plugins: Any) -> Result:
 
 def finishes_of(result: Result) -> list[int]:
     """Return when each job finished, nanoseconds."""
-    finishes: list[int] = result.finished.state.jobs.finish_ns.tolist()
-    return finishes
+    return as_list(result.finished.state.jobs.finish_ns)
 
 
 def _assert_frozen_dataclass(plugin: object) -> None:

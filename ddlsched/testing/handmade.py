@@ -17,7 +17,7 @@ from ddlsched.policies.view_parts import write_fields
 from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import bytes_from_mb, ns_from_s
 from ddlsched.workload.dag import DataParallelIteration
-from ddlsched.workload.elastic_job import ElasticJob, LinearCurve, ScalingCurve
+from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Job
 
 _NIC_BYTES_PER_S = 1.25e9
@@ -174,30 +174,21 @@ def link_loads(
 def elastic_job_view(
     *,
     number: int = 0,
-    samples: int = 100_000,
     samples_left: int | None = None,
-    curve: ScalingCurve | None = None,
-    gpu_batch: int = 32,
-    min_gpus: int = 1,
-    max_gpus: int = 8,
-    message_bytes: float = 0.0,
     gpus: Sequence[int] = (),
     batch: int = 0,
     lost_gpus: int = 0,
-    arrival_s: float = 0.0,
+    **others: Any,
 ) -> ElasticJobView:
-    """Return the view of an elastic job; by default one whose speed grows in proportion to its GPUs."""
-    job = ElasticJob(
-        job_id=f"job-{number}",
-        arrival_s=arrival_s,
-        samples=samples,
-        curve=curve or LinearCurve(fixed_s=0.0, sample_s=0.01),
-        gpu_batch=gpu_batch,
-        min_gpus=min_gpus,
-        max_gpus=max_gpus,
-        message_bytes=message_bytes,
-    )
-    left = samples if samples_left is None else samples_left
+    """Return the view of an elastic job; by default one on 1 to 8 GPUs, in proportion to which its speed grows.
+
+    ``others`` are what else an :class:`~ddlsched.workload.elastic_job.ElasticJob` has, such as ``curve`` or
+    ``min_gpus``.
+    """
+    usual: dict[str, Any] = {"arrival_s": 0.0, "samples": 100_000, "gpu_batch": 32, "max_gpus": 8}
+    curve = LinearCurve(fixed_s=0.0, sample_s=0.01)
+    job = ElasticJob(job_id=f"job-{number}", **usual | {"curve": curve} | others)
+    left = job.samples if samples_left is None else samples_left
     return ElasticJobView(job=job, number=number, samples_left=left, gpus=tuple(gpus), batch=batch, lost_gpus=lost_gpus)
 
 

@@ -231,7 +231,7 @@ def test_nobody_moves_if_that_does_not_help() -> None:
     """One of the two restarts, so that no server can be freed."""
     capacity = capacity_view(num_servers=2, held=(0, 1, 4, 5))
     given, stay = {0: Configuration(0, 2), 1: Configuration(0, 2), 2: Configuration(0, 4)}, {0: (0, 1), 1: (4, 5)}
-    found = placed(given, stay, range(8), Kinds.of(capacity.cluster), capacity, tied=[0, 1])
+    found = placed(given, stay, range(8), Kinds.of(capacity.cluster), tied=[0, 1])
     assert found == {0: (0, 1), 1: (4, 5), 2: (2, 3, 6, 7)}
 
 

@@ -11,7 +11,7 @@ import pytest
 from tiers import tried
 
 import ddlsched
-from ddlsched.engine.build import make_covers, make_steps
+from ddlsched.engine.build import make_covers
 from ddlsched.engine.field_values import Contention, TransferState
 from ddlsched.engine.loop.sharing.covers import join_placed, leave_placed, settle_covers
 from ddlsched.engine.loop.sharing.forecast import NEGLIGIBLE
@@ -126,7 +126,7 @@ class Solver:
             "transfers": transfers,
             "entries": entries,
             "covers": make_covers(num_links),
-            "steps": make_steps(num_links, num_levels),
+            "steps": make_records("step", num_links * num_levels),
             "filling": filling,
             "items": np.zeros(len(self.rings), np.int64),
         }

@@ -138,7 +138,7 @@ class Ours:
         given = {number: c for number, c in enumerate(found) if c is not None}
         stay = {n: self.held[names[n]][1] for n, c in given.items() if self.held.get(names[n], (None,))[0] == c}
         tied = [n for n in stay if names[n] in restarts]
-        gpus = placed(given, stay, self.capacity.free_gpus, self.kinds, self.capacity, tied)
+        gpus = placed(given, stay, self.capacity.free_gpus, self.kinds, tied)
         self.held = {names[n]: (c, gpus[n]) for n, c in given.items()}
         return {name: self._as_it_has_them(c.kind, gpus) for name, (c, gpus) in self.held.items()}
 

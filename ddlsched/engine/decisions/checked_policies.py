@@ -33,7 +33,7 @@ from ddlsched.workload.job import Job
 _FRAMEWORK = Path(__file__).parents[2]
 
 _MEND = "let begin(cluster, rng) return an object that holds what a run remembers"
-_METHODS = {
+METHODS = {
     "placement": ("place", "place_round"),
     "order": ("key",),
     "communication": ("admit", "transfer_key", "select"),
@@ -41,7 +41,7 @@ _METHODS = {
     "path": ("path",),
     "admission": ("admit",),
 }
-
+"""What the policies of a run are asked, by their kinds."""
 
 STREAMS = ("placement", "order", "communication", "jobs", "capacity", "allocation", "path", "admission")
 """What draws random numbers of its own in a run; a new one goes last, so that the others draw what they did."""
@@ -56,8 +56,8 @@ def random_streams(seed: int) -> dict[str, np.random.Generator]:
 def _begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
     """Return what is asked during a run of a policy that has ``begin``: its answer."""
     answer = guarded(f"{kind} {label(policy)}: begin", lambda: policy.begin(cluster, rng))
-    if not any(hasattr(answer, method) for method in _METHODS[kind]):
-        methods = " or ".join(_METHODS[kind])
+    if not any(hasattr(answer, method) for method in METHODS[kind]):
+        methods = " or ".join(METHODS[kind])
         raise PluginError(f"{kind} {label(policy)}: begin answered {answer!r}; expected an object with {methods}")
     return answer
 
@@ -78,10 +78,12 @@ class CheckedPolicies:
     ----------
     cluster, streams
         Where they decide, and their random numbers: :func:`random_streams` of the run's seed.
-    placement, order, communication, allocation, path, admission, contention
-        Policies and a contention model, bound to the network; of those that are None nothing is asked.
+    contention
+        The contention model, bound to the network.
     rescale_cost
         Of elastic jobs without a cost of their own.
+    policies
+        Those of the run, by kinds (``METHODS``); of a kind that is None or left out nothing is asked.
     """
 
     def __init__(
@@ -89,29 +91,15 @@ class CheckedPolicies:
         cluster: Cluster,
         streams: Mapping[str, np.random.Generator],
         *,
-        placement: Any,
-        order: Any,
-        communication: Any,
-        allocation: Any = None,
-        path: Any = None,
-        admission: Any = None,
         contention: Any,
         rescale_cost: RescaleCost | None = None,
+        **policies: Any,
     ) -> None:
-        given = {
-            "placement": placement,
-            "order": order,
-            "communication": communication,
-            "allocation": allocation,
-            "path": path,
-            "admission": admission,
-        }
-        self._given = given
-        self._memory = checks.FieldsBefore(given, _MEND)
-        begun = {kind: self._begin(kind, policy, cluster, streams[kind]) for kind, policy in given.items()}
-        self.placement, self.order, self.communication = begun["placement"], begun["order"], begun["communication"]
-        self.allocation, self.path, self.contention = begun["allocation"], begun["path"], contention
-        self.admission = begun["admission"]
+        self._given: dict[str, Any] = dict.fromkeys(METHODS) | policies
+        self._memory = checks.FieldsBefore(self._given, _MEND)
+        begun = [self._begin(kind, policy, cluster, streams[kind]) for kind, policy in self._given.items()]
+        self.placement, self.order, self.communication, self.allocation, self.path, self.admission = begun
+        self.contention = contention
         self.communication_form = communication_form(self.communication)
         """Whether the communication policy has ``admit``, ``transfer_key`` or ``select``."""
         self._rescale_cost = ConstantRescaleCost() if rescale_cost is None else rescale_cost
@@ -178,12 +166,17 @@ class CheckedPolicies:
     def _nonsense(self, kind: str, about: str, now_s: float, what: str) -> PluginError:
         return PluginError(f"{kind} {self.label(kind)} at {now_s} s{about}: {what}")
 
+    def _invalid(self, kind: str, about: str, now_s: float, what: str) -> InvalidDecisionError:
+        return InvalidDecisionError(f"{kind} {self.label(kind)} at {now_s} s{about}: {what}")
+
     def key(self, job: JobView, now_s: float) -> Any:
         """Return an ordering policy's key of a job."""
-        about = f", job {job.job_id!r}"
-        key = self._ask("order", about, now_s, lambda: self.order.key(job, now_s))
+        return self._key("order", f", job {job.job_id!r}", now_s, lambda: self.order.key(job, now_s))
+
+    def _key(self, kind: str, about: str, now_s: float, question: Callable[[], Any]) -> Any:
+        key = self._ask(kind, about, now_s, question)
         if not _can_be_ordered(key):
-            raise self._nonsense("order", about, now_s, f"its key is {key!r}; expected numbers that can be ordered")
+            raise self._nonsense(kind, about, now_s, f"its key is {key!r}; expected numbers that can be ordered")
         return key
 
     def in_order(self, jobs: Iterable[JobView], now_s: float) -> list[int]:
@@ -206,10 +199,8 @@ class CheckedPolicies:
         chosen = self._ask("placement", about, cluster.now_s, lambda: self.placement.place(job, cluster))
         if chosen is None:
             return None
-        wrong = checks.what_is_wrong_with_gpus(chosen, job, cluster)
-        if wrong:
-            place = f"placement {self.label('placement')} at {cluster.now_s} s{about}"
-            raise InvalidDecisionError(f"{place}: place {wrong}")
+        if wrong := checks.what_is_wrong_with_gpus(chosen, job, cluster):
+            raise self._invalid("placement", about, cluster.now_s, f"place {wrong}")
         return [int(gpu) for gpu in chosen]
 
     @property
@@ -228,7 +219,7 @@ class CheckedPolicies:
         if not is_whole(chosen, 0, len(flow.paths) - 1):
             what = f"path answered {chosen!r} for the flow from server {flow.source} to {flow.target}"
             expected = f"expected a whole number from 0 to {len(flow.paths) - 1}, as it has {len(flow.paths)} paths"
-            raise InvalidDecisionError(f"path {self.label('path')} at {network.now_s} s{about}: {what}; {expected}")
+            raise self._invalid("path", about, network.now_s, f"{what}; {expected}")
         return int(chosen)
 
     @property
@@ -272,9 +263,8 @@ class CheckedPolicies:
         question = lambda: self.communication.admit(transfer, network)  # noqa: E731
         answer = self._ask("communication", about, network.now_s, question)
         if not isinstance(answer, bool | np.bool_) and not is_whole(answer, 0, 1):
-            raise self._nonsense(
-                "communication", about, network.now_s, f"admit answered {answer!r}; expected True or False"
-            )
+            what = f"admit answered {answer!r}; expected True or False"
+            raise self._nonsense("communication", about, network.now_s, what)
         return bool(answer)
 
     def admit_jobs(
@@ -303,22 +293,15 @@ class CheckedPolicies:
         for above in (node, *node.above()):
             if above.above_limit(answer.kind):
                 limit = above.own(answer.kind)
-                about = f"at {now_s} s, job {answer.job.job_id!r}"
-                raise InvalidDecisionError(
-                    f"admission {self.label('admission')} {about}: queue {above.name!r} would use "
-                    f"{above.used[answer.kind]} GPUs; expected at most {above.quota.get(answer.kind, 0)} and "
-                    f"{limit.borrowing_limit} borrowed"
-                )
+                would_use = f"queue {above.name!r} would use {above.used[answer.kind]} GPUs"
+                most = f"at most {above.quota.get(answer.kind, 0)} and {limit.borrowing_limit} borrowed"
+                about = f", job {answer.job.job_id!r}"
+                raise self._invalid("admission", about, now_s, f"{would_use}; expected {most}")
 
     def transfer_key(self, transfer: TransferView, network: NetworkView) -> Any:
         """Return a preemptive policy's key of a transfer."""
-        about = f", job {transfer.job.job_id!r}"
         question = lambda: self.communication.transfer_key(transfer, network)  # noqa: E731
-        key = self._ask("communication", about, network.now_s, question)
-        if not _can_be_ordered(key):
-            what = f"its key is {key!r}; expected numbers that can be ordered"
-            raise self._nonsense("communication", about, network.now_s, what)
-        return key
+        return self._key("communication", f", job {transfer.job.job_id!r}", network.now_s, question)
 
     def select_by_key(self, transfers: Sequence[TransferView], network: NetworkView) -> set[int]:
         """Return the numbers of the transfers that share no link with one of a smaller (key, number) that was taken."""
@@ -394,9 +377,8 @@ class CheckedPolicies:
         """Return what an allocation policy gives each elastic job, checked."""
         about = f", {len(jobs)} elastic jobs"
         answer = self._ask("allocation", about, now_s, lambda: self.allocation.allocate([*jobs], capacity, now_s))
-        wrong = checks.what_is_wrong_with_allocations(answer, jobs, capacity)
-        if wrong:
-            raise InvalidDecisionError(f"allocation {self.label('allocation')} at {now_s} s{about}: {wrong}")
+        if wrong := checks.what_is_wrong_with_allocations(answer, jobs, capacity):
+            raise self._invalid("allocation", about, now_s, wrong)
         allocated: Mapping[str, Allocation | Drop] = answer
         return allocated
 

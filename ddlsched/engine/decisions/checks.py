@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import functools
 import random
-import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ddlsched.engine.native.kept_files import say_once
 from ddlsched.errors import abbreviated
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
@@ -241,23 +241,17 @@ class FieldsBefore:
         """Note a policy, which may have begun itself: then ``begin`` does that again, with what it was given."""
         self._noted[kind] = policy, _fields(policy), begin
 
-    def changed(self) -> Iterator[tuple[str, Any, str]]:
-        """Yield the kind, the policy, and the name of a field that is not what it was, nor would be in a next run."""
+    def say_what_changed(self) -> None:
+        """Say on stderr, once in a process, of a field that it is not what it was, nor would be in a next run."""
         for kind, (policy, before, begin) in self._noted.items():
             after = _fields(policy)
             next_run = after if begin is None or before == after else _begun_again(policy, begin)
-            for name in before | after:
-                if before.get(name) != after.get(name) == next_run.get(name):
-                    yield kind, policy, name
-                    break
-
-    def say_what_changed(self) -> None:
-        """Say it on stderr, once in a process of each field."""
-        for kind, policy, name in self.changed():
-            _say_once(
-                f"{kind} {type(policy).__name__}: its field {name!r} changed during the run, and the next run "
-                f"begins with what is in it; {self._mend}"
-            )
+            changed = (name for name in before | after if before.get(name) != after.get(name) == next_run.get(name))
+            for name in islice(changed, 1):
+                say_once(
+                    f"{kind} {type(policy).__name__}: its field {name!r} changed during the run, and the next run "
+                    f"begins with what is in it; {self._mend}"
+                )
 
 
 def _begun_again(policy: Any, begin: Callable[[Any], Any]) -> dict[str, list[Any]]:
@@ -305,9 +299,3 @@ def _values(value: Any, depth: int) -> Iterator[Any]:
         yield from _values(_own(value), depth - 1)
     else:
         yield id(value)
-
-
-@functools.cache
-def _say_once(text: str) -> None:
-    with suppress(OSError):
-        print(f"ddlsched: {text}", file=sys.stderr, flush=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ddlsched.engine.field_values import FAILED, ZERO, Communication, Door, TransferState
-from ddlsched.engine.loop.order import asked_beforehand, call_policy, sort_items, write_key
+from ddlsched.engine.loop.order import asked_beforehand, call_policy, insert, sort_items, write_key
 from ddlsched.engine.loop.placement import begin_rerouting, cross, end_rerouting
 from ddlsched.engine.loop.transfers import (
     NOWHERE,
@@ -29,22 +27,12 @@ def choose_paths(s: State, number: int) -> None:  # noqa: ARG001 (all have one s
         if s.transfers[waiting].unrouted == 1:
             if s.transfers[waiting].num_hops == 0:
                 return
-            insert(s.items, count, waiting)
+            insert(s.items, ZERO, count, waiting)
             count += 1
     for place in range(count):
         if not route(s, s.items[place]):
             return
         run.num_unrouted -= 1
-
-
-@njit
-def insert(items: np.ndarray, count: int, number: int) -> None:
-    """Put a number into an ascending list of so many."""
-    hole = count
-    while hole > 0 and items[hole - 1] > number:
-        items[hole] = items[hole - 1]
-        hole -= 1
-    items[hole] = number
 
 
 @njit

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from ddlsched.engine.loop.advance import advance
-from ddlsched.engine.loop.from_python import close_books, take_sample, take_samples
+from ddlsched.engine.loop.from_python import close_books, find_fitting
 from ddlsched.engine.loop.placement import place_job
-from ddlsched.engine.loop.room import fill_loads, next_fitting
+from ddlsched.engine.loop.room import fill_loads
 from ddlsched.engine.native.jit import compiled_part, is_kept, runs_in_python, say_if_unsupported
 from ddlsched.engine.records import Records
 
@@ -68,7 +68,7 @@ def _compile_what_all_need() -> None:
     try:
         for field in _ALWAYS:
             compiled_part(field)
-        for function in (fill_loads, next_fitting, close_books, take_samples, take_sample):
+        for function in (fill_loads, find_fitting, close_books):
             function.compile()
         if other is not None:
             if other.poll() is None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.field_values import JobState, TransferState
-from ddlsched.engine.loop import admission, advance, failures, order, rates, transfers
+from ddlsched.engine.loop import admission, advance, failures, order, rates, room, transfers
 from ddlsched.engine.loop.failures import cut_compute
-from ddlsched.engine.loop.placement import book, spread_links
+from ddlsched.engine.loop.placement import add_entry, book, end_of_transfers, spread_links
 from ddlsched.engine.loop.sharing.covers import join_placed
 from ddlsched.engine.loop.sharing.resting_links import forget_touched_links
 from ddlsched.engine.loop.skipping import dormancy, foreseen
@@ -30,9 +30,11 @@ gather_rivals = called_from_python(STATE)(order.gather_rivals)
 rank_rivals = called_from_python(STATE)(order.rank_rivals)
 sort_queue = called_from_python(STATE)(order.sort_queue)
 list_component = called_from_python(STATE)(rates.list_component)
-take_sample = called_from_python(STATE, NUMBER)(foreseen.take_sample)
 take_samples = called_from_python(STATE, NUMBER)(foreseen.take_samples)
 stop_job = called_from_python(STATE, NUMBER, NUMBER)(failures.stop_job)
+change_free_bytes = called_from_python(STATE, NUMBER, NUMBER)(room.change_free_bytes)
+find_fitting = called_from_python(STATE, NUMBERS, NUMBER, NUMBER)(room.find_fitting)
+wake_running = called_from_python(STATE)(dormancy.wake_all)
 most_slices = called_from_python(STATE)(advance.most_slices)
 
 
@@ -68,8 +70,11 @@ def add_busy_ns(s: State, busy_ns: np.ndarray) -> None:
 
 @called_from_python(STATE)
 def close_books(s: State) -> None:
-    """At the end of a run that was cut off: count what unfinished jobs have done and waited so far."""
+    """At the end of a run: take the last samples, and count what unfinished jobs have done and waited so far."""
     run = s.run[0]
+    foreseen.take_samples(s, run.now_ns)
+    if run.now_ns > run.sampled_ns:
+        foreseen.take_sample(s, run.now_ns)
     wake_all(s)
     for number in range(len(s.jobs)):
         job = s.jobs[number]
@@ -83,9 +88,7 @@ def close_books(s: State) -> None:
             for worker in range(job.first_worker, job.first_worker + job.num_gpus):
                 cut_compute(s, job, worker)
             book(s, job)
-            for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
-                close_transfer(s, transfer)
-            for transfer in range(job.first_flow, job.first_flow + job.num_flows):
+            for transfer in range(job.first_transfer, end_of_transfers(job)):
                 close_transfer(s, transfer)
     for number in range(len(s.jobs)):  # once what runs on others' links has stopped, too
         if s.jobs[number].state == JobState.RUNNING and s.jobs[number].folded == 1:
@@ -123,20 +126,16 @@ def send_state(
     run.communicate = run.components_changed = 1
     job.num_flows = job.flows_left = len(sizes_bytes)
     job.hold_ns = hold_ns
-    place = 0
     for i in range(job.num_flows):
         transfer = s.transfers[job.first_flow + i]
         transfer.bytes = transfer.bytes_left = sizes_bytes[i]
         transfer.latency_ns = transfer.latency_left_ns = latency_ns[i]
         transfer.weight = 0.0  # not asked yet
         transfer.parts_sent = 0
-        transfer.first_entry, transfer.num_entries = run.num_entries, ends[i] - place
-        while place < ends[i]:
-            s.entries[run.num_entries].link = links[place]
-            s.entries[run.num_entries].share = 1.0
-            s.entries[run.num_entries].transfer = job.first_flow + i
-            run.num_entries += 1
-            place += 1
+        transfer.first_entry, transfer.num_entries = run.num_entries, 0
+        for place in range(ends[i - 1] if i > 0 else 0, ends[i]):
+            add_entry(s, job.first_flow + i, links[place], 1.0)
+        run.num_entries += transfer.num_entries
         join_placed(s, job.first_flow + i)
         join_waiting(s, job.first_flow + i)
 
@@ -145,12 +144,8 @@ def send_state(
 def plan_move(s: State, number: int) -> None:
     """Have a running job stop at the end of its iteration."""
     run = s.run[0]
+    if s.jobs[number].dormant == 1:
+        dormancy.wake(s, number)
     s.jobs[number].leaving = 1
     run.num_unsettled += 1
     run.components_changed = 1
-
-
-@called_from_python(STATE)
-def wake_running(s: State) -> None:
-    """Give every job that skips iterations the state that it has now, for policies in Python to read."""
-    wake_all(s)

@@ -14,9 +14,8 @@ from ddlsched.engine.loop.tasks import (
     begin_sources,
     compute_steps,
     end_all_reduce,
-    predecessor_ended,
-    predecessors_ended,
     should_be_lockstep,
+    succeed,
     take_ready,
     uneven_ns,
 )
@@ -53,16 +52,10 @@ def alone_ns(s: State, number: int) -> int:
 
 
 @njit
-def succeed(s: State, job: Records, task: int) -> None:
-    """A task of a job in lockstep has ended: its successors may go."""
+def end_for_all(s: State, job: Records, task: int) -> None:
+    """A task of a job in lockstep has ended."""
     record = s.tasks[job.first_task + task]
-    weight = job.num_gpus if record.transfer < 0 else 1
-    for place in range(record.first_successor, record.first_successor + record.num_successors):
-        successor = s.successors[place]
-        if s.tasks[job.first_task + successor].transfer < 0:
-            predecessor_ended(s, job.first_worker, successor)
-        else:
-            predecessors_ended(s, job, successor, weight)
+    succeed(s, job, record, job.first_worker, job.first_worker + 1, job.num_gpus if record.transfer < 0 else 1)
 
 
 @njit
@@ -98,7 +91,7 @@ def profile_iteration(s: State, job: Records) -> bool:
             else:
                 regular = regular and transfer.num_entries == 0
                 left -= 1
-                succeed(s, job, transfer.task)
+                end_for_all(s, job, transfer.task)
         if computed_ns == NEVER and first.num_ready > 0:
             computing = take_ready(s, job.first_worker)
             computed_ns = now_ns + task_ns(s, job, computing)
@@ -113,11 +106,11 @@ def profile_iteration(s: State, job: Records) -> bool:
         if computed_ns == now_ns:
             computed_ns = NEVER
             left -= 1
-            succeed(s, job, computing)
+            end_for_all(s, job, computing)
         if sent_ns == now_ns:
             sent_ns = NEVER
             left -= 1
-            succeed(s, job, sending)
+            end_for_all(s, job, sending)
     job.period_ns = now_ns
     return regular and 0 < now_ns < 4e18
 

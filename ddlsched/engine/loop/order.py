@@ -14,12 +14,11 @@ from ddlsched.engine.records import State
 
 @njit
 def call_policy(s: State, door: int, address: int, number: int, place: int, fields: int) -> int:
-    """Return a compiled policy's answer; note the door and the number of the first that fails."""
+    """Return a compiled policy's answer; note the door of the first that fails."""
     answer = call_address(address, s, number, place, fields)
     if answer == FAILED:
-        run = s.run[0]
-        if run.failed_door < 0:
-            run.failed_door, run.failed_number = door, number
+        if s.run[0].failed_door < 0:
+            s.run[0].failed_door = door
         return 0
     return answer
 
@@ -120,6 +119,22 @@ def sink(s: State, items: np.ndarray, words: int, place: int, count: int) -> Non
             return
         swap(s, items, words, place, child)
         place = child
+
+
+@njit
+def insert(numbers: np.ndarray, first: int, place: int, number: int) -> None:
+    """Put a number into the ascending ones that are from a first place to before this one."""
+    while place > first and numbers[place - 1] > number:
+        numbers[place] = numbers[place - 1]
+        place -= 1
+    numbers[place] = number
+
+
+@njit
+def sort_numbers(numbers: np.ndarray, first: int, end: int) -> None:
+    """Sort the numbers from a first place to before an end."""
+    for place in range(first + 1, end):
+        insert(numbers, first, place, numbers[place])
 
 
 @njit

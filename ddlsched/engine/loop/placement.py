@@ -103,21 +103,15 @@ def place_job(
         transfer.bytes, transfer.latency_ns = wire_bytes[i], latency_ns[i]
         transfer.weight = 0.0  # not asked yet
         transfer.refused_at = 0
-        transfer.first_entry, transfer.num_entries = run.num_entries, num_links[i]
+        transfer.first_entry, transfer.num_entries, transfer.uneven = run.num_entries, 0, 0
         if transfer.num_hops == 0:
             transfer.entry_room = num_links[i]
-        transfer.uneven = 0
         if num_links[i] > 0:
             job.num_linked += 1 + transfer.others
         for _ in range(num_links[i]):
-            s.entries[run.num_entries].link = links[place]
-            s.entries[run.num_entries].share = shares[place]
-            if shares[place] != 1.0:
-                transfer.uneven = 1
-            s.entries[run.num_entries].transfer = job.first_transfer + i
-            run.num_entries += 1
+            add_entry(s, job.first_transfer + i, links[place], shares[place])
             place += 1
-        run.num_entries = transfer.first_entry + transfer.entry_room
+        run.num_entries += transfer.entry_room
         join_placed(s, job.first_transfer + i)
         task = s.tasks[job.first_task + transfer.task]
         task.load_ns = load_ns[i]
@@ -132,6 +126,17 @@ def place_job(
     do_work(s)
     if run.num_finished > 0:
         run.again = 1
+
+
+@njit
+def add_entry(s: State, number: int, link: int, share: float) -> None:
+    """Have a transfer cross one more link, with a part of its bytes."""
+    transfer = s.transfers[number]
+    entry = s.entries[transfer.first_entry + transfer.num_entries]
+    transfer.num_entries += 1
+    entry.link, entry.share, entry.transfer = link, share, number
+    if share != 1.0:
+        transfer.uneven = 1
 
 
 @njit
@@ -274,19 +279,14 @@ def leave_gpu(s: State, number: int) -> None:
 def book(s: State, job: Records) -> None:
     """Write down what a job has done on its GPUs and links since it was placed."""
     book_computing(s, job)
-    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
-        book_bytes(s, s.transfers[number])
-    for number in range(job.first_flow, job.first_flow + job.num_flows):
+    for number in range(job.first_transfer, end_of_transfers(job)):
         book_bytes(s, s.transfers[number])
 
 
 @njit
-def leave_network(s: State, job: Records) -> None:
-    """A job's transfers lose their links."""
-    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
-        leave_placed(s, number)
-    for number in range(job.first_flow, job.first_flow + job.num_flows):
-        leave_placed(s, number)
+def end_of_transfers(job: Records) -> int:
+    """Where the transfers of a job end, behind its collectives those of its state: no other has both."""
+    return job.first_flow + job.num_flows if job.num_flows > 0 else job.first_transfer + job.num_transfers
 
 
 @njit
@@ -328,13 +328,8 @@ def begin_rerouting(s: State, number: int, most_links: int) -> None:
 @njit
 def cross(s: State, number: int, link: int, share: float) -> None:
     """Have a transfer that is rerouted cross a link with a part of its bytes."""
-    transfer = s.transfers[number]
-    e = transfer.first_entry + transfer.num_entries
-    transfer.num_entries += 1
-    s.entries[e].link, s.entries[e].share, s.entries[e].transfer = link, share, number
-    if share != 1.0:
-        transfer.uneven = 1
-    link_waiting(s, e)
+    add_entry(s, number, link, share)
+    link_waiting(s, s.transfers[number].first_entry + s.transfers[number].num_entries - 1)
 
 
 @njit
@@ -365,7 +360,8 @@ def remove_job(s: State, job: Records) -> None:
     for number in range(job.first_worker, job.first_worker + job.num_gpus):
         leave_gpu(s, number)
     leave_links(s, job)
-    leave_network(s, job)
+    for number in range(job.first_transfer, end_of_transfers(job)):
+        leave_placed(s, number)
     leave_running(s, job)
     if job.leaving > 0:
         job.leaving = 0

@@ -151,19 +151,13 @@ def weigh_new(s: State) -> None:
             e = s.entries[e].next
 
 
-@njit
-def weigh_component(s: State) -> None:
-    """Ask the weights of all that a change can reach."""
-    for place in range(list_component(s)):
-        weigh(s, s.items[place])
-
-
 @called_by_address("shares_address")
 def rerate_shares(s: State, number: int) -> None:  # noqa: ARG001
     """Ask the weights that are not known, and share; ``number`` means nothing."""
     run = s.run[0]
-    if run.weights_are_fixed == 0:
-        weigh_component(s)
+    if run.weights_are_fixed == 0:  # they may be others of all that a change can reach
+        for place in range(list_component(s)):
+            weigh(s, s.items[place])
     elif run.unweighed == 1:
         weigh_new(s)
     run.unweighed = 0
@@ -191,14 +185,7 @@ def rerate_max_min(s: State) -> None:
     for place in range(count):
         transfer = s.transfers[s.items[place]]
         set_rate(s, s.items[place], transfer.new_rate, transfer.sharing)
-    if run.record == 1:
-        count_sharing(s)
-
-
-@njit
-def count_sharing(s: State) -> None:
-    """Record with how many others the transfers on touched links share one now."""
-    for place in range(list_touched(s)):
+    for place in range(list_touched(s) if run.record == 1 else ZERO):  # with how many others they share a link now
         number = s.items[place]
         set_rate(s, number, s.transfers[number].new_rate, most_sharing(s, s.transfers[number]))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.field_values import ONE, ZERO
-from ddlsched.engine.loop.skipping.dormancy import dormant_done_ns, dormant_sent_ns
+from ddlsched.engine.loop.skipping.dormancy import dormant_done_ns
 from ddlsched.engine.loop.time_accounts import simulated_for
-from ddlsched.engine.native.jit import NUMBER, NUMBERS, STATE, called_from_python, njit
+from ddlsched.engine.native.jit import NUMBERS, STATE, called_from_python, njit
 from ddlsched.engine.records import State
 
 
@@ -64,7 +64,7 @@ def change_free_bytes(s: State, gpu: int, by_bytes: int) -> None:
 
 @njit
 def find_fitting(s: State, queue: np.ndarray, place: int, end: int) -> int:
-    """The first place in ``queue``, from ``place`` on, of a job for which enough GPUs have the memory, or -1."""
+    """The first place in ``queue``, from ``place`` to ``end``, of a job for which enough GPUs have memory, or -1."""
     if s.run[0].num_open_gpus == 0:
         return -1
     while place < end:
@@ -80,18 +80,6 @@ def find_fitting(s: State, queue: np.ndarray, place: int, end: int) -> int:
     return -1
 
 
-@called_from_python(STATE, NUMBERS, NUMBER)
-def next_fitting(s: State, queue: np.ndarray, place: int) -> int:
-    """As :func:`find_fitting`, to the end of the queue."""
-    return find_fitting(s, queue, place, len(queue))
-
-
-@called_from_python(STATE, NUMBER, NUMBER)
-def reserve_bytes(s: State, gpu: int, by_bytes: int) -> None:
-    """Keep memory of a GPU free for a job that is to move there, or, below 0, no longer."""
-    change_free_bytes(s, gpu, -by_bytes)
-
-
 @njit
 def load_of(s: State, gpu: int) -> int:
     """The load of a GPU: its residents' remaining compute and communication, nanoseconds."""
@@ -102,8 +90,9 @@ def load_of(s: State, gpu: int) -> int:
         simulated = s.workers[simulated_for(s, job, number)]
         done_ns = simulated.done_ns
         if job.dormant == 1:
-            done_ns += dormant_done_ns(s, job)
-            load_ns -= dormant_sent_ns(s, job)
+            more_ns, sent_ns = dormant_done_ns(s, job)
+            done_ns += more_ns
+            load_ns -= sent_ns
         own_ns = job.compute_ns - s.workers[number].spared_ns
         left_ns = own_ns * job.start_iterations_left - done_ns
         if len(s.speeds) > 0:

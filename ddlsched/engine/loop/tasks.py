@@ -115,6 +115,22 @@ def predecessors_ended(s: State, job: Records, task: int, weight: int) -> None:
 
 
 @njit
+def succeed(s: State, job: Records, task: Records, first: int, end: int, weight: int) -> None:
+    """A task has ended, for the workers from a first one to before an end: its successors may go.
+
+    Of one worker alone :func:`end_compute` goes through them itself, which is quicker.
+    """
+    for place in range(task.first_successor, task.first_successor + task.num_successors):
+        successor = s.successors[place]
+        if s.tasks[job.first_task + successor].transfer >= 0:
+            predecessors_ended(s, job, successor, weight)
+            continue
+        for worker in range(first, end):
+            if s.workers[worker].leader == worker:
+                predecessor_ended(s, worker, successor)
+
+
+@njit
 def mix(h: int) -> int:
     """Scatter 32 bits; every product is below 2^63."""
     h ^= h >> 16
@@ -205,14 +221,7 @@ def end_all_reduce(s: State, number: int) -> None:
         return
     job.load_left_ns -= task.load_ns
     simulated = 1 if job.lockstep == 1 else job.num_gpus
-    for place in range(task.first_successor, task.first_successor + task.num_successors):
-        successor = s.successors[place]
-        if s.tasks[job.first_task + successor].transfer < 0:
-            for worker in range(job.first_worker, job.first_worker + simulated):
-                if s.workers[worker].leader == worker:
-                    predecessor_ended(s, worker, successor)
-        else:
-            predecessors_ended(s, job, successor, ONE)
+    succeed(s, job, task, job.first_worker, job.first_worker + simulated, ONE)
     if job.steps_left == 0:
         push_work(s, -1 - transfer.job)
 

@@ -275,16 +275,10 @@ def end_transfer(s: State, number: int) -> None:
     s.transfers[number].times_sent += 1
     if s.transfers[number].task >= 0:
         end_all_reduce(s, number)
-    else:
-        end_state_transfer(s, number)
-
-
-@njit
-def end_state_transfer(s: State, number: int) -> None:
-    """Part of a job's state has come; with the last the job goes on, or its checkpoint is whole."""
+        return
     job = s.jobs[s.transfers[number].job]
     job.flows_left -= 1
-    if job.flows_left == 0:
+    if job.flows_left == 0:  # all of its state has come: it goes on, or its checkpoint is whole
         push_work(s, number)
 
 

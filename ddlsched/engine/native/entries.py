@@ -25,7 +25,7 @@ from ddlsched.engine.native import view_types
 from ddlsched.engine.native.compiler import compiled_function, reason_of
 from ddlsched.engine.native.machine_code import register_jitable
 from ddlsched.engine.native.operators import compiled_only, divide_wholes, typed
-from ddlsched.engine.native.state import state_at
+from ddlsched.engine.native.state import found_at, state_at
 from ddlsched.network.rates import LEVELS, WEIGHT_UNIT
 from ddlsched.policies.compiling.program import Program
 from ddlsched.policies.compiling.source import CannotCompileError
@@ -53,19 +53,6 @@ def _called(typing_context: Any, function: Any, arguments: Any) -> Any:
         return context.make_tuple(builder, sig.return_type, (builder.not_(status.is_error), answer))
 
     return signature(result, function, arguments), generate
-
-
-def _record_at(dtype: np.dtype[Any]) -> Any:
-    record = from_dtype(dtype)
-
-    @intrinsic
-    def at(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
-        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
-            return builder.inttoptr(arguments[0], context.get_value_type(record))
-
-        return signature(record, types.int64), generate
-
-    return at
 
 
 # --- keys: a number or a tuple of numbers, as whole numbers that are ordered alike
@@ -229,13 +216,13 @@ def _entry_function(
     gives, _, takes, _ = _METHODS[method]
     if method == "key" and "now_s" not in reads:
         gives = _give_job_without_time
-    fields_at, network_of = _record_at(dtype), view_types.root_view(predicted)
+    fields_at, network_of = found_at(from_dtype(dtype)), view_types.make_view(view_types.NETWORK.flavoured(predicted))
     give, take = register_jitable(gives), register_jitable(takes)
 
     def entry(state: int, number: int, place: int, fields: int) -> int:
         s = state_at(state)
         s.run[0].scratch_used = 0
-        given = (fields_at(fields),) + give(s, number, place, network_of(s))  # noqa: RUF005 (no starred tuples here)
+        given = (fields_at(fields),) + give(s, number, place, network_of(s, 0))  # noqa: RUF005 (no starred tuples here)
         returned, answer = _called(function, given)
         return take(s, number, place, answer) if returned else FAILED
 

@@ -138,4 +138,5 @@ def _wait_for(file: IO[bytes], place: int) -> None:
 @cache
 def say_once(text: str) -> None:
     """Say something on stderr, once a process."""
-    print(f"ddlsched: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):
+        print(f"ddlsched: {text}", file=sys.stderr, flush=True)

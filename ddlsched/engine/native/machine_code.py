@@ -43,20 +43,11 @@ class _Stamped:
         return sources_stamp()
 
 
-class _UserProvided(_Stamped, caching.UserProvidedCacheLocator):
-    pass
-
-
-class _InTree(_Stamped, caching.InTreeCacheLocator):
-    pass
-
-
-class _UserWide(_Stamped, caching.UserWideCacheLocator):
-    pass
+_LOCATORS = caching.UserProvidedCacheLocator, caching.InTreeCacheLocator, caching.UserWideCacheLocator
 
 
 class _EngineCacheImpl(caching.CompileResultCacheImpl):
-    _locator_classes = [_UserProvided, _InTree, _UserWide]  # noqa: RUF012 (numba's attribute)
+    _locator_classes = [type(locator.__name__, (_Stamped, locator), {}) for locator in _LOCATORS]  # noqa: RUF012 (numba's)
 
 
 def loaded(cache: caching.Cache, sig: Any, target_context: Any) -> Any:
@@ -202,11 +193,7 @@ class PartCompiler(CompilerBase):
         return [passes]
 
 
-PART_OPTIONS: dict[str, Any] = {
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-    "pipeline_class": PartCompiler,
-}
+PART_OPTIONS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": PartCompiler}
 overload: Any = functools.partial(extending.overload, jit_options=PART_OPTIONS)
 overload_attribute: Any = functools.partial(extending.overload_attribute, jit_options=PART_OPTIONS)
 overload_method: Any = functools.partial(extending.overload_method, jit_options=PART_OPTIONS)

@@ -178,14 +178,20 @@ def width_of(typing_context: Any, rows: Any) -> Any:  # noqa: ARG001 (numba's si
 STATE: StateType = typeof(example_state())
 
 
-@intrinsic
-def state_at(typing_context: Any, address: Any) -> Any:  # noqa: ARG001 (numba's signature)
-    """Return the state at an address."""
+def found_at(kind: Any) -> Any:
+    """Return the function that, in compiled code, returns what of a type is at an address."""
 
-    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001 (numba's signature)
-        return builder.inttoptr(arguments[0], context.get_value_type(STATE))
+    @intrinsic
+    def at(typing_context: Any, address: Any) -> Any:  # noqa: ARG001 (numba's signature)
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001 (numba's signature)
+            return builder.inttoptr(arguments[0], context.get_value_type(kind))
 
-    return signature(STATE, types.int64), generate
+        return signature(kind, types.int64), generate
+
+    return at
+
+
+state_at = found_at(STATE)
 
 
 @intrinsic

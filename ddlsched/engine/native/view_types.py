@@ -20,7 +20,7 @@ from numba.extending import intrinsic, models, register_model
 
 from ddlsched.engine.native.machine_code import overload, register_jitable
 from ddlsched.engine.native.operators import typed
-from ddlsched.engine.native.state import STATE
+from ddlsched.engine.native.state import STATE, StateType
 
 
 class ViewType(types.Type):
@@ -82,33 +82,24 @@ class _IteratorModel(models.StructModel):
 # --- views and lists are made and taken apart
 
 
-def root_view(predicted: bool) -> Any:
-    """Return the function of a state that makes the view of its network, of which other views are made."""
-    view = NETWORK.flavoured(predicted)
-
-    @intrinsic
-    def make(typing_context: Any, state: Any) -> Any:  # noqa: ARG001
-        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
-            made = cgutils.create_struct_proxy(view)(context, builder)
-            made.state, made.number = arguments[0], ir.Constant(ir.IntType(64), 0)
-            return made._getvalue()
-
-        return signature(view, STATE), generate
-
-    return make
+def _state_in(context: Any, builder: Any, kind: Any, given: Any) -> Any:
+    """Return the state of a view or list, or the state that is given."""
+    return given if isinstance(kind, StateType) else cgutils.create_struct_proxy(kind)(context, builder, given).state
 
 
 def make_view(plain: ViewType) -> Any:
-    """Return the function of a view or list and a number that makes a view of the same state and flavour."""
+    """Return the function of a view or list and a number that makes a view of the same state and flavour.
+
+    Of a state it makes the view as it is given, from which others are made.
+    """
 
     @intrinsic
     def make(typing_context: Any, near: Any, number: Any) -> Any:  # noqa: ARG001
-        view = plain.flavoured(near.predicted)
+        view = plain if isinstance(near, StateType) else plain.flavoured(near.predicted)
 
         def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
             made = cgutils.create_struct_proxy(view)(context, builder)
-            made.state = cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]).state
-            made.number = arguments[1]
+            made.state, made.number = _state_in(context, builder, sig.args[0], arguments[0]), arguments[1]
             return made._getvalue()
 
         return signature(view, near, types.int64), generate
@@ -125,7 +116,7 @@ def make_list(item: Any, place: str, get: Callable[..., Any]) -> Any:
 
         def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
             made = cgutils.create_struct_proxy(row)(context, builder)
-            made.state = cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]).state
+            made.state = _state_in(context, builder, sig.args[0], arguments[0])
             made.first, made.count = arguments[1:]
             return made._getvalue()
 

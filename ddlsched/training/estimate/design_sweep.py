@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -38,6 +39,9 @@ _MOST = 50_000_000
 
 _CHUNK = 8192
 """Configurations that one thread takes at a time: few enough for a core's cache."""
+
+
+_Columns: TypeAlias = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,20 +118,21 @@ def design(
     variants = _grid({name: values for name, values in axes.items() if name not in PLAN_AXES})
     tables = []
     for recompute in sweep.recompute:
-        kept = _valid(model, plans, recompute, num_gpus, global_batch)
+        plan_of = partial(_parallelism, recompute=recompute, gpus=num_gpus, batch=global_batch)
+        kept = _valid(model, plan_of(plans), num_gpus)
         valid = np.flatnonzero(kept if "pipeline" in sweep.axes else kept & _has_even_stages(model, plans))
         columns = _crossed({name: column[valid] for name, column in plans.items()}, variants)
-        tables.append(_estimates(model, machine, columns, recompute, num_gpus, global_batch, precision))
+        tables.append(_estimates(model, machine, columns, plan_of, precision))
     table = pd.concat(tables, ignore_index=True)
     return table.sort_values(["fits", "step_s"], ascending=[False, True], ignore_index=True, kind="stable")
 
 
-def _grid(axes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _grid(axes: _Columns) -> dict[str, np.ndarray]:
     """Return a column an axis, with a row a combination."""
     return {name: np.ravel(part) for name, part in zip(axes, np.meshgrid(*axes.values(), indexing="ij"), strict=True)}
 
 
-def _crossed(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _crossed(one: _Columns, other: _Columns) -> dict[str, np.ndarray]:
     """Return every row of one with every row of the other."""
     (rows,), (others,) = ({len(column) for column in columns.values()} for columns in (one, other))
     repeated = {name: np.repeat(column, others) for name, column in one.items()}
@@ -152,7 +157,7 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // divisor for divisor in small)})
 
 
-def _parallelism(columns: Mapping[str, np.ndarray], recompute: Recompute, gpus: int, batch: int) -> Parallelism:
+def _parallelism(columns: _Columns, recompute: Recompute, gpus: int, batch: int) -> Parallelism:
     plan: dict[str, Any] = {name: columns[name] for name in PLAN_AXES}
     for flag in ("sequence_parallel", "overlap"):
         plan[flag] = plan[flag].astype(bool)
@@ -160,28 +165,21 @@ def _parallelism(columns: Mapping[str, np.ndarray], recompute: Recompute, gpus: 
     return Parallelism(**plan, data=data, global_batch=batch, recompute=recompute)
 
 
-def _valid(model: Model, columns: Mapping[str, np.ndarray], recompute: Recompute, gpus: int, batch: int) -> np.ndarray:
+def _valid(model: Model, plan: Parallelism, gpus: int) -> np.ndarray:
     """Return which combinations keep all rules."""
-    plan = _parallelism(columns, recompute, gpus, batch)
     rules = [*plan.rules(gpus), *model.rules(plan)]
     valid: np.ndarray = np.all(np.broadcast_arrays(*(rule.holds for rule in rules)), axis=0)
     return valid
 
 
-def _has_even_stages(model: Model, columns: Mapping[str, np.ndarray]) -> Amount:
+def _has_even_stages(model: Model, columns: _Columns) -> Amount:
     plan = Parallelism(pipeline=columns["pipeline"], interleave=columns["interleave"])
     blocks = stage_blocks(model.layers(Parallelism()).num_blocks, plan)
     return blocks.end == blocks.middle
 
 
 def _estimates(
-    model: Model,
-    machine: Machine,
-    columns: Mapping[str, np.ndarray],
-    recompute: Recompute,
-    gpus: int,
-    batch: int,
-    precision: Precision,
+    model: Model, machine: Machine, columns: _Columns, plan_of: Callable[[_Columns], Parallelism], precision: Precision
 ) -> pd.DataFrame:
     """Return the table of configurations that are valid, a chunk a thread at a time."""
     size = len(columns["tensor"])
@@ -189,8 +187,8 @@ def _estimates(
         {name: column[at : at + _CHUNK] for name, column in columns.items()} for at in range(0, max(size, 1), _CHUNK)
     ]
 
-    def table(chunk: Mapping[str, np.ndarray]) -> pd.DataFrame:
-        plan = _parallelism(chunk, recompute, gpus, batch)
+    def table(chunk: _Columns) -> pd.DataFrame:
+        plan = plan_of(chunk)
         found = estimate(model, plan, _variant(machine, chunk), precision=precision)
         results: dict[str, Amount] = {
             "step_s": found.step_s,
@@ -201,14 +199,14 @@ def _estimates(
             "energy_j": found.energy_j,
             "cost": found.cost,
         }
-        return pd.DataFrame({**chunk, "data": plan.data, "recompute": recompute, **results})
+        return pd.DataFrame({**chunk, "data": plan.data, "recompute": plan.recompute, **results})
 
     with ThreadPoolExecutor() as threads:
         tables = list(threads.map(table, chunks))
     return pd.concat(tables, ignore_index=True)
 
 
-def _variant(machine: Machine, columns: Mapping[str, np.ndarray]) -> Machine:
+def _variant(machine: Machine, columns: _Columns) -> Machine:
     """Return the machine with each configuration's factors and memory expansion."""
     gpu = machine.gpu
     gpu = dataclasses.replace(

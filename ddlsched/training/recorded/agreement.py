@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, RankTrace
@@ -169,12 +170,11 @@ def _by_group(step: RankStep) -> dict[str, list[RankCommunication]]:
     return found
 
 
-def _refuse_difference(
-    groups: JobGroups,
-    name: str,
-    first: tuple[int, Sequence[RankCommunication]],
-    other: tuple[int, Sequence[RankCommunication]],
-) -> None:
+_Own: TypeAlias = tuple[int, Sequence[RankCommunication]]
+"""A rank, and its collectives in a group."""
+
+
+def _refuse_difference(groups: JobGroups, name: str, first: _Own, other: _Own) -> None:
     shown = "of all ranks" if name == EVERYBODY else repr(name)
     where = f"{groups.sources[other[0]]}: in group {shown}, rank {other[0]}"
     if len(first[1]) != len(other[1]):

@@ -39,8 +39,8 @@ class Call:
 
     Parameters
     ----------
-    begin_ns, end_ns, thread
-        Of the call itself.
+    asked
+        The call itself.
     what
         The collective.
     in_backward
@@ -53,9 +53,7 @@ class Call:
         When it began and ended, waiting for other ranks included, if the trace tells.
     """
 
-    begin_ns: int
-    end_ns: int
-    thread: object
+    asked: TraceEvent
     what: RankCommunication
     in_backward: bool
     at_once: bool = False
@@ -133,9 +131,7 @@ def _gloo_call(
     kind, group = _peers(events, event, kind)
     concrete = [text for text in arguments.get("Concrete Inputs", ()) if text in ("True", "False")]
     return Call(
-        begin_ns=event.begin_ns,
-        end_ns=event.end_ns,
-        thread=event.thread,
+        asked=event,
         what=RankCommunication(kind, size, group),
         in_backward=in_backward,
         at_once=kind == "send" or concrete[-1:] == ["False"],
@@ -236,9 +232,7 @@ def _nccl_call(
         (kind, _nccl_group(events, event)) if kind not in ("send", "receive") else _nccl_peers(events, event, kind)
     )
     return Call(
-        begin_ns=event.begin_ns,
-        end_ns=event.end_ns,
-        thread=event.thread,
+        asked=event,
         what=RankCommunication(kind, 0 if kind == "barrier" else int(elements) * BYTES_OF[type_name], group),
         in_backward=in_backward,
         waited_ns=waited_ns,
@@ -328,8 +322,8 @@ class HostTraceClock:
             return None
         ended_ns = call.work[1]
         if call.at_once:
-            return call.end_ns, max(call.end_ns, ended_ns)
-        idle_from_ns = min(self._last_busy(call.thread, ended_ns), ended_ns)
+            return call.asked.end_ns, max(call.asked.end_ns, ended_ns)
+        idle_from_ns = min(self._last_busy(call.asked.thread, ended_ns), ended_ns)
         return (idle_from_ns, ended_ns) if ended_ns - idle_from_ns >= _IDLE_NS else None
 
     def _last_busy(self, thread: object, at_ns: int) -> int:
@@ -363,7 +357,7 @@ def read_kineto(path: Path) -> RankTrace:
         steps = [_whole(events)]
     calls = calls_of(events)
     clock: Clock = GpuTraceClock(events) if events.is_on_gpu else HostTraceClock(events)
-    begins = [call.begin_ns for call in calls]
+    begins = [call.asked.begin_ns for call in calls]
     found = {}
     for number, step in enumerate(steps):
         name = step.name.partition("#")[2]
@@ -390,7 +384,7 @@ def _step(events: KinetoEvents, clock: Clock, step: TraceEvent, calls: Sequence[
     buckets_end_ns = max((call.work[1] for call in calls if call.in_backward and call.work), default=begin_ns)
     for call in calls:
         waited = clock.wait(call, step, buckets_end_ns)
-        stretch.communicate(call.what, clock.reached_ns(call.begin_ns), waited, call.work)
+        stretch.communicate(call.what, clock.reached_ns(call.asked.begin_ns), waited, call.work)
     return stretch.step()
 
 

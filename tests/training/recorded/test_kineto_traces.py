@@ -487,7 +487,7 @@ def test_an_operator_of_gloo_brings_one_of_its_arguments(name: str) -> None:
     events.works = works
     (call,) = calls_of(events)
     assert (call.what.kind, call.what.input_bytes) == (kind, [3 * 4, 5 * 2 * 2, 7 * 8][place])
-    assert (call.begin_ns, call.end_ns, call.thread, call.work) == (10, 15, 1, (20, 30))
+    assert (*call.asked[:3], call.work) == (10, 15, 1, (20, 30))
     assert call.what.group == {"c10d::send": "0 to 1", "c10d::recv_": "1 to 0"}.get(name, "")
     assert call.at_once == (kind == "send")
 
@@ -649,9 +649,9 @@ def on_gpu(*kernels: tuple[int, int, int], backward: Sequence[tuple[int, int]] =
 GPU_STEP = TraceEvent(0, 1000, 1, "ProfilerStep#1")
 
 
-def a_call(**told: Any) -> Call:
-    given: dict[str, Any] = {"what": RankCommunication("all-reduce", 8), "in_backward": False}
-    return Call(begin_ns=40, end_ns=45, **{"thread": 1} | given | told)
+def a_call(*, thread: int = 1, in_backward: bool = False, **told: Any) -> Call:
+    asked = TraceEvent(40, 45, thread, "record_param_comms")
+    return Call(asked, RankCommunication("all-reduce", 8), in_backward, **told)
 
 
 def test_a_gpu_has_reached_what_was_launched_before() -> None:

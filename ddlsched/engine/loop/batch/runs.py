@@ -16,15 +16,7 @@ from ddlsched.engine.field_values import Question
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.compilation import compile_loop
 from ddlsched.engine.loop.placement import PLACE_JOB, place_job
-from ddlsched.engine.native.jit import (
-    NUMBER,
-    STATE,
-    address_of,
-    caller_of,
-    compiled_as_called,
-    njit,
-    state_at,
-)
+from ddlsched.engine.native.jit import NUMBER, STATE, address_of, caller_of, compiled_as_called, njit, state_at
 from ddlsched.policies import choosing
 
 
@@ -37,23 +29,12 @@ class Standing(IntEnum):
     QUESTION = 3
 
 
-_INTEGERS = [
-    "state",
-    "standing",
-    "question",
-    "place",
-    "count",
-    "action",
-    "num_jobs",
-    "num_arrived",
-    "num_there",
-    "num_decisions",
-    "in_round",
-    "job",
-    "num_chosen",
-    "num_started",
-]
-BATCHED_RUN = np.dtype([*((name, np.int64) for name in _INTEGERS), ("now_s", np.float64), ("job_seconds", np.float64)])
+_INTEGERS = (
+    "state standing question place count action num_jobs num_arrived num_there num_decisions in_round job num_chosen "
+    "num_started"
+)
+_TYPES = dict.fromkeys(_INTEGERS.split(), np.int64) | dict.fromkeys(("now_s", "job_seconds"), np.float64)
+BATCHED_RUN = np.dtype([*_TYPES.items()])
 """``state`` is the address of a state. In a round, ``in_round`` is 1, and ``place`` and ``count`` say which of the
 transfers, or of the jobs, of the instant is decided about. ``job_seconds`` have passed in all, x the jobs that were
 there, up to ``now_s``. While jobs are placed ``job`` is the one that is placed, or -1, ``num_chosen`` how many GPUs it

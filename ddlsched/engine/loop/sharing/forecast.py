@@ -36,13 +36,7 @@ def rate_on(transfer: Records, entry: Records) -> float:
 def is_past(s: State, number: int) -> bool:
     """Whether a step comes at or before where the filling stands."""
     now, step = s.filling[0], s.steps[number]
-    if step.level != now.level:
-        return step.level < now.level
-    if step.lead_share != now.lead_share:
-        return step.lead_share < now.lead_share
-    if step.lead != now.lead:
-        return step.lead < now.lead
-    return step.index <= now.index
+    return step.level < now.level or (step.level == now.level and precedes(step, now))
 
 
 @njit
@@ -82,17 +76,6 @@ def gather(s: State, number: int, count: int, mixed: bool) -> tuple[int, bool]:
     s.scratch[count] = number
     transfer = s.transfers[number]
     return count + 1, mixed or transfer.uneven == 1 or s.transfers[s.scratch[0]].weight != transfer.weight
-
-
-@njit
-def sort_gathered(s: State, count: int) -> None:
-    """Sort by number: what rounding does to unequal rates must not depend on who came first."""
-    for place in range(1, count):
-        number, hole = s.scratch[place], place
-        while hole > 0 and s.scratch[hole - 1] > number:
-            s.scratch[hole] = s.scratch[hole - 1]
-            hole -= 1
-        s.scratch[hole] = number
 
 
 @njit
@@ -299,17 +282,8 @@ def forecast_stale(s: State) -> None:
 def is_due_before(s: State, number: int, other: int) -> bool:
     """By level; by batch, in the order of their first steps; the first step of a batch; the least share."""
     a, b = s.links[number], s.links[other]
-    if a.due_level != b.due_level:
-        return a.due_level < b.due_level
-    if a.due_share != b.due_share:
-        return a.due_share < b.due_share
-    if a.due_lead != b.due_lead:
-        return a.due_lead < b.due_lead
-    if a.due_follower != b.due_follower:
-        return a.due_follower < b.due_follower
-    if a.own_share != b.own_share:
-        return a.own_share < b.own_share
-    return number < other
+    mine = a.due_level, a.due_share, a.due_lead, a.due_follower, a.own_share, number
+    return mine < (b.due_level, b.due_share, b.due_lead, b.due_follower, b.own_share, other)
 
 
 @njit

@@ -67,13 +67,6 @@ def is_full(link: Records) -> bool:
 
 
 @njit
-def leave_sums(s: State, transfer: Records) -> None:
-    """Take a transfer out of the sums of its slack links."""
-    if transfer.counted_share > 0.0:
-        count_in_sums(s, transfer, 0.0)
-
-
-@njit
 def count_in_sums(s: State, transfer: Records, share: float) -> bool:
     """Let a transfer count by another share at its slack links; return whether one of them has too little to spare."""
     full = False
@@ -90,11 +83,8 @@ def count_in_sums(s: State, transfer: Records, share: float) -> bool:
 
 @njit
 def precedes(step: Records, other: Records) -> bool:
-    if step.lead_share != other.lead_share:
-        return step.lead_share < other.lead_share
-    if step.lead != other.lead:
-        return step.lead < other.lead
-    return step.index <= other.index
+    """Whether a step comes before another of its level, or where the filling stands, or is it."""
+    return (step.lead_share, step.lead, step.index) <= (other.lead_share, other.lead, other.index)
 
 
 @njit
@@ -106,9 +96,8 @@ def is_filled_before(s: State, e: int, other: int) -> bool:
     step, step_of_other = s.transfers[number].step, s.transfers[number_of_other].step
     if step == step_of_other:
         return number < number_of_other
-    if s.steps[step].level != s.steps[step_of_other].level:
-        return s.steps[step].level < s.steps[step_of_other].level
-    return precedes(s.steps[step], s.steps[step_of_other])
+    mine, others = s.steps[step], s.steps[step_of_other]
+    return mine.level < others.level or (mine.level == others.level and precedes(mine, others))
 
 
 @njit

@@ -6,7 +6,8 @@ Where a change reaches most of the links anyway, that is up to twice as fast as 
 from __future__ import annotations
 
 from ddlsched.engine.field_values import ZERO
-from ddlsched.engine.loop.sharing.forecast import enter_level, gather, rate_on, share_left, sort_gathered, take
+from ddlsched.engine.loop.order import sort_numbers
+from ddlsched.engine.loop.sharing.forecast import enter_level, gather, rate_on, share_left, take
 from ddlsched.engine.loop.sharing.resting_links import touch_link
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records import Records, State
@@ -82,7 +83,7 @@ def fill_tightest_link(s: State, level: int) -> int:
             count, mixed = gather(s, s.entries[e].transfer, count, mixed)
         e = s.entries[e].next
     if mixed:
-        sort_gathered(s, count)
+        sort_numbers(s.scratch, ZERO, count)  # what rounding does must not depend on who came first
     filled = ZERO
     for place in range(count):
         transfer = s.transfers[s.scratch[place]]

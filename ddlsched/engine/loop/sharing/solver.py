@@ -25,6 +25,8 @@ early, or to wake too many links, costs time only: what is filled anew is filled
 
 from __future__ import annotations
 
+from ddlsched.engine.field_values import ZERO
+from ddlsched.engine.loop.order import sort_numbers
 from ddlsched.engine.loop.sharing.forecast import (
     catch_up,
     drop_due,
@@ -34,11 +36,10 @@ from ddlsched.engine.loop.sharing.forecast import (
     gather,
     is_past,
     join,
-    sort_gathered,
     subtract,
     wake,
 )
-from ddlsched.engine.loop.sharing.resting_links import count_in_sums, is_full, leave_sums, tighten
+from ddlsched.engine.loop.sharing.resting_links import count_in_sums, is_full, tighten
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records import Records, State
 
@@ -143,7 +144,7 @@ def take_step(s: State, number: int) -> None:
             count, mixed = gather(s, s.entries[e].transfer, count, mixed)
         e = s.entries[e].next
     if mixed:
-        sort_gathered(s, count)
+        sort_numbers(s.scratch, ZERO, count)  # what rounding does must not depend on who came first
     for place in range(count):
         if is_unfilled(s, s.transfers[s.scratch[place]]):  # a ring may cross a link more than once
             give_rate(s, s.scratch[place], own)
@@ -221,7 +222,8 @@ def leave_filling(s: State, transfer: Records) -> None:
     """Take a transfer out of the filling; its links count as touched."""
     if transfer.num_binding > 0:
         leave_filled(s, transfer)
-        leave_sums(s, transfer)
+        if transfer.counted_share > 0.0:
+            count_in_sums(s, transfer, 0.0)
         transfer.num_binding = 0
 
 

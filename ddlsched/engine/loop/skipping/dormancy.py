@@ -262,25 +262,13 @@ def dormant_sending(s: State, job: Records, time_ns: int) -> int:
 
 
 @njit
-def dormant_done_ns(s: State, job: Records) -> int:
-    """Compute time of the tasks that a worker has ended while its job was dormant."""
+def dormant_done_ns(s: State, job: Records) -> tuple[int, int]:
+    """Compute time of the tasks, and load of the all-reduces, that a worker has ended while its job was dormant."""
     passed_ns = s.run[0].now_ns - job.dormant_since_ns
-    done_ns = passed_ns // job.period_ns * job.compute_ns
-    passed_ns %= job.period_ns
+    periods = passed_ns // job.period_ns
+    done_ns, sent_ns = periods * job.compute_ns, periods * job.period_load_ns
     for task in range(job.first_task, job.first_task + job.num_tasks):
-        if s.tasks[task].ends_ns <= passed_ns:
+        if s.tasks[task].ends_ns <= passed_ns % job.period_ns:
             done_ns += s.tasks[task].duration_ns  # a collective's is 0
-    return done_ns
-
-
-@njit
-def dormant_sent_ns(s: State, job: Records) -> int:
-    """Load of the all-reduces that have ended while their job was dormant."""
-    passed_ns = s.run[0].now_ns - job.dormant_since_ns
-    sent_ns = passed_ns // job.period_ns * job.period_load_ns
-    passed_ns %= job.period_ns
-    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
-        task = s.tasks[job.first_task + s.transfers[number].task]
-        if task.ends_ns <= passed_ns:
-            sent_ns += task.load_ns
-    return sent_ns
+            sent_ns += s.tasks[task].load_ns  # a compute task's is 0
+    return done_ns, sent_ns

@@ -51,6 +51,15 @@ def kept(words: np.ndarray, at: int, value: int, saving: bool) -> bool:
 
 
 @njit
+def all_kept(words: np.ndarray, at: int, values: tuple[int, ...], saving: bool) -> bool:
+    for value in values:
+        if not kept(words, at, value, saving):
+            return False
+        at += 1
+    return True
+
+
+@njit
 def moved(words: np.ndarray, at: int, value: int, saving: bool, times: int) -> int:
     if saving:
         words[at] = value
@@ -97,17 +106,10 @@ def walk_job(s: State, number: int, saving: bool, times: int, saved_ns: int, shi
         return False
     unsafe = (job.start_iterations_left - job.iterations_left) % s.run[0].checkpoint_iterations
     at = job.snapshot + 7
-    for value in (
-        job.steps_left,
-        job.active_transfers,
-        job.waiting_transfers,
-        job.running_workers,
-        job.lockstep,
-        unsafe,
-    ):
-        if not kept(words, at, value, saving):
-            return False
-        at += 1
+    values = job.steps_left, job.active_transfers, job.waiting_transfers, job.running_workers, job.lockstep, unsafe
+    if not all_kept(words, at, values, saving):
+        return False
+    at += len(values)
     for task in range(job.first_task, job.first_task + job.num_tasks):
         if not kept(words, at, s.tasks[task].pending, saving):
             return False
@@ -163,18 +165,11 @@ def walk_transfer(s: State, number: int, at: int, saving: bool, times: int, save
     transfer = s.transfers[number]
     item = run.num_gpus + number
     since_ns = run.now_ns - transfer.since_ns if transfer.state == TransferState.ACTIVE else np.int64(0)
-    for value in (
-        transfer.state,
-        ends_in_ns(s, item),
-        since_ns,
-        bits(transfer.bytes_left),
-        bits(transfer.latency_left_ns),
-        bits(transfer.rate),
-        transfer.sharing,
-    ):
-        if not kept(words, at, value, saving):
-            return False
-        at += 1
+    left, latency, rate = bits(transfer.bytes_left), bits(transfer.latency_left_ns), bits(transfer.rate)
+    values = transfer.state, ends_in_ns(s, item), since_ns, left, latency, rate, transfer.sharing
+    if not all_kept(words, at, values, saving):
+        return False
+    at += len(values)
     transfer.since_ns = shifted(transfer.since_ns, saved_ns, shift_ns)
     transfer.segment_ns = shifted(transfer.segment_ns, saved_ns, shift_ns)
     transfer.times_sent = moved(words, at, transfer.times_sent, saving, times)
@@ -196,10 +191,10 @@ def walk_worker(s: State, number: int, at: int, saving: bool, times: int, shift_
         return kept(words, at, worker.leader, saving)
     # With equal ends a task may have begun earlier, when others on its GPU made it last longer.
     begun_ns = run.now_ns - g.started_ns if running else np.int64(-1)
-    for value in (worker.leader, task, begun_ns, ends_ns, worker.num_ready, worker.first_ready):
-        if not kept(words, at, value, saving):
-            return False
-        at += 1
+    values = worker.leader, task, begun_ns, ends_ns, worker.num_ready, worker.first_ready
+    if not all_kept(words, at, values, saving):
+        return False
+    at += len(values)
     for flag in range(worker.first_flag, worker.first_flag + flags_of(job)):
         if not (kept(words, at + 3, s.pending[flag], saving) and kept(words, at + 4, np.int64(s.ready[flag]), saving)):
             return False

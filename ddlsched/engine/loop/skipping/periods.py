@@ -63,7 +63,6 @@ def examine(s: State, anchor: int) -> None:
 @njit
 def recurs(s: State, anchor: int) -> bool:
     """Jump if the state is that of the snapshot; take another after 1, 2, 4, 8 ... examinations."""
-    run = s.run[0]
     job = s.jobs[anchor]
     if job.window == 0 or job.resting_until_ns > 0:
         job.resting_until_ns = 0
@@ -72,8 +71,6 @@ def recurs(s: State, anchor: int) -> bool:
         return False
     job.tries += 1
     if walk(s, anchor, COMPARING, ZERO):
-        if run.jumps == 0:
-            run.events_to_recurrence = run.events
         return jump(s, anchor)
     if job.tries >= job.window:
         job.window *= 2

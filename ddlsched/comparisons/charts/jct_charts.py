@@ -23,6 +23,8 @@ _COINCIDE = 0.05
 _LEGEND_LETTERS = 44
 """What two columns of a legend have room for, of the longest label of each together."""
 _BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+_BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center_baseline", "bbox": _BLANK}
+"""How a value stands beside its bar."""
 
 
 @style.in_style()
@@ -44,17 +46,9 @@ def bars(intervals: Mapping[str, Interval], *, axis: str, colour: Mapping[str, s
     widest = max(interval.high for interval in intervals.values())
     for place, (label, interval) in enumerate(intervals.items()):
         axes.barh(place, interval.mean, height=0.68, color=shade[label], alpha=0.85)
-        axes.plot(
-            [interval.low, interval.high], [place, place], color=style.INK, linewidth=1.0, marker="|", markersize=4
-        )
-        axes.annotate(
-            style.short(interval.mean),
-            (interval.high, place),
-            (4, 0),
-            textcoords="offset points",
-            va="center_baseline",
-            bbox=_BLANK,
-        )
+        ends = [interval.low, interval.high]
+        axes.plot(ends, [place, place], color=style.INK, linewidth=1.0, marker="|", markersize=4)
+        axes.annotate(style.short(interval.mean), (interval.high, place), (4, 0), **_BESIDE)
     axes.set_xlim(0, 1.16 * widest)
     _label_rows(axes, labels)
     _measure(axes, f"{axis}\n{over_seeds(interval.seeds for interval in intervals.values())}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -113,16 +113,9 @@ def _draw(
     for name, start_ns, end_ns in zip(names, slices["start_ns"], slices["end_ns"], strict=True):
         used = [colour for colour in labels.values() if colour in {PALETTE[own] for own in palette}]
         colour = labels.setdefault(name, PALETTE[palette[len(used) % len(palette)]])
-        axes.barh(
-            bottom,
-            (end_ns - start_ns) / 1e6,
-            0.4,
-            (start_ns - begin_ns) / 1e6,
-            align="edge",
-            color=colour,
-            edgecolor="white" if palette is _COMPUTE else colour,
-            linewidth=0.2,
-        )
+        begin_ms, length_ms = (start_ns - begin_ns) / 1e6, (end_ns - start_ns) / 1e6
+        edge = "white" if palette is _COMPUTE else colour
+        axes.barh(bottom, length_ms, 0.4, begin_ms, align="edge", color=colour, edgecolor=edge, linewidth=0.2)
 
 
 @in_style()
@@ -175,15 +168,8 @@ def pareto_chart(
     figure, axes = new_figure(2.6)
     axes.plot(costs, times, ".", color=MUTED, markersize=2.5, alpha=0.4, rasterized=True, label="all that fit")
     order = front[np.argsort(costs[front])]
-    axes.plot(
-        costs[order],
-        times[order],
-        "o-",
-        color=PALETTE["vermillion"],
-        markersize=3.5,
-        drawstyle="steps-post",
-        label="Pareto front",
-    )
+    look: dict[str, Any] = {"color": PALETTE["vermillion"], "markersize": 3.5, "drawstyle": "steps-post"}
+    axes.plot(costs[order], times[order], "o-", label="Pareto front", **look)
     ends = f"Fastest: {names[order[-1]]}", f"Cheapest: {names[order[0]]}"
     axes.set_title("\n".join(end if len(end) <= 44 else f"{end[:41]}..." for end in ends), loc="left")
     axes.set(xscale="log", yscale="log", xlabel=cost_axis, ylabel=time_axis)

@@ -219,12 +219,8 @@ class JsonScanner:
         InputError
             While iterating: there is no array.
         """
-        self._begin("[", "a JSON array")
-        while self.next_character() != "]":
-            line = self.line
-            yield line, self.value()
-            self._separate("]")
-        self.at += 1
+        for _ in self._parts("[", "]", "a JSON array"):
+            yield self.line, self.value()
 
     def members(self) -> Iterator[str]:
         """Yield the keys of the object that begins here; the caller reads each value before the next.
@@ -234,26 +230,25 @@ class JsonScanner:
         InputError
             While iterating: there is no object.
         """
-        self._begin("{", "a JSON object")
-        while self.next_character() != "}":
+        for _ in self._parts("{", "}", "a JSON object"):
             key = self.value()
             if not isinstance(key, str) or self.next_character() != ":":
                 self.refuse("expected a name and : before each value of an object")
             self.at += 1
             yield key
-            self._separate("}")
-        self.at += 1
 
-    def _begin(self, bracket: str, what: str) -> None:
-        if self.next_character() != bracket:
+    def _parts(self, begin: str, end: str, what: str) -> Iterator[None]:
+        """Stop before each part between brackets, which whoever asks for the next has read."""
+        if self.next_character() != begin:
             self.refuse(f"expected {what}")
         self.at += 1
-
-    def _separate(self, end: str) -> None:
-        if self.next_character() == ",":
-            self.at += 1
-        elif self.next_character() != end:
-            self.refuse(f"expected , or {end} here")
+        while self.next_character() != end:
+            yield
+            if self.next_character() == ",":
+                self.at += 1
+            elif self.next_character() != end:
+                self.refuse(f"expected , or {end} here")
+        self.at += 1
 
     def refuse(self, why: str) -> NoReturn:
         """Raise InputError with the line that has been reached."""

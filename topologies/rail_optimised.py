@@ -95,9 +95,8 @@ class RailOptimised(GpuPorts, who="rail-optimised"):
             expected = f"expected whole domains of hosts_per_domain={self.hosts_per_domain}"
             raise InputError(f"rail-optimised: hosts_per_unit is {self.hosts_per_unit}; {expected}")
         if self.nvlink_gbps is None and (self.hosts_per_domain > 1 or self.planes > 1 or self.rails_apart):
-            raise InputError(
-                "rail-optimised: nvlink_gbps is not given; expected it beside hosts_per_domain, planes and rails_apart"
-            )
+            expected = "expected it beside hosts_per_domain, planes and rails_apart"
+            raise InputError(f"rail-optimised: nvlink_gbps is not given; {expected}")
 
     @cached_property
     def inside(self) -> Inside | None:

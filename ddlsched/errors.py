@@ -6,7 +6,9 @@ import difflib
 import functools
 import inspect
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast, get_args
 
@@ -153,3 +155,10 @@ def label(plugin: object) -> str:
     except Exception:
         text = "<"
     return type(plugin).__name__ if text.startswith("<") else text
+
+
+@functools.cache
+def say_once(text: str) -> None:
+    """Say something on stderr, once a process."""
+    with suppress(OSError):
+        print(f"ddlsched: {text}", file=sys.stderr, flush=True)

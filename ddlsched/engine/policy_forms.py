@@ -12,9 +12,8 @@ from ddlsched.engine.compiled_forms import CompiledMethod, compile_method
 from ddlsched.engine.decisions.checked_policies import communication_form
 from ddlsched.engine.field_values import Communication, Contention, Door
 from ddlsched.engine.native.jit import runs_in_python
-from ddlsched.engine.native.kept_files import say_once
 from ddlsched.engine.records import Records
-from ddlsched.errors import PluginError, label
+from ddlsched.errors import PluginError, label, say_once
 from ddlsched.network.rates import contention_form, message_parts
 from ddlsched.policies.compiling.source import CannotCompileError
 from ddlsched.policies.promises import BYTES, CLOCK, FULLEST, PROGRESS, TELLING_APART, WIDE, promises

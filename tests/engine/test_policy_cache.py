@@ -18,6 +18,7 @@ from numba.core.ccallback import CFunc
 from tiers import tried
 
 import ddlsched
+from ddlsched import errors
 from ddlsched.engine import compiled_forms
 from ddlsched.engine.loop.from_python import close_books
 from ddlsched.engine.native import kept_files, machine_code
@@ -69,7 +70,7 @@ class Process:
         """Return how many entries were compiled, the schedules, and what was said."""
         self._monkeypatch.setenv("XDG_CACHE_HOME", str(place or self.folder / "cache"))
         kept_files.cache_folder.cache_clear()
-        kept_files.say_once.cache_clear()
+        errors.say_once.cache_clear()
         compiled_forms._compiled.clear()
         self.compiled = 0
         schedules = []

@@ -15,8 +15,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from ddlsched import Cluster, DataParallelIteration, Job, Workload, simulate
-from ddlsched.engine.native import kept_files
+from ddlsched import Cluster, DataParallelIteration, Job, Workload, errors, simulate
 from ddlsched.envs import AllocationEnv, CommunicationEnv, OrderEnv, PlacementEnv, SchedulingEnv, single_envs
 from ddlsched.errors import InputError
 
@@ -73,7 +72,7 @@ def test_gymnasium_finds_nothing_to_complain_of(env: SchedulingEnv) -> None:
 def test_item_3_what_an_environment_remembers_of_a_run_is_no_leak(
     env: SchedulingEnv, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept_files.say_once.cache_clear()  # what other tests were told
+    errors.say_once.cache_clear()  # what other tests were told
     episode(env, last_allowed, seed=3)
     assert "changed during the run" not in capsys.readouterr().err
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from command_line import run
 
+from ddlsched import errors
 from ddlsched.engine.compiled_forms import compile_method
-from ddlsched.engine.native import kept_files
 from ddlsched.network.contention import SharedLink
 from ddlsched.plugins.names import resolve
 from ddlsched.policies import doors
@@ -74,7 +74,7 @@ def test_every_policy_of_the_page_is_run_by_a_command() -> None:
 
 @pytest.mark.parametrize(("command", "said"), commands(POLICIES))
 def test_command_of_the_page_runs_and_says_what_it_shows(folder: Path, command: str, said: str) -> None:
-    kept_files.say_once.cache_clear()  # what is said once a process
+    errors.say_once.cache_clear()  # what is said once a process
     done = run(*command.split()[1:])
     assert done.exit_code == 0, done.stderr
     assert without_waits(done.stderr) == said

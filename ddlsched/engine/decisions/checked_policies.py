@@ -97,9 +97,10 @@ class CheckedPolicies:
     ) -> None:
         self._given: dict[str, Any] = dict.fromkeys(METHODS) | policies
         self._memory = checks.FieldsBefore(self._given, _MEND)
-        begun = [self._begin(kind, policy, cluster, streams[kind]) for kind, policy in self._given.items()]
-        self.placement, self.order, self.communication, self.allocation, self.path, self.admission = begun
-        self.contention = contention
+        begun = {kind: self._begin(kind, policy, cluster, streams[kind]) for kind, policy in self._given.items()}
+        self.placement, self.order, self.communication = begun["placement"], begun["order"], begun["communication"]
+        self.allocation, self.path, self.contention = begun["allocation"], begun["path"], contention
+        self.admission = begun["admission"]
         self.communication_form = communication_form(self.communication)
         """Whether the communication policy has ``admit``, ``transfer_key`` or ``select``."""
         self._rescale_cost = ConstantRescaleCost() if rescale_cost is None else rescale_cost

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.engine.native.kept_files import say_once
-from ddlsched.errors import abbreviated
+from ddlsched.errors import abbreviated, say_once
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.tenants_view import Admission, NotAdmitted, TenantsView

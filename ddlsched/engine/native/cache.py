@@ -16,9 +16,10 @@ from typing import Any
 from numba.core import caching
 from numba.core.ccallback import CFunc
 
-from ddlsched.engine.native.kept_files import cache_folder, describe, described, say_once
+from ddlsched.engine.native.kept_files import cache_folder, describe, described
 from ddlsched.engine.native.machine_code import loaded
 from ddlsched.engine.native.state import ENTRY_SIGNATURE
+from ddlsched.errors import say_once
 
 
 class _Locator(caching._CacheLocator):

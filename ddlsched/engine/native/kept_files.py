@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
+
+from ddlsched.errors import say_once
 
 _PACKAGE = Path(__file__).parents[2]
 _OF_THE_LOOP = (
@@ -133,10 +134,3 @@ def _wait_for(file: IO[bytes], place: int) -> None:
             time.sleep(0.1)
         else:
             return
-
-
-@cache
-def say_once(text: str) -> None:
-    """Say something on stderr, once a process."""
-    with suppress(OSError):
-        print(f"ddlsched: {text}", file=sys.stderr, flush=True)

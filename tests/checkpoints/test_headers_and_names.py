@@ -14,7 +14,7 @@ from ddlsched.checkpoints import hugging_face, megatron, translation
 from ddlsched.checkpoints.arrays import part_of, view_of, whole_tensor, write_checkpoint, write_rank
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
-from ddlsched.checkpoints.file_forms import FilePlan, refuse_bad_file_name
+from ddlsched.checkpoints.file_forms import FilePlan, files_beside, has_file, held_bytes, refuse_bad_file_name
 from ddlsched.checkpoints.hugging_face import HUGGING_FACE, read_hugging_face
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.reading import Reading, Replicas
@@ -131,6 +131,22 @@ def test_files_with_names_of_the_format_are_not_carried_along(name: str) -> None
         refuse_bad_file_name(Tensor(name=name, shape=(3,), dtype="U8", kind="file"), ("taken",))
     fine = Tensor(name=f"x{name}x".replace("/", "-"), shape=(3,), dtype="U8", kind="file")
     assert refuse_bad_file_name(fine, ("taken",)) == fine.name
+
+
+def test_files_beside_tensors_are_there_may_be_empty_and_are_no_links_to_elsewhere(folder: Path) -> None:
+    (folder / "of another").mkdir()
+    (folder / "of another" / "vocab.json").write_bytes(b"{}")
+    (folder / "a").mkdir()
+    (folder / "a" / "config.json").write_bytes(b"")
+    (folder / "a" / "README.md").write_bytes(b"text")
+    (folder / "a" / "vocab.json").symlink_to(folder / "of another" / "vocab.json")
+    names = ("README.md", "vocab.json", "config.json", "merges.txt")
+    place = location_of(folder / "a")
+    assert [has_file(place, name) for name in names] == [True, False, True, False]
+    found = {tensor.name: (tensor.kind, tensor.shape, tensor.dtype) for tensor, _ in files_beside(place, names)}
+    assert found == {"README.md": ("file", (4,), "U8"), "config.json": ("file", (0,), "U8")}
+    (tensor, (part,)) = held_bytes("object", "o", 2, place, "README.md", 1)
+    assert (tensor.name, tensor.kind, bytes(part.sources[0].data(part.layout.pieces[0]))) == ("o", "object", b"ex")
 
 
 def test_a_file_ends_behind_its_last_array_or_piece() -> None:

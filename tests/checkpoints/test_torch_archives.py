@@ -122,14 +122,30 @@ def test_a_tensor_without_elements_may_have_any_place(folder: Path) -> None:
     assert (entry.shape, strides) == ((0, 4), (4, 1))
 
 
-def test_compressed_elements_are_refused(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("compressed", "refusal"),
+    [
+        ("data.pkl", "'data.pkl is compressed, or too long'"),
+        ("byteorder", "'byteorder is compressed, or too long'"),
+        ("data/0", "'the elements are compressed'"),
+        ("", ""),
+    ],
+)
+def test_compressed_members_are_refused(folder: Path, compressed: str, refusal: str) -> None:
+    """Members may lie in any order."""
+    value = pickled(described((3, 4), (4, 1)))
     with zipfile.ZipFile(folder / "file", "w") as archive:
-        archive.writestr("a/data.pkl", pickled(described((3, 4), (4, 1))))
-        archive.writestr("a/byteorder", b"little")
-        archive.writestr("a/data/0", bytes(48), zipfile.ZIP_DEFLATED)
+        for name, content in (("version", b"3"), ("data/0", bytes(48)), ("byteorder", b"little"), ("data.pkl", value)):
+            archive.writestr(f"a/{name}", content, zipfile.ZIP_DEFLATED if name == compressed else zipfile.ZIP_STORED)
+        begin = archive.getinfo("a/data/0").header_offset + 30 + len("a/data/0")
     chunk = StoredChunk((5, 7), (3, 4), "file", 0, (folder / "file").stat().st_size)
-    with pytest.raises(InputError, match="the elements are compressed"):
+    if not refusal:
+        assert chunk_entry(location_of(folder), "w", "F32", chunk)[0].begin == begin
+        return
+    with pytest.raises(InputError) as raised:
         chunk_entry(location_of(folder), "w", "F32", chunk)
+    text = f"is no archive of a tensor ({refusal}); expected what torch.save writes"
+    assert str(raised.value) == f"{folder}/file: tensor w at [5, 7]: {text}"
 
 
 def test_a_description_may_be_as_long_as_that_and_no_longer(folder: Path) -> None:

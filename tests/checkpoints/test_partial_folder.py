@@ -165,8 +165,10 @@ def test_a_journal_is_read_as_far_as_its_lines_are_whole(
     (tmp_path / "journal").write_text(lines)
     journal = BatchJournal(tmp_path, directory)
     assert (journal.fingerprint, journal.done, journal.described) == found
-    with pytest.raises(InputError, match="another run is writing it; expected one at a time"):
+    opened = sorted(Path("/proc/self/fd").iterdir())
+    with pytest.raises(InputError, match=rf"^{tmp_path}: another run is writing it; expected one at a time$"):
         BatchJournal(tmp_path, directory)
+    assert sorted(Path("/proc/self/fd").iterdir()) == opened
     journal.close()
     assert (tmp_path / "journal").read_text() == kept
     journal = BatchJournal(tmp_path, directory)
@@ -241,6 +243,24 @@ def test_a_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
         claimed(tmp_path / "part", "f", {"a": 2}),
     ):
         pass
+
+
+def test_a_folder_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "own").write_text("keep")
+    for link, message in (
+        (None, r"holds own, which no run with these arguments wrote \(no such file\); remove it to begin anew$"),
+        ("nowhere", r"part: cannot be written \(Too many levels of symbolic links\); expected a writable folder$"),
+        ("own", r"part: cannot be written \(Too many levels of symbolic links\); expected a writable folder$"),
+    ):
+        if link is not None:
+            (tmp_path / "part" / "journal").unlink(missing_ok=True)
+            (tmp_path / "part" / "journal").symlink_to(link)
+        with pytest.raises(InputError, match=message), claimed(tmp_path / "part", "f", {}):
+            pass
+        left = sorted(path.name for path in (tmp_path / "part").iterdir())
+        assert left == (["own"] if link is None else ["journal", "own"])
+    assert (tmp_path / "part" / "own").read_text() == "keep"
 
 
 def test_a_name_that_is_taken_meanwhile_is_said(tmp_path: Path) -> None:

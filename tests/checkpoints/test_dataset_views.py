@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib
 import io
 import itertools
+import sys
 import tarfile
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import fsspec
 import numpy as np
@@ -16,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ddlsched.checkpoints
 from ddlsched.checkpoints.dataset_files import NO_FILE, ByteRanges, Samples, TarShards, TokenFiles
 from ddlsched.checkpoints.dataset_state import DatasetState
 from ddlsched.checkpoints.dataset_views import RankBatches, RankFileSystem, _joined
@@ -382,3 +387,29 @@ def test_one_empty_block_ends_a_shard_and_samples_are_members_alike_to_the_first
         {"__key__": b"d.2/a", "b": b"y" * 513},
         {"__key__": b"c", "": b"z"},
     ]
+
+
+@pytest.mark.parametrize(("worker", "every"), [(None, [0, 1, 2]), ((0, 3), [0, 3, 6]), ((2, 3), [2, 5, 8])])
+def test_readers_of_pytorch_take_every_so_many_batches(worker: tuple[int, int] | None, every: list[int]) -> None:
+    """On a stand-in for PyTorch; a batch of tokens becomes a tensor, one of tar samples stays a list."""
+    told = worker and SimpleNamespace(id=worker[0], num_workers=worker[1])
+    data = ModuleType("torch.utils.data")
+    data.IterableDataset, data.get_worker_info = list, lambda: told  # type: ignore[attr-defined]
+    torch = SimpleNamespace(from_numpy=lambda batch: ("tensor", batch.tolist()))
+    stands_in = {"torch": torch, "torch.utils": ModuleType("torch.utils"), "torch.utils.data": data}
+    with patch.dict(sys.modules, stands_in):
+        sys.modules.pop("ddlsched.checkpoints.dataset_torch", None)
+        module = importlib.import_module("ddlsched.checkpoints.dataset_torch")
+    vars(ddlsched.checkpoints).pop("dataset_torch")
+    batches: Any = SimpleNamespace(
+        every=lambda first, step: (np.array([at]) if at % 2 else [at] for at in itertools.count(first, step))
+    )
+    found = list(itertools.islice(iter(module.RankDataset(batches)), 3))
+    assert found == [("tensor", [at]) if at % 2 else [at] for at in every]
+
+
+def test_without_pytorch_its_dataset_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "ddlsched.checkpoints.dataset_torch", raising=False)
+    with pytest.raises(InputError, match=r"^a PyTorch dataset needs torch: pip install torch$"):
+        importlib.import_module("ddlsched.checkpoints.dataset_torch")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from in_process_ranks import quick_job, settings
 
-from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.errors import TestbedError
 from ddlsched.policies.network_views import TransferState
 from ddlsched.real.gate import transfer_gate
@@ -18,6 +18,7 @@ from ddlsched.real.gate.transfer_gate import TransferGate
 
 FREE, ALONE, PAUSING = "bounded-overlap:limit=99", "bounded-overlap:limit=1", "preemptive:by=time"
 FIRST, SECOND = 2, 4  # the two all-reduces of a job, between tasks that compute
+FOUR = Cluster(num_servers=4, gpus_per_server=1, gpu_memory_mb=1000)
 NS_PER_BYTE = 0.8  # at 10 Gbit/s
 
 
@@ -34,8 +35,9 @@ class Told:
 class Hand:
     """A gate, and jobs in buckets of 0.5 MB on servers 0 and 1, 1 and 2, and so on; c is the shortest."""
 
-    def __init__(self, communication: str = FREE, *, jobs: str = "a", gpus: int = 2, **given: Any) -> None:
-        cluster = Cluster(num_servers=4, gpus_per_server=1, gpu_memory_mb=1000)
+    def __init__(
+        self, communication: str = FREE, *, jobs: str = "a", gpus: int = 2, cluster: Cluster = FOUR, **given: Any
+    ) -> None:
         chosen = settings(cluster, communication=communication)
         policies = begun_policies(chosen)
         self.rows: list[SentRow] = []
@@ -217,6 +219,7 @@ def test_what_crosses_no_link_is_sent_at_once_and_no_policy_is_asked() -> None:
     assert (hand.are(active="ab", waiting=""), hand.counts()) == (True, [1, 1, 0, 0])
     hand.ready("b", SECOND, now_ns=3)
     hand.gate.decide(3)  # b's message of no bytes is no candidate
+    assert hand.of("b").columns.ns_per_byte[0] == NS_PER_BYTE
     assert hand.are(active="ab", waiting="b")
     hand.sent("b", 0)
     assert hand.are(active="a", waiting="b")
@@ -284,6 +287,29 @@ def test_what_is_left_of_whole_messages_is_guessed_by_equal_shares() -> None:
     hand.sent("b", 0, now_ns=361_000)
     hand.gate.decide(361_000)
     assert (of_a.ns_per_byte[0], of_a.bytes_left[0]) == (NS_PER_BYTE, pytest.approx(650_000))
+
+
+def test_a_link_of_a_quarter_of_the_bandwidth_is_worth_a_quarter() -> None:
+    """Of two that share a link of 10 Gbit/s one crosses another of 2.5 Gbit/s."""
+    cards = [Server(gpus=1, nic_gbps=gbps) for gbps in (2.5, 10, 10, 10)]
+    hand = Hand(jobs="ab", cluster=Cluster(servers=tuple(cards)))
+    for name in "ab":
+        hand.ready(name)
+    hand.gate.decide(0)
+    assert [hand.of(name).columns.ns_per_byte[0] for name in "ab"] == [4 * NS_PER_BYTE, 2 * NS_PER_BYTE]
+
+
+def test_a_transfer_that_was_granted_at_0_and_paused_was_granted_at_0() -> None:
+    hand = Hand(PAUSING, jobs="abc", chunk_bytes=1e6)
+    hand.ready("b")
+    hand.gate.decide(0)
+    hand.ready("c")
+    hand.gate.decide(1)
+    hand.sent("c", 0)
+    hand.gate.decide(2)
+    assert hand.are(active="b", waiting="")
+    hand.sent("b", 0, now_ns=3)
+    assert hand.rows[-1] == SentRow("b", 0, "all-reduce-1", 1e6, 1, 0, 0, 3)
 
 
 def test_of_messages_in_chunks_nothing_is_guessed() -> None:

@@ -96,6 +96,14 @@ def test_what_does_not_divide_is_refused(cut: Cut, ranks: int, message: str) -> 
         dense_layout((2, 6), (cut,), ((0, ranks),))
 
 
+@pytest.mark.parametrize("cuts", [(), (Cut(dim=0),), (Cut(dim=0), Cut(dim=1, axis="data", pad_multiple=3))])
+@pytest.mark.parametrize("shape", [(0, 6), (4, 0), (0, 0)])
+def test_a_tensor_without_elements_has_no_pieces(cuts: tuple[Cut, ...], shape: tuple[int, int]) -> None:
+    found = dense_layout(shape, cuts, ((1, 2), (0, 2))[: len(cuts)])
+    rows, columns = shape[0] // (2 if cuts else 1), (3 if shape[1] else 0) if len(cuts) > 1 else shape[1]
+    assert found == Layout((rows, columns), ())
+
+
 def test_two_cuts_of_one_dimension_are_applied_in_order() -> None:
     cuts = (Cut(dim=0), Cut(dim=0, axis="data"))
     found = [dense_layout((8,), cuts, ((a, 2), (b, 2))).pieces[0].start for a in range(2) for b in range(2)]
@@ -123,6 +131,7 @@ def test_padding_between_two_cuts_is_nowhere() -> None:
     [
         ((3, 4), 5, 5, []), ((3, 4), 6, 5, []), ((), 0, 1, [((), ())]), ((9,), 2, 7, [((2,), (5,))]),
         ((3, 4), 0, 12, [((0, 0), (3, 4))]), ((3, 4), 4, 8, [((1, 0), (1, 4))]),
+        ((3, 4), 5, 7, [((1, 1), (1, 2))]), ((3, 4), 9, 12, [((2, 1), (1, 3))]), ((9,), 0, 9, [((0,), (9,))]),
         ((3, 4), 1, 3, [((0, 1), (1, 2))]), ((3, 4), 1, 4, [((0, 1), (1, 3))]), ((3, 4), 4, 6, [((1, 0), (1, 2))]),
         ((3, 4), 1, 6, [((0, 1), (1, 3)), ((1, 0), (1, 2))]),
         ((3, 4), 3, 9, [((0, 3), (1, 1)), ((1, 0), (1, 4)), ((2, 0), (1, 1))]),
@@ -168,6 +177,76 @@ def test_a_tensor_that_no_degrees_explain_is_divided_as_its_name_says() -> None:
     assert division.found_division({}) == (StoredParallelism(), {})
     whole = {"lm_head.a": ((4, 3), rows((0, 4))), "w": ((4, 3), rows((0, 4)))}
     assert division.found_division(whole) == (StoredParallelism(), {"lm_head.a": (tensor,), "w": ()})
+
+
+PARTS = (CutPart(1), CutPart(3))
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"dtype": "F31"}, f"dtype 'F31'; expected one of {', '.join(DTYPE_BYTES)}"),
+    ({"shape": (4, -1)}, "shape [4, -1]; expected sizes from 0"),
+    ({"places": ()}, "is in no place; expected a layer, first or last"),
+    *(({"kind": "file", **more}, "is the bytes of one file; expected one uncut dimension of U8") for more in (
+        {}, {"dtype": "U8"}, {"shape": (4,)}, {"dtype": "U8", "shape": ()},
+        {"dtype": "U8", "shape": (4,), "cuts": (Cut(dim=0),)}, {"dtype": "U8", "shape": (4,), "flat": "f"},
+    )),
+    ({"kind": "object"}, "is the bytes of one object; expected one uncut dimension of U8"),
+    ({"cuts": (Cut(dim=2),)}, "cut on dimension 2; expected one of 2"),
+    ({"cuts": (Cut(dim=1, parts=PARTS),)},
+     "parts of 4 rows on dimension 1 of 6 rows; expected parts that add up, in the dimension's first cut"),
+    ({"cuts": (Cut(dim=0), Cut(dim=0, axis="data", parts=PARTS))},
+     "parts of 4 rows on dimension 0 of 4 rows; expected parts that add up, in the dimension's first cut"),
+    ({"cuts": (Cut(dim=0), Cut(dim=1))},
+     "is cut twice over tensor-parallel ranks; expected once, or parts would be nowhere"),
+    ({"cuts": (Cut(dim=0, axis="data"), Cut(dim=1, axis="expert"))},
+     "is cut twice over data-parallel ranks; expected once, or parts would be nowhere"),
+    ({"cuts": (Cut(dim=0, axis="expert"), Cut(dim=1, axis="expert"))},
+     "is cut twice over expert-parallel ranks; expected once, or parts would be nowhere"),
+    ({"cuts": (Cut(dim=0, axis="data"),), "flat": "f"}, "both cut over data and flat; expected one of them"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "message"), REFUSED)
+def test_tensors_that_cannot_be(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        Tensor(**({"name": "w", "shape": (4, 6), "dtype": "F32"} | wrong))
+    assert str(raised.value) == f"tensor w: {message}"
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        {"shape": ()}, {"shape": (0,)}, {"cuts": [Cut(dim=1)], "flat": "f"}, {"places": [0]},
+        {"cuts": (Cut(dim=0, parts=PARTS), Cut(dim=0, axis="data"))},
+        {"cuts": (Cut(dim=0, axis="expert"), Cut(dim=1, parts=(CutPart(6),)))},
+        {"kind": "file", "dtype": "U8", "shape": (0,)}, {"kind": "object", "dtype": "U8", "shape": [4]},
+    ],
+)  # fmt: skip
+def test_tensors_that_can_be_are_hashed_by_value(right: dict[str, Any]) -> None:
+    made = [Tensor(**({"name": "w", "shape": (4, 6), "dtype": "F32"} | right)) for _ in range(2)]
+    assert len(set(made)) == 1
+    assert made[0].over_experts == any(cut.axis == "expert" for cut in made[0].cuts)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dim": -1}, "holds a negative number; expected numbers from 0"),
+        ({"pad_multiple": -1}, "holds a negative number; expected numbers from 0"),
+        ({"parts": (CutPart(4), CutPart(-1))}, "holds a negative number; expected numbers from 0"),
+        ({"parts": (CutPart(4, -1),)}, "holds a negative number; expected numbers from 0"),
+        ({"parts": (CutPart(4),), "pad_multiple": 1}, "has both parts and padding; expected one of them"),
+        ({"parts": (CutPart(4, 2), CutPart(5, 3))}, "5 rows do not divide into 3 units; expected equal ones"),
+    ],
+)
+def test_cuts_that_cannot_be(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=r"^Cut\(dim=.*\): ") as raised:
+        Cut(**({"dim": 0} | wrong))
+    assert str(raised.value).endswith(f"): {message}")
+
+
+def test_parts_of_a_cut_may_be_given_as_lists() -> None:
+    cut = Cut(dim=0, parts=[[4, 2], [0, 0, True]])
+    assert cut.parts == (CutPart(4, 2), CutPart(0, 0, shared=True))
+    assert hash(cut) == hash(Cut(dim=0, parts=(CutPart(4, 2, shared=False), CutPart(0, shared=True))))
 
 
 def layout(*boxes: tuple[int, int]) -> Layout:

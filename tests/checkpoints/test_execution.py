@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ddlsched.checkpoints import execution
+from ddlsched.checkpoints.content import Written
 from ddlsched.checkpoints.copying import Copy, chunks
 from ddlsched.checkpoints.execution import _batches, _Flusher, _jobs, _ranges, _taken, _width, copied
 from ddlsched.checkpoints.gathering import Buffers, NewArray
@@ -163,13 +164,15 @@ def folder(tmp_path: Path) -> Iterator[PartialFolder]:
         yield found
 
 
-def run(arrays: list[NewArray], folder: PartialFolder, threads: int = 1) -> tuple[int, list[Any]]:
+def run(
+    arrays: list[NewArray], folder: PartialFolder, threads: int = 1, written: Written | None = None
+) -> tuple[int, list[Any]]:
     """Copy in batches of 16 bytes; returns the bytes of an earlier run, and all that is told in order."""
     said: list[Any] = []
     with (
         closing(OpenFiles(folder.path, folder.directory, {"x": 50, "y": 31})) as files,
         copied(
-            arrays, files, folder.journal, chunk_bytes=8, threads=threads,
+            arrays, files, folder.journal, chunk_bytes=8, threads=threads, written=written,
             finished=lambda names: said.append(list(names)), watch=lambda *of: said.append(of),
         ) as resumed,
     ):  # fmt: skip
@@ -204,6 +207,19 @@ def test_batches_of_an_earlier_run_are_left_as_they_are(
     assert [name for names in said if isinstance(names, list) for name in names] == ["a", "b"]
     assert (folder.path / "x").read_bytes()[:16] == bytes(16)
     assert ((folder.path / "x").read_bytes()[16:20] == CONTENT[16:20]) == (batches == 1)
+
+
+@pytest.mark.parametrize(("batches", "names"), [(0, ["a", "b"]), (1, ["b"]), (2, [])])
+def test_only_tensors_that_this_run_writes_whole_are_noted(
+    arrays: list[NewArray], folder: PartialFolder, monkeypatch: pytest.MonkeyPatch, batches: int, names: list[str]
+) -> None:
+    monkeypatch.setattr(execution, "_BATCH_BYTES", 16)
+    folder.journal.record(batches)
+    written = Written({"a", "b"})
+    run(arrays, folder, written=written)
+    assert {name: sum(found.high - found.low for found in written.taken(name)) for name in "ab"} == {
+        name: size * (name in names) for name, size in (("a", 20), ("b", 2 * 30))
+    }
 
 
 def test_each_thread_holds_twice_a_chunk_and_what_follows_is_read_ahead(

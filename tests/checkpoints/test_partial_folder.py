@@ -273,6 +273,23 @@ def test_a_name_that_is_taken_meanwhile_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "part").exists()
 
 
+@pytest.mark.parametrize("instead", ["nothing", "a folder", "a link"])
+def test_a_folder_that_was_moved_away_is_not_made_final(tmp_path: Path, instead: str) -> None:
+    part = tmp_path / "part"
+    with claimed(part, "f", {}) as folder:
+        part.rename(tmp_path / "away")
+        if instead == "a folder":
+            part.mkdir()
+        elif instead == "a link":
+            part.symlink_to("away")
+        with pytest.raises(InputError) as raised:
+            folder.finish(tmp_path / "final", [])
+    why = "has been moved or replaced while it was written; expected a folder that nobody else touches"
+    assert str(raised.value) == f"{part}: {why}: nothing was made of it"
+    assert not (tmp_path / "final").exists()
+    assert [path.name for path in (tmp_path / "away").iterdir()] == ["journal"]
+
+
 def test_a_later_run_makes_descriptions_anew_and_keeps_batches(tmp_path: Path) -> None:
     with claimed(tmp_path / "part", "f", {"a": 2}) as folder:
         (folder.path / "a").write_bytes(b"12")

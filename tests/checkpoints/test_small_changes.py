@@ -311,6 +311,23 @@ def test_parts_of_a_tensor_in_one_file_have_numbers_of_their_own(tmp_path: Path)
     assert (new.described.iteration, new.job.parallelism.dp, new.checkpoint.files) == (4, 2, ("f", "g", "f"))
 
 
+def test_nothing_is_a_checkpoint_too(tmp_path: Path) -> None:
+    reading = PartsReading.undivided([], location_of(tmp_path), iteration=3)
+    assert reading.checkpoint.collection.parallelism == StoredParallelism()
+    assert (reading.held(), reading.described.iteration) == ([], 3)
+    assert (reading.num_left_out, reading.survivors) == (0, [0])
+
+
+def test_files_of_parts_are_on_one_host(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(9))
+    tensor = Tensor(name="w", shape=(9,), dtype="U8")
+    reading = PartsReading.undivided(
+        [(tensor, whole_parts("U8", (9,), location_of(tmp_path), "f", 0))], location_of(tmp_path)
+    )
+    region = reading.checkpoint.collection.allocation
+    assert (region.devices, region.hosts) == ((0,), (0,))
+
+
 def test_a_format_is_known_by_its_files(folder: Path) -> None:
     stored(folder / "a", JOB)
     assert foreign_reading(folder / "a") is None

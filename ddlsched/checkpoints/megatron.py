@@ -123,8 +123,7 @@ def stacked(reading: Reading) -> PartsReading:
 
 def _stack(name: str, layers: Mapping[int, Tensor]) -> Tensor:
     first, *_ = layers.values()
-    kinds = {(tensor.dtype, tensor.shape) for tensor in layers.values()}
-    if sorted(layers) != list(range(len(layers))) or len(kinds) > 1:
+    if sorted(layers) != list(range(len(layers))) or len({(one.dtype, one.shape) for one in layers.values()}) > 1:
         raise InputError(f"tensor {name}: its layers are {sorted(layers)}; expected all from 0, of one dtype and shape")
     cuts = tuple(dataclasses.replace(cut, dim=cut.dim + 1) for cut in first.cuts)
     places = tuple(sorted(layers))

@@ -237,6 +237,7 @@ def test_a_comparison_has_the_defaults_of_a_run() -> None:
 KIND_OF = {"--scheduler": "bundle"} | {f"--{kind}": kind for kind in KINDS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [("simulate",), ("compare",), ("estimate",), ("design",), ("live",)])
 def test_help_lists_every_name(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERMINAL_WIDTH", "1000")

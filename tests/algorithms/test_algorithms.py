@@ -62,6 +62,7 @@ def test_lwf_breaks_ties_by_server_then_gpu():
     assert LeastWorkloadFirst(kappa=1).place(job_view(num_gpus=4), loaded_cluster(load_s=5.0)) == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_random_fit_is_uniform_over_eligible_gpus():
     rng = np.random.default_rng(0)
     policy = RandomFit().begin(Cluster(), rng)

@@ -39,6 +39,7 @@ def gpus_of(jobs: list[Job], placement: object, **options: object) -> dict[str, 
     return {one.job_id: tuple(sorted(result.gpus_of(one.job_id))) for one in jobs}
 
 
+@pytest.mark.long
 def test_a_job_that_fits_on_a_server_never_spans():
     found = gpus_of([job("one", 1), job("two", 2), job("three", 1)], AlignedBlocks())
     assert found == {"one": (0,), "two": (2, 3), "three": (1,)}
@@ -68,6 +69,7 @@ def test_a_long_spanning_job_joins_the_block_where_fewer_are_ahead():
     assert gpus_of(jobs, AlignedBlocks())["third"] == (0, 1, 2, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", tried([1, 2, 3], lambda place: place == 0))
 def test_it_beats_the_papers_schedulers_at_a_hundredth(seed):
     workload = ddlsched.microsoft_160(seed=seed, scale=0.01)

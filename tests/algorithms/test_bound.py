@@ -153,6 +153,7 @@ def test_memory_and_exclusive_gpus_make_it_larger():
     assert one == pytest.approx(exclusive, rel=1e-3) == pytest.approx(60 * UNIT_S, rel=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("exclusive", "scheduler", "factor"),
     tried([(True, "hived", 1.45), (False, "block-srtf", 1.6)], lambda place: place == 0),

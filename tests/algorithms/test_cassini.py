@@ -204,6 +204,7 @@ def jct_s(communication: Any, iterations: int = 20) -> list[float]:
     )
 
 
+@pytest.mark.long
 def test_shifted_jobs_run_as_if_alone() -> None:
     """Alone 2 s an iteration; in step both send at once and take 3. Shifted, only the first wait for a slot costs."""
     assert jct_s("bounded-overlap:limit=9") == pytest.approx([60.0, 60.0])

@@ -84,6 +84,7 @@ def test_what_a_file_would_execute_is_not_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.long
 def test_what_unpacks_to_very_much_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "weights.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("weight_0.npy", bytes(65 << 20))

@@ -224,6 +224,7 @@ def ring_job(job_id: str, gpus: int, iterations: int, arrival_s: float = 0.0) ->
     )
 
 
+@pytest.mark.long
 def test_jobs_that_meet_are_brought_apart_in_a_run() -> None:
     """Racks of 4 GPUs, one spine. a takes 3 of rack 0, b 2 of rack 1, c the 3 that are left, of both.
 
@@ -333,6 +334,7 @@ def test_the_mix_has_the_load_and_the_jobs_that_it_says() -> None:
     assert {job.iterations for job in workload} <= set(range(100, 1001))
 
 
+@pytest.mark.long
 @pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(examples(8, 2)))
 def test_flows_that_keep_their_colours_are_not_asked_about_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,7 @@ def test_the_programme_finds_the_best_of_all_maps_without_migration(problem) -> 
     assert objective(trainers, counts, lookahead_s) == pytest.approx(best_by_trying(trainers, owner, lookahead_s))
 
 
+@pytest.mark.long
 @settings(max_examples=examples(25, by_default=8))
 @given(problems(most_jobs=4, most_nodes=9), st.sampled_from(sorted(SOLVERS)))
 def test_the_programme_equals_the_node_level_milp(problem, solver) -> None:

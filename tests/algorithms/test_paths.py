@@ -31,6 +31,7 @@ def test_ecmp_depends_on_flow_and_seed_and_on_nothing_else() -> None:
         assert chosen != [Ecmp(seed=seed).path(different, link_loads()) for seed in range(64)]
 
 
+@pytest.mark.long
 def test_ecmp_spreads_flows_evenly() -> None:
     counts = [0] * 8
     for number in range(1000):
@@ -153,6 +154,7 @@ def test_ecmp_meets_or_not_as_its_hash_says() -> None:
         assert run(path).jobs["jct_s"].tolist() == pytest.approx([6.0, 6.0] if meets else [4.0, 4.0]), seed
 
 
+@pytest.mark.long
 def test_the_default_is_the_topologys_route_to_the_bit() -> None:
     for topology in ("leaf-spine:spines=3", "fat-tree", "clos", "double-sided", "monkeytree", "rail-optimised", "star"):
         workload = ddlsched.Workload.of(ddlsched.microsoft_160(seed=2, scale=0.002).jobs[:30])

@@ -128,6 +128,7 @@ def test_headers_that_contradict_themselves(folder: Path, item: object, message:
     assert message in found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("digest", DIGESTS)
 def test_a_flipped_bit_is_found_by_its_hash(folder: Path, digest: Digest) -> None:
     job = a_job(tp=2)
@@ -236,6 +237,7 @@ def test_no_space_is_said_before_anything_is_written(folder: Path, monkeypatch: 
     assert [path.name for path in folder.iterdir()] == ["a"]
 
 
+@pytest.mark.long
 def test_no_space_while_writing_names_the_tensor_and_can_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", a_job(tp=2))
 

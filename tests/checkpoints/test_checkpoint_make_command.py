@@ -17,6 +17,7 @@ SMALL = ("--layers", 2, "--hidden", 16, "--heads", 4, "--vocabulary", 50, "--pos
 STORED = Path(__file__).parent / "distributed"
 
 
+@pytest.mark.long
 def test_what_is_made_can_be_resharded(tmp_path: Path) -> None:
     made = run("checkpoint", "make", tmp_path / "a", *SMALL, "--sharding", "zero1", "--json")
     assert made.exit_code == 0

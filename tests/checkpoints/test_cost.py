@@ -85,6 +85,7 @@ def test_uplinks_are_shared_where_the_network_is_oversubscribed() -> None:
     assert "spine" in spine.busiest
 
 
+@pytest.mark.long
 @settings(max_examples=examples(25, by_default=8))
 @given(
     old=st.sampled_from([(1, 1, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1), (1, 2, 2)]),

@@ -21,6 +21,7 @@ states = st.builds(
 )
 
 
+@pytest.mark.long
 @given(state=states, ranks=st.lists(st.integers(1, 20), min_size=1, max_size=6))
 def test_the_global_batches_are_the_same_however_often_the_number_of_ranks_changes(
     state: DatasetState, ranks: list[int]
@@ -81,6 +82,7 @@ FROZEN = [660, 352, 373, 831, 970, 297, 987, 621]
 FROZEN_LARGE = [937920815915, 728600292601]
 
 
+@pytest.mark.long
 def test_a_shuffle_puts_samples_everywhere() -> None:
     count, runs = 64, 4000
     landed = np.zeros((count, count))

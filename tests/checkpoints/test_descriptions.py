@@ -113,6 +113,7 @@ def test_anything_else_is_refused_in_one_line(text: bytes) -> None:
     assert "\n" not in found
 
 
+@pytest.mark.long
 def test_a_plain_change_imports_no_pydantic(folder: Path) -> None:
     stored(folder / "a", TensorCollection(tensors=job_tensors(MODELS[0]), parallelism=StoredParallelism(tp=2)))
     program = """

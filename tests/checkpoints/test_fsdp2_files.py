@@ -42,6 +42,7 @@ def objects(folder: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 def test_shards_are_found_and_settings_kept_through_a_change(tmp_path: Path) -> None:
     reading = read_distributed(STORED)
     assert reading.described.collection.parallelism == StoredParallelism(tp=2, dp=2)

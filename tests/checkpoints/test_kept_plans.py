@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from kept_numbers import answered, assert_kept, digest, short
 from small_jobs import BERT, DEGREES, EXPERTS, GPT, LLAMA
 
@@ -103,6 +104,7 @@ def planned(old: TensorCollection, new: TensorCollection, lost: list[int], dista
     return f"{moved['kept']} {moved['network']} {digest(parts)} {digest([*texts, short(*times), busiest])}"
 
 
+@pytest.mark.long
 def test_plans_are_what_they_were() -> None:
     found: dict[str, str] = {}
     for case in range(18):
@@ -120,6 +122,7 @@ def test_plans_are_what_they_were() -> None:
     assert_kept("plans", found)
 
 
+@pytest.mark.long
 def test_prices_of_changes_are_what_they_were() -> None:
     tensors = job_tensors(
         replace(GPT, num_layers=2, positions=0, biases=False), dtype="BF16", optimiser=Optimiser(sharding="zero1")

@@ -50,6 +50,7 @@ def test_a_host_fetches_nothing_twice(folder: Path, monkeypatch: pytest.MonkeyPa
     assert sum(found.bytes_by_way.values()) >= whole_bytes
 
 
+@pytest.mark.long
 def test_only_the_files_of_other_hosts_are_fetched(folder: Path) -> None:
     stored(folder / "a", job(tp=2, dp=2))
     with serving(folder / "a") as (url, served):
@@ -87,6 +88,7 @@ def test_servers_that_fail_are_named(folder: Path, monkeypatch: pytest.MonkeyPat
     assert not (folder / "b").exists()
 
 
+@pytest.mark.long
 def test_item_13_a_server_that_stalls_within_a_range_is_given_up_in_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
 JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=StoredParallelism(tp=2, dp=2))
 
 
+@pytest.mark.long
 def test_reshard_writes_shows_and_verifies(folder: Path) -> None:
     wholes = stored(folder / "a", JOB, iteration=9)
     done = run("reshard", folder / "a", folder / "b", "--to", "tp=4,pp=2", "--gpus-per-host", 2, "--verify")
@@ -62,6 +63,7 @@ def test_ranks_without_a_row_are_named(folder: Path) -> None:
     assert "no columns" not in same
 
 
+@pytest.mark.long
 def test_lost_ranks(folder: Path) -> None:
     wholes = stored(folder / "a", JOB)
     (folder / "a" / "rank_00003.safetensors").unlink()
@@ -95,6 +97,7 @@ def test_bad_flags(folder: Path, flags: tuple[object, ...], message: str) -> Non
     assert [path.name for path in folder.iterdir()] == ["a"]
 
 
+@pytest.mark.long
 def test_inspect_shows_and_checks(folder: Path) -> None:
     stored(folder / "a", JOB, iteration=9, dataset={"samples": 36})
     Checkpoint(
@@ -112,6 +115,7 @@ def test_inspect_shows_and_checks(folder: Path) -> None:
     assert [file["bytes"] for file in found["files"]] == [file.stat().st_size for file in files]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["torch", "huggingface", "megatron"])
 def test_inspect_reads_every_format_that_reshard_writes(folder: Path, form: str) -> None:
     made = run("checkpoint", "make", folder / "a", "--layers", "1", "--hidden", "32", "--heads", "2", "--seed", "3")
@@ -131,6 +135,7 @@ def test_inspect_reads_every_format_that_reshard_writes(folder: Path, form: str)
     refused(run("checkpoint", "inspect", folder / "b", "--verify"), "content hash", lines=None)
 
 
+@pytest.mark.long
 def test_inspect_reports_every_tensor_that_is_not_as_saved(folder: Path) -> None:
     stored(folder / "a", JOB)
     hashes = content_hashes(Reading.at(folder / "a")) | {"optimiser.step": "0" * 64, "final_norm.bias": "1" * 64}

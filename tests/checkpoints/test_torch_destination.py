@@ -30,6 +30,7 @@ def stop(*_: object) -> None:
     raise StoppedError
 
 
+@pytest.mark.long
 def test_what_another_run_can_go_on_with_stays(folder: Path) -> None:
     stored(folder / "a", JOB)
     with pytest.raises(StoppedError):

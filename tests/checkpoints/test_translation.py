@@ -147,6 +147,7 @@ def test_a_llama_becomes_megatrons_layer_by_layer(tmp_path: Path, kind: str) -> 
     assert json.loads((tmp_path / "d" / "config.json").read_text()) == LLAMA | {"model_type": kind}
 
 
+@pytest.mark.long
 def test_the_transposed_matrices_of_gpt2_are_turned(tmp_path: Path) -> None:
     theirs = gpt2()
     saved(tmp_path / "a", theirs, GPT2)
@@ -209,6 +210,7 @@ def test_other_families_keep_their_names(tmp_path: Path, config: Any) -> None:
     assert_same(wholes(changed(tmp_path / "a", tmp_path / "b", "--format", "megatron")), llama())
 
 
+@pytest.mark.long
 def test_files_beside_a_model_are_kept_in_the_format_of_pytorch(tmp_path: Path) -> None:
     saved(tmp_path / "a", llama(), LLAMA)
     changed(tmp_path / "a", tmp_path / "b", "--to", "tp=2", "--format", "torch")

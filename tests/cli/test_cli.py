@@ -705,6 +705,7 @@ def test_a_process_with_bad_input_exits_with_2_and_one_line() -> None:
     assert done.stderr.startswith("ddlsched: error: no placement is named 'lfw'. Did you mean 'lwf'?")
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -713,6 +714,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_stdout_is_reported_once() -> None:
     with Path("/dev/full").open("w") as full:
@@ -790,6 +792,7 @@ def test_flags_without_effect_are_refused(flags: list[str], fault: str) -> None:
         assert fault in done.stderr
 
 
+@pytest.mark.long
 def test_a_flag_beside_a_configuration_may_need_what_that_holds() -> None:
     options = "options: {disturbances: {server_mtbf_s: 1000}}"
     Path("c.yaml").write_text(f"workloads: [jobs.csv]\npolicies: [srsf-1]\nseeds: [1]\n{options}\n")

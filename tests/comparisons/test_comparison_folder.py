@@ -34,6 +34,7 @@ def run_file(folder: Path, number: int = 1) -> Path:
     return folder / str(pd.read_csv(folder / "runs.csv")["file"][number])
 
 
+@pytest.mark.long
 def test_a_folder_is_read_as_it_was_written(written):
     opened = Reported.open(written)
     assert opened.policies == ["SRSF(1)", "NA"]

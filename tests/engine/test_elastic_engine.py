@@ -29,18 +29,21 @@ from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob
 from ddlsched.workload.job import Workload
 
 
+@pytest.mark.long
 @given(elastic_settings())
 @hypothesis_settings(max_examples=examples(35, by_default=15))
 def test_agrees_with_the_reference(setting: ElasticSetting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
+@pytest.mark.long
 @given(elastic_settings())
 @hypothesis_settings(max_examples=examples(12, by_default=4))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: ElasticSetting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
 
+@pytest.mark.long
 @given(elastic_settings())
 @hypothesis_settings(max_examples=examples(10, by_default=4))
 def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: ElasticSetting) -> None:

@@ -61,18 +61,21 @@ def test_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(30, by_default=10))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: Setting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings(contention=st.one_of(*ASKED_IN_PYTHON.values())))
 @hypothesis_settings(max_examples=examples(6))
 def test_agrees_with_the_reference_where_a_model_rates_all_transfers_at_once(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings(contention=PACKET_RINGS))
 @hypothesis_settings(max_examples=examples(6))
 def test_agrees_with_the_reference_about_rings_of_packets(setting: Setting) -> None:
@@ -90,6 +93,7 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting
         assert_agrees(run_engine(setting, timeline=True), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(15, by_default=5))
 def test_recording_a_timeline_changes_nothing(setting: Setting) -> None:

@@ -48,6 +48,7 @@ def jobs(seed: int) -> ddlsched.Workload:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", tried(range(16), lambda seed: seed % 5 == 0))
 def test_the_engine_agrees_with_the_reference(seed: int) -> None:
     topology = Clos(servers_per_rack=4, racks_per_pod=2, rack_oversubscription=2.0, nic_gbps=10.0)

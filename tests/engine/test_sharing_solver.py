@@ -236,6 +236,7 @@ def solved(capacities: list[float], *rings: Ring) -> list[float]:
     return [rates[n] for n in range(len(rings))]
 
 
+@pytest.mark.long
 def test_shares_worked_out_by_hand():
     assert solved([12.0], Ring((0,)), Ring((0,)), Ring((0,))) == [4.0, 4.0, 4.0]
     assert solved([12.0, 30.0], Ring((0,)), Ring((0, 1)), Ring((1,))) == [6.0, 6.0, 24.0]
@@ -309,6 +310,7 @@ WEIGHTS = (1.0, 1.0, 2.0, 3.0, counted_weight(0.1))
 SEEDS = tried((range(8), range(8, 25)), lambda place: place == 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("topology", [star, leaf_spine, crossing])
 @pytest.mark.parametrize("bandwidths", [EQUAL, FEW, None], ids=["equal", "few", "any"])
 @pytest.mark.parametrize("weights", [(1.0,), WEIGHTS], ids=["equal weights", "weights"])

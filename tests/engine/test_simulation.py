@@ -102,6 +102,7 @@ class LongestFirst:
         return (-job.remaining_service_ns, job.number)
 
 
+@pytest.mark.long
 def test_a_users_order_decides_who_goes_first():
     longer = [job(name, memory_mb=900.0) for name in ("long", "x", "y", "z")]
     result = simulate(job("short", iterations=1, memory_mb=900.0), *longer, order=LongestFirst())

@@ -67,6 +67,7 @@ def few_samples() -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(15, by_default=4))
 def test_every_table_is_as_without_skipping(setting: Setting) -> None:
@@ -191,12 +192,14 @@ def test_a_task_that_began_earlier_among_other_jobs_is_no_earlier_state_of_the_s
     assert_equal_tables(result, ddlsched.simulate(Workload.of(jobs), cluster, timeline=True, **options))
 
 
+@pytest.mark.long
 @given(st.builds(stretched, settings(), st.sampled_from((5, 25, 60))))
 @hypothesis_settings(max_examples=examples(25, by_default=4))
 def test_every_table_of_a_long_run_is_as_without_skipping(setting: Setting) -> None:
     assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
 
 
+@pytest.mark.long
 @given(st.builds(stretched, settings(), st.just(8)))
 @hypothesis_settings(max_examples=examples(10, by_default=4))
 def test_a_long_run_agrees_with_the_reference(setting: Setting) -> None:
@@ -246,6 +249,7 @@ def by_default(pair: tuple[str, str]) -> bool:
     return sum(divmod(PAIRS.index(pair), len(COMMUNICATIONS))) % 4 == 0
 
 
+@pytest.mark.long
 @given(rivals())
 @hypothesis_settings(max_examples=examples(2, by_default=1))
 def test_jumps_end_where_the_order_of_jobs_changes(setting: Setting) -> None:

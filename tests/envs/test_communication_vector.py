@@ -72,6 +72,7 @@ def test_all_is_as_in_single_environments(jobs: str, settings: dict[str, Any]) -
     vector.close()
 
 
+@pytest.mark.long
 def test_the_return_is_minus_the_average_jct(vector: CommunicationVectorEnv) -> None:
     vector.reset(seed=2)
     returns, going = np.zeros(NUM_ENVS), np.ones(NUM_ENVS, bool)
@@ -155,6 +156,7 @@ def test_what_cannot_be_is_refused(make: Callable[[], Any], message: str, monkey
         make()
 
 
+@pytest.mark.long
 def test_without_a_compiler_it_says_so() -> None:
     program = f"from ddlsched.envs import CommunicationVectorEnv; CommunicationVectorEnv(1, {JOBS!r})"
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}

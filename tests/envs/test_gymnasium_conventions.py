@@ -39,6 +39,7 @@ def ended(name: str) -> tuple[Any, float, int, dict[str, Any]]:
             return {name: array[place] for name, array in seen.items()}, returns[place], decisions, infos
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", VECTORS)
 def test_item_20_an_action_is_allowed_at_the_end_of_an_episode(name: str) -> None:
     """A policy that masks takes one action more, which does not count."""

@@ -66,6 +66,7 @@ def test_the_averages_by_seed_are_those_of_the_table_of_policies():
     np.testing.assert_allclose(per_seed().mean()[means.index], means, rtol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("policy", "seed"), tried([("Block-SRTF", 7), ("Block-SRTF", 100)], lambda place: place == 0))
 def test_a_committed_value_can_be_repeated(policy, seed):
     result = ddlsched.simulate(ddlsched.microsoft_160(seed=seed), seed=seed, **run.POLICIES.policies[policy])

@@ -35,6 +35,7 @@ def test_committed_tables_are_those_of_the_run(tables) -> None:
         pd.testing.assert_frame_equal(tables[name], table, rtol=1e-4, atol=1e-9)
 
 
+@pytest.mark.long
 def test_readme_holds_the_headline_factors(tables) -> None:
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     for factor in tables["headlines"]["factor"]:

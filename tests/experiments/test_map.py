@@ -80,6 +80,7 @@ def test_the_worst_placement_is_named_where_none_earns_and_it_is_worse_for_certa
     assert answers.worst_placements(rows_at({"HiveD": 0.98})).empty
 
 
+@pytest.mark.long
 def test_a_cell_says_by_how_much_which_placement_earns_or_is_worse(tmp_path):
     rows = rows_at({"HiveD": 0.5, "whole racks": 0.6, **dict.fromkeys(answers.TRIALS, 0.4)})
     worse = rows_at({"whole racks": 1.3}).assign(gbps=6400.0)

@@ -80,6 +80,7 @@ def test_a_pipe_with_a_writer_is_read_to_its_end(pipe):
     writer.join(10)
 
 
+@pytest.mark.long
 def test_a_pipe_waits_for_a_writer_that_comes_late(pipe, monkeypatch):
     monkeypatch.setattr(reading, "_WRITER_S", 30.0)
     threading.Timer(0.2, lambda: writing(pipe, iter([b"late"]))).start()

@@ -331,6 +331,7 @@ TRAYS = RailOptimised(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "topology",
     [STAR, RAILS, TRAYS, Star(), LeafSpine(servers_per_leaf=2, spines=2)],

@@ -217,6 +217,7 @@ class Weightless(MaxMin):
         return transfer.bytes_left // (0.6 * transfer.message_bytes)
 
 
+@pytest.mark.long
 def test_a_weight_of_0_is_refused_with_model_job_and_time() -> None:
     with pytest.raises(PluginError) as refused:
         run(Weightless(per_byte_s=1e-9), job("a"), job("b", 0.4))

@@ -29,6 +29,7 @@ class Light:
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_a_new_folder")
 def test_a_model_faster_than_its_links_is_refused() -> None:
     Path("mine.py").write_text(MINE)

@@ -128,6 +128,7 @@ KINDS_OF_PAIRS = list(itertools.product([("whole", "real"), ("whole", "whole"), 
 
 
 # By default comparisons are tried of a whole number with a real one only.
+@pytest.mark.long
 @pytest.mark.parametrize(("kinds", "name"), tried(KINDS_OF_PAIRS, lambda place: place < 12 or place % 12 < 6))
 def test_two_numbers(kinds, name):
     one, other = kinds

@@ -474,6 +474,7 @@ def test_a_headline_is_held_against_the_strongest_of_the_same_knowledge_and_shar
     assert not faults(headline, entrants(headline["ground"], headline["policy"]))
 
 
+@pytest.mark.long
 def test_a_headline_on_a_ground_where_only_its_baseline_plays_says_so():
     alone = [row for row in HEADLINES if len(entrants(row["ground"], row["policy"])) == 2]
     assert alone

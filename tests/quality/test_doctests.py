@@ -34,6 +34,7 @@ def test_examples_give_what_they_say(path: Path, capsys: pytest.CaptureFixture[s
     assert not failed, capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "text"),
     [

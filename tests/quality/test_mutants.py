@@ -56,6 +56,7 @@ def test_item_27_every_kind_of_fault_is_put_in_and_nothing_that_is_only_said() -
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(SOURCE))
 
 
+@pytest.mark.long
 def test_item_27_the_same_seed_draws_the_same_faults_and_all_of_them_are_programs() -> None:
     first = drawn(ROOT, ["ddlsched/network", "topologies"], 3, 60)
     assert first == drawn(ROOT, ["ddlsched/network", "topologies"], 3, 60)

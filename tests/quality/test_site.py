@@ -106,6 +106,7 @@ def directive(module, kind: str, argument: str, **options):
     return made.run()
 
 
+@pytest.mark.long
 def test_a_table_of_a_page_is_that_of_the_file(from_tables) -> None:
     name = "experiments/contention_64gpu/expected/communication.csv"
     with (ROOT / name).open(encoding="utf-8", newline="") as file:
@@ -196,6 +197,7 @@ def bars_from(tmp_path: Path):
     return module
 
 
+@pytest.mark.long
 def test_bars_of_a_page_are_those_of_the_file(bars_from, tmp_path: Path) -> None:
     with (ROOT / COMMUNICATION).open(encoding="utf-8", newline="") as file:
         row = next(

@@ -43,6 +43,7 @@ def one_at_a_time_s(workload: Workload, cluster: ddlsched.Cluster, contention) -
     ]
 
 
+@pytest.mark.long
 @hypothesis_settings(max_examples=examples(20, by_default=5))
 @given(settings())
 def test_it_is_the_time_of_simulating_each_job_alone(setting: Setting):
@@ -83,6 +84,7 @@ def test_jobs_that_would_meet_at_the_first_guess_do_not():
     assert alone_s(jobs, cluster, slow).tolist() == one_at_a_time_s(jobs, cluster, slow)
 
 
+@pytest.mark.long
 def test_iterations_longer_together_than_the_clock_take_several_runs():
     def year(number: int) -> IterationDag:
         compute = ComputeTask(name="compute", duration_ns=10**18 + number)

@@ -23,6 +23,7 @@ from ddlsched.results.result import Result
 PHASES = ("queueing", "gpu_wait", "network_wait")
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(20, by_default=5))
 def test_the_blockers_of_a_phase_add_up_to_the_phase(setting: Setting) -> None:
@@ -136,6 +137,7 @@ def test_an_unknown_job_and_a_run_without_a_timeline_are_refused() -> None:
         explain(plain, "a")
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(10, by_default=3))
 def test_a_record_of_one_job_alone_explains_it_as_a_whole_record_does(setting: Setting) -> None:

@@ -139,6 +139,7 @@ def test_ratio_of_policies_that_only_swap_places_is_one():
 PAIRS = st.lists(st.tuples(st.floats(1e-3, 1e6), st.floats(1e-3, 1e6)), min_size=1, max_size=15)
 
 
+@pytest.mark.long
 @given(PAIRS)
 def test_ratio_of_the_baseline_is_the_inverse(pairs):
     values, baseline = zip(*pairs, strict=True)

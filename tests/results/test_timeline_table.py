@@ -50,6 +50,7 @@ def test_the_command_line_writes_it_too(tmp_path: Path) -> None:
     assert "compute" in pq.read_table(path)["kind"].to_pylist()
 
 
+@pytest.mark.long
 def test_duckdb_finds_what_the_tables_say(recorded: Result, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     path = tmp_path / "run.parquet"

@@ -124,6 +124,7 @@ class MovesByEarlierRuns(Tidy):
         return super().moves(running, cluster) if len(COUNT) % 3 == 0 else []
 
 
+@pytest.mark.long
 def test_a_placement_that_moves_as_it_should_passes() -> None:
     assert failed(PlacementConformance, Tidy()) == {}
 
@@ -164,6 +165,7 @@ class PathByEarlierRuns:
         return random.Random(len(COUNT)).randrange(len(flow.paths))
 
 
+@pytest.mark.long
 def test_paths_that_are_wrong_are_found() -> None:
     assert failed(PathConformance, Ecmp()) == {}
     beyond = failed(PathConformance, PathBeyond())

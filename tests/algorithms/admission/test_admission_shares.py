@@ -131,6 +131,7 @@ def test_kai_lets_those_who_used_less_of_late_go_first() -> None:
     assert sum(late[name] == 999 for name in names) == 0
 
 
+@pytest.mark.long
 def test_what_is_used_counts_until_a_job_ends_whenever_that_is_asked() -> None:
     """Nobody is asked when a0 ends; what it had used counts as if someone were, less by half every 1,000 s."""
     queues, told = tenants(queue("a"), queue("b")), list[tuple[float, float]]()
@@ -173,6 +174,7 @@ def test_slurm_counts_usage_as_a_part_of_all_and_qos_as_a_part_of_the_highest() 
         assert starts(queues, jobs, policy)[first] == 100
 
 
+@pytest.mark.long
 def test_slurm_preempts_by_qos_where_it_may() -> None:
     preempting = tenants(queue("a", 4), queue("b", 4, reclaim="lower-priority"))
     jobs = [job("a1", "a", 4, 0, 100), job("b1", "b", 2, 5, 10, priority=1)]
@@ -200,6 +202,7 @@ def test_slurm_requeues_who_gave_way_as_if_it_came_two_minutes_later(b1_s: int, 
     assert done["finish_s"]["a1"] == again_s + 96
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("gpus_per_server", "low", "gpus", "level", "gone"),
     [
@@ -233,6 +236,7 @@ def test_slurm_backfills_what_ends_in_time() -> None:
     assert starts(queues, jobs, planned) == {"a1": 0, "b1": 2, "a2": 100, "b2": 110}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("planner", ["slurm-backfill", "easy-backfill", "conservative-backfill"])
 def test_who_is_beyond_a_limit_once_others_start_keeps_no_gpus_from_those_behind(planner: str) -> None:
     queues = tenants(queue("a", 2, limit=0), queue("b", 4))

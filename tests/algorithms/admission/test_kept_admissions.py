@@ -74,6 +74,7 @@ class Counted:
         self.rounds += 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_that_tries_what_would_be_leaves_quotas_as_they_were(name: str) -> None:
     policy = Counted(resolve("admission", name))

@@ -54,6 +54,7 @@ def test_an_axis_that_changes_says_the_new_beginning() -> None:
         assert axes.get_xlabel() == said
 
 
+@pytest.mark.long
 def test_panels_that_share_an_axis_say_it_at_the_one_that_names_it() -> None:
     figure = shown_figure(4.0, 3.0)
     above, below = figure.subplots(2, 1, sharex=True)

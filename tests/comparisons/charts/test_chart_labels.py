@@ -106,6 +106,7 @@ def test_a_map_of_designs_has_a_scale_of_its_shades(values: list[list[float]], e
     assert [text.get_text() for text in axes.texts] == ["-" if np.isnan(v) else f"{v:.0f}" for v in np.ravel(values)]
 
 
+@pytest.mark.long
 def test_a_model_has_one_colour_in_both_charts_of_fidelity() -> None:
     models = ["max-min", "equal-share", "linear", "size-shares", "connection-shares", "packet-rings", "asked-for"]
     times = {"measured_jct_s": 90.0, "simulated_jct_s": 95.0, "jct_error": 0.05}

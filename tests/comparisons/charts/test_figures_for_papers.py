@@ -48,11 +48,13 @@ def test_item_23_a_chart_shows_the_policies_that_are_asked_for_by_their_labels(c
     assert "srsf-2" in words(getattr(comparison.plot, name)())
 
 
+@pytest.mark.long
 def test_item_23_policies_come_in_the_order_in_which_they_are_asked_for(comparison: Comparison):
     axes, *_ = comparison.plot.average_jct(policies=["srsf-2", "ada-srsf"]).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["srsf-2", "ada-srsf"]
 
 
+@pytest.mark.long
 def test_item_23_a_policy_keeps_its_colour_whatever_it_is_called(comparison: Comparison):
     (plain,), (called,) = (
         comparison.plot.average_jct(policies=["srsf-1"], labels=labels).axes for labels in ({}, {"srsf-1": "ours"})
@@ -66,6 +68,7 @@ def test_item_23_a_chart_has_the_size_that_is_asked_for(comparison: Comparison, 
     assert getattr(comparison.plot, name)(size=(7.0, 3.25)).get_size_inches().tolist() == [7.0, 3.25]
 
 
+@pytest.mark.long
 def test_item_23_charts_of_a_run_have_a_size():
     charts = simulate(JOBS).plot
     for name in ("jct", "phases", "placements", "utilisation"):

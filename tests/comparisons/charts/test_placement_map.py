@@ -59,6 +59,7 @@ def test_at_each_time_the_jobs_of_a_gpu_share_its_row(table):
             assert box.height == 1 / len(shown)
 
 
+@pytest.mark.long
 @given(placements())
 def test_without_sharing_the_job_that_came_first_is_shown(table):
     for _, there, shown in instants(table, placement_boxes(table, shared=False)):

@@ -225,6 +225,7 @@ def test_no_text_is_cut_off_or_overlaps(chart):
         assert not box.padded(-1).overlaps(second.padded(-1)), (one, other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chart", CHARTS)
 def test_axes_name_their_unit_and_the_legend_is_beside_the_data(chart):
     figure, found = drawn_texts(chart)
@@ -334,6 +335,7 @@ def test_files_are_the_same_bytes_each_time(chart, tmp_path):
     assert ElementTree.parse(first[1]).getroot().tag == f"{SVG}svg"
 
 
+@pytest.mark.long
 def test_style_leaves_matplotlib_as_it_was(tmp_path):
     import matplotlib
 
@@ -342,6 +344,7 @@ def test_style_leaves_matplotlib_as_it_was(tmp_path):
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.long
 def test_a_chart_that_is_stopped_half_way_leaves_the_one_before_whole(tmp_path, monkeypatch):
     paths = save(a_bar_chart(), tmp_path / "chart")
     before = [path.read_bytes() for path in paths]

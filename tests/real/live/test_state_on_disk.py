@@ -78,6 +78,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.rmtree(folder)
 
 
+@pytest.mark.long
 def test_the_next_manager_removes_what_a_killed_one_left_and_nothing_else(temporary: Path) -> None:
     (temporary / "ddlsched-mine").mkdir()
     (temporary / "ddlsched-live-link").symlink_to(temporary / "ddlsched-mine")

@@ -123,6 +123,7 @@ def test_tables_of_a_run(crew: Crew) -> None:
     assert run.machine["mean_late_ms"] >= 0
 
 
+@pytest.mark.long
 def test_calibration_measures_jobs_alone_and_pairs_only(crew: Crew) -> None:
     wanted = calibration_settings(2, [1000, 2000])
     assert wanted == [
@@ -269,6 +270,7 @@ def test_shares_are_measured_on_transfers_that_lie_within_another(crew: Crew, tm
     assert (tmp_path / "shares.csv").read_text() == text
 
 
+@pytest.mark.long
 def test_jobs_alone_are_measured_while_they_compute_in_between(crew: Crew, tmp_path: Path) -> None:
     jobs = [quick_job(f"job-{number}", gpus=2, iterations=5) for number in range(3)]
     measure_alone(tmp_path / "alone.csv", jobs, gate_settings(TWO), crew)

@@ -117,6 +117,7 @@ ODD = (
 )
 
 
+@pytest.mark.long
 def test_rows_are_read_however_they_are_spelt_and_kept_where_they_contradict_themselves(tmp_path: Path) -> None:
     runs = read_published(written(tmp_path, ODD))
     assert [(one.gpu, one.precision) for one in runs[:3]] == [("h100", "fp8"), ("gb200", "half"), ("gb300", "mxfp8")]
@@ -275,6 +276,7 @@ llama-3.1-8b,h100-96,64,bf16,yes,16,64,8192,4,4,4,1,Interleaved1F1B,full,8532,76
     assert float(found.memory.activations_bytes) < float(kept.memory.activations_bytes)
 
 
+@pytest.mark.long
 def test_no_row_that_ran_is_refused(tmp_path: Path) -> None:
     """70 billion parameters whose states alone exceed a GPU were sharded, of which the table says nothing."""
     row = "26.06,LLAMA3_70B,DGX-GB300,64,NVFP4,256,2,8192,0,1,1,1,,,6000,"
@@ -458,6 +460,7 @@ def published(name: str) -> list[PublishedRun]:
 LIMITS = {"mpt.csv": 0.06, "torchtitan.csv": 0.08, "megatron_bridge.csv": 0.06}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", tried(LIMITS, lambda place: place < 2))  # the third is long
 def test_models_with_measured_steps_are_those_of_the_tables(name: str) -> None:
     runs = published(name)
@@ -576,6 +579,7 @@ def test_a_bad_configuration_is_one_line(tmp_path: Path, text: str) -> None:
     refused(run("estimate", "--hf-config", path), BAD[text])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", tried(LIMITS, lambda place: place < 2))  # the third is long
 def test_published_tables_are_met_with_the_shipped_constants(name: str) -> None:
     runs = published(name)

@@ -24,6 +24,7 @@ GPT = Transformer(num_layers=6, hidden=768, heads=12, sequence=512, vocabulary=3
 PLAN = parse_cluster("a100-80")
 
 
+@pytest.mark.long
 def test_every_valid_combination_and_no_other() -> None:
     sweep = DesignSweep(axes={"pipeline": range(1, 9)}, recompute=("none",))
     table = design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=sweep)
@@ -40,6 +41,7 @@ def test_every_valid_combination_and_no_other() -> None:
     assert len(table) == len(found)
 
 
+@pytest.mark.long
 def test_each_row_is_the_single_estimate() -> None:
     sweep = DesignSweep(axes={"zero": (0, 1, 3), "sequence_parallel": (0, 1), "overlap": (0, 1)})
     table = design(GPT, PLAN, num_gpus=16, global_batch=32, sweep=sweep)
@@ -129,6 +131,7 @@ def test_a_hundred_thousand_configurations_in_seconds() -> None:
     assert took_s < 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", tried([1, 7, 10_000], lambda place: place > 0))
 def test_configurations_that_threads_take_together_are_all_there(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     sweep = DesignSweep(axes={"memory_bandwidth": (0.5, 1.0)})

@@ -183,6 +183,7 @@ def nccl_step(number: int, begin_us: float, seed: int, slow: float) -> Iterator[
     yield event("user_annotation", "Optimizer.step#Adam.step", host, 40)
 
 
+@pytest.mark.long
 def test_kineto_traces_become_what_they_became(tmp_path: Path) -> None:
     found: dict[str, str] = {}
     for seed in range(10):

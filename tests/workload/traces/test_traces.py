@@ -446,6 +446,7 @@ def test_what_the_clock_cannot_hold_is_refused(tmp_path: Path) -> None:
     assert [job.job_id for job in trace.workload] == ["b"]
 
 
+@pytest.mark.long
 def test_damaged_and_foreign_files_are_refused_in_one_line(tmp_path: Path) -> None:
     cut_late = tmp_path / "cut_late.csv.gz"
     lines = [f"{number:x},{number},{number * number % 997 + 1},1\n" for number in range(50_000)]
@@ -491,6 +492,7 @@ CELLS = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(40, by_default=10))
 @given(rows=st.lists(st.lists(CELLS, min_size=3, max_size=5), max_size=8))
 def test_whatever_a_table_holds_each_line_is_a_job_or_refused(
@@ -576,6 +578,7 @@ def test_traces_that_the_benchmark_generates_are_whole(tmp_path: Path) -> None:
         assert (len(trace.jobs), len(trace.refused)) == (50, 0)
 
 
+@pytest.mark.long
 def test_help_lists_every_format_and_imports_nothing_heavy() -> None:
     program = (
         "import sys\nfrom ddlsched.cli import main\n"

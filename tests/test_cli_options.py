@@ -152,6 +152,7 @@ def test_each_option_of_simulate_reaches_the_run(kind: type, name: str, monkeypa
     assert plain != expected
 
 
+@pytest.mark.long
 def test_each_output_is_written() -> None:
     flags = ["--jobs-out", "x.csv", "--run-out", "x.parquet", "--timeline", "x.json", "--timeline-window", "0:9"]
     done = run("simulate", "jobs.csv", *flags, "--json")

@@ -225,6 +225,7 @@ def test_adadual_never_makes_three():
     assert not AdaDual().admit(transfer(2, (0, 3), message_bytes=1.0), network)
 
 
+@pytest.mark.long
 def test_preemptive_takes_the_smallest_key_and_skips_the_blocked():
     # By service per GPU: 1 goes, 0 and 2 share a server with it, 3 does not.
     transfers = [

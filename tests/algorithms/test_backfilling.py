@@ -48,6 +48,7 @@ def starts(placement: Any, *jobs: Job, **options: Any) -> dict[str, float]:
 WIDE, ALL = job("wide", 3, 10), job("all", 4, 10)
 
 
+@pytest.mark.long
 @BOTH
 def test_a_job_that_ends_as_the_reservation_begins_is_backfilled(placement):
     assert starts(placement, WIDE, ALL, job("small", 1, 10)) == {"wide": 0, "all": 10, "small": 0}
@@ -155,6 +156,7 @@ def test_on_gpus_of_two_sizes_only_those_that_the_first_can_use_are_kept_for_it(
         simulate(Workload(jobs), Cluster(servers=servers), placement=CONSERVATIVE, order="fifo")
 
 
+@pytest.mark.long
 @BOTH
 def test_reservations_of_a_job_that_waits_are_told_and_explained(placement, tmp_path, monkeypatch):
     workload = Workload((job("wide", 3, 10, limit_s=20), ALL))

@@ -61,6 +61,7 @@ def workloads(draw, most_jobs: int, most_gpus: int) -> Workload:
     return Workload.of([job(str(number), *one) for number, one in enumerate(jobs)])
 
 
+@pytest.mark.long
 @given(workloads(most_jobs=3, most_gpus=4))
 @settings(max_examples=examples(12, by_default=5), deadline=None)
 def test_it_is_below_the_exact_optimum(workload):

@@ -89,6 +89,7 @@ def forests(draw: st.DrawFn) -> tuple[dict[int, Profile], dict[int, frozenset[in
     return profiles, {link: jobs for link, jobs in jobs_on.items() if len(jobs) > 1}
 
 
+@pytest.mark.long
 @given(forests(), st.randoms(use_true_random=False))
 def test_relative_shifts_are_kept_on_every_link(forest: Any, random: Any) -> None:
     """The paper's theorem: with one shift a job, each link has the pattern of its own shifts, begun at another time.

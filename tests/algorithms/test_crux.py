@@ -214,6 +214,7 @@ def test_the_example_as_a_run() -> None:
     assert finishes("crux:per_byte_s=1e-9") == pytest.approx([11.0, 12.0])
 
 
+@pytest.mark.long
 def test_one_class_is_fair_sharing() -> None:
     assert finishes("crux:per_byte_s=1e-9,levels=1") == finishes("max-min:per_byte_s=1e-9")
 

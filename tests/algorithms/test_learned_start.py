@@ -31,6 +31,7 @@ def written(folder: Path, *layers: DenseLayer) -> Path:
     return folder / "weights.npz"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_run_is_the_episode_in_which_the_network_chooses(tmp_path: Path, seed: int) -> None:
     path = written(tmp_path, layer(16, SLOTS * len(JOB_FEATURES), seed), layer(SLOTS + 1, 16, seed))

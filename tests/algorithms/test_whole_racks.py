@@ -82,6 +82,7 @@ def test_with_perfect_routing_nobody_meets_anybody_on_racks_under_spines():
     np.testing.assert_allclose(found[16]["network_wait_s"], 0.0, atol=1e-6)
 
 
+@pytest.mark.long
 def test_on_a_star_it_is_whole_servers_to_the_nanosecond():
     jobs = microsoft_160(seed=3, scale=0.01)
     cluster = Cluster(num_servers=16, gpus_per_server=4, exclusive=True)

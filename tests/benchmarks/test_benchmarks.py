@@ -58,6 +58,7 @@ def all_answers(flows: list[Flow], *, num_servers: int, iterations: int) -> dict
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num_jobs", "num_servers"), [(12, 16), (192, 256)])
 def test_flow_simulators_agree_before_chaos_sets_in(num_jobs: int, num_servers: int) -> None:
     flows = draw_flows(num_jobs=num_jobs, num_servers=num_servers)
@@ -119,6 +120,7 @@ def test_verdicts_err_in_most_tables_but_not_by_holm() -> None:
     assert found_holm < found
 
 
+@pytest.mark.long
 def test_the_clos_benchmark_keeps_jobs_apart_with_good_paths() -> None:
     workload = clos_jobs(40, 0.6, seed=1)
     results = {path: run_on_clos(workload, path)[0] for path in (None, "least-congested")}

@@ -145,6 +145,7 @@ def test_a_flipped_bit_is_found_by_its_hash(folder: Path, digest: Digest) -> Non
     assert not (folder / ".b.partial").exists()
 
 
+@pytest.mark.long
 def test_a_hash_of_a_tensor_that_is_not_there_is_a_fault(folder: Path) -> None:
     job = a_job(tp=2)
     stored(folder / "a", job)

@@ -207,6 +207,7 @@ PLANTED: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", PLANTED)
 def test_a_temporary_folder_with_anything_else_in_it_is_not_built_on(source: Path, what: str) -> None:
     (source.parent / "precious").write_bytes(b"keep this")
@@ -219,6 +220,7 @@ def test_a_temporary_folder_with_anything_else_in_it_is_not_built_on(source: Pat
     assert (source.parent / "precious").read_bytes() == b"keep this"
 
 
+@pytest.mark.long
 def test_a_temporary_folder_that_is_a_link_is_not_followed(source: Path) -> None:
     (source.parent / "elsewhere").mkdir()
     (source.parent / ".b.partial").symlink_to(source.parent / "elsewhere")
@@ -290,6 +292,7 @@ def test_a_run_that_was_killed_right_before_the_name_is_given_goes_on(
     assert_holds(source.parent / "b", wholes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replaced_by_another", [True, False])
 def test_a_temporary_folder_that_is_moved_away_meanwhile_is_missed(source: Path, replaced_by_another: bool) -> None:
     partial = source.parent / ".b.partial"

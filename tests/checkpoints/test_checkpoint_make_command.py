@@ -46,6 +46,7 @@ def test_what_cannot_be_made_ends_with_one_line(arguments: tuple[object, ...], m
     assert not (tmp_path / "a" / "checkpoint.json").exists()
 
 
+@pytest.mark.long
 def test_pytorch_checkpoints_are_read_and_written_without_pytorch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def cost(**fields: object) -> PlannedRescaleCost:
     return PlannedRescaleCost(**{**defaults, **fields})  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_sizes_have_prices_of_their_own() -> None:
     model = cost()
     grown, shrunk, resumed = model.seconds(2, 4), model.seconds(4, 2), model.seconds(0, 2)

@@ -40,6 +40,7 @@ def test_an_epoch_holds_each_sample_once(state: DatasetState) -> None:
     assert sorted(whole.batch().tolist()) == list(range(state.num_samples))
 
 
+@pytest.mark.long
 @given(state=states)
 def test_progress_made_in_batches_of_another_size_neither_drops_nor_repeats_samples(state: DatasetState) -> None:
     one_by_one = dataclasses.replace(state, global_batch=1)
@@ -63,6 +64,7 @@ def test_ranks_get_ceil_of_the_batch_over_ranks_until_it_is_used_up(batch: int, 
     assert rank_slice(0, ranks, batch) == (0, each)
 
 
+@pytest.mark.long
 @given(count=st.integers(1, 5000), seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 1000))
 def test_a_shuffle_is_a_permutation(count: int, seed: int, epoch: int) -> None:
     found = shuffled(np.arange(count, dtype=np.int64), count, (seed, epoch))

@@ -113,6 +113,7 @@ def test_files_of_ranks_hold_their_samples_in_order(
         assert system.info(f"/rank_{rank:05d}.bin")["size"] == len(expected)
 
 
+@pytest.mark.long
 @given(start=st.integers(-300, 300), end=st.none() | st.integers(-300, 300))
 def test_any_range_of_a_virtual_file_reads_like_that_of_a_copy(tokens: TokenFiles, start: int, end: int | None) -> None:
     system = RankFileSystem(tokens, state_of(tokens, global_batch=5), ranks=2, batches=4)

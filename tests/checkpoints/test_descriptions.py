@@ -79,6 +79,7 @@ def test_a_description_is_read_as_it_was_written(description: dict[str, Any]) ->
     assert json.loads(found.text()) == description
 
 
+@pytest.mark.long
 @given(st.data())
 def test_any_change_of_a_description_is_read_or_refused_in_one_line(data: st.DataObject) -> None:
     description = json.loads(json.dumps(data.draw(st.sampled_from(DESCRIPTIONS))))

@@ -201,6 +201,7 @@ def test_samples_of_steps_are_what_they_were() -> None:
     assert_kept("samples", found)
 
 
+@pytest.mark.long
 def test_descriptions_without_a_field_or_with_one_more_are_read_as_they_were(tmp_path: Path) -> None:
     start = TensorCollection(tensors=tuple(odd_tensors(np.random.default_rng(5))), parallelism=StoredParallelism(dp=2))
     known: dict[str, Any] = {"iteration": 7, "model": {"a": 1}, "dataset": {"b": 2}, "random": {"c": 3}}

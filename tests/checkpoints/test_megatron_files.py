@@ -58,6 +58,7 @@ def test_all_comes_back_through_another_parallelism(tmp_path: Path) -> None:
         assert (tmp_path / "back" / file).read_bytes() == (STORED / file).read_bytes()
 
 
+@pytest.mark.long
 def test_ranks_hold_layers_of_their_stage(tmp_path: Path) -> None:
     reshard(read_megatron(STORED), tmp_path / "ours", to=StoredParallelism(tp=2, pp=2), verify=True)
     new = Checkpoint.read(tmp_path / "ours")

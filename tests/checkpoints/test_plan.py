@@ -175,6 +175,7 @@ def test_6_7b_parameters_from_64_to_128_gpus_are_planned_within_two_seconds(shar
     assert found.bytes_by_way["network"] == sum(found.lower_bound_bytes.values()) > 100e9
 
 
+@pytest.mark.long
 def test_nothing_moves_when_nothing_changes() -> None:
     job = large(2, 2, 4, "zero1")
     found = plan(job, job.resized(job.parallelism, allocation=job.allocation))

@@ -63,6 +63,7 @@ def test_only_the_files_of_other_hosts_are_fetched(folder: Path) -> None:
     assert fetched <= sum(served.values()) <= fetched + headers + 200_000
 
 
+@pytest.mark.long
 def test_any_file_system_of_fsspec_serves(folder: Path) -> None:
     wholes = stored(folder / "a", job(LLAMA, tp=2))
     memory = fsspec.filesystem("memory")
@@ -71,6 +72,7 @@ def test_any_file_system_of_fsspec_serves(folder: Path) -> None:
     assert_holds(folder / "b", wholes)
 
 
+@pytest.mark.long
 def test_servers_that_fail_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", job(LLAMA, tp=2))
     with monkeypatch.context() as patched, serving(folder / "a", ranges=False) as (url, _):

@@ -35,6 +35,7 @@ def test_reshard_writes_shows_and_verifies(folder: Path) -> None:
     assert_holds(folder / "b", wholes)
 
 
+@pytest.mark.long
 def test_a_dry_run_writes_nothing_and_its_json_is_the_plan(folder: Path) -> None:
     stored(folder / "a", JOB)
     flags = ("reshard", folder / "a", folder / "b", "--to", "tp=1,pp=4", "--gpus-per-host", 2, "--json")
@@ -48,12 +49,14 @@ def test_a_dry_run_writes_nothing_and_its_json_is_the_plan(folder: Path) -> None
     assert wet["resumed_bytes"] == 0
 
 
+@pytest.mark.long
 def test_many_ranks_are_shown_by_host(folder: Path) -> None:
     stored(folder / "a", JOB)
     text = run("reshard", folder / "a", folder / "b", "--to", "tp=4,dp=10", "--dry-run").stdout
     assert "from old host (down) to new host (across)" in text
 
 
+@pytest.mark.long
 def test_ranks_without_a_row_are_named(folder: Path) -> None:
     stored(folder / "a", JOB)
     text = run("reshard", folder / "a", folder / "b", "--to", "tp=2,dp=1", "--dry-run").stdout

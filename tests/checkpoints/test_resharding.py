@@ -86,6 +86,7 @@ def test_any_tensors_survive_any_change_and_back(data: st.DataObject, buffer_byt
     assert_round_trip(old, data.draw(under_odd(old)), buffer_bytes)
 
 
+@pytest.mark.long
 def test_files_are_read_by_the_safetensors_library(folder: Path) -> None:
     stored(folder / "a", dataclasses.replace(job(tp=2, pp=2), tensors=job_tensors(GPT, dtype="F32")))
     reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4))
@@ -95,6 +96,7 @@ def test_files_are_read_by_the_safetensors_library(folder: Path) -> None:
         assert {name: array.shape for name, array in arrays.items()} == {n: layout.shape for n, layout in held.items()}
 
 
+@pytest.mark.long
 def test_what_is_not_in_tensors_is_carried_over(folder: Path) -> None:
     known = {"iteration": 77, "dataset": {"samples": 9856}, "random": {"seed": 5}, "model": {"kind": "gpt"}}
     stored(folder / "a", job(tp=2), **known)
@@ -230,6 +232,7 @@ def test_a_fused_tensor_cut_at_the_wrong_boundary_is_found_by_content(folder: Pa
     assert "rank_00000.safetensors and 1 more" in faults[0]
 
 
+@pytest.mark.long
 def test_a_replica_that_diverged_is_found_before_a_merge(folder: Path) -> None:
     stored(folder / "a", job(tp=2, dp=2))
     path = folder / "a" / "rank_00003.safetensors"
@@ -244,6 +247,7 @@ def test_a_replica_that_diverged_is_found_before_a_merge(folder: Path) -> None:
         refuse_other_content(Reading.at(folder / "a"), {})
 
 
+@pytest.mark.long
 def test_a_tied_embedding_reaches_the_last_stage(folder: Path) -> None:
     wholes = stored(folder / "a", job(tp=2))
     reshard(folder / "a", folder / "b", to=StoredParallelism(tp=2, pp=4))
@@ -258,6 +262,7 @@ def test_a_tied_embedding_reaches_the_last_stage(folder: Path) -> None:
         np.testing.assert_array_equal(source.view(piece), expected)
 
 
+@pytest.mark.long
 def test_layers_keep_their_number_when_stages_change(folder: Path) -> None:
     collection = job(pp=4)
     wholes = {

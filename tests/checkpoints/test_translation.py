@@ -165,6 +165,7 @@ def test_the_transposed_matrices_of_gpt2_are_turned(tmp_path: Path) -> None:
     assert_same(load_file(tmp_path / "c" / "model.safetensors"), theirs)
 
 
+@pytest.mark.long
 def test_layers_are_stacked_in_the_files(tmp_path: Path) -> None:
     from ddlsched.checkpoints.distributed_reading import read_metadata
 
@@ -175,6 +176,7 @@ def test_layers_are_stacked_in_the_files(tmp_path: Path) -> None:
     assert stored["decoder.layers.self_attention.linear_qkv.weight"].shape == (LAYERS, rows, HIDDEN)
 
 
+@pytest.mark.long
 def test_padding_of_the_vocabulary_is_left_out(tmp_path: Path) -> None:
     padded = llama()
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
@@ -204,6 +206,7 @@ def test_a_configuration_of_another_model_is_refused(tmp_path: Path, wrong: dict
     assert message.replace("\\", "") in done.stderr.replace("\n", " ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", [{"model_type": "mamba"}, {"model_type": ["llama"]}, {}, [1]])
 def test_other_families_keep_their_names(tmp_path: Path, config: Any) -> None:
     saved(tmp_path / "a", llama(), config)

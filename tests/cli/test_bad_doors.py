@@ -104,6 +104,7 @@ def test_a_matrix_with_a_missing_pair() -> None:
     refused_with(2, said, of=("jobs.csv", "--server-table", "servers.csv", "--throughputs", "t.csv"))
 
 
+@pytest.mark.long
 def test_a_move_to_a_gpu_without_memory() -> None:
     Path("jobs.csv").write_text(HEADER + "a,0,1,2,1,1,0,8000,r\nb,0,1,2,1,1,0,8000,l\n")
     cluster = ("--servers", 1, "--gpus-per-server", 2, "--gpu-memory-mb", 10000)

@@ -107,6 +107,7 @@ def test_a_run_of_an_instance_is_refused() -> None:
         repeat(Path("out") / comparison.runs.loc[0, "file"], timeline=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("args", "fault"),
     [

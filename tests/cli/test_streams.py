@@ -73,6 +73,7 @@ def test_a_whole_process_with_a_full_stdout(arguments: str) -> None:
     assert done.stderr == "ddlsched: error: the result cannot be written to stdout (No space left on device)\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", ["--help", "--version"])
 def test_a_stdout_that_was_closed(arguments: str) -> None:
     done = process(arguments, ">&-")

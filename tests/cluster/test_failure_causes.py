@@ -208,6 +208,7 @@ def test_a_slow_gpu_that_nobody_looks_for_stays_slow() -> None:
     assert {failure.hang_ns for failure in result.finished.failures} == {None}
 
 
+@pytest.mark.long
 def test_a_check_finds_a_slow_gpu_whose_server_is_repaired() -> None:
     """Every 100 s: its server goes then, the job starts again at the old speed 1 ms later on average."""
     kinds = struck_at_s(FailurePlaces(range(3)), check_ns=100 * 10**9)

@@ -64,6 +64,7 @@ def test_predictions_follow_from_the_seed():
     assert (predictions(0.0) == 1000).all()
 
 
+@pytest.mark.long
 def test_a_job_that_outlasts_its_prediction_has_one_iteration_left_until_it_ends():
     spy = Spy()
     six = [job(f"{n}", iterations=12) for n in range(6)]
@@ -133,6 +134,7 @@ def test_views_that_come_from_transfers_and_lists_see_predictions_too():
     assert finish_s(FewLeftFirst(), 0.0) != finish_s(FewLeftFirst(), 1.0)
 
 
+@pytest.mark.long
 def test_a_policy_is_compiled_apart_for_runs_with_predictions():
     plain, predicting = (compile_method(FewLeftFirst(), "transfer_key", predicted) for predicted in (False, True))
     assert plain.address != predicting.address
@@ -166,6 +168,7 @@ def test_a_run_with_an_error_draws(tmp_path):
     assert compared.runs["average_jct_s"].nunique() == 3
 
 
+@pytest.mark.long
 def test_elastic_jobs_are_refused():
     workload = workload_of("elastic-mix:gpus=8", 1)
     with pytest.raises(InputError, match="prediction_error is given, and jobs grow and shrink"):

@@ -312,6 +312,7 @@ def test_a_failing_run_is_reported_and_tried_again():
     assert done.items() <= states().items()
 
 
+@pytest.mark.long
 def test_all_runs_may_fail():
     write_mine(2.0)
     comparison = compare([{"name": "mine", "placement": "mine.py:Unlucky"}])

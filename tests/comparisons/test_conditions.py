@@ -64,6 +64,7 @@ def test_a_comparison_says_which_doors_its_runs_used(folder: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_runs_have_the_counts_that_are_not_0_everywhere(folder: Path) -> None:
     runs = ddlsched.Comparison.open(folder).runs.set_index("policy")
     assert runs["stops"].to_dict() == {"stops": 1, "waits": 0}

@@ -180,6 +180,7 @@ def test_a_job_alone_is_simulated_stage_by_stage() -> None:
     assert noted == {"classes": [2], "split": []}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("contention", ["max-min", "equal-share"])
 def test_a_job_that_comes_to_some_links_in_the_middle_of_a_step(contention: str) -> None:
     jobs = [
@@ -194,6 +195,7 @@ def test_a_job_that_comes_to_some_links_in_the_middle_of_a_step(contention: str)
     assert result.contended_iterations > 0
 
 
+@pytest.mark.long
 def test_a_job_that_comes_to_others_links_is_told_apart_only_there() -> None:
     jobs = [
         job("a", step(tensor=2, data=2, stages=1), 4),
@@ -215,6 +217,7 @@ def test_a_policy_that_lets_some_go_first() -> None:
     assert noted["split"] == [0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sending", SENDING)
 @pytest.mark.parametrize("contention", ["max-min", "equal-share"])
 def test_transfers_that_meet_others_only_are_answered_alike(sending: str, contention: str) -> None:
@@ -277,6 +280,7 @@ def test_three_on_a_link_whose_rounding_could_tell_them_apart() -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("data", [1, 4])
 @pytest.mark.parametrize("topology", [RAILS, Star(nic_gbps=8.0, nvlink_gbps=32.0)])
 def test_sends_that_pile_up_on_cards_tell_nobody_apart(topology: Any, data: int) -> None:
@@ -318,6 +322,7 @@ def test_a_server_fails_and_a_warm_up_and_a_run_cut_off() -> None:
     both(jobs, {"a": list(range(32))}, until_s=0.0237, warmup_s=0.0113)
 
 
+@pytest.mark.long
 def test_a_gpu_that_becomes_slow_tells_its_worker_apart() -> None:
     slow = FailureCause(cause="slow", per="gpu", mtbf_s=2.0, noticed_s=0.02, repair_s=0.01, slowdown=2.5)
     jobs = [job("a", step(tensor=4, data=4, stages=2), 32)]
@@ -366,6 +371,7 @@ def test_jobs_that_meet_on_links_alike_stay_folded_and_may_leave() -> None:
     assert result.leapt_iterations > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["ecmp", "least-congested"])
 def test_paths_that_a_policy_chooses(path: str) -> None:
     topology = RailOptimised(hosts_per_unit=2, rails=4, spines=2, rail_gbps=8.0, nvlink_gbps=32.0)

@@ -200,6 +200,7 @@ class OneTooMany:
         return len(flow.paths) if network.now_ns >= self.from_ns else 0
 
 
+@pytest.mark.long
 def test_what_is_no_path_is_refused_as_by_the_python_form() -> None:
     for path in (OneTooMany(from_ns=10**9), python_form(OneTooMany(from_ns=10**9))):
         with pytest.raises(

@@ -83,6 +83,7 @@ def test_agrees_with_the_reference_about_rings_of_packets(setting: Setting) -> N
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(15, by_default=5))
 def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting) -> None:
@@ -142,6 +143,7 @@ def test_every_communication_policy_that_is_drawn_is_compiled(communication: Any
     assert forms_of("srsf", communication, ddlsched.Linear()).all_compiled
 
 
+@pytest.mark.long
 @given(st.one_of(*CONTENTION.values()))
 @hypothesis_settings(max_examples=examples(20, by_default=8))
 def test_every_contention_model_that_is_drawn_is_compiled(contention: Any) -> None:

@@ -76,6 +76,7 @@ class LargeOnesAlone:
         return network.most_on_links_of(transfer) < (1 if transfer.message_bytes > self.most_bytes else 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", tried(range(8), lambda seed: seed % 7 == 0))
 @pytest.mark.parametrize("communication", ["bounded-overlap:limit=1", "bounded-overlap:limit=2", LargeOnesAlone()])
 def test_refused_transfers_start_when_they_do_in_the_reference(seed: int, communication: Any) -> None:

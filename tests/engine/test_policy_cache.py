@@ -176,6 +176,7 @@ def test_without_a_place_of_its_own_a_process_compiles_and_says_so_once(make, pr
     assert schedules == _SCHEDULES
 
 
+@pytest.mark.long
 def test_without_a_home_there_is_no_place(process, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
@@ -232,6 +233,7 @@ def test_of_two_processes_that_would_compile_the_same_one_waits(tmp_path, monkey
     kept_files.cache_folder.cache_clear()
 
 
+@pytest.mark.long
 def test_nobody_waits_for_what_another_installation_compiles_of_the_loop(monkeypatch):
     waited_for: list[str] = []
     monkeypatch.setattr(machine_code, "alone_on_this_machine", lambda name: nullcontext(waited_for.append(name)))

@@ -343,6 +343,7 @@ def test_so_much_passes_before_the_first_leap(sending: str, count: int, settling
     assert 0 <= result.computed_iterations - settling - stretch <= 2 * count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 16, 27, 54])
 def test_a_full_link_may_seem_to_carry_a_little_too_much(seed: int) -> None:
     """A stretch has parts of 40 jobs' iterations: at their rates a link carries 1 to 5 % more than it can."""

@@ -159,6 +159,7 @@ def test_policies_see_a_dormant_job_as_it_is() -> None:
     assert skipping[1][0] == 1000 - 166  # 5 s of 30 ms each
 
 
+@pytest.mark.long
 def test_a_task_that_began_earlier_among_other_jobs_is_no_earlier_state_of_the_same_task() -> None:
     # When "lone" runs a task that began beside more jobs, all else is as a period later. Its GPU was busy for longer.
     least = 1e-6  # takes the latency and no more
@@ -258,6 +259,7 @@ def test_jumps_end_where_the_order_of_jobs_changes(setting: Setting) -> None:
         assert_equal_tables(run_engine(ordered), run_engine(ordered, timeline=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("order", "communication"), tried(PAIRS, lambda place: by_default(PAIRS[place])))
 def test_a_jump_ends_before_two_jobs_change_places(order: str, communication: str) -> None:
     # One that mostly sends and one that mostly computes, whose keys fall at different speeds and cross sooner or later.
@@ -320,6 +322,7 @@ CONTENDING = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shared_gpus", [False, True])
 @pytest.mark.parametrize(
     ("order", "communication", "num_jobs"),

@@ -316,6 +316,7 @@ def test_gpus_are_kept_for_a_job_until_it_has_moved_there():
     assert result.gpus_of("late") == (0, 1, 4)
 
 
+@pytest.mark.long
 def test_a_move_to_a_server_that_fails_before_it_is_dropped():
     placement = Scripted(at_s=0.5, job_id="a", gpus=(4,))
     disturbances = Disturbances(outages=(Outage(server=2, from_s=0.75, to_s=5.0),))

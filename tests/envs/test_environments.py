@@ -63,6 +63,7 @@ def episode(
     return found
 
 
+@pytest.mark.long
 def test_gymnasium_finds_nothing_to_complain_of(env: SchedulingEnv) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -225,6 +226,7 @@ def test_a_job_gets_the_servers_that_were_chosen() -> None:
     assert np.flatnonzero(env.result.gpus["busy_s"] > 0).tolist() == [12, 13, 14, 15, 20, 21]
 
 
+@pytest.mark.long
 def test_vectorised_episodes_are_those_of_single_environments() -> None:
     vector = SyncVectorEnv([MAKERS["order"]] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
     seen, _ = vector.reset(seed=[1, 2])

@@ -252,6 +252,7 @@ def test_a_rival_of_fewer_seeds_is_compared_on_those_and_is_the_strongest_of_non
     assert table.loc["FIFO, whole racks", ["jct_change", "over_strongest"]].tolist() == pytest.approx([-0.55, -0.1])
 
 
+@pytest.mark.long
 def test_who_leads_is_told_against_the_best_without_lengths_and_the_best_that_knows_them():
     """Worked by hand: ours 10 % above the best without lengths on each seed, that with lengths a fifth below ours."""
     jct_s = {"FIFO, first-fit": [90, 180], "QSSF, HiveD": [20, 40], rivals.OURS: [22, 44], "SRTF, HiveD": [17.6, 35.2]}
@@ -331,6 +332,7 @@ def test_rows_that_are_merged_change_what_is_said_of_those_that_stay(tmp_path, m
     assert pd.read_csv(tmp_path / "tables" / "leads.csv")["blind"].tolist() == ["QSSF, HiveD"]
 
 
+@pytest.mark.long
 def test_tails_are_over_the_jobs_of_all_seeds_and_ours_against_each():
     times = {rivals.BASELINE: 2.0, rivals.OURS: 1.5, "FIFO, HiveD": 1.0}
     rows = [("g", name, seed, time * n) for name, time in times.items() for seed in (1, 2) for n in range(101)]
@@ -411,6 +413,7 @@ def test_the_runs_are_all_rivals_on_all_seeds():
     assert len({str((sorted(one.labels.items()), one.seed)) for one in made}) == len(made)
 
 
+@pytest.mark.long
 def test_rows_of_grounds_and_rivals_that_are_not_run_again_stay_in_their_order(tmp_path):
     path, last = tmp_path / "league.csv", rivals.RIVALS[-1].name
     first = pd.DataFrame({"ground": ["b", "b", "a"], "policy": [last, rivals.BASELINE, last], "seeds": 1})

@@ -53,6 +53,7 @@ def test_with_one_job_a_gpu_nobody_shares():
         assert (result.most_jobs_on_a_gpu > 1) == policy.startswith((exclusive.SHARED, exclusive.PRICED))
 
 
+@pytest.mark.long
 def test_committed_tables_are_of_all_policies_and_the_full_number_of_seeds():
     assert per_seed().index.tolist() == list(range(1, 101))
     for table, against in ((table, comparisons()[table.name]) for table in run.TABLES):

@@ -42,6 +42,7 @@ def test_readme_holds_the_headline_factors(tables) -> None:
         assert f"| {factor:.2f} |" in readme
 
 
+@pytest.mark.long
 def test_memory_expansion_lets_a_cheaper_parallelism_fit(tables) -> None:
     clusters = tables["clusters"].set_index(["cluster", "memory"])
     own, more = clusters.loc[("a100-80", "own")], clusters.loc[("a100-80", "+ 200 GB/s")]

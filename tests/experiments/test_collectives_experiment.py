@@ -58,6 +58,7 @@ def test_the_readme_holds_the_times_by_size() -> None:
         assert again_us == pytest.approx(row.fitted_us, rel=1e-3)
 
 
+@pytest.mark.long
 def test_the_step_takes_what_the_readme_says() -> None:
     result, estimated_s = llm_step.run()
     assert f"{result.jobs['jct_s'].item():.4f} s simulated, {estimated_s:.4f} s by the closed form" in README

@@ -106,6 +106,7 @@ def test_the_published_test_alone_is_adadual_on_two_servers():
     assert one.jobs["finish_s"].tolist() == other.jobs["finish_s"].tolist()
 
 
+@pytest.mark.long
 def test_by_hand_two_jobs_of_two_servers():
     """B waits for A's transfer, and by looking at it makes it end in half the time that is left."""
     iteration = ddlsched.DataParallelIteration(forward_s=0.0, backward_s=1.0, message_bytes=1e9)

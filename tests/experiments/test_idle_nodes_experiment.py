@@ -41,6 +41,7 @@ def test_the_engine_agrees_with_the_plain_replay(policy) -> None:
     assert tally.rescales == pytest.approx(plain.rescales, rel=0.1)
 
 
+@pytest.mark.long
 def test_a_chart_of_u_says_what_u_and_t_fwd_are() -> None:
     (charts,) = scripts_of("idle_nodes", "charts")
     for part in ("sweep", "beyond"):
@@ -52,6 +53,7 @@ def test_a_chart_of_u_says_what_u_and_t_fwd_are() -> None:
         assert "does not begin at 0" in said
 
 
+@pytest.mark.long
 def test_the_printed_tables_are_those_of_the_committed_values() -> None:
     for copy in (FOLDER / "expected" / "printed").glob("*.csv"):
         printed = tables.shown(copy.stem, pd.read_csv(FOLDER / "expected" / copy.name))

@@ -26,6 +26,7 @@ def write(folder: Path, filler: str, starts_s: list[float]) -> None:
     pd.DataFrame(nodes, columns=columns).to_csv(folder / f"{filler}-nodes.csv", index=False)
 
 
+@pytest.mark.long
 def test_the_table_of_made_up_runs_is_that_worked_out_by_hand(tmp_path: Path) -> None:
     write(tmp_path, "sleeping", [1.0, 11.0])
     write(tmp_path, "FreeTrain", [1.5, 14.0])

@@ -24,6 +24,7 @@ def named(name: str):
     return scenario
 
 
+@pytest.mark.long
 def test_a_run_that_is_its_own_prediction_differs_by_nothing() -> None:
     workload, scenario = stream.stream(20, 0, stream.SIZES), named("fifo-backfill")
     [simulated] = predictions.predictions(workload, scenario, predictions.USUAL)

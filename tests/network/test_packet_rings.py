@@ -82,6 +82,7 @@ def test_a_small_message_beside_a_large_one_has_less_than_its_share() -> None:
     assert small + large <= 1.0001
 
 
+@pytest.mark.long
 def test_rings_that_overlap_in_part_wait_for_each_other() -> None:
     """By max-min the ring of three that meets two others would have half of its cards, and leave them half."""
     middle, *others = rates(transfer(0, (1, 2, 3), 0.7), transfer(1, (0, 1), 1.0), transfer(2, (2, 4), 1.0))

@@ -258,6 +258,7 @@ def test_the_same_numbers_or_error_as_in_python(name, load):
     assert_same_in_python(module.P())
 
 
+@pytest.mark.long
 def test_links_of_the_network_have_no_transfers(load):
     code = """
     @plugin
@@ -286,6 +287,7 @@ def test_a_class_constant_that_changes_in_the_run_is_an_error(load):
         ddlsched.simulate(example_workload(1), CLUSTER, placement=module.P(), order=module.Q())
 
 
+@pytest.mark.long
 def test_one_object_for_placement_and_order_is_asked_in_python(load, capsys):
     code = """
     class P:
@@ -303,6 +305,7 @@ def test_one_object_for_placement_and_order_is_asked_in_python(load, capsys):
     assert "is asked through two doors" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_what_begin_answers_may_have_its_key_as_a_field(load):
     code = """
     class Begun:

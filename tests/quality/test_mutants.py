@@ -196,6 +196,7 @@ def test_other_rooms_leave_a_rooms_own_tests_their_time() -> None:
     assert (_own("algorithms/path/ecmp.py"), _own("topologies/star.py")) == ("tests/algorithms/", "tests/topologies/")
 
 
+@pytest.mark.long
 def test_each_test_that_has_noticed_a_fault_is_there() -> None:
     """Those whose names were changed, or that were merged, would be looked for in vain."""
     gone, texts = [], dict[str, str]()

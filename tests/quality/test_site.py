@@ -119,6 +119,7 @@ def test_a_table_of_a_page_is_that_of_the_file(from_tables) -> None:
     assert cells == ["policy", "change", "SRSF(1)", changes[0], "SRSF(2)", changes[1]]
 
 
+@pytest.mark.long
 def test_the_results_have_the_best_by_what_is_known_on_all_grounds(from_tables) -> None:
     text = (DOCS / "results.md").read_text(encoding="utf-8")
     path, lines = re.search(r"\{from-table\} (\S+leads\.csv)\n((?::.*\n)+?):::", text).groups()  # type: ignore[union-attr]

@@ -172,6 +172,7 @@ def test_what_chance_makes_better_does_not_stand_among_many():
     assert np.isnan(comparison.loc["base", "p_holm"])
 
 
+@pytest.mark.long
 def test_more_comparisons_are_stricter():
     one = compare_runs(many_policies(effect=-0.05), baseline="base", metrics=["average_jct_s"])
     both = with_holm(pd.concat([one, one], ignore_index=True))
@@ -231,6 +232,7 @@ def test_readable_by_hand():
     ]
 
 
+@pytest.mark.long
 def test_readable_marks_what_does_not_stand_among_all():
     text = readable(
         compare_runs(many_policies(effect=-0.2), baseline="base", metrics=["average_jct_s"]), baseline="base"

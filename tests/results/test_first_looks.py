@@ -133,6 +133,7 @@ def test_the_phases_of_a_chart_add_up_to_the_time_of_the_jobs(result: ddlsched.R
     assert len(widths) <= len(PHASES) * result.jobs["gpus"].nunique()
 
 
+@pytest.mark.long
 def test_the_hours_beside_the_bars_of_a_short_run_are_the_bars(result: ddlsched.Result) -> None:
     figure = result.plot.waterfall(size=(4.0, 3.0))
     assert tuple(figure.get_size_inches()) == (4.0, 3.0)

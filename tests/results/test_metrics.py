@@ -55,6 +55,7 @@ ZERO = {"jct_s": 0.0, "alone_s": 0.0, "finish_time_fairness": NAN}
 # ---- Of jobs
 
 
+@pytest.mark.long
 def test_slowdown_and_fairness_of_a_real_run(real):
     assert (real["alone_s"] > 0.0).all()
     assert (real["slowdown"] >= 1.0).all()

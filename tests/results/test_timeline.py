@@ -327,6 +327,7 @@ def test_a_newcomer_takes_the_lowest_lane_that_is_free_at_that_instant(tmp_path,
     assert {name: on for name, on in jobs.items() if name.startswith("server 1")} == on_server_1
 
 
+@pytest.mark.long
 def test_a_paused_transfer_gives_up_its_lane(tmp_path):
     # b, the shorter, stops a from 31 to 32 ms; one transfer at a time needs one lane.
     result = run(
@@ -347,6 +348,7 @@ def test_a_paused_transfer_gives_up_its_lane(tmp_path):
 MODELS = [Linear(), EqualShare(), MaxMin()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("contention", MODELS, ids=["linear", "equal-share", "max-min"])
 @pytest.mark.parametrize("communication", ["bounded-overlap:limit=3", "preemptive:by=bytes"])
 def test_every_all_reduce_sends_its_bytes(contention, communication):
@@ -384,6 +386,7 @@ def test_the_number_sharing_is_that_of_overlapping_transfers(given):
     assert table["sharing"].max() == 3
 
 
+@pytest.mark.long
 def test_counters_count_the_transfers_on_a_link(mix, mix_events):
     table = transfer_slices(mix).explode("links")
     changes = defaultdict(list)

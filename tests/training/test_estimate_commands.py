@@ -218,6 +218,7 @@ def test_a_design_prints_the_best_first() -> None:
     assert cheap[0]["cost"] <= best[0]["cost"]
 
 
+@pytest.mark.long
 def test_a_cluster_of_given_size() -> None:
     best = json.loads(run("design", "gpt3-6.7b", "--cluster", "h100:nodes=2", "--top", 1, "--json").stdout)
     assert best[0]["gpus"] == 16

@@ -706,6 +706,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(row=st.fixed_dictionaries({name: st.just(GOOD[name]) | json_values for name in COLUMNS}))
 def test_any_json_row_is_read_or_refused_in_one_line(row: dict[str, Any]) -> None:
     check_any(lambda folder: json_of(folder, row))
@@ -721,6 +722,7 @@ task_fields = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.long
 @given(tasks=st.lists(task_fields, max_size=3) | json_values)
 def test_any_dag_is_read_or_refused_in_one_line(tasks: Any) -> None:
     check_any(lambda folder: json_of(folder, dag_row(tasks) | {"tasks": tasks}))

@@ -153,6 +153,7 @@ def test_what_is_used_counts_until_a_job_ends_whenever_that_is_asked() -> None:
     assert [late[f"a{n}"] for n in range(1, 5)] == [1101] * 4
 
 
+@pytest.mark.long
 def test_slurm_orders_by_fair_share_then_age_and_by_qos() -> None:
     queues = tenants(queue("a", 4), queue("b", 4))
     jobs = [job("a1", "a", 4, 0, 100), job("a2", "a", 4, 1, 10), job("b1", "b", 4, 2, 10)]
@@ -190,6 +191,7 @@ def test_slurm_starts_who_may_preempt_first_whatever_priorities_are() -> None:
         assert (told["a1"], told["b1"]) == (a1_s, b1_s)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("b1_s", "requeue_s", "again_s"), [(10, 121.0, 126), (10, 0.0, 15), (195, 121.0, 210)])
 def test_slurm_requeues_who_gave_way_as_if_it_came_two_minutes_later(b1_s: int, requeue_s: float, again_s: int) -> None:
     """Job a1 gives way at 5 s, in its fifth iteration; in the last case b1 leaves at 200 s, and c1 is older then."""

@@ -58,12 +58,14 @@ def test_what_is_guaranteed_is_reclaimed_from_the_one_that_came_last_of_low_prio
     assert played(queue("a", 2), queue("b", 4), jobs=jobs) == {0, 1, 2}
 
 
+@pytest.mark.long
 def test_who_is_within_its_quota_never_gives_way_to_another_queue() -> None:
     rules = {"reclaim": "any", "borrow": "lower-priority"}
     jobs = [("a", 4), ("b", 4), ("b", 2, 9)]
     assert played(queue("a", 4), queue("b", 4, **rules), jobs=jobs) == {0, 1}
 
 
+@pytest.mark.long
 def test_within_a_queue_higher_priority_goes_first() -> None:
     jobs = [("a", 2), ("a", 2, 1), ("a", 3, 2)]
     assert played(queue("a", 4, within_queue="lower-priority"), jobs=jobs) == {2}

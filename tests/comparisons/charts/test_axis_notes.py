@@ -42,6 +42,7 @@ def test_an_axis_of_numbers_says_where_it_begins_unless_at_0(settings: dict, lab
     assert drawn(lambda axes: axes.set(xlabel="Time (s)", ylabel="Change (%)", **settings)) == labels
 
 
+@pytest.mark.long
 def test_bars_of_names_say_nothing() -> None:
     assert drawn(lambda axes: axes.barh(["one", "two"], [3.0, 4.0])) == ("", "")
 

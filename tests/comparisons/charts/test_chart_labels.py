@@ -52,6 +52,7 @@ def test_the_columns_of_a_heat_map_stand_apart_beside_long_names() -> None:
     assert all(left.x1 + a_letter < right.x0 for left, right in pairwise(boxes))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("letters", [18, 20, 22, 24, 26])
 def test_a_legend_is_not_cut_off(letters: int) -> None:
     values = np.exp(np.linspace(0, 8, 200))

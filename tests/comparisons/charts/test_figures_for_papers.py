@@ -89,6 +89,7 @@ def test_item_23_figures_are_written_as_pdf_with_text_that_can_be_searched_and_a
     assert (tmp_path / "f.svg").read_text().count("<svg") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -137,6 +138,7 @@ def test_item_22_a_long_axis_title_has_several_lines_and_is_not_cut_off():
     assert 0 <= extent.x0 < extent.x1 <= figure.bbox.x1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("values", "first"), [([20.0, 2e6], "10"), ([20.0, 400.0], "10"), ([0.02, 0.5], "0.01")])
 def test_item_23_ticks_of_a_logarithmic_axis_are_plain_numbers(values: list[float], first: str):
     figure = jct_charts.distributions({"a": np.array(values), "b": np.array(values) * 3}, axis="JCT (s)")
@@ -176,6 +178,7 @@ def test_the_first_and_the_last_shade_are_of_half_as_much_as_the_others() -> Non
     assert shares == pytest.approx([one / 2, *[one] * (len(SHADES) - 2), one / 2])
 
 
+@pytest.mark.long
 def test_a_chart_of_phases_says_what_its_colours_are() -> None:
     (legend,) = simulate(JOBS).plot.phases().legends
     assert len(legend.get_texts()) > 1

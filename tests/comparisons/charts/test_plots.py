@@ -269,6 +269,7 @@ def test_legends_name_policies_as_they_are(chart):
     assert set(names) == {"".join(label.split()) for label in short_labels(policies).values()}
 
 
+@pytest.mark.long
 def test_each_class_has_a_panel_from_0_with_its_policies():
     panels = a_chart_of_classes().axes
     assert [axes.get_xlabel() for axes in panels] == ["1 GPU", "2–4 GPUs", "5–7 GPUs", "8+ GPUs"]
@@ -285,6 +286,7 @@ def test_a_heat_map_writes_the_per_cent_into_the_cells():
 # ---- Utilisation
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(st.floats(0.001, 50.0), st.floats(0.0, 64.0)), min_size=1, max_size=40),
     st.lists(st.tuples(st.floats(0.001, 50.0), st.floats(0.0, 64.0)), min_size=1, max_size=40),

@@ -230,6 +230,7 @@ def test_nobody_answers(address, monkeypatch):
         ddlsched.compare(SMALL, "srsf-1", seeds=1, folder="out", dask=address)
 
 
+@pytest.mark.long
 def test_the_extra_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"pip install 'ddlsched\[dask\]'"):

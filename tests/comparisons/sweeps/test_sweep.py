@@ -101,6 +101,7 @@ def test_processes_give_what_one_process_gives(tmp_path):
     pd.testing.assert_frame_equal(one, two)
 
 
+@pytest.mark.long
 def test_a_file_says_what_it_is_of(tmp_path):
     done = sweep([run()], tmp_path, processes=1)
     ((_, path),) = done.finished
@@ -110,6 +111,7 @@ def test_a_file_says_what_it_is_of(tmp_path):
     assert described["summary"]["makespan_s"] > 0
 
 
+@pytest.mark.long
 def test_workload_from_a_file(tmp_path):
     ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), tmp_path / "jobs.csv")
     file = str(tmp_path / "jobs.csv")
@@ -118,6 +120,7 @@ def test_workload_from_a_file(tmp_path):
     assert rows["average_jct_s"].nunique() == 1
 
 
+@pytest.mark.long
 def test_a_run_under_two_labels_is_done_once(mine, tmp_path):
     measures = (f"{mine}:logged",)
     done = sweep([run("a", measures=measures), run("b", measures=measures)], tmp_path / "runs", processes=1)
@@ -186,6 +189,7 @@ def test_resumes_after_a_kill(mine, tmp_path):
 # ---- Failures
 
 
+@pytest.mark.long
 def test_a_failing_run_is_reported_and_does_not_stop_the_rest(mine, tmp_path):
     heard: list[tuple[int, int, Failure | None]] = []
     runs = [run("bad", placement=f"{mine}:Broken"), run("unknown", placement="lfw"), run("good", seed=2)]
@@ -224,6 +228,7 @@ def test_progress_goes_to_stderr(capsys):
     assert "1/2" in captured.err
 
 
+@pytest.mark.long
 def test_a_failure_to_write_stops_the_sweep(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file: cannot be used"):

@@ -71,6 +71,7 @@ def test_a_changed_job_is_another_run() -> None:
     assert {run.key for run in plan([mix()], 1)}.isdisjoint(run.key for run in plan([other], 1))
 
 
+@pytest.mark.long
 def test_runs_are_kept_and_not_made_again(tmp_path: Path, crew: Crew) -> None:
     planned, runs = plan([mix()], 2), Runs(tmp_path)
     first = planned[0]
@@ -196,6 +197,7 @@ def test_repeats_below_one_are_refused() -> None:
         plan([mix()], 0)
 
 
+@pytest.mark.long
 def test_columns_that_reports_need_are_kept(tmp_path: Path, crew: Crew) -> None:
     planned = plan([mix()], 1)
     Runs(tmp_path).keep(planned[0], run_planned(planned[0], crew, "max-min", realtime=False))

@@ -56,6 +56,7 @@ def simulated() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@pytest.mark.long
 def test_what_repeats_differ_by(measured: pd.DataFrame) -> None:
     """Under one policy: a 8.0, 8.1 and 7.9 s, b 18.0, 18.3 and 17.7 s."""
     table = spread_table(measured).set_index("policy")

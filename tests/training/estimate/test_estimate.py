@@ -281,6 +281,7 @@ def test_arrays_give_what_single_estimates_give(chosen) -> None:
         assert float(memory) == pytest.approx(float(alone.memory.total_bytes))
 
 
+@pytest.mark.long
 @given(plans)
 def test_parts_are_not_negative_and_add_up(plan) -> None:
     found = estimate(GPT, plan, parse_cluster("h100:nodes=8").machine(64))

@@ -33,6 +33,7 @@ Fitted, fit_link, fit_rows, mean_error = fitting.Fitted, fitting.fit_link, fitti
 # ---- Megatron's eight published times
 
 
+@pytest.mark.long
 def test_megatrons_eight_times_with_one_efficiency_beat_calculon() -> None:
     errors = np.abs(list(megatron.errors(EFFICIENCIES["megatron"]).values()))
     assert len(errors) == 8
@@ -263,6 +264,7 @@ def test_rows_that_cannot_be_said_are_kept_with_the_reason_and_leave_the_others(
     assert table["predicted_step_s"].drop(index=rows).tolist() == others["predicted_step_s"].tolist()
 
 
+@pytest.mark.long
 def test_missing_columns_and_files(tmp_path) -> None:
     for column in COLUMNS:
         with pytest.raises(InputError, match=f"has no column '{column}'"):

@@ -185,6 +185,7 @@ def test_rows_of_other_models_systems_and_layouts_are_said_and_not_foretold_out_
     assert_kept(f"published-{first}", kept)
 
 
+@pytest.mark.long
 def test_steps_in_one_graph_and_later_releases_are_faster(tmp_path: Path) -> None:
     rows = """26.02,Qwen3_30B_a3B,DGX-GB300,8,MXFP8,512,8,4096,,1,1,1,,8,1,1
 26.02.01,Qwen3_30B_a3B,DGX-GB300,8,MXFP8,512,8,4096,,1,1,1,,8,1,1

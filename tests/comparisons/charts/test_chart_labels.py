@@ -15,9 +15,7 @@ from ddlsched.results.statistics import Interval
 @pytest.mark.parametrize("parameter", ["kappa_", "lwf:kappa=", "κ=", "LWF-", "lwf-"])
 def test_the_values_of_a_parameter_go_from_light_to_dark(parameter: str) -> None:
     shades = style.colours([f"{parameter}{number}" for number in (32, 1, 8)])
-    lightness = [style._luminance(shades[f"{parameter}{number}"]) for number in (1, 8, 32)]
-    assert lightness == sorted(lightness, reverse=True)
-    assert len(set(lightness)) == 3
+    assert [shades[f"{parameter}{number}"] for number in (1, 8, 32)] == ["#86c8dc", "#48799c", "#0b2a5b"]
     assert style.colours(["SRSF(1)", "SRSF(2)", "SRSF(3)"])["SRSF(2)"] == style.PALETTE["green"]
 
 

@@ -269,6 +269,13 @@ def test_what_the_planner_reserves_is_told() -> None:
     assert reservations(result, "a1").empty
 
 
+def test_a_placement_that_would_not_be_asked_is_refused() -> None:
+    given = {"admission": "slurm-multifactor:backfill=easy-backfill", "queues": tenants(queue("a", 4))}
+    told = "placement 'first-fit' would not be asked, but the admission's backfill='easy-backfill'; expected one of"
+    with pytest.raises(InputError, match=told):
+        simulate(Workload.of([job("a1", "a", 3, 0, 1)]), Cluster(num_servers=1), placement="first-fit", **given)
+
+
 def test_a_limit_of_gpus_holds() -> None:
     queues = tenants(queue("a", 2, limit=0), queue("b", 2))
     jobs = [job(f"a{n}", "a", 1, 0, 10) for n in range(3)]

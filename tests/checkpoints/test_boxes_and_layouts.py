@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddlsched.checkpoints import division, tensors
-from ddlsched.checkpoints.collection import Shard, StoredParallelism, TensorCollection
+from ddlsched.checkpoints.collection import Shard, StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.division import Box, Holding, TensorCell, divided, within
 from ddlsched.checkpoints.plan import _ranks
 from ddlsched.checkpoints.tensors import (
@@ -162,6 +162,23 @@ def test_parts_of_pieces() -> None:
     assert Layout((3, 4), ()).num_elements == 12
 
 
+def test_a_tensor_that_no_degrees_explain_is_divided_as_its_name_says() -> None:
+    def rows(*ranges: tuple[int, int]) -> frozenset[Box]:
+        return frozenset(Box((first, 0), (number, 3)) for first, number in ranges)
+
+    def halves(*shape: int) -> tuple[tuple[int, ...], frozenset[Box]]:
+        rest = (0,) * (len(shape) - 1)
+        return shape, frozenset(Box((first, *rest), (1 + 3 * first, *shape[1:])) for first in (0, 1))
+
+    kinds = {"w": ((4, 3), rows((0, 2), (2, 2))), "lm_head.a": halves(5, 3), "lm_head.b": halves(5, 3, 2)}
+    data, tensor = (Cut(dim=0, axis=axis, uneven=True) for axis in ("data", "tensor"))
+    expected = {"w": (data,), "lm_head.a": (tensor,), "lm_head.b": ()}
+    assert division.found_division(kinds) == (StoredParallelism(dp=2), expected)
+    assert division.found_division({}) == (StoredParallelism(), {})
+    whole = {"lm_head.a": ((4, 3), rows((0, 4))), "w": ((4, 3), rows((0, 4)))}
+    assert division.found_division(whole) == (StoredParallelism(), {"lm_head.a": (tensor,), "w": ()})
+
+
 PARTS = (CutPart(1), CutPart(3))
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dtype": "F31"}, f"dtype 'F31'; expected one of {', '.join(DTYPE_BYTES)}"),
@@ -289,6 +306,35 @@ def test_common_and_remaining_parts_of_boxes() -> None:
     left = division._without(one, [Box((0, 0), (4, 2)), Box((3, 2), (1, 4))])
     assert sorted((box.start, box.extent) for box in left) == [((0, 2), (3, 4))]
     assert division._without(one, [one]) == []
+
+
+def test_collections_are_made_of_any_sequences_and_contradictions_are_said() -> None:
+    region = StoredRegion(devices=[4, 3], hosts=[1, 0])  # type: ignore[arg-type]
+    assert (region.devices, region.hosts) == ((4, 3), (1, 0))
+    assert hash(region) == hash(StoredRegion(devices=(4, 3), hosts=(1, 0)))
+    a, b, c = (Tensor(name=name, shape=(size,), dtype="U8", places=(place,)) for name, size, place in
+               (("a", 4, 0), ("b", 4, 2), ("c", 4, "first")))  # fmt: skip
+    job = TensorCollection(tensors=iter((a, b)), parallelism=StoredParallelism(pp=2), stages=[1, 0, 1])  # type: ignore[arg-type]
+    assert (job.tensors, job.stages, job.num_layers) == ((a, b), (1, 0, 1), 3)
+    whole = TensorCollection(tensors=(c,), parallelism=StoredParallelism())
+    assert (whole.num_layers, whole.stages, whole.flat_multiple) == (0, (), 1)
+    assert (whole.allocation.devices, whole.allocation.hosts) == ((0,), (0,))
+    for fields, message in (
+        ({"tensors": (a, b, c, b, c)}, "tensor b: is there twice; expected a name of its own"),
+        ({"stages": (0, 1)}, "the stage map has 2 layers; expected the model's 3"),
+        ({"stages": (0, 1, 2)}, "the stage map has stage 2; expected stages from 0 to 1"),
+        ({"stages": (0, -1, 2)}, "the stage map has stage -1; expected stages from 0 to 1"),
+        ({"allocation": StoredRegion.packed(3)}, "3 devices for 2 ranks; expected one each"),
+    ):
+        with pytest.raises(InputError) as raised:
+            TensorCollection(**{"tensors": (a, b), "parallelism": StoredParallelism(pp=2)} | fields)  # type: ignore[arg-type]
+        assert str(raised.value) == message
+
+
+def test_empty_flat_tensors_are_nowhere() -> None:
+    tensors = (Tensor(name="none", shape=(0,), dtype="U8", flat="f"), Tensor(name="w", shape=(3,), dtype="U8"))
+    job = TensorCollection(tensors=tensors, parallelism=StoredParallelism(dp=2))
+    assert [list(held) for held in job.arrays] == [["w"], ["w"]]
 
 
 def test_layers_stages_and_flat_buffers_by_hand() -> None:

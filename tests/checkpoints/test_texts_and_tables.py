@@ -94,6 +94,19 @@ def test_a_plan_is_shown_by_rank() -> None:
     assert numbers["ranks"][0] == {"from": 0, "to": 0, "way": "kept", "bytes": 25}
 
 
+def test_a_host_that_only_sends_needs_nothing() -> None:
+    made = plan(vector(100, dp=1, hosts=(5,), devices=(40,)), vector(100, dp=1, hosts=(0,)))
+    assert plan_text(made).splitlines()[6:] == [
+        "    host         sends      receives      at least",
+        "       0           0 B         100 B         100 B",
+        "       5         100 B           0 B           0 B",
+        "",
+        "  from old rank (down) to new rank (across); shade: bytes, █ is 100 B",
+        "           0",
+        "       0  ██",
+    ]
+
+
 @pytest.mark.parametrize(("ranks", "what"), [(32, "rank"), (33, "host")])
 def test_many_ranks_are_shown_by_host(ranks: int, what: str) -> None:
     hosts = tuple(rank // 4 for rank in range(ranks))

@@ -79,7 +79,7 @@ def write_rank(directory: Path, checkpoint: Checkpoint, rank: int, part: Callabl
                     f"rank {rank}, tensor {name}: is {array.dtype} {list(array.shape)}; "
                     f"expected {numpy_dtype(tensors[name].dtype)} {list(layout.shape)}"
                 )
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            file.write(np.ascontiguousarray(array).ravel().view(np.uint8).data)
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint, wholes: Mapping[str, Array]) -> None:

@@ -131,7 +131,7 @@ class StoredRegion:
             raise InputError(f"{len(self.devices)} devices on {len(self.hosts)} hosts; expected a host for each device")
         if len(set(self.devices)) != len(self.devices):
             raise InputError("a device has two ranks; expected a device for each rank")
-        if min(self.devices + self.hosts, default=0) < 0:
+        if any(number < 0 for number in self.devices + self.hosts):
             raise InputError("a device or host has a negative number; expected numbers from 0")
 
     @classmethod
@@ -269,7 +269,7 @@ class TensorCollection:
             return
         begin, share = self._flat_places(stage, index, expert, tensor.over_experts)[tensor.name]
         end = begin + whole.num_elements
-        for number in range(begin // share if share else 0, -(-end // share) if share else 0):
+        for number in range(begin // share, -(-end // share)) if share else ():
             low, high = max(number * share - begin, 0), min((number + 1) * share, end) - begin
             yield flat_layout(whole, low, high), (replicas[number],)
 
@@ -281,7 +281,7 @@ class TensorCollection:
 
     def _flat_places(self, stage: int, index: int, expert: int, over_experts: bool) -> Mapping[str, tuple[int, int]]:
         """Return, by tensor, where it begins in its flat buffer and how many elements a rank holds of that buffer."""
-        key = (stage, index, expert if over_experts else 0, over_experts)
+        key = (stage, index, expert, over_experts)
         if key not in self._flat_cache:
             self._flat_cache[key] = dict(self._flat_buffers(stage, index, expert, over_experts))
         return self._flat_cache[key]

@@ -40,7 +40,7 @@ class TorchFiles(FileForm):
     def file_plan(self, held: Checkpoint, rank: int) -> FilePlan:
         """Return a file of archives, or of bytes as they are."""
         entries: dict[str, Entry] = {}
-        pieces: dict[int, bytes] = {0: b""}
+        pieces: dict[int, bytes] = {}
         at = 0
         for name, layout in held.collection.arrays[rank].items():
             tensor = held.collection.by_name[name]

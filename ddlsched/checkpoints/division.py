@@ -74,15 +74,7 @@ def _atoms(layouts: Sequence[Layout]) -> _Held:
 
 
 def _disjoint(boxes: Sequence[Box]) -> bool:
-    """Return whether no two boxes overlap, seen from their total against that of the box around them, if that tells."""
-    if len(boxes) < 2:
-        return True
-    corners = [[a + b for a, b in zip(*box, strict=True)] for box in boxes]
-    low = [min(values) for values in zip(*(box.start for box in boxes), strict=True)]
-    high = [max(values) for values in zip(*corners, strict=True)]
-    around = math.prod(b - a for a, b in zip(low, high, strict=True))
-    if sum(box.num_elements for box in boxes) > around:
-        return False
+    """Return whether no two boxes overlap."""
     return not any(_common(a, b) for number, a in enumerate(boxes) for b in boxes[:number])
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from ddlsched.checkpoints.content import Written
 from ddlsched.checkpoints.copying import Chunk, Copy, chunks, is_contiguous, span
 from ddlsched.checkpoints.division import within
-from ddlsched.checkpoints.gathering import GATHERED_BYTES, Buffers, NewArray, filled
+from ddlsched.checkpoints.gathering import Buffers, NewArray, filled
 from ddlsched.checkpoints.locations import read_soon
 from ddlsched.checkpoints.partial_folder import BatchJournal, OpenFiles, Target
 from ddlsched.checkpoints.plan import TensorPlan
@@ -182,7 +182,7 @@ class _Flusher:
         self._files, self._journal = files, journal
         self._thread = ThreadPoolExecutor(1)
         self._begun: deque[Future[None]] = deque()
-        self._written = 0
+        self._written = journal.done
 
     def begin(self, batches: int) -> None:
         """Bring so many batches, those before included, to the disk; wait if it is far behind."""
@@ -226,7 +226,7 @@ def _jobs(arrays: Sequence[NewArray], chunk_bytes: int) -> Iterator[_Jobs]:
     """Yield the chunks of a tensor's arrays; those that lie alike follow each other, or are for one thread."""
     copies = [copy for array in arrays for copy in array.copies]
     runs = all(is_contiguous(copy.read) and is_contiguous(copy.write) for copy in copies)
-    most_bytes = chunk_bytes if runs else min(chunk_bytes, GATHERED_BYTES) // max(map(_width, copies))
+    most_bytes = chunk_bytes if runs else chunk_bytes // max(map(_width, copies))
     together = 1 if runs else _MOST_TOGETHER
     jobs: list[tuple[float, _Job]] = []
     for array in arrays:

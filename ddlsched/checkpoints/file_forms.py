@@ -62,7 +62,7 @@ class FilePlan(NamedTuple):
     """A file before its tensors are copied into it.
 
     ``entries`` says where each array goes; ``pieces`` are the bytes before, between and behind the arrays, by where
-    they begin; the first begins at 0.
+    they begin.
     """
 
     entries: Mapping[str, Entry]
@@ -115,7 +115,7 @@ def whole_file_plan(held: Checkpoint, rank: int) -> FilePlan | None:
     """Return the plan of a file that is carried along as it is; None if the rank holds tensors."""
     ((name, layout), *_) = held.collection.arrays[rank].items()
     kind = held.collection.by_name[name].kind
-    return FilePlan({name: Entry("U8", layout.shape, 0)}, {0: b""}) if kind == "file" else None
+    return FilePlan({name: Entry("U8", layout.shape, 0)}, {}) if kind == "file" else None
 
 
 RANK_FILES = FileForm()

@@ -78,8 +78,6 @@ class Buffers:
     def data(self, source: Source, piece: Piece) -> memoryview:
         """Return the bytes from a piece's first element to its last; they stay until something else is read."""
         low, high = source.byte_range(piece)
-        if source.place.descriptor(source.file) is None:
-            return source.place.read(source.file, low, high)
         self._begins.clear()
         self._make_room(high - low)
         return self._filled(0, _Rows(source, low, high))

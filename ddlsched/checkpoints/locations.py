@@ -148,7 +148,7 @@ def _read_all(descriptor: int, low: int, num_bytes: int) -> bytes:
     while num_bytes and (part := os.pread(descriptor, num_bytes, low)):
         parts.append(part)
         low, num_bytes = low + len(part), num_bytes - len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return b"".join(parts)
 
 
 def _version(there: os.stat_result) -> str:
@@ -205,7 +205,7 @@ class _Remote:
         first = low // _BLOCK_BYTES
         blocks = [self._block(file, number) for number in range(first, -(-high // _BLOCK_BYTES))]
         begin = first * _BLOCK_BYTES
-        return memoryview(b"".join(blocks) if len(blocks) > 1 else blocks[0])[low - begin : high - begin]
+        return memoryview(b"".join(blocks))[low - begin : high - begin]
 
     def _block(self, file: str, number: int) -> bytes:
         with self._lock:

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from io import BufferedWriter
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import DIGESTS
 from ddlsched.checkpoints.dataset_state import DatasetState
 from ddlsched.checkpoints.file_forms import FilePlan, safetensors_plan
-from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Tensor, total_bytes
 from ddlsched.errors import InputError
@@ -108,26 +107,22 @@ def _refuse_directory(directory: Path, num_bytes: int) -> None:
 
 
 @contextlib.contextmanager
-def _opened(
-    directory: Path, checkpoint: Checkpoint, plans: list[FilePlan]
-) -> Iterator[list[tuple[BufferedWriter, Mapping[str, Entry]]]]:
+def _opened(directory: Path, checkpoint: Checkpoint, plans: list[FilePlan]) -> Iterator[list[BufferedWriter]]:
     """Open each rank's file, its header written; synchronise all at the end."""
     with contextlib.ExitStack() as stack:
-        files = []
-        for name, plan in zip(checkpoint.files, plans, strict=True):
-            file = stack.enter_context((directory / name).open("wb"))
+        files = [stack.enter_context((directory / name).open("wb")) for name in checkpoint.files]
+        for file, plan in zip(files, plans, strict=True):
             file.write(plan.pieces[0])
-            files.append((file, plan.entries))
         yield files
-        for file, _ in files:
+        for file in files:
             file.flush()
             os.fsync(file.fileno())
 
 
 def _write(
-    checkpoint: Checkpoint, files: list[tuple[BufferedWriter, Mapping[str, Entry]]], seed: int, watch: Watcher | None
+    checkpoint: Checkpoint, files: list[BufferedWriter], seed: int, watch: Watcher | None
 ) -> dict[str, dict[str, str]]:
-    """Write each tensor's parts and return the hashes of the wholes, by digest."""
+    """Write each tensor's parts, in the order of their files, and return the hashes of the wholes, by digest."""
     hashes: dict[str, dict[str, str]] = {digest: {} for digest in DIGESTS}
     done = 0
     total = total_bytes(checkpoint.collection.tensors)
@@ -138,9 +133,7 @@ def _write(
         for layout, ranks in checkpoint.collection.shards(tensor):
             part = part_of(whole, layout)
             for rank in ranks:
-                file, entries = files[rank]
-                file.seek(entries[tensor.name].begin)
-                file.write(_bytes(part))
+                files[rank].write(_bytes(part))
         done += tensor.num_bytes
         if watch is not None:
             watch(done, total)
@@ -148,7 +141,7 @@ def _write(
 
 
 def _bytes(array: Array) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return array.ravel().view(np.uint8).data
 
 
 def made_tensor(tensor: Tensor, seed: int, iteration: int) -> Array:

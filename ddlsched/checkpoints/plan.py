@@ -207,8 +207,8 @@ class _Wanted:
                     moves.append(Move(index, by_host[host], target, "host"))
                 else:
                     lacking[host].append(target)
-            size = draft.cell_bytes(index) if lacking else 0
-            needs += [_Need(size, number, index, host, tuple(of), sources) for host, of in lacking.items()]
+            for host, of in lacking.items():
+                needs.append(_Need(draft.cell_bytes(index), number, index, host, tuple(of), sources))
         return moves, needs
 
     def _by_device_and_host(

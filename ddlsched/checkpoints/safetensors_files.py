@@ -74,7 +74,7 @@ def read_header(read: Callable[[int, int], memoryview], file_bytes: int, file: s
         It is no safetensors file, is shorter or longer than its header says, or an array's bytes contradict its shape.
     """
     length = int.from_bytes(read(0, 8), "little")
-    if file_bytes < 8 or length > min(file_bytes - 8, _MOST_HEADER_BYTES):
+    if length > min(file_bytes - 8, _MOST_HEADER_BYTES):
         raise InputError(f"{file}: is truncated or no safetensors file (of {file_bytes:,} bytes); expected a whole one")
     described = parsed_json(bytes(read(8, 8 + length)), f"{file}: its header", "a safetensors file")
     if not isinstance(described, dict):

@@ -227,7 +227,7 @@ def dense_layout(shape: tuple[int, ...], cuts: tuple[Cut, ...], place: tuple[_Ru
     InputError
         A dimension does not divide among the ranks.
     """
-    runs: list[list[_Run]] = [[(0, size)] for size in shape]
+    runs: list[list[_Run]] = [[(0, size)] if size else [] for size in shape]
     for cut, (index, degree) in zip(cuts, place, strict=True):
         runs[cut.dim] = _cut(runs[cut.dim], cut, index, degree)
     local = tuple(sum(rows for _, rows in dimension) for dimension in runs)
@@ -237,8 +237,7 @@ def dense_layout(shape: tuple[int, ...], cuts: tuple[Cut, ...], place: tuple[_Ru
 def _cut(runs: list[_Run], cut: Cut, index: int, degree: int) -> list[_Run]:
     size = sum(rows for _, rows in runs)
     padded = padded_size(size, cut.pad_multiple, degree)
-    if padded > size:
-        runs = [*runs, (_PADDING, padded - size)]
+    runs = [*runs, (_PADDING, padded)]  # No less than is needed.
     kept: list[_Run] = []
     begin = 0
     for part in cut.parts or (CutPart(padded),):
@@ -284,8 +283,7 @@ def _pieces(runs: Sequence[Sequence[_Run]], strides: tuple[int, ...]) -> Iterato
         placed.append([(*run, at) for run, at in zip(dimension, begins, strict=True) if run[0] != _PADDING])
     for chosen in product(*placed):
         extent = tuple(rows for _, rows, _ in chosen)
-        if 0 not in extent:
-            yield Piece(tuple(first for first, _, _ in chosen), extent, sum(at for _, _, at in chosen), strides)
+        yield Piece(tuple(first for first, _, _ in chosen), extent, sum(at for _, _, at in chosen), strides)
 
 
 @lru_cache(maxsize=65536)
@@ -304,8 +302,8 @@ def _boxes(shape: Sequence[int], low: int, high: int) -> Iterator[tuple[tuple[in
     """Yield the boxes (start, extent) of an array that a range of its elements in row-major order makes up."""
     if low >= high:
         return
-    if len(shape) <= 1:
-        yield ((low,), (high - low,)) if shape else ((), ())
+    if not shape:
+        yield (), ()
         return
     row = math.prod(shape[1:])
     first, last = -(-low // row), high // row

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ddlsched.checkpoints.division import named_tensor
 from ddlsched.checkpoints.locations import Location, location_of
-from ddlsched.checkpoints.plain_pickles import Name, Persistent, PickledCall, pickled, shape_of, unpickled
+from ddlsched.checkpoints.plain_pickles import Name, Persistent, PickledCall, number_of, pickled, shape_of, unpickled
 from ddlsched.checkpoints.reading import Held, PartsReading, stored_part
 from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Layout, Piece
@@ -183,13 +183,13 @@ class SavedArchive:
 
     def entry(self, tensor: SavedTensor) -> tuple[Entry, tuple[int, ...]]:
         """Return where a tensor's first element is in the file, and its strides; the tensor lies within its storage."""
-        shape, strides, offset = shape_of(tensor.size), shape_of(tensor.strides), tensor.offset
+        shape, strides, offset = shape_of(tensor.size), shape_of(tensor.strides), number_of(tensor.offset)
         last = offset + sum((rows - 1) * stride for rows, stride in zip(shape, strides, strict=True))
         elements = self._archive.getinfo(f"{self._folder}data/{tensor.storage[2]}")
         if elements.compress_type != zipfile.ZIP_STORED:
             raise KeyError("the elements are compressed")
         size, num_bytes = DTYPE_BYTES[tensor.dtype], elements.file_size
-        if prod(shape) and not 0 <= offset * size <= last * size < num_bytes:
+        if prod(shape) and (offset < 0 or (last + 1) * size > num_bytes):
             text = f"has {num_bytes} bytes; expected {prod(shape)} elements of {tensor.dtype}"
             raise InputError(f"{self._where}: {text}")
         # The name and the extra field of a member's own header may differ in length from those of the directory.
@@ -332,7 +332,7 @@ def read_saved(file: Path) -> PartsReading:
 def _leaves(value: Any) -> Iterator[tuple[_Path, Any]]:
     """Yield what lies in nested dictionaries and lists, each with the keys that lead to it."""
     left: list[tuple[_Path, Any]] = [((), value)]
-    for _ in range(_MOST_VALUES):
+    for _ in range(_MOST_VALUES + 1):
         if not left:
             return
         path, found = left.pop()

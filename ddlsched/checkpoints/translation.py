@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import product
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -220,8 +220,8 @@ def _sizes(weight: Weight, model: _Model, rows: int) -> list[int]:
     """Return the rows of each of Hugging Face's tensors that a tensor of so many rows holds."""
     if weight.rows is Rows.groups and len(weight.theirs) == 3:
         return [heads * model.head_size for heads in (model.heads, model.groups, model.groups)]
-    if weight.rows is Rows.vocabulary and rows >= model.vocabulary:
-        return [model.vocabulary]
+    if weight.rows is Rows.vocabulary:
+        return [min(rows, model.vocabulary)]
     if rows % len(weight.theirs):
         raise InputError(f"tensor {weight.megatron}: has {rows} rows; expected a multiple of {len(weight.theirs)}")
     return [rows // len(weight.theirs)] * len(weight.theirs)
@@ -244,7 +244,7 @@ def _grouped(weight: Weight, model: _Model, sizes: Sequence[int], rows: int) -> 
         text = f"queries, keys and values have {list(sizes)} rows, and {_CONFIG} says {expected}"
         raise InputError(f"tensor {weight.megatron}: {text}; expected the same")
     packed = len(sizes) == 1  # All in one tensor, queries first.
-    begins = [0, expected[0], expected[0] + expected[1]]
+    begins = [*accumulate(expected, initial=0)]
     runs, at = [], 0
     for group in range(model.groups):
         for number, size in enumerate(whole // model.groups for whole in expected):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddlsched.checkpoints import division, tensors
-from ddlsched.checkpoints.collection import Shard, StoredParallelism, TensorCollection
+from ddlsched.checkpoints.collection import Shard, StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.division import Box, Holding, TensorCell, divided, within
 from ddlsched.checkpoints.plan import _ranks
 from ddlsched.checkpoints.tensors import (
@@ -96,6 +96,14 @@ def test_what_does_not_divide_is_refused(cut: Cut, ranks: int, message: str) -> 
         dense_layout((2, 6), (cut,), ((0, ranks),))
 
 
+@pytest.mark.parametrize("cuts", [(), (Cut(dim=0),), (Cut(dim=0), Cut(dim=1, axis="data", pad_multiple=3))])
+@pytest.mark.parametrize("shape", [(0, 6), (4, 0), (0, 0)])
+def test_a_tensor_without_elements_has_no_pieces(cuts: tuple[Cut, ...], shape: tuple[int, int]) -> None:
+    found = dense_layout(shape, cuts, ((1, 2), (0, 2))[: len(cuts)])
+    rows, columns = shape[0] // (2 if cuts else 1), (3 if shape[1] else 0) if len(cuts) > 1 else shape[1]
+    assert found == Layout((rows, columns), ())
+
+
 def test_two_cuts_of_one_dimension_are_applied_in_order() -> None:
     cuts = (Cut(dim=0), Cut(dim=0, axis="data"))
     found = [dense_layout((8,), cuts, ((a, 2), (b, 2))).pieces[0].start for a in range(2) for b in range(2)]
@@ -123,6 +131,7 @@ def test_padding_between_two_cuts_is_nowhere() -> None:
     [
         ((3, 4), 5, 5, []), ((3, 4), 6, 5, []), ((), 0, 1, [((), ())]), ((9,), 2, 7, [((2,), (5,))]),
         ((3, 4), 0, 12, [((0, 0), (3, 4))]), ((3, 4), 4, 8, [((1, 0), (1, 4))]),
+        ((3, 4), 5, 7, [((1, 1), (1, 2))]), ((3, 4), 9, 12, [((2, 1), (1, 3))]), ((9,), 0, 9, [((0,), (9,))]),
         ((3, 4), 1, 3, [((0, 1), (1, 2))]), ((3, 4), 1, 4, [((0, 1), (1, 3))]), ((3, 4), 4, 6, [((1, 0), (1, 2))]),
         ((3, 4), 1, 6, [((0, 1), (1, 3)), ((1, 0), (1, 2))]),
         ((3, 4), 3, 9, [((0, 3), (1, 1)), ((1, 0), (1, 4)), ((2, 0), (1, 1))]),
@@ -151,6 +160,93 @@ def test_parts_of_pieces() -> None:
     assert piece.row(2) == Piece((3, 4), (6, 7), 211, (10, 1))
     assert within(piece, Box((3, 3, 6), (1, 6, 2))) == Piece((3, 3, 6), (1, 6, 2), 113, (100, 10, 1))
     assert Layout((3, 4), ()).num_elements == 12
+
+
+def test_a_tensor_that_no_degrees_explain_is_divided_as_its_name_says() -> None:
+    def rows(*ranges: tuple[int, int]) -> frozenset[Box]:
+        return frozenset(Box((first, 0), (number, 3)) for first, number in ranges)
+
+    def halves(*shape: int) -> tuple[tuple[int, ...], frozenset[Box]]:
+        rest = (0,) * (len(shape) - 1)
+        return shape, frozenset(Box((first, *rest), (1 + 3 * first, *shape[1:])) for first in (0, 1))
+
+    kinds = {"w": ((4, 3), rows((0, 2), (2, 2))), "lm_head.a": halves(5, 3), "lm_head.b": halves(5, 3, 2)}
+    data, tensor = (Cut(dim=0, axis=axis, uneven=True) for axis in ("data", "tensor"))
+    expected = {"w": (data,), "lm_head.a": (tensor,), "lm_head.b": ()}
+    assert division.found_division(kinds) == (StoredParallelism(dp=2), expected)
+    assert division.found_division({}) == (StoredParallelism(), {})
+    whole = {"lm_head.a": ((4, 3), rows((0, 4))), "w": ((4, 3), rows((0, 4)))}
+    assert division.found_division(whole) == (StoredParallelism(), {"lm_head.a": (tensor,), "w": ()})
+
+
+PARTS = (CutPart(1), CutPart(3))
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"dtype": "F31"}, f"dtype 'F31'; expected one of {', '.join(DTYPE_BYTES)}"),
+    ({"shape": (4, -1)}, "shape [4, -1]; expected sizes from 0"),
+    ({"places": ()}, "is in no place; expected a layer, first or last"),
+    *(({"kind": "file", **more}, "is the bytes of one file; expected one uncut dimension of U8") for more in (
+        {}, {"dtype": "U8"}, {"shape": (4,)}, {"dtype": "U8", "shape": ()},
+        {"dtype": "U8", "shape": (4,), "cuts": (Cut(dim=0),)}, {"dtype": "U8", "shape": (4,), "flat": "f"},
+    )),
+    ({"kind": "object"}, "is the bytes of one object; expected one uncut dimension of U8"),
+    ({"cuts": (Cut(dim=2),)}, "cut on dimension 2; expected one of 2"),
+    ({"cuts": (Cut(dim=1, parts=PARTS),)},
+     "parts of 4 rows on dimension 1 of 6 rows; expected parts that add up, in the dimension's first cut"),
+    ({"cuts": (Cut(dim=0), Cut(dim=0, axis="data", parts=PARTS))},
+     "parts of 4 rows on dimension 0 of 4 rows; expected parts that add up, in the dimension's first cut"),
+    ({"cuts": (Cut(dim=0), Cut(dim=1))},
+     "is cut twice over tensor-parallel ranks; expected once, or parts would be nowhere"),
+    ({"cuts": (Cut(dim=0, axis="data"), Cut(dim=1, axis="expert"))},
+     "is cut twice over data-parallel ranks; expected once, or parts would be nowhere"),
+    ({"cuts": (Cut(dim=0, axis="expert"), Cut(dim=1, axis="expert"))},
+     "is cut twice over expert-parallel ranks; expected once, or parts would be nowhere"),
+    ({"cuts": (Cut(dim=0, axis="data"),), "flat": "f"}, "both cut over data and flat; expected one of them"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "message"), REFUSED)
+def test_tensors_that_cannot_be(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        Tensor(**({"name": "w", "shape": (4, 6), "dtype": "F32"} | wrong))
+    assert str(raised.value) == f"tensor w: {message}"
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        {"shape": ()}, {"shape": (0,)}, {"cuts": [Cut(dim=1)], "flat": "f"}, {"places": [0]},
+        {"cuts": (Cut(dim=0, parts=PARTS), Cut(dim=0, axis="data"))},
+        {"cuts": (Cut(dim=0, axis="expert"), Cut(dim=1, parts=(CutPart(6),)))},
+        {"kind": "file", "dtype": "U8", "shape": (0,)}, {"kind": "object", "dtype": "U8", "shape": [4]},
+    ],
+)  # fmt: skip
+def test_tensors_that_can_be_are_hashed_by_value(right: dict[str, Any]) -> None:
+    made = [Tensor(**({"name": "w", "shape": (4, 6), "dtype": "F32"} | right)) for _ in range(2)]
+    assert len(set(made)) == 1
+    assert made[0].over_experts == any(cut.axis == "expert" for cut in made[0].cuts)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dim": -1}, "holds a negative number; expected numbers from 0"),
+        ({"pad_multiple": -1}, "holds a negative number; expected numbers from 0"),
+        ({"parts": (CutPart(4), CutPart(-1))}, "holds a negative number; expected numbers from 0"),
+        ({"parts": (CutPart(4, -1),)}, "holds a negative number; expected numbers from 0"),
+        ({"parts": (CutPart(4),), "pad_multiple": 1}, "has both parts and padding; expected one of them"),
+        ({"parts": (CutPart(4, 2), CutPart(5, 3))}, "5 rows do not divide into 3 units; expected equal ones"),
+    ],
+)
+def test_cuts_that_cannot_be(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=r"^Cut\(dim=.*\): ") as raised:
+        Cut(**({"dim": 0} | wrong))
+    assert str(raised.value).endswith(f"): {message}")
+
+
+def test_parts_of_a_cut_may_be_given_as_lists() -> None:
+    cut = Cut(dim=0, parts=[[4, 2], [0, 0, True]])
+    assert cut.parts == (CutPart(4, 2), CutPart(0, 0, shared=True))
+    assert hash(cut) == hash(Cut(dim=0, parts=(CutPart(4, 2, shared=False), CutPart(0, shared=True))))
 
 
 def layout(*boxes: tuple[int, int]) -> Layout:
@@ -210,6 +306,35 @@ def test_common_and_remaining_parts_of_boxes() -> None:
     left = division._without(one, [Box((0, 0), (4, 2)), Box((3, 2), (1, 4))])
     assert sorted((box.start, box.extent) for box in left) == [((0, 2), (3, 4))]
     assert division._without(one, [one]) == []
+
+
+def test_collections_are_made_of_any_sequences_and_contradictions_are_said() -> None:
+    region = StoredRegion(devices=[4, 3], hosts=[1, 0])  # type: ignore[arg-type]
+    assert (region.devices, region.hosts) == ((4, 3), (1, 0))
+    assert hash(region) == hash(StoredRegion(devices=(4, 3), hosts=(1, 0)))
+    a, b, c = (Tensor(name=name, shape=(size,), dtype="U8", places=(place,)) for name, size, place in
+               (("a", 4, 0), ("b", 4, 2), ("c", 4, "first")))  # fmt: skip
+    job = TensorCollection(tensors=iter((a, b)), parallelism=StoredParallelism(pp=2), stages=[1, 0, 1])  # type: ignore[arg-type]
+    assert (job.tensors, job.stages, job.num_layers) == ((a, b), (1, 0, 1), 3)
+    whole = TensorCollection(tensors=(c,), parallelism=StoredParallelism())
+    assert (whole.num_layers, whole.stages, whole.flat_multiple) == (0, (), 1)
+    assert (whole.allocation.devices, whole.allocation.hosts) == ((0,), (0,))
+    for fields, message in (
+        ({"tensors": (a, b, c, b, c)}, "tensor b: is there twice; expected a name of its own"),
+        ({"stages": (0, 1)}, "the stage map has 2 layers; expected the model's 3"),
+        ({"stages": (0, 1, 2)}, "the stage map has stage 2; expected stages from 0 to 1"),
+        ({"stages": (0, -1, 2)}, "the stage map has stage -1; expected stages from 0 to 1"),
+        ({"allocation": StoredRegion.packed(3)}, "3 devices for 2 ranks; expected one each"),
+    ):
+        with pytest.raises(InputError) as raised:
+            TensorCollection(**{"tensors": (a, b), "parallelism": StoredParallelism(pp=2)} | fields)  # type: ignore[arg-type]
+        assert str(raised.value) == message
+
+
+def test_empty_flat_tensors_are_nowhere() -> None:
+    tensors = (Tensor(name="none", shape=(0,), dtype="U8", flat="f"), Tensor(name="w", shape=(3,), dtype="U8"))
+    job = TensorCollection(tensors=tensors, parallelism=StoredParallelism(dp=2))
+    assert [list(held) for held in job.arrays] == [["w"], ["w"]]
 
 
 def test_layers_stages_and_flat_buffers_by_hand() -> None:

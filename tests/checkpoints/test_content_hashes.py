@@ -15,6 +15,7 @@ from ddlsched.checkpoints import content
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import content_hashes, refuse_other_content
+from ddlsched.checkpoints.gathering import GATHERED_BYTES, ThreadBuffers
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.tensors import Cut, Tensor
 from ddlsched.errors import FaultyInputError, InputError
@@ -91,6 +92,17 @@ def test_what_differs_is_named_with_its_files(folder: Path) -> None:
         f"{own}3.safetensors: tensor large differs from its replica in rank_00001.safetensors; "
         "expected the same contents",
     ]
+
+
+def test_a_part_that_lies_once_is_not_read_to_be_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, job in (("once", JOB), ("twice", JOB.resized(StoredParallelism(tp=2, dp=2)))):
+        stored(folder / name, job)
+        read: list[str] = []
+        monkeypatch.setattr(content, "_part_hash", lambda tensor, *_, read=read: read.append(tensor.name) or "")
+        reading, buffers = Reading.at(folder / name), ThreadBuffers(GATHERED_BYTES)
+        large = reading.checkpoint.collection.by_name["large"]
+        assert content.divergences(large, reading.replicas(large), buffers) == []
+        assert len(read) == (0 if name == "once" else 4)
 
 
 def test_padding_may_differ_between_replicas(folder: Path) -> None:

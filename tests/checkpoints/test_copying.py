@@ -137,6 +137,14 @@ ROWS = [
       (13, 18, [(0, 13, (1, 2)), (1, 15, (1, 3))]), (18, 20, [(0, 18, (1, 2))])]),
     # Where each edge would cut a row of the other, all stays together.
     ([rows(3, 3, 0, 5), rows(3, 4, 2, 5, 1)], 5, [(0, 16, [(0, 0, (3, 3)), (1, 2, (3, 4))])]),
+    # A run, or a single element, between the rows of others goes with the row in which it begins.
+    ([rows(3, 2, 0, 5), run(3, 2, 1), Copy(2, Piece((), (), 0, ()), Piece((), (), 8, ()))], 5,
+     [(0, 5, [(0, 0, (1, 2)), (1, 2, (3,))]), (5, 10, [(0, 5, (1, 2)), (2, 8, ())]), (10, 12, [(0, 10, (1, 2))])]),
+    # The first copy's begin is no edge here, as rows of the second one go on beyond it; the second one's begin is.
+    ([run(2, 3), rows(2, 4, 6, 5, 1), rows(3, 1, 10, 5, 2)], 12,
+     [(3, 11, [(0, 3, (2,)), (1, 6, (1, 4)), (2, 10, (1,))]), (11, 21, [(1, 11, (1, 4)), (2, 15, (2,))])]),
+    ([run(2, 10), run(2, 12, 1)], 4, [(10, 14, [(0, 10, (2,)), (1, 12, (2,))])]),
+    ([run(2, 10), run(2, 12, 1)], 3, [(10, 12, [(0, 10, (2,))]), (12, 14, [(1, 12, (2,))])]),
     ([], 5, []),
 ]  # fmt: skip
 
@@ -144,6 +152,17 @@ ROWS = [
 @pytest.mark.parametrize(("copies", "most_elements", "expected"), ROWS)
 def test_chunks_by_hand(copies: list[Copy], most_elements: int, expected: object) -> None:
     assert told(copies, most_elements) == expected
+
+
+def test_parts_of_a_copy_say_where_they_are_in_the_tensor() -> None:
+    """Rows 7 to 9 of column 4 of a tensor, of six elements from the second one on each."""
+    whole = Piece((7, 4, 2), (3, 1, 6), 50, (20, 20, 1))
+    copy = Copy(1, whole, whole._replace(offset=0, strides=(6, 6, 1)))
+    (all_rows,) = chunks([copy], 18)
+    assert all_rows.copies == (Copy(1, Piece((7, 2), (3, 6), 50, (20, 1)), Piece((7, 2), (3, 6), 0, (6, 1))),)
+    first, second = chunks([copy], 12)
+    assert first.copies == (Copy(1, Piece((7, 2), (2, 6), 50, (20, 1)), Piece((7, 2), (2, 6), 0, (6, 1))),)
+    assert second.copies == (Copy(1, Piece((9, 2), (1, 6), 90, (20, 1)), Piece((9, 2), (1, 6), 12, (6, 1))),)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +110,60 @@ def test_staying_keeps_every_stage_where_it_is_when_replicas_are_added() -> None
     assert max(loads.values()) == max(change.lower_bound_bytes.values())
     packed = plan(before, gpt(tp=2, pp=2, dp=2))
     assert reconfiguration_s(change, SITE).network_s < 0.7 * reconfiguration_s(packed, SITE).network_s
+
+
+def two_stages(first: Tensor, second: Tensor, *devices: int, hosts: tuple[int, int] = (0, 0)) -> TensorCollection:
+    return TensorCollection(
+        tensors=(first, second), parallelism=StoredParallelism(pp=2),
+        allocation=StoredRegion(devices=devices, hosts=hosts), stages=(0, 1),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "devices", "hosts", "stays"),
+    [
+        # One of two can stay on its host: the larger one, though the other could stay on its device, too.
+        (100, 60, (1, 2), (0, 1), (1, 2)),
+        (60, 100, (0, 2), (0, 1), (2, 0)),
+        # On one host each stays on its device.
+        (100, 60, (1, 0), (0, 0), (0, 1)),
+        (100, 60, (0, 1), (0, 0), (0, 1)),
+        # Of as many bytes the one on its device.
+        (100, 100, (1, 2), (0, 1), (2, 1)),
+        (100, 100, (0, 2), (0, 1), (0, 2)),
+    ],
+)
+def test_state_that_need_not_leave_its_host_counts_first_and_then_its_device(
+    first: int, second: int, devices: tuple[int, int], hosts: tuple[int, int], stays: tuple[int, int]
+) -> None:
+    tensors = [Tensor(name=str(n), shape=(size,), dtype="U8", places=(n,)) for n, size in enumerate((first, second))]
+    old, new = two_stages(*tensors, 0, 1), two_stages(*tensors, *devices, hosts=hosts)
+    put = staying(old, new)
+    assert put.allocation.devices == stays
+    assert put.allocation.hosts == tuple(dict(zip(devices, hosts, strict=True))[device] for device in stays)
+    assert staying(old, new, lost=[0, 1]).allocation == new.allocation
+
+
+def test_state_counts_in_bytes_and_both_jobs_have_the_same() -> None:
+    few = Tensor(name="few", shape=(5,), dtype="F64", places=(0,))
+    many = Tensor(name="many", shape=(30,), dtype="U8", places=(1,))
+    old = two_stages(few, many, 0, 1)
+    assert staying(old, two_stages(few, many, 1, 2, hosts=(0, 1))).allocation.devices == (1, 2)
+    with pytest.raises(InputError, match="tensor many: is not in the new collection; expected the same tensors"):
+        staying(old, TensorCollection(tensors=(few,), parallelism=StoredParallelism()))
+
+
+def test_a_price_has_hosts_of_eight_and_no_first_start_unless_told() -> None:
+    """A megabyte on each of nine GPUs: two hosts read it at half a megabyte a second, together."""
+    asked: list[int] = []
+    star = Star(nic_gbps=0.8)
+    topology: Any = SimpleNamespace(graph=lambda size: asked.append(size) or star.graph(size), route=star.route)  # type: ignore[func-returns-value]
+    site = Site(topology=topology, host_bytes_per_s=1e9, storage_bytes_per_s=5e5)
+    tensor = Tensor(name="w", shape=(MB,), dtype="U8")
+    model = PlannedRescaleCost(tensors=(tensor,), parallelism_of=ReplicaRule(), site=site)
+    assert [model.seconds(0, gpus) for gpus in (1, 8, 9, 16, 17)] == [2.0, 2.0, 4.0, 4.0, 6.0]
+    assert asked == [1, 1, 2, 2, 3]
+    assert model.start_s == 0.0
 
 
 def cost(**fields: object) -> PlannedRescaleCost:

@@ -84,6 +84,69 @@ FROZEN = [660, 352, 373, 831, 970, 297, 987, 621]
 FROZEN_LARGE = [937920815915, 728600292601]
 
 
+def mixed(value: int) -> int:
+    """The finaliser of splitmix64, as Vigna's C code has it, after its increment."""
+    value = (value + 0x9E3779B97F4A7C15) % 2**64
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    value = (value ^ value >> 27) * 0x94D049BB133111EB % 2**64
+    return value ^ value >> 31
+
+
+def walked(place: int, count: int, seed: int, epoch: int) -> int:
+    """What stands at a place, by whole numbers of Python: six rounds over the least 4**half, at least 4."""
+    half = next(half for half in range(1, 32) if 4**half >= count)
+    first = mixed(mixed(seed) ^ epoch)
+    while True:
+        left, right = divmod(place, 2**half)
+        for turn in range(6):
+            left, right = right, left ^ mixed(right ^ mixed((first + turn) % 2**64)) % 2**half
+        place = left * 2**half + right
+        if place < count:
+            return place
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 100])
+def test_a_shuffle_is_the_one_that_whole_numbers_of_python_give(count: int) -> None:
+    for seed, epoch in [(0, 0), (3, 1), (2**63 - 1, 2)]:
+        found = shuffled(np.arange(count, dtype=np.int64), count, (seed, epoch))
+        assert found.tolist() == [walked(place, count, seed, epoch) for place in range(count)]
+
+
+def test_what_is_left_out_of_a_state_is_the_begin_shuffled_by_seed_0() -> None:
+    state = DatasetState(num_samples=5, global_batch=2)
+    assert state.as_json() == {
+        "num_samples": 5, "global_batch": 2, "consumed_samples": 0, "seed": 0, "samples_hash": "",
+    }  # fmt: skip
+    assert state.advanced() == state.advanced(1) == dataclasses.replace(state, consumed_samples=2)
+    assert state.batch().tolist() == state.batch(0).tolist() == [walked(place, 5, 0, 0) for place in (0, 1)]
+    assert state.rank_batch(1, 2).tolist() == state.rank_batch(1, 2, 0).tolist() == [walked(1, 5, 0, 0)]
+
+
+def test_the_files_own_order_goes_on_from_epoch_to_epoch() -> None:
+    state = DatasetState(num_samples=5, global_batch=3, consumed_samples=4, seed=None)
+    assert [state.batch(ahead).tolist() for ahead in range(3)] == [[4, 0, 1], [2, 3, 4], [0, 1, 2]]
+    assert [state.rank_batch(rank, 2, 1).tolist() for rank in range(2)] == [[2, 3], [4]]
+    assert [dataclasses.replace(state, consumed_samples=done).epoch for done in (0, 4, 5, 10)] == [0, 0, 1, 2]
+    left = [dataclasses.replace(state, consumed_samples=done).batches_left_in_epoch for done in (0, 2, 3, 4, 5)]
+    assert left == [2, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("field", "most", "said"),
+    [
+        ("num_samples", 2**40, "1099511627777; expected a whole number from 1 to 1099511627776"),
+        ("global_batch", 2**40, "1099511627777; expected a whole number from 1 to 1099511627776"),
+        ("consumed_samples", 2**62, "4611686018427388928; expected a whole number from 0 to 4611686018427387904"),
+    ],
+)
+def test_the_largest_of_each_is_taken_and_the_next_is_not(field: str, most: int, said: str) -> None:
+    given = {"num_samples": 5, "global_batch": 2}
+    assert getattr(DatasetState(**given | {field: most}), field) == most
+    with pytest.raises(InputError) as error:
+        DatasetState(**given | {field: most + (1 if most < 2**53 else 1024)})  # what floats tell apart
+    assert str(error.value) == f"dataset state: {field} is {said}"
+
+
 @pytest.mark.long
 def test_a_shuffle_puts_samples_everywhere() -> None:
     count, runs = 64, 4000
@@ -123,7 +186,9 @@ def test_a_kept_state_has_all_fields_and_no_other(kept: object) -> None:
         DatasetState.from_json(kept, "c.json")
 
 
-@pytest.mark.parametrize(("rank", "ranks"), [(2, 2), (-1, 2), (0, 0)])
+@pytest.mark.parametrize(("rank", "ranks"), [(2, 2), (-1, 2), (0, 0), (0, 1.0), (True, 2)])
 def test_a_rank_that_is_none_is_refused(rank: int, ranks: int) -> None:
-    with pytest.raises(InputError, match="data-parallel rank"):
+    with pytest.raises(InputError) as error:
         DatasetState(num_samples=5, global_batch=2).rank_batch(rank, ranks)
+    said = f"data-parallel rank {rank} of {ranks}: expected a rank from 0 below the number of ranks"
+    assert str(error.value) == said

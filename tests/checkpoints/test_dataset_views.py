@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import importlib
 import io
 import itertools
+import sys
 import tarfile
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import fsspec
 import numpy as np
@@ -14,9 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddlsched.checkpoints.dataset_files import Samples, TarShards, TokenFiles
+import ddlsched.checkpoints
+from ddlsched.checkpoints.dataset_files import NO_FILE, ByteRanges, Samples, TarShards, TokenFiles
 from ddlsched.checkpoints.dataset_state import DatasetState
-from ddlsched.checkpoints.dataset_views import RankBatches, RankFileSystem
+from ddlsched.checkpoints.dataset_views import RankBatches, RankFileSystem, _joined
 from ddlsched.errors import InputError
 
 
@@ -232,3 +239,180 @@ def test_tar_files_that_cannot_be_are_refused(tmp_path: Path) -> None:
         bad.write_bytes(content[:size])
         with pytest.raises(InputError, match=r"bad\.tar"):
             TarShards([str(bad)])
+
+
+def requests_of(system: RankFileSystem) -> list[tuple[int, int, int]]:
+    """Note what is asked of the originals: number of the file, begin and end."""
+    asked: list[tuple[int, int, int]] = []
+    for number, (_, original) in enumerate(system._reader._places):
+
+        def cat_file(path: str, start: int, end: int, number: int = number) -> bytes:
+            asked.append((number, start, end))
+            return Path(path).read_bytes()[start:end]
+
+        system._reader._places[number] = SimpleNamespace(cat_file=cat_file), original
+    return asked
+
+
+def test_neighbours_in_a_file_are_one_range_and_no_others_are() -> None:
+    pieces = [  # file, start, length; two whose numbers follow each other are in two files
+        [(0, 0, 4), (0, 4, 6), (0, 10, 1)], [(0, 12, 1)], [(1, 13, 2)], [(1, 16, 2), (1, 18, 0)], [(1, 17, 1)],
+        [(NO_FILE, 0, 8)],
+    ]  # fmt: skip
+    ranges = ByteRanges(*np.array([piece for joined in pieces for piece in joined]).T)
+    assert np.array(_joined(ranges)).T.tolist() == [
+        [0, 0, 11], [0, 12, 1], [1, 13, 2], [1, 16, 2], [1, 17, 1], [NO_FILE, 0, 8],
+    ]  # fmt: skip
+    nothing = ByteRanges(*np.empty((3, 0), np.int64))
+    assert _joined(nothing) is nothing
+
+
+def test_neighbours_are_read_in_one_request_and_nothing_else_is(tokens: TokenFiles) -> None:
+    state = state_of(tokens, global_batch=39, seed=None)
+    system = RankFileSystem(tokens, state, ranks=1, batches=1)
+    asked = requests_of(system)
+    first = [np.arange(4 * at, 4 * at + 5).astype("<u2").tobytes() for at in range(3)]
+    # A sample is of 10 bytes and begins 8 bytes behind the one before it: the token between is read for both.
+    for begin, end, requests in [
+        (0, 10, [(0, 0, 10)]),
+        (10, 20, [(0, 8, 18)]),
+        (9, 21, [(0, 9, 10), (0, 8, 18), (0, 16, 17)]),
+        (12, 15, [(0, 10, 13)]),
+        (20, 20, []),
+        (245, 255, [(0, 197, 202), (2, 0, 5)]),
+    ]:
+        asked.clear()
+        content = system.cat_file("rank_00000.bin", begin, end)
+        assert asked == requests
+        if end <= 30:
+            assert content == b"".join(first)[begin:end]
+
+
+def test_a_file_of_tar_samples_is_the_samples_of_the_shards_and_two_empty_blocks(shards: TarShards) -> None:
+    state = state_of(shards, global_batch=4)
+    system = RankFileSystem(shards, state, ranks=1, batches=2)
+    numbers = [*state.batch(0), *state.batch(1)]
+    samples = [Path(shards.files[file]).read_bytes()[start:][:length] for file, start, length in shards._places]
+    content = b"".join(samples[number] for number in numbers) + bytes(1024)
+    assert system.cat_file("rank_00000.tar") == content
+    assert system.cat_file("rank_00000.tar", -1030) == content[-1030:]
+    assert system.ls("") == [{"name": "rank_00000.tar", "size": len(content), "type": "file"}]
+    assert RankFileSystem(shards, state, ranks=1, batches=0).cat_file("rank_00000.tar") == bytes(1024)
+
+
+def test_batches_come_one_after_another_or_every_so_many(tokens: TokenFiles) -> None:
+    batches = RankBatches(tokens, state_of(tokens, global_batch=5), rank=0, ranks=1)
+    numbered = {ahead: batches.batch(ahead).tolist() for ahead in range(8)}
+    assert [batch.tolist() for batch in itertools.islice(batches, 3)] == [numbered[at] for at in (0, 1, 2)]
+    assert [batch.tolist() for batch in itertools.islice(batches.every(1, 3), 3)] == [numbered[at] for at in (1, 4, 7)]
+
+
+def test_a_rank_that_is_none_and_a_mode_that_writes_are_refused(tokens: TokenFiles) -> None:
+    state = state_of(tokens, global_batch=4)
+    with pytest.raises(InputError, match=r"^data-parallel rank 2 of 2: expected a rank from 0 below the number of"):
+        RankBatches(tokens, state, rank=2, ranks=2)
+    system = RankFileSystem(tokens, state, ranks=1)
+    with pytest.raises(InputError) as error:
+        system.open("rank_00000.bin", "wb")
+    assert str(error.value) == "rank_00000.bin: mode 'wb'; the files of ranks can only be read ('rb')"
+    assert RankFileSystem(tokens, state, ranks=1) is not system  # the samples of the first would be read
+
+
+def test_what_is_said_of_another_data_set(tokens: TokenFiles) -> None:
+    state = DatasetState(num_samples=39, global_batch=4, samples_hash="0123")
+    with pytest.raises(InputError) as error:
+        RankBatches(tokens, state, rank=0, ranks=1)
+    assert str(error.value) == (
+        f"dataset state: samples_hash is '0123', but the files' is '{tokens.samples_hash}'; "
+        "expected the files that the run began with"
+    )
+    RankBatches(tokens, DatasetState(num_samples=39, global_batch=4), rank=0, ranks=1)  # not known: not compared
+
+
+def test_hashes_of_samples_are_16_digits_of_what_the_samples_are(tokens: TokenFiles, shards: TarShards) -> None:
+    said = "(4, 'uint16', 25, 25, 39, 39)"  # tokens of a sequence, their type, and the samples up to each file's end
+    assert tokens.samples_hash == hashlib.sha256(said.encode()).hexdigest()[:16]
+    places = []
+    for file, shard in enumerate(shards.files):
+        with tarfile.open(shard) as archive:
+            texts = archive.getmembers()[::2]
+            begins = [*(member.offset for member in texts), archive.offset]
+            places += [[file, begin, end - begin] for begin, end in itertools.pairwise(begins)]
+    assert shards.samples_hash == hashlib.sha256(str(places).encode()).hexdigest()[:16]
+    assert len(shards) == len(places) == 13
+
+
+def tar_of(*members: tuple[str, bytes]) -> bytes:
+    """An archive with nothing behind its last member."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, content in members:
+            add(archive, name, content)
+        end = archive.offset
+    return stream.getvalue()[:end]
+
+
+ONE = tar_of(("a.x", b"1"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (bytes(1024), "tar shards: no sample in {path}"),
+        (ONE, "{path}: no header and no end of archive at byte 1024; expected a whole, uncompressed tar file"),
+        (
+            ONE + b"x" * 512 + bytes(1024),
+            "{path}: no header and no end of archive at byte 1024; expected a whole, uncompressed tar file",
+        ),
+        (b"", "{path}: empty file; expected a whole, uncompressed tar file"),
+        (None, "{path}: No such file or directory; expected a file of samples"),
+    ],
+)
+def test_shards_without_samples_or_without_an_end_are_refused(folder: Path, content: bytes | None, said: str) -> None:
+    path = folder / "s.tar"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        TarShards([str(path)])
+    assert str(error.value) == said.format(path=path)
+    with pytest.raises(InputError, match=r"^tar shards: no sample in no file$"):
+        TarShards([])
+
+
+def test_one_empty_block_ends_a_shard_and_samples_are_members_alike_to_the_first_dot(folder: Path) -> None:
+    members = [("d.1/a.tar.gz", b"x" * 512), ("d.1/a.b", b""), ("d.2/a.b", b"y" * 513), ("c", b"z")]
+    (folder / "s.tar").write_bytes(tar_of(*members) + bytes(512))
+    samples = TarShards([str(folder / "s.tar")])
+    assert np.array(samples.ranges(np.arange(3))).T.tolist() == [[0, 0, 1536], [0, 1536, 1536], [0, 3072, 1024]]
+    batch = RankBatches(samples, state_of(samples, global_batch=3, seed=None), rank=0, ranks=1).batch(0)
+    assert batch == [
+        {"__key__": b"d.1/a", "tar.gz": b"x" * 512, "b": b""},
+        {"__key__": b"d.2/a", "b": b"y" * 513},
+        {"__key__": b"c", "": b"z"},
+    ]
+
+
+@pytest.mark.parametrize(("worker", "every"), [(None, [0, 1, 2]), ((0, 3), [0, 3, 6]), ((2, 3), [2, 5, 8])])
+def test_readers_of_pytorch_take_every_so_many_batches(worker: tuple[int, int] | None, every: list[int]) -> None:
+    """On a stand-in for PyTorch; a batch of tokens becomes a tensor, one of tar samples stays a list."""
+    told = worker and SimpleNamespace(id=worker[0], num_workers=worker[1])
+    data = ModuleType("torch.utils.data")
+    data.IterableDataset, data.get_worker_info = list, lambda: told  # type: ignore[attr-defined]
+    torch = SimpleNamespace(from_numpy=lambda batch: ("tensor", batch.tolist()))
+    stands_in = {"torch": torch, "torch.utils": ModuleType("torch.utils"), "torch.utils.data": data}
+    with patch.dict(sys.modules, stands_in):
+        sys.modules.pop("ddlsched.checkpoints.dataset_torch", None)
+        module = importlib.import_module("ddlsched.checkpoints.dataset_torch")
+    vars(ddlsched.checkpoints).pop("dataset_torch")
+    batches: Any = SimpleNamespace(
+        every=lambda first, step: (np.array([at]) if at % 2 else [at] for at in itertools.count(first, step))
+    )
+    found = list(itertools.islice(iter(module.RankDataset(batches)), 3))
+    assert found == [("tensor", [at]) if at % 2 else [at] for at in every]
+
+
+def test_without_pytorch_its_dataset_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "ddlsched.checkpoints.dataset_torch", raising=False)
+    with pytest.raises(InputError, match=r"^a PyTorch dataset needs torch: pip install torch$"):
+        importlib.import_module("ddlsched.checkpoints.dataset_torch")

@@ -16,8 +16,9 @@ from small_jobs import MODELS, stored
 
 from ddlsched.checkpoints import division
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
+from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
+from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
 
 DESCRIPTIONS = [
@@ -77,6 +78,80 @@ def test_a_description_is_read_as_it_was_written(description: dict[str, Any]) ->
     found = read(json.dumps(description).encode())
     assert isinstance(found, Checkpoint)
     assert json.loads(found.text()) == description
+
+
+LEAST = {
+    "parallelism": {"tp": 1, "dp": 2},
+    "stages": [],
+    "allocation": {"devices": [4, 6], "hosts": [0, 1]},
+    "files": ["a", "b"],
+    "tensors": [{"name": "w", "shape": [2], "dtype": "U8"}],
+}
+"""What a description must have."""
+
+
+def test_what_a_description_leaves_out_is_nothing() -> None:
+    found = read(json.dumps(LEAST).encode())
+    job = TensorCollection(
+        tensors=(Tensor(name="w", shape=(2,), dtype="U8"),),
+        parallelism=StoredParallelism(dp=2),
+        allocation=StoredRegion(devices=(4, 6), hosts=(0, 1)),
+    )
+    assert found == Checkpoint(collection=job, files=("a", "b"))
+    assert (found.iteration, found.collection.flat_multiple) == (0, 1)
+    assert found.model == found.dataset == found.random == found.sha256 == found.xxh3 == found.paths == {}
+    assert Checkpoint(collection=job).files == ("rank_00000.safetensors", "rank_00001.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"more": 1}, ": Object contains unknown field `more`; expected a description of a checkpoint"),
+        ({"version": 2}, ", field version: Invalid enum value 2; expected a description of a checkpoint"),
+        ({"format": "x"}, ", field format: Invalid enum value 'x'; expected a description of a checkpoint"),
+        ({"files": ["a"]}, ", field files: names 1 files; expected one a rank, 2"),
+        ({"files": ["a", "b", "c"]}, ", field files: names 3 files; expected one a rank, 2"),
+        ({"files": ["a", "a"]}, ", field files: names a file twice; expected one for each rank"),
+        ({"files": ["a", "../b"]}, ", field files[1]: '../b' leaves the directory; expected a file in it"),
+    ],
+)
+def test_a_description_that_cannot_be_is_refused_by_its_field(changed: dict[str, Any], said: str) -> None:
+    assert read(json.dumps(LEAST | changed).encode()) == f"memory://descriptions/checkpoint.json{said}"
+
+
+def test_a_description_has_a_line_a_field_and_a_line_a_tensor() -> None:
+    job = TensorCollection(
+        tensors=(Tensor(name="w", shape=(2,), dtype="U8"), Tensor(name="v", shape=(), dtype="I64")),
+        parallelism=StoredParallelism(dp=2),
+        allocation=StoredRegion(devices=(4, 6), hosts=(0, 1)),
+    )
+    checkpoint = Checkpoint(
+        collection=job, files=("a", "b"), iteration=3, model={"a": [1, None]}, xxh3={"w": "00"}, paths={"w": ("x", 1)}
+    )
+    assert (
+        checkpoint.text()
+        == """{
+  "format": "ddlsched-checkpoint",
+  "version": 1,
+  "parallelism": {"tp":1,"pp":1,"dp":2,"ep":1},
+  "stages": [],
+  "allocation": {"devices":[4,6],"hosts":[0,1]},
+  "flat_multiple": 1,
+  "iteration": 3,
+  "model": {"a":[1,null]},
+  "dataset": {},
+  "random": {},
+  "files": ["a","b"],
+  "sha256": {},
+  "xxh3": {"w":"00"},
+  "paths": {"w":["x",1]},
+  "tensors": [
+    {"name":"w","shape":[2],"dtype":"U8","places":["first"],"cuts":[],"flat":"","kind":"values"},
+    {"name":"v","shape":[],"dtype":"I64","places":["first"],"cuts":[],"flat":"","kind":"values"}
+  ]
+}
+"""
+    )
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 
 from ddlsched.checkpoints import execution
+from ddlsched.checkpoints.content import Written
 from ddlsched.checkpoints.copying import Copy, chunks
 from ddlsched.checkpoints.execution import _batches, _Flusher, _jobs, _ranges, _taken, _width, copied
-from ddlsched.checkpoints.gathering import NewArray
+from ddlsched.checkpoints.gathering import Buffers, NewArray
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.partial_folder import OpenFiles, PartialFolder, Target, claimed
 from ddlsched.checkpoints.reading import Source
@@ -107,7 +109,16 @@ def test_a_batch_ends_with_the_chunk_that_fills_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(execution, "_BATCH_BYTES", 17)
     batches = [[name for each in told(batch) for name, *_ in each] for batch in _batches(arrays, 8)]
     assert batches == [["a0", "a0", "a0"], ["b0", "b0"], ["c0"]]
+    batches = [[name for each in told(batch) for name, *_ in each] for batch in _batches([array("d", 48)], 8)]
+    assert batches == [["d0"] * 3] * 2
     assert list(_batches([], 8)) == []
+
+
+def test_a_batch_is_of_128_mebibytes() -> None:
+    sizes = [
+        sum(job.num_bytes for jobs in batch for job in jobs) for batch in _batches([array("a", 300 << 20)], 1 << 20)
+    ]
+    assert sizes == [128 << 20, 128 << 20, 44 << 20]
 
 
 def test_what_a_batch_reads_of_local_files_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,14 +164,16 @@ def folder(tmp_path: Path) -> Iterator[PartialFolder]:
         yield found
 
 
-def run(arrays: list[NewArray], folder: PartialFolder) -> tuple[int, list[Any]]:
+def run(
+    arrays: list[NewArray], folder: PartialFolder, threads: int = 1, written: Written | None = None
+) -> tuple[int, list[Any]]:
     """Copy in batches of 16 bytes; returns the bytes of an earlier run, and all that is told in order."""
     said: list[Any] = []
     with (
         closing(OpenFiles(folder.path, folder.directory, {"x": 50, "y": 31})) as files,
         copied(
-            arrays, files, folder.journal, chunk_bytes=8, threads=1, finished=lambda names: said.append(list(names)),
-            watch=lambda *of: said.append(of),
+            arrays, files, folder.journal, chunk_bytes=8, threads=threads, written=written,
+            finished=lambda names: said.append(list(names)), watch=lambda *of: said.append(of),
         ) as resumed,
     ):  # fmt: skip
         pass
@@ -194,6 +207,68 @@ def test_batches_of_an_earlier_run_are_left_as_they_are(
     assert [name for names in said if isinstance(names, list) for name in names] == ["a", "b"]
     assert (folder.path / "x").read_bytes()[:16] == bytes(16)
     assert ((folder.path / "x").read_bytes()[16:20] == CONTENT[16:20]) == (batches == 1)
+
+
+@pytest.mark.parametrize(("batches", "names"), [(0, ["a", "b"]), (1, ["b"]), (2, [])])
+def test_only_tensors_that_this_run_writes_whole_are_noted(
+    arrays: list[NewArray], folder: PartialFolder, monkeypatch: pytest.MonkeyPatch, batches: int, names: list[str]
+) -> None:
+    monkeypatch.setattr(execution, "_BATCH_BYTES", 16)
+    folder.journal.record(batches)
+    written = Written({"a", "b"})
+    run(arrays, folder, written=written)
+    assert {name: sum(found.high - found.low for found in written.taken(name)) for name in "ab"} == {
+        name: size * (name in names) for name, size in (("a", 20), ("b", 2 * 30))
+    }
+
+
+def test_each_thread_holds_twice_a_chunk_and_what_follows_is_read_ahead(
+    arrays: list[NewArray], folder: PartialFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "_BATCH_BYTES", 31)  # So of 36, 32 and 12 bytes.
+    made, ahead = list[int](), list[list[tuple[int, int]]]()
+    monkeypatch.setattr(execution, "Buffers", lambda size: made.append(size) or Buffers(size))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(execution, "read_soon", lambda ranges: ahead.append([(low, high) for _, low, high in ranges]))
+    run(arrays, folder, threads=3)
+    assert made == [16] * 3
+    assert ahead == [[(60, 90)], [], []]
+
+
+def test_files_without_a_batch_are_brought_to_the_disk_too(
+    folder: PartialFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fdatasync", lambda file: flushed.append(Path(f"/proc/self/fd/{file}").readlink().name))
+    assert run([], folder) == (0, [[], ("copying", 0, 0)])
+    assert flushed == ["x", "y"]
+    assert (folder.path / "journal").read_text() == "f\n"
+
+
+def test_one_batch_after_the_other_is_flushed_and_what_has_not_begun_at_the_end_is_not() -> None:
+    before = threading.enumerate()
+    begun, second, may_end = threading.Event(), threading.Event(), threading.Event()
+
+    def flush() -> None:
+        (second if begun.is_set() else begun).set()
+        may_end.wait(60)
+
+    journal: Any = SimpleNamespace(done=0, record=lambda _: None, path=Path("p"))
+    flusher = _Flusher(SimpleNamespace(flush=flush), journal)  # type: ignore[arg-type]
+    flusher.begin(1)
+    assert begun.wait(60)
+    flusher.begin(2)
+    waiting = flusher._begun[-1]
+    assert not second.wait(0.02)
+    closing_thread = threading.Thread(target=flusher.close)
+    closing_thread.start()
+    end_s = time.monotonic() + 20
+    while not waiting.cancelled() and time.monotonic() < end_s:
+        time.sleep(0.001)
+    may_end.set()
+    closing_thread.join(60)
+    assert waiting.cancelled()
+    assert not second.is_set()
+    assert threading.enumerate() == before
 
 
 def test_one_who_copies_waits_for_a_disk_that_is_eight_batches_behind() -> None:

@@ -68,6 +68,9 @@ ONE = {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}
     ("content", "message"),
     [
         (b"1234567", "is truncated or no safetensors file (of 7 bytes); expected a whole one"),
+        (b"", "is truncated or no safetensors file (of 0 bytes); expected a whole one"),
+        (bytes(7), "is truncated or no safetensors file (of 7 bytes); expected a whole one"),
+        (bytes(8), "its header: is no JSON (Expecting value: line 1 column 1"),
         (header_of({}, length=3), "is truncated or no safetensors file (of 10 bytes)"),
         (header_of({"a": ONE | {"dtype": "U9"}}) + b"123", "tensor a: header {"),
         (header_of({"a": ONE | {"shape": [True, 3]}}) + b"123", "expected dtype, shape and offsets that agree"),
@@ -86,6 +89,20 @@ def test_headers_that_cannot_be(content: bytes, message: str) -> None:
     with pytest.raises(InputError, match=r"^file: ") as raised:
         read(content)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("length", "message"), [(10**8, "its header is no JSON object"), (10**8 + 1, "is truncated or")]
+)
+def test_a_header_has_at_most_a_hundred_million_bytes(length: int, message: str) -> None:
+    """As in the safetensors library; none of them is read before that is known."""
+
+    def begun(low: int, high: int) -> memoryview:
+        assert (low, high) in ((0, 8), (8, 8 + 10**8))
+        return memoryview(b"[]" if low else length.to_bytes(8, "little"))
+
+    with pytest.raises(InputError, match=f"file: {message}"):
+        read_header(begun, 10**9, "file")
 
 
 def test_arrays_may_be_listed_in_any_order_and_have_no_elements() -> None:
@@ -128,11 +145,15 @@ def weights(*sizes: int) -> TensorCollection:
     return TensorCollection(tensors=tuple(tensors), parallelism=StoredParallelism())
 
 
-def test_files_of_hugging_face_are_filled_to_the_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hugging_face, "_FILE_BYTES", 10)
+def groups(*sizes: int) -> list[list[int]]:
+    """Return the sizes of the tensors in each file."""
+    return [[tensor.shape[0] for tensor in group] for group in hugging_face._groups(weights(*sizes))]
 
-    def groups(*sizes: int) -> list[list[int]]:
-        return [[tensor.shape[0] for tensor in group] for group in hugging_face._groups(weights(*sizes))]
+
+def test_files_of_hugging_face_are_filled_to_the_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = 2_500_000_000
+    assert [groups(half, half), groups(half, half + 1)] == [[[half, half]], [[half], [half + 1]]]
+    monkeypatch.setattr(hugging_face, "_FILE_BYTES", 10)
 
     assert groups(4, 6, 1) == [[4, 6], [1]]
     assert groups(4, 7, 3) == [[4], [7, 3]]
@@ -150,6 +171,7 @@ def test_files_of_hugging_face_are_numbered_and_listed(tmp_path: Path, monkeypat
     held = HUGGING_FACE.held(Checkpoint(collection=job))
     names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
     assert held.files == (*names, "config.json")
+    assert held.collection.allocation.hosts == (0, 0, 0)  # one host writes them all
     assert [sorted(arrays) for arrays in held.collection.arrays] == [["t0"], ["t1", "t2"], ["config.json"]]
     assert HUGGING_FACE.describe(Checkpoint(collection=job), held, tmp_path) == [
         tmp_path / "model.safetensors.index.json"
@@ -271,6 +293,8 @@ def test_layers_are_stacked_and_taken_apart() -> None:
     single = megatron._layer_of(stack, 1)
     assert (single.name, single.shape, single.places) == ("d.layers.1.w", (4, 6), (1,))
     assert [cut.dim for cut in single.cuts] == [1]
+    inner = Tensor(name="d.layers.e.layers.w", shape=(2, 3), dtype="F32")
+    assert megatron._layer_of(inner, 1).name == "d.layers.1.e.layers.w"  # the outer layers are stacked
     for layers in ({0: one, 2: one}, {1: one}, {0: one, 1: Tensor(name="w", shape=(4, 5), dtype="F32")}):
         with pytest.raises(InputError, match=r"tensor d: its layers are \[.*\]; expected all from 0, of one shape"):
             megatron._stack("d", layers)
@@ -285,19 +309,20 @@ def test_layers_are_stacked_and_taken_apart() -> None:
     assert not megatron._is_stacked(Tensor(name="layers.w", shape=(), dtype="F32"))
 
 
-def test_parts_of_arrays_and_wholes(tmp_path: Path) -> None:
+def test_parts_of_arrays_and_wholes(folder: Path) -> None:
     tensors = (Tensor(name="w", shape=(3, 4), dtype="U16", cuts=(Cut(dim=0, pad_multiple=2),)),)
     job = TensorCollection(tensors=tensors, parallelism=StoredParallelism(tp=2))
     whole = np.arange(12, dtype="<u2").reshape(3, 4)
     checkpoint = Checkpoint(collection=job)
-    write_checkpoint(tmp_path, checkpoint, {"w": whole})
-    assert load_file(tmp_path / "rank_00001.safetensors")["w"].tolist() == [[8, 9, 10, 11], [0] * 4]
-    np.testing.assert_array_equal(whole_tensor(checkpoint, location_of(tmp_path), "w"), whole)
+    new = folder / "of this" / "week"
+    write_checkpoint(new, checkpoint, {"w": whole})
+    assert load_file(new / "rank_00001.safetensors")["w"].tolist() == [[8, 9, 10, 11], [0] * 4]
+    np.testing.assert_array_equal(whole_tensor(checkpoint, location_of(new), "w"), whole)
     assert view_of(whole.reshape(-1), Piece((0,), (2, 2), 5, (4, 1))).tolist() == [[5, 6], [9, 10]]
     assert part_of(whole, Layout((3,), (Piece((1, 2), (1, 2), 1, (2, 1)),))).tolist() == [0, 6, 7]
     with pytest.raises(InputError, match="has no tensor 'x'"):
-        whole_tensor(checkpoint, location_of(tmp_path), "x")
+        whole_tensor(checkpoint, location_of(new), "x")
     for wrong in (np.zeros((2, 3), "<u2"), np.zeros((2, 4), "<i2")):
         with pytest.raises(InputError, match=r"rank 1, tensor w: is .*; expected uint16 \[2, 4\]"):
-            write_rank(tmp_path, checkpoint, 1, lambda *_, wrong=wrong: wrong)
-    assert Reading.at(tmp_path).survivors == [0, 1]
+            write_rank(new, checkpoint, 1, lambda *_, wrong=wrong: wrong)
+    assert Reading.at(new).survivors == [0, 1]

@@ -24,6 +24,7 @@ from ddlsched.checkpoints.locations import (
 from ddlsched.errors import InputError
 
 CONTENT = bytes(range(100))
+MB = 1 << 20
 
 
 @pytest.mark.parametrize("name", ["a", "a.b", "...", ".a", "a b", "é"])
@@ -171,6 +172,7 @@ def test_a_file_elsewhere_is_read_in_blocks_that_are_fetched_once(asked: list[tu
     assert bytes(place.read("file", 95, 100)) == CONTENT[95:]
     assert asked[3:] == [(80, 96), (96, 100)]
     assert [bytes(place.read("file", low, high)) for low, high in ((7, 7), (9, 3))] == [b"", b""]
+    assert len(asked) == 5
     assert bytes(place.read("file", 15, 17)) == CONTENT[15:17]
     assert asked[5:] == [(0, 16)]
 
@@ -181,6 +183,35 @@ def test_the_latest_blocks_are_kept(asked: list[tuple[int, int]], monkeypatch: p
     for low in (0, 16, 0, 32, 16, 32, 0):
         place.read("file", low, low + 1)
     assert [low for low, _ in asked] == [0, 16, 32, 0]
+
+
+def test_blocks_are_of_a_mebibyte_and_64_are_kept(
+    asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locations, "_BLOCK_BYTES", 1)
+    place = location_of("memory://blocks")
+    for low in (*range(64), 0, 64, 1, 0):
+        place.read("file", low, low + 1)
+    assert [low for low, _ in asked] == [*range(64), 64, 0]
+    monkeypatch.undo()
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/blocks/large", bytes(MB + 5))
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        type(memory), "cat_file", lambda _, path, start, end: found.append((start, end)) or bytes(end - start)
+    )
+    assert location_of("memory://blocks").read("large", MB - 1, MB + 1) == bytes(2)
+    assert found == [(0, MB), (MB, MB + 5)]
+
+
+def test_files_are_closed_with_their_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(CONTENT)
+    opened = sorted(Path("/proc/self/fd").iterdir())
+    place = location_of(tmp_path)
+    assert bytes(place.read("file", 1, 3)) == CONTENT[1:3]
+    assert len(list(Path("/proc/self/fd").iterdir())) == len(opened) + 1
+    del place
+    assert sorted(Path("/proc/self/fd").iterdir()) == opened
 
 
 def test_a_file_elsewhere_that_changes_is_refused(asked: list[tuple[int, int]]) -> None:
@@ -211,9 +242,6 @@ def test_what_a_file_system_says_is_cut_to_one_short_line(monkeypatch: pytest.Mo
         location_of("odd://host").num_bytes("file")
     why = f"RuntimeError: {'x' * 186}"
     assert str(raised.value) == f"odd://host/file: cannot be read ({why}); expected a file of a checkpoint"
-
-
-MB = 1 << 20
 
 
 @pytest.mark.parametrize(
@@ -247,6 +275,7 @@ def test_a_range_whose_ends_are_in_memory_is_not_asked_for(
 def test_what_is_in_memory_is_told_without_reading(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(CONTENT)
     with (tmp_path / "file").open("rb") as file:
+        assert locations._is_there(file.fileno(), 50)
         assert locations._is_there(file.fileno(), 99)
         assert not locations._is_there(file.fileno(), 100)
     reads, writes = os.pipe()
@@ -268,9 +297,16 @@ def test_the_begins_of_a_folders_files_are_read_ahead_each_as_far(
         found.extend((Path(f"/proc/self/fd/{file}").readlink().name, low, high) for file, low, high in ranges)
 
     monkeypatch.setattr(locations, "read_soon", noted)
-    monkeypatch.setattr(locations, "_FIRST_BYTES", 200)  # Of five names.
-    locations._read_begins(str(tmp_path))
+    opened = sorted(Path("/proc/self/fd").iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(locations, "_FIRST_BYTES", 200)  # Of five names.
+        locations._read_begins(str(tmp_path))
     assert found == [("a", 0, 40), ("b", 0, 30)]
+    assert sorted(Path("/proc/self/fd").iterdir()) == opened
+    (tmp_path / "more" / "large").touch()
+    os.truncate(tmp_path / "more" / "large", 600 * MB)  # Takes no space.
+    locations._read_begins(str(tmp_path / "more"))
+    assert found[2:] == [("large", 0, 512 * MB)]
 
 
 def test_it_is_read_while_the_program_does_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

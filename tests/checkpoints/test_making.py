@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import itertools
+import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,12 +20,12 @@ from tiers import tried
 from ddlsched.checkpoints.arrays import part_of
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism
-from ddlsched.checkpoints.content import content_hashes
+from ddlsched.checkpoints.content import DIGESTS, content_hashes
 from ddlsched.checkpoints.making import bfloat16, made_tensor, make_checkpoint
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
-from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
-from ddlsched.checkpoints.tensors import numpy_dtype
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
+from ddlsched.checkpoints.tensors import Tensor, numpy_dtype
 from ddlsched.errors import InputError
 
 GPT = StoredTransformer(num_layers=2, hidden=16, heads=4, vocabulary=50, positions=8)
@@ -111,3 +116,81 @@ def test_what_cannot_be_made_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"takes [\d,]+ bytes, [\d,]+ are free"):
         make_checkpoint(tmp_path / "c", huge, StoredParallelism())
     assert not (tmp_path / "c").exists() or not list((tmp_path / "c").iterdir())
+
+
+TINY = StoredTransformer(num_layers=1, hidden=4, heads=2, vocabulary=5, positions=0)
+
+
+def drawn(kind: str, name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Normal numbers by what the tensor is, its name and the seed."""
+    begin = hashlib.sha256(f"{kind} {name}".encode()).digest()[:8]
+    return np.random.default_rng([seed, *begin]).standard_normal(shape, dtype=np.float32)
+
+
+def test_contents_are_drawn_by_kind_name_and_seed() -> None:
+    """Weights lie about 0, those of norms about 1; of Adam's moments the second are no less than 1e-8."""
+    word = drawn("weight", "word.weight", (3, 2), 5) * np.float32(0.02)
+    norm = drawn("weight", "a.norm.weight", (3, 2), 5) * np.float32(0.02) + np.float32(1)
+    bias = drawn("weight", "a.norm.bias", (3, 2), 5) * np.float32(0.02)
+    first = drawn("exp_avg", "word.weight", (3, 2), 5) * np.float32(1e-4)
+    square = np.float32(1e-7) * (drawn("exp_avg_sq", "word.weight", (3, 2), 5) ** 2 + np.float32(0.1))
+    for name, dtype, expected in [
+        ("word.weight", "F32", word),
+        ("word.weight", "F16", word.astype("<f2")),
+        ("word.weight", "BF16", bfloat16(word)),
+        ("a.norm.weight", "F32", norm),
+        ("a.norm.bias", "F32", bias),
+        ("optimiser.master.word.weight", "F32", word),
+        ("optimiser.exp_avg.word.weight", "F32", first),
+        ("optimiser.exp_avg_sq.word.weight", "F32", square),
+        ("optimiser.step", "I64", np.array(9, "<i8")),
+    ]:
+        found = made_tensor(Tensor(name=name, shape=() if dtype == "I64" else (3, 2), dtype=dtype), 5, 9)
+        assert found.dtype == numpy_dtype(dtype)
+        np.testing.assert_array_equal(found, expected, strict=True)
+
+
+def test_files_are_whole_on_the_disk_before_they_are_described(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synchronised: list[tuple[str, int]] = []
+    told: list[tuple[int, int]] = []
+    wait_for = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        wait_for(descriptor)
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        synchronised.append((name, os.fstat(descriptor).st_size))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    to = StoredParallelism(dp=2)
+    made = make_checkpoint(folder / "c" / "d", TINY, to, dtype="F32", watch=lambda *done: told.append(done))
+    sizes = {file: (folder / "c" / "d" / file).stat().st_size for file in made.files}
+    assert synchronised[:2] == list(sizes.items())
+    num_bytes = [tensor.num_bytes for tensor in made.collection.tensors]
+    assert told == [(done, sum(num_bytes)) for done in itertools.accumulate(num_bytes)]
+    assert Checkpoint.read(folder / "c" / "d") == made
+    for digest in DIGESTS:
+        assert getattr(made, digest) == content_hashes(Reading.at(folder / "c" / "d"), digest)
+
+
+def test_what_is_left_out_is_a_hundred_steps_of_seed_0_in_bfloat16(folder: Path) -> None:
+    made = make_checkpoint(folder / "a", TINY, StoredParallelism())
+    assert (made.iteration, made.random, made.dataset["consumed_samples"]) == (100, {"seed": 0}, 6400)
+    assert made.dataset == {
+        "num_samples": 1_000_000, "global_batch": 64, "consumed_samples": 6400, "seed": 0, "samples_hash": "",
+    }  # fmt: skip
+    assert made.model == {**dataclasses.asdict(TINY)}
+    assert made.collection.tensors == job_tensors(TINY, dtype="BF16", optimiser=Optimiser())
+    given = {"dtype": "BF16", "optimiser": Optimiser(), "iteration": 100, "seed": 0}
+    assert make_checkpoint(folder / "b", TINY, StoredParallelism(), **given) == made
+
+
+def test_a_disk_that_the_files_fill_to_the_last_byte_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make_checkpoint(folder / "a", TINY, StoredParallelism(tp=2), dtype="F32")
+    size = sum((folder / "a" / file).stat().st_size for file in made.files)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+    make_checkpoint(folder / "b", TINY, StoredParallelism(tp=2), dtype="F32")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=size - 1))
+    with pytest.raises(InputError) as error:
+        make_checkpoint(folder / "c", TINY, StoredParallelism(tp=2), dtype="F32")
+    assert str(error.value) == (f"{folder / 'c'}: takes {size:,} bytes, {size - 1:,} are free; expected space for it")
+    assert list((folder / "c").iterdir()) == []

@@ -165,8 +165,10 @@ def test_a_journal_is_read_as_far_as_its_lines_are_whole(
     (tmp_path / "journal").write_text(lines)
     journal = BatchJournal(tmp_path, directory)
     assert (journal.fingerprint, journal.done, journal.described) == found
-    with pytest.raises(InputError, match="another run is writing it; expected one at a time"):
+    opened = sorted(Path("/proc/self/fd").iterdir())
+    with pytest.raises(InputError, match=rf"^{tmp_path}: another run is writing it; expected one at a time$"):
         BatchJournal(tmp_path, directory)
+    assert sorted(Path("/proc/self/fd").iterdir()) == opened
     journal.close()
     assert (tmp_path / "journal").read_text() == kept
     journal = BatchJournal(tmp_path, directory)
@@ -243,6 +245,24 @@ def test_a_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
         pass
 
 
+def test_a_folder_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "own").write_text("keep")
+    for link, message in (
+        (None, r"holds own, which no run with these arguments wrote \(no such file\); remove it to begin anew$"),
+        ("nowhere", r"part: cannot be written \(Too many levels of symbolic links\); expected a writable folder$"),
+        ("own", r"part: cannot be written \(Too many levels of symbolic links\); expected a writable folder$"),
+    ):
+        if link is not None:
+            (tmp_path / "part" / "journal").unlink(missing_ok=True)
+            (tmp_path / "part" / "journal").symlink_to(link)
+        with pytest.raises(InputError, match=message), claimed(tmp_path / "part", "f", {}):
+            pass
+        left = sorted(path.name for path in (tmp_path / "part").iterdir())
+        assert left == (["own"] if link is None else ["journal", "own"])
+    assert (tmp_path / "part" / "own").read_text() == "keep"
+
+
 def test_a_name_that_is_taken_meanwhile_is_said(tmp_path: Path) -> None:
     with claimed(tmp_path / "part", "f", {}) as folder:
         (tmp_path / "final").write_text("a file")
@@ -251,6 +271,23 @@ def test_a_name_that_is_taken_meanwhile_is_said(tmp_path: Path) -> None:
         folder.remove()
         folder.remove()
     assert not (tmp_path / "part").exists()
+
+
+@pytest.mark.parametrize("instead", ["nothing", "a folder", "a link"])
+def test_a_folder_that_was_moved_away_is_not_made_final(tmp_path: Path, instead: str) -> None:
+    part = tmp_path / "part"
+    with claimed(part, "f", {}) as folder:
+        part.rename(tmp_path / "away")
+        if instead == "a folder":
+            part.mkdir()
+        elif instead == "a link":
+            part.symlink_to("away")
+        with pytest.raises(InputError) as raised:
+            folder.finish(tmp_path / "final", [])
+    why = "has been moved or replaced while it was written; expected a folder that nobody else touches"
+    assert str(raised.value) == f"{part}: {why}: nothing was made of it"
+    assert not (tmp_path / "final").exists()
+    assert [path.name for path in (tmp_path / "away").iterdir()] == ["journal"]
 
 
 def test_a_later_run_makes_descriptions_anew_and_keeps_batches(tmp_path: Path) -> None:

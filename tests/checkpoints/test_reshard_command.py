@@ -13,11 +13,18 @@ import pytest
 from command_line import refused, run
 from small_jobs import GPT, assert_holds, contents, stored
 
+from ddlsched.checkpoints import locations, resharding
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
 from ddlsched.checkpoints.content import Digest, content_hashes
+from ddlsched.checkpoints.distributed_writing import TORCH_FILES
+from ddlsched.checkpoints.file_forms import RANK_FILES
 from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.reshard_command import plan_numbers, plan_text
+from ddlsched.checkpoints.resharding import planned
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
+from ddlsched.checkpoints.tensors import Cut, Tensor
+from ddlsched.errors import InputError
 
 JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=StoredParallelism(tp=2, dp=2))
 
@@ -47,6 +54,64 @@ def test_a_dry_run_writes_nothing_and_its_json_is_the_plan(folder: Path) -> None
     assert sum(pair["bytes"] for pair in dry["ranks"]) == sum(dry["bytes"].values())
     assert wet["written_bytes"] == sum(file.stat().st_size for file in (folder / "b").glob("rank_*"))
     assert wet["resumed_bytes"] == 0
+
+
+SMALL = TensorCollection(
+    tensors=(Tensor(name="w", shape=(40, 60), dtype="F32", cuts=(Cut(dim=1),)),), parallelism=StoredParallelism(tp=2)
+)
+FLAGS: list[tuple[tuple[object, ...], dict[str, object]]] = [
+    ((), {}),
+    (("--to", "dp=4", "--stages", "0,0, 0,0"), {"to": StoredParallelism(dp=4), "stages": [0, 0, 0, 0]}),
+    (("--verify", "--digest", "sha256"), {"verify": True, "digest": "sha256"}),
+    (("--host", 0, "--gpus-per-host", 3), {"host": 0, "gpus_per_host": 3}),
+    (("--host", 1, "--buffer-mb", 1), {"host": 1, "buffer_bytes": 1_000_000}),
+    (("--buffer-mb", 7, "--format", "torch"), {"buffer_bytes": 7_000_000, "form": TORCH_FILES}),
+]
+
+
+@pytest.mark.parametrize(("flags", "told"), FLAGS)
+def test_flags_say_what_is_done(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[object, ...], told: dict[str, object]
+) -> None:
+    stored(folder / "a", SMALL)
+    begun: list[object] = []
+    monkeypatch.setattr(locations, "begin_reading", begun.append)
+
+    def noted(source: Reading, destination: Path, **fields: object) -> None:
+        begun.extend([source.only_read, destination, {name: of for name, of in fields.items() if name != "watch"}])
+        raise InputError("enough")
+
+    monkeypatch.setattr(resharding, "reshard", noted)
+    unknown = f"ddlsched: no sha256 hash of 1 tensors in {folder / 'a'}: damage that they have already is not found\n"
+    done = run("reshard", folder / "a", folder / "b", *flags)
+    assert done == (2, "", (unknown if "--verify" in flags else "") + "ddlsched: error: enough\n")
+    usual = {
+        "to": SMALL.parallelism,
+        "form": RANK_FILES,
+        "host": None,
+        "gpus_per_host": 0,
+        "stages": [],
+        "verify": False,
+    }
+    expected = usual | {"digest": "xxh3", "buffer_bytes": 64_000_000} | told
+    assert begun == [str(folder / "a"), str(folder / "a"), folder / "b", expected]
+
+
+def test_a_plan_is_printed_for_readers_or_as_json_and_for_other_formats_not_at_all(folder: Path) -> None:
+    stored(folder / "a", SMALL)
+    kinds = (("--dry-run",), ("--dry-run", "--json"), (), ("--json",), ("--format", "torch"))
+    shown = [run("reshard", folder / "a", folder / str(number), *flags) for number, flags in enumerate(kinds)]
+    text, numbers, done_text, done_numbers, torch = (done.stdout for done in shown)
+    reading = Reading.at(folder / "a")
+    made = planned(reading, SMALL.parallelism)
+    assert (text, done_text, torch) == (plan_text(made), plan_text(made), "")
+    assert numbers == json.dumps(plan_numbers(made), indent=2) + "\n"
+    assert done_numbers.startswith(numbers.removesuffix("\n}\n") + ',\n  "written_bytes": ')
+    assert done_numbers.endswith("\n}\n")
+    assert [done.stderr.count("wrote") for done in shown] == [0, 0, 1, 1, 1]
+    files = sorted((folder / "4").glob("*.distcp"))
+    size = sum(file.stat().st_size for file in files)
+    assert shown[4].stderr.startswith(f"ddlsched: wrote {size / 1e3:,.2f} kB to {folder / '4'}: planned in ")
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -49,6 +50,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         return preadv(descriptor, parts, at, *flags)
 
     monkeypatch.setattr(os, "preadv", noted)
+    monkeypatch.setattr(os, "pread", None)  # What was read whole is not read again.
     return found
 
 
@@ -129,6 +131,7 @@ def test_a_run_that_is_read_is_over_what_was_kept(source: Source, read: list[tup
     buffers.forget(lambda file, low, data: seen.append((file, low, bytes(data))))
     assert buffers.begins([_Rows(source, 0, 40)]) == [0]
     assert bytes(buffers.data(source, piece((60,), (1,), 3))) == CONTENT[16:136]  # More than a chunk has.
+    assert len(buffers._read) == 120
     assert buffers.begins([_Rows(source, 0, 40)]) == [0]
     assert read == [(0, 40), (16, 136), (0, 40)]
     assert seen == [("file", low, CONTENT[low:high]) for low, high in read]
@@ -164,6 +167,8 @@ def test_room_for_a_chunk_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert buffers.wanted(64).obj is first.obj
     assert (len(buffers.wanted(70)), buffers.wanted(3).obj is first.obj) == (70, False)
     assert len(Buffers(20).wanted(3).obj) == 20  # type: ignore[arg-type]
+    monkeypatch.undo()
+    assert len(Buffers(1 << 30).wanted(3).obj) == 1 << 20  # type: ignore[arg-type]
 
 
 def test_each_thread_has_its_buffers_and_begins_with_nothing(source: Source, read: list[tuple[int, int]]) -> None:
@@ -181,7 +186,7 @@ def chunk_of(*copies: Copy, low: int, high: int) -> Chunk:
 
 
 @pytest.mark.parametrize(
-    ("copies", "high", "whole"),
+    ("copies", "elements", "whole"),
     [
         ([Copy(0, piece((6,), (1,), 5), piece((6,), (1,)))], 6, True),
         ([Copy(0, piece((6,), (1,), 5), piece((6,), (1,)))], 7, False),
@@ -189,8 +194,17 @@ def chunk_of(*copies: Copy, low: int, high: int) -> Chunk:
         ([Copy(0, piece((3,), (1,)), piece((3,), (1,)))] * 2, 3, False),
     ],
 )
-def test_a_chunk_that_lies_in_one_source_is_a_run(copies: list[Copy], high: int, whole: bool) -> None:
-    assert is_run(Chunk(0, high, tuple(copies))) == whole
+def test_a_chunk_that_lies_in_one_source_is_a_run(copies: list[Copy], elements: int, whole: bool) -> None:
+    assert [is_run(Chunk(low, low + elements, tuple(copies))) for low in (0, 9)] == [whole] * 2
+
+
+def test_what_lies_elsewhere_is_read_to_the_same_places() -> None:
+    fsspec.filesystem("memory").pipe("/gathered/file", CONTENT)
+    source = Source(location_of("memory://gathered"), "file", Entry("U16", (20, 99), 10))
+    buffers = Buffers(100)
+    assert bytes(buffers.data(source, piece((60,), (1,), 3))) == CONTENT[16:136]
+    assert buffers.begins([_Rows(source, 40, 80), _Rows(source, 0, 40)]) == [0, 40]
+    assert bytes(buffers._read[:80]) == CONTENT[40:80] + CONTENT[:40]
 
 
 def test_short_rows_are_gathered_and_long_ones_are_not(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +225,25 @@ def test_short_rows_are_gathered_and_long_ones_are_not(source: Source, monkeypat
     monkeypatch.setattr(gathering, "_LONG_ROW_BYTES", 80)
     few = Buffers(100)  # Less than two rows: they are gathered after all, part by part.
     assert [bytes(part) for part in filled(array, chunk, few)] == [expected.tobytes()]
+
+
+@pytest.mark.parametrize(("width", "parts"), [(255, 1), (256, 2)])
+def test_rows_of_256_bytes_are_long(source: Source, width: int, parts: int) -> None:
+    wide = source._replace(entry=Entry("U8", (4, 300), 10))
+    copy = Copy(0, piece((2, width), (300, 1), 7), piece((2, width), (width, 1)))
+    array = NewArray(tensor="t", dtype="U8", sources=(wide,))
+    found = filled(array, Chunk(0, 2 * width, (copy,)), Buffers(1000))
+    assert len(found) == parts
+    assert b"".join(found) == CONTENT[17 : 17 + width] + CONTENT[317 : 317 + width]
+
+
+def test_a_buffer_below_an_element_holds_one_at_a_time(source: Source, read: list[tuple[int, int]]) -> None:
+    copy = Copy(0, piece((3, 2), (99, 1)), piece((3, 2), (2, 1)))
+    array = NewArray(tensor="t", dtype="U16", sources=(source,))
+    (found,) = filled(array, Chunk(0, 6, (copy,)), Buffers(1))
+    begins = [10 + 2 * (99 * row + column) for row in range(3) for column in range(2)]
+    assert bytes(found) == b"".join(CONTENT[begin : begin + 2] for begin in begins)
+    assert read == [(begin, begin + 2) for begin in begins]
 
 
 def test_what_is_read_at_a_time_is_bounded_by_rows() -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import inspect
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +15,17 @@ from typing import Any
 import pytest
 from small_jobs import assert_holds, stored
 
-from ddlsched.checkpoints import resharding, verification
+from ddlsched.checkpoints import execution, resharding, verification
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, StoredRegion, TensorCollection
 from ddlsched.checkpoints.content import WrittenRange
+from ddlsched.checkpoints.distributed_writing import TORCH_FILES
+from ddlsched.checkpoints.file_forms import RANK_FILES, FileForm
 from ddlsched.checkpoints.formats import foreign_reading
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas, Source, whole_parts
-from ddlsched.checkpoints.resharding import planned, reshard
+from ddlsched.checkpoints.partial_folder import PartialFolder
+from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas, Source, no_watch, whole_parts
+from ddlsched.checkpoints.resharding import Outcome, planned, reshard
 from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.tensors import Cut, Layout, Piece, Tensor, dense_layout
 from ddlsched.errors import InputError
@@ -27,6 +35,7 @@ TENSORS = (
     Tensor(name="whole", shape=(5,), dtype="U8", places=(1,)),
 )
 JOB = TensorCollection(tensors=TENSORS, parallelism=StoredParallelism(tp=2))
+HOSTS = StoredRegion(devices=(0, 1, 2, 3), hosts=(0, 0, 1, 1))
 
 
 def test_times_are_those_between_the_steps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +46,122 @@ def test_times_are_those_between_the_steps(folder: Path, monkeypatch: pytest.Mon
     assert (found.plan_s, found.copy_s, found.verify_s) == (1.0, 2.0 + 8.0, 4.0)
     size = (folder / "b" / "rank_00000.safetensors").stat().st_size
     assert (found.written_bytes, found.resumed_bytes) == (size, 0)
+
+
+def test_what_is_left_out_of_a_change() -> None:
+    def left_out(function: Callable[..., Any]) -> dict[str, Any]:
+        given = inspect.signature(function).parameters.values()
+        return {parameter.name: parameter.default for parameter in given if parameter.default is not parameter.empty}
+
+    everywhere = {"gpus_per_host": 0, "stages": ()}
+    assert left_out(planned) == everywhere
+    assert left_out(Reading.at) == {"gpus_per_host": 0, "lost": (), "peers": None}
+    assert left_out(reshard) == everywhere | {
+        "form": RANK_FILES, "lost": (), "host": None, "peers": None, "verify": False, "digest": "xxh3",
+        "buffer_bytes": 64_000_000, "threads": 0, "watch": no_watch,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("threads", "made"), [(0, 5), (2, 2)])
+def test_as_many_threads_copy_as_are_asked_for_or_suit_the_machine(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, threads: int, made: int
+) -> None:
+    asked: list[int] = []
+    pool = execution.ThreadPoolExecutor
+    monkeypatch.setattr(resharding, "num_threads", lambda: 5)
+    monkeypatch.setattr(execution, "ThreadPoolExecutor", lambda number: asked.append(number) or pool(number))  # type: ignore[func-returns-value]
+    stored(folder / "a", JOB)
+    reshard(folder / "a", folder / "b", to=StoredParallelism(), threads=threads)
+    assert asked == [made, 1]  # One brings batches to the disk.
+
+
+def test_the_same_tensors_are_divided_as_the_other_collection_says(folder: Path) -> None:
+    wholes = stored(folder / "a", JOB)
+    region = StoredRegion(devices=(7, 3), hosts=(2, 0))
+    to = dataclasses.replace(JOB.resized(StoredParallelism(pp=2), stages=(1, 0), allocation=region), flat_multiple=5)
+    reshard(folder / "a", folder / "b", to=to)
+    assert Checkpoint.read(folder / "b").collection == to
+    assert_holds(folder / "b", wholes)
+
+
+def test_what_a_temporary_folder_follows_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that decides which bytes are in which batch: with another version of them, nothing is gone on with."""
+    stored(folder / "a", dataclasses.replace(JOB, parallelism=StoredParallelism(tp=2, dp=2), allocation=HOSTS))
+    found: list[str] = []
+
+    def watch(what: str, done: int, total: int) -> None:
+        found.append((folder / ".b.partial" / "journal").read_text().splitlines()[0])
+
+    reshard(
+        folder / "a", folder / "b", to=StoredParallelism(dp=2), lost=[3, 0], host=1, gpus_per_host=1,
+        buffer_bytes=24 * 100, watch=watch,
+    )  # fmt: skip
+    old = Reading.at(folder / "a", gpus_per_host=1).checkpoint
+    new = Checkpoint(collection=old.collection.resized(
+        StoredParallelism(dp=2), allocation=StoredRegion.packed(2, 1)
+    ))  # fmt: skip
+    versions = [location_of(folder / "a").version(f"rank_0000{rank}.safetensors") for rank in (1, 2)]
+    parts = (old.text(), new.text(), [0, 3], [1], versions, 100, 2)
+    assert set(found) == {hashlib.sha256(repr(parts).encode()).hexdigest()}
+
+
+def test_a_plan_alone_is_of_files_that_are_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(resharding, "allow_open_files", asked.append)
+    stored(folder / "a", JOB)
+    reading = Reading.at(folder / "a")
+    assert planned(reading, StoredParallelism(dp=9)).new.allocation.hosts == (0,) * 8 + (1,)
+    assert asked == [2]
+    os.truncate(folder / "a" / "rank_00001.safetensors", 90)
+    with pytest.raises(InputError, match=r"rank_00001\.safetensors: "):
+        planned(Reading.at(folder / "a"), StoredParallelism())
+
+
+class StoppedError(Exception):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("form", [RANK_FILES, TORCH_FILES])
+@pytest.mark.parametrize("moment", ["checking", "finish"])
+def test_a_run_that_was_stopped_at_its_end_has_noted_its_descriptions_and_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, form: FileForm, moment: str
+) -> None:
+    wholes = stored(folder / "a", JOB)
+
+    def stop(*what: Any) -> None:
+        if moment in ("finish", what[0]):
+            raise StoppedError
+
+    def run(**more: Any) -> Outcome:
+        return reshard(folder / "a", folder / "b", to=StoredParallelism(), form=form, **more)
+
+    with monkeypatch.context() as patched:
+        if moment == "finish":
+            patched.setattr(PartialFolder, "finish", stop)
+        with pytest.raises(StoppedError):
+            run(**{} if moment == "finish" else {"verify": True, "watch": stop})
+    lines = (folder / ".b.partial" / "journal").read_text().splitlines()
+    assert sorted(lines[1:]) == ["batch 1", "descriptions"]
+    done = run(verify=True)
+    assert done.resumed_bytes == sum(tensor.num_bytes for tensor in TENSORS)
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "b"]
+    if form is RANK_FILES:
+        assert_holds(folder / "b", wholes)
+
+
+@pytest.mark.parametrize("file", ["rank_00001.safetensors", "checkpoint.json"])
+def test_an_old_file_that_is_replaced_at_the_end_is_refused(folder: Path, file: str) -> None:
+    stored(folder / "a", JOB)
+
+    def replace(what: str, done: int, total: int) -> None:
+        shutil.copy2(folder / "a" / file, folder / "new")
+        (folder / "new").replace(folder / "a" / file)
+
+    with pytest.raises(
+        InputError, match=rf"a/{file}: has changed while it was read; expected a checkpoint that nobody"
+    ):
+        reshard(folder / "a", folder / "b", to=StoredParallelism(), watch=replace)
+    assert [path.name for path in folder.iterdir()] == ["a"]
 
 
 def test_a_tensor_is_at_least_in_each_file_that_needs_it() -> None:
@@ -184,6 +309,23 @@ def test_parts_of_a_tensor_in_one_file_have_numbers_of_their_own(tmp_path: Path)
     new = reading.renewed([(Tensor(name="c", shape=(4,), dtype="U8"), parts["a"])], {"a": "c"})
     assert (new.described.sha256, new.described.xxh3, new.described.paths) == ({"c": "1"}, {}, {})
     assert (new.described.iteration, new.job.parallelism.dp, new.checkpoint.files) == (4, 2, ("f", "g", "f"))
+
+
+def test_nothing_is_a_checkpoint_too(tmp_path: Path) -> None:
+    reading = PartsReading.undivided([], location_of(tmp_path), iteration=3)
+    assert reading.checkpoint.collection.parallelism == StoredParallelism()
+    assert (reading.held(), reading.described.iteration) == ([], 3)
+    assert (reading.num_left_out, reading.survivors) == (0, [0])
+
+
+def test_files_of_parts_are_on_one_host(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(9))
+    tensor = Tensor(name="w", shape=(9,), dtype="U8")
+    reading = PartsReading.undivided(
+        [(tensor, whole_parts("U8", (9,), location_of(tmp_path), "f", 0))], location_of(tmp_path)
+    )
+    region = reading.checkpoint.collection.allocation
+    assert (region.devices, region.hosts) == ((0,), (0,))
 
 
 def test_a_format_is_known_by_its_files(folder: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ddlsched.checkpoints import torch_archives
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.plain_pickles import Name, Persistent, PickledCall, pickled
 from ddlsched.checkpoints.torch_archives import (
@@ -58,15 +60,15 @@ def entry_of(folder: Path, value: Any, dtype: str = "F32", **more: Any) -> tuple
     return entry.begin, piece.strides, (folder / "file").read_bytes()[entry.begin]
 
 
-def test_elements_are_found_in_the_file(tmp_path: Path) -> None:
-    begin, strides, first = entry_of(tmp_path, described((3, 4), (4, 1)))
+def test_elements_are_found_in_the_file(folder: Path) -> None:
+    begin, strides, first = entry_of(folder, described((3, 4), (4, 1)))
     assert (strides, first) == ((4, 1), 0)
-    later, strides, first = entry_of(tmp_path, described((3, 4), (1, 3)), before=b"x" * 1001)
+    later, strides, first = entry_of(folder, described((3, 4), (1, 3)), before=b"x" * 1001)
     assert (later, strides, first) == (begin + 1001, (1, 3), 0)
     halves = described((3, 4), (4, 1), 7, "HalfStorage")
-    assert entry_of(tmp_path, halves, "F16")[2] == 14  # seven elements of two bytes
+    assert entry_of(folder, halves, "F16")[2] == 14  # seven elements of two bytes
     ones = described((3, 4), (0, 0), 47, "ByteStorage")  # the last byte, again and again
-    assert entry_of(tmp_path, ones, "U8")[1:] == ((0, 0), 47)
+    assert entry_of(folder, ones, "U8")[1:] == ((0, 0), 47)
 
 
 @pytest.mark.parametrize(
@@ -88,47 +90,79 @@ def test_elements_are_found_in_the_file(tmp_path: Path) -> None:
         ({"w": 1}, "F32", r"is no archive of a tensor \('data.pkl holds no tensor'\); expected what torch.save writes"),
     ],
 )
-def test_what_contradicts_itself_is_refused(tmp_path: Path, value: Any, dtype: str, message: str) -> None:
+def test_what_contradicts_itself_is_refused(folder: Path, value: Any, dtype: str, message: str) -> None:
     with pytest.raises(InputError, match=rf"/file: tensor w at \[5, 7\]: .*{message}"):
-        entry_of(tmp_path, value, dtype)
+        entry_of(folder, value, dtype)
 
 
-def test_another_order_of_bytes_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", [1, 3])
+def test_a_last_element_that_is_not_whole_is_refused(folder: Path, missing: int) -> None:
+    with pytest.raises(InputError, match=f"has {48 - missing} bytes; expected 12 elements of F32"):
+        entry_of(folder, described((3, 4), (4, 1)), elements=48 - missing)
+
+
+@pytest.mark.parametrize("offset", [0.5, True, None])
+def test_a_first_element_is_a_whole_number(folder: Path, offset: Any) -> None:
+    with pytest.raises(InputError, match=f"tensor .a {type(offset).__name__} is no whole number.; expected what torch"):
+        entry_of(folder, described((3, 4), (0, 0), offset))
+
+
+def test_another_order_of_bytes_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match="is big-endian; expected little-endian"):
-        entry_of(tmp_path, described((3, 4), (4, 1)), order=b"big")
+        entry_of(folder, described((3, 4), (4, 1)), order=b"big")
 
 
-def test_a_tensor_without_elements_may_have_any_place(tmp_path: Path) -> None:
-    chunk = saved(tmp_path / "file", described((0, 4), (4, 1), 1000))
-    archive = SavedArchive(location_of(tmp_path), chunk, "w")
+def test_a_tensor_without_elements_may_have_any_place(folder: Path) -> None:
+    chunk = saved(folder / "file", described((0, 4), (4, 1), 1000))
+    archive = SavedArchive(location_of(folder), chunk, "w")
     entry, strides = archive.entry(archive.value)
     assert (entry.shape, strides) == ((0, 4), (4, 1))
 
 
-def test_compressed_elements_are_refused(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "file", "w") as archive:
+def test_compressed_elements_are_refused(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "file", "w") as archive:
         archive.writestr("a/data.pkl", pickled(described((3, 4), (4, 1))))
         archive.writestr("a/byteorder", b"little")
         archive.writestr("a/data/0", bytes(48), zipfile.ZIP_DEFLATED)
-    chunk = StoredChunk((5, 7), (3, 4), "file", 0, (tmp_path / "file").stat().st_size)
+    chunk = StoredChunk((5, 7), (3, 4), "file", 0, (folder / "file").stat().st_size)
     with pytest.raises(InputError, match="the elements are compressed"):
-        chunk_entry(location_of(tmp_path), "w", "F32", chunk)
+        chunk_entry(location_of(folder), "w", "F32", chunk)
 
 
-def test_a_description_may_be_as_long_as_that_and_no_longer(tmp_path: Path) -> None:
+def test_a_description_may_be_as_long_as_that_and_no_longer(folder: Path) -> None:
     value = "x" * 900
-    chunk, longest = saved(tmp_path / "file", value), len(pickled(value))
-    assert SavedArchive(location_of(tmp_path), chunk, "w", longest).value == value
+    chunk, longest = saved(folder / "file", value), len(pickled(value))
+    assert SavedArchive(location_of(folder), chunk, "w", longest).value == value
     with pytest.raises(KeyError, match=r"data\.pkl is compressed, or too long"):
-        SavedArchive(location_of(tmp_path), chunk, "w", longest - 1)
+        SavedArchive(location_of(folder), chunk, "w", longest - 1)
 
 
-def test_a_part_of_a_file_is_read_as_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(bytes(range(100)))
-    part = _Range(location_of(tmp_path), StoredChunk((), (), "file", 20, 50), 10)
+@pytest.mark.parametrize(
+    ("read", "most_bytes"),
+    [
+        (lambda file, chunk: chunk_entry(location_of(file.parent), "w", "F32", chunk), 2**20),
+        (lambda file, _: read_saved(file), 2**26),
+    ],
+)
+def test_a_description_may_be_of_a_mebibyte_and_that_of_a_whole_state_of_64(
+    folder: Path, read: Callable[[Path, StoredChunk], object], most_bytes: int
+) -> None:
+    """The directory says that a short description is so long; one that is not refused for it ends too early."""
+    for num_bytes, refusal in ((most_bytes, "[(][)]"), (most_bytes + 1, "data.pkl is compressed, or too long")):
+        chunk = saved(folder / "file", 7)
+        content = (folder / "file").read_bytes()[: chunk.high]
+        at = content.index(b"PK\x01\x02") + 20
+        (folder / "file").write_bytes(content[:at] + num_bytes.to_bytes(4, "little") * 2 + content[at + 8 :])
+        with pytest.raises(InputError, match=f"is no archive of a tensor .*{refusal}"):
+            read(folder / "file", chunk)
+
+
+def test_a_part_of_a_file_is_read_as_a_file(folder: Path) -> None:
+    (folder / "file").write_bytes(bytes(range(100)))
+    part = _Range(location_of(folder), StoredChunk((), (), "file", 20, 50), 10)
     assert part.readable()
     assert part.seekable()
-    assert [part.read(4), part.read(1)] == [bytes(range(20, 24)), bytes([24])]
+    assert [part.read(0), part.read(4), part.read(1)] == [b"", bytes(range(20, 24)), bytes([24])]
     assert (part.seek(-2, os.SEEK_CUR), part.read(10)) == (3, bytes(range(23, 33)))
     assert (part.seek(-3, os.SEEK_END), part.read(10), part.read(10)) == (27, bytes([47, 48, 49]), b"")
     assert (part.seek(28), part.read(), part.read()) == (28, bytes([48, 49]), b"")
@@ -150,14 +184,14 @@ def test_plain_values_are_archived_as_programs_for_zip_files_read_them(value: An
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("F32", (2, 3)), ("U16", ()), ("F8_E5M2", (65,)), ("I64", (0, 2))])
-def test_what_is_archived_is_found_again(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+def test_what_is_archived_is_found_again(folder: Path, dtype: str, shape: tuple[int, ...]) -> None:
     before, behind = archive_of(dtype, shape)
     size = {"F32": 24, "U16": 2, "F8_E5M2": 65, "I64": 0}[dtype]
-    (tmp_path / "file").write_bytes(before + bytes(size) + behind)
+    (folder / "file").write_bytes(before + bytes(size) + behind)
     chunk = StoredChunk((0,) * len(shape), shape, "file", 0, len(before) + size + len(behind))
-    entry, layout = chunk_entry(location_of(tmp_path), "w", dtype, chunk)
+    entry, layout = chunk_entry(location_of(folder), "w", dtype, chunk)
     assert (entry.begin, len(before) % 64, entry.num_bytes, layout.shape) == (len(before), 0, size, shape)
-    with zipfile.ZipFile(tmp_path / "file") as archive:
+    with zipfile.ZipFile(folder / "file") as archive:
         assert [member.file_size for member in archive.infolist()[1:]] == [6, 2, size]
 
 
@@ -173,6 +207,54 @@ def test_numbers_from_4_gib_minus_one_on_take_fields_of_64_bits() -> None:
         assert (begin + 99).to_bytes(8, "little") in end or not large
 
 
+def numbers(*fields: tuple[int, int]) -> bytes:
+    """Return numbers in so many bytes each."""
+    return b"".join(value.to_bytes(num_bytes, "little") for num_bytes, value in fields)
+
+
+NO_DISK, NO_COMMENT = (2, 0), (2, 0)
+
+
+def test_a_directory_ends_as_zip_files_do() -> None:
+    """By the tables of PKWARE's APPNOTE: 4.3.16, and before it 4.3.14 and 4.3.15 where a number is large."""
+    counts, begin = ((2, 4), (2, 4)), 2**32 - 2
+    short = b"PK\x05\x06" + numbers(NO_DISK, NO_DISK, *counts, (4, 99), (4, begin), NO_COMMENT)
+    assert _end(4, 99, begin) == short
+    begin = 2**40
+    large = numbers((8, 44), (2, 45), (2, 45), (4, 0), (4, 0), (8, 4), (8, 4), (8, 99), (8, begin))
+    locator = numbers((4, 0), (8, begin + 99), (4, 1))
+    short = b"PK\x05\x06" + numbers(NO_DISK, NO_DISK, *counts, (4, 99), (4, 2**32 - 1), NO_COMMENT)
+    assert _end(4, 99, begin) == b"PK\x06\x06" + large + b"PK\x06\x07" + locator + short
+
+
+@pytest.mark.parametrize("begin", [0, 1000])
+@pytest.mark.parametrize(("num_bytes", "version"), [(2**32 - 2, 20), (2**32 - 1, 45)])
+def test_members_are_described_as_in_zip_files(begin: int, num_bytes: int, version: int) -> None:
+    """By the tables of PKWARE's APPNOTE: 4.3.7 and 4.3.12, and for large ones 4.5.3; PyTorch's padding is named FB."""
+    shown = (4, min(num_bytes, 2**32 - 1))
+    extra = numbers((2, 1), (2, 16), (8, num_bytes), (8, num_bytes)) if version == 45 else b""
+    january_1980 = (2, 33)
+    fields = numbers((2, version), (2, 0), (2, 0), (2, 0), january_1980, (4, 0xABCD), shown, shown)
+    room = -(begin + 30 + len("a/b") + len(extra) + 4) % 64
+    padding = b"FB" + numbers((2, room)) + b"Z" * room
+    comment, disk, attributes = (2, 0), (2, 0), ((2, 0), (4, 0))
+    lengths = ((2, 3), (2, len(extra)))
+    listed = b"PK\x01\x02" + numbers((2, version)) + fields
+    listed += numbers(*lengths, comment, disk, *attributes, (4, begin)) + b"a/b" + extra
+    for aligned, behind in ((True, extra + padding), (False, extra)):
+        header = b"PK\x03\x04" + fields + numbers((2, 3), (2, len(behind))) + b"a/b" + behind
+        assert _member("a/b", begin, num_bytes, 0xABCD, aligned=aligned) == (header, listed)
+        assert not aligned or (begin + len(header)) % 64 == 0
+
+
+def test_a_state_has_at_most_a_million_values_and_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torch_archives._MOST_VALUES == 1_000_000  # to go through as many takes seconds
+    monkeypatch.setattr(torch_archives, "_MOST_VALUES", 5)
+    assert [leaf for _, leaf in _leaves([1, {"a": 2, "b": 3}])] == [1, 2, 3]
+    with pytest.raises(ValueError, match="a state of more than 5 values"):
+        list(_leaves([1, {"a": 2, "b": []}, {}]))
+
+
 def test_keys_that_lead_to_leaves_are_in_their_order() -> None:
     value = {"a": [1, {"b": (2, 3)}], 5: {}, "c": 4}
     assert list(_leaves(value)) == [(("a", 0), 1), (("a", 1, "b", 0), 2), (("a", 1, "b", 1), 3), (("c",), 4)]
@@ -182,11 +264,11 @@ def test_keys_that_lead_to_leaves_are_in_their_order() -> None:
             list(_leaves({key: 1}))
 
 
-def test_a_file_of_one_tensor_and_one_without_elements_is_read(tmp_path: Path) -> None:
-    saved(tmp_path / "file", {"w": described((3, 4), (4, 1)), "none": described((0,), (1,)), "n": 3, "m": "x"})
-    os.truncate(tmp_path / "file", (tmp_path / "file").stat().st_size - len(b"behind"))
-    reading = read_saved(tmp_path / "file")
-    assert (reading.num_left_out, reading.only_read) == (2, str(tmp_path / "file"))
+def test_a_file_of_one_tensor_and_one_without_elements_is_read(folder: Path) -> None:
+    saved(folder / "file", {"w": described((3, 4), (4, 1)), "none": described((0,), (1,)), "n": 3, "m": "x"})
+    os.truncate(folder / "file", (folder / "file").stat().st_size - len(b"behind"))
+    reading = read_saved(folder / "file")
+    assert (reading.num_left_out, reading.only_read) == (2, str(folder / "file"))
     assert [tensor.name for tensor in reading.job.tensors] == ["w", "none"]
     held = {tensor.name: parts for tensor, parts in reading.held()}
     (part,) = held["w"]

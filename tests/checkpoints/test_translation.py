@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from safetensors.numpy import load_file, save_file
 
 from ddlsched.checkpoints.arrays import Array, whole_tensor
 from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.hugging_face import read_hugging_face
 from ddlsched.checkpoints.locations import location_of
+from ddlsched.checkpoints.reading import PartsReading
+from ddlsched.checkpoints.translation import with_megatron_names
 
 LAYERS, HIDDEN, HEADS, GROUPS, SIZE, INNER, WORDS = 2, 24, 6, 2, 8, 20, 32
 LLAMA = {
@@ -220,3 +224,17 @@ def test_files_beside_a_model_are_kept_in_the_format_of_pytorch(tmp_path: Path) 
     changed(tmp_path / "b", tmp_path / "c", "--format", "huggingface")
     assert_same(load_file(tmp_path / "c" / "model.safetensors"), llama())
     assert json.loads((tmp_path / "c" / "config.json").read_text()) == LLAMA
+
+
+def test_what_is_translated_has_a_place_in_a_stack_and_the_rest_keeps_its_own(folder: Path) -> None:
+    theirs = llama() | {"other": np.zeros(3, "<f4")}
+    old = read_hugging_face(saved(folder / "a", theirs, LLAMA))
+    known = dataclasses.replace(old.described, paths={name: ("model", *name.split(".")) for name in theirs})
+    found = with_megatron_names(PartsReading(known, old.held(), old.place))
+    assert isinstance(found, PartsReading)
+    names = [tensor.name for tensor in found.job.tensors]
+    assert names[-2:] == ["other", "config.json"]
+    layers = {name: name.split(".") for name in names if ".layers." in name}
+    stacks = {name: (".".join([*parts[:2], *parts[3:]]), int(parts[2])) for name, parts in layers.items()}
+    assert len(stacks) == LAYERS * len(llama_of_megatron(theirs, 0))
+    assert found.described.paths == {"other": ("model", "other"), **stacks}

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-from small_jobs import GPT, stored
+from small_jobs import GPT, random_tensors, read_whole, stored
 from tiers import tried
 
 from ddlsched.checkpoints import execution, gathering, locations, verification
@@ -29,7 +31,7 @@ from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
 from ddlsched.checkpoints.tensors import Cut, Tensor
-from ddlsched.errors import InputError
+from ddlsched.errors import FaultyInputError, InputError
 
 JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=StoredParallelism(tp=2))
 NAMES = [tensor.name for tensor in JOB.tensors]
@@ -206,6 +208,195 @@ def test_what_a_process_was_given_as_it_was_killed_is_checked(monkeypatch: pytes
     checks._begun["x"] = (), Future()
     assert checks.result("x") == "x"
     checks.close()
+
+
+def answered(name: str, ranges: Sequence[Any]) -> tuple[str, Sequence[Any], int]:
+    """A check, and in which process it was made."""
+    return name, ranges, os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("apart", "num_bytes", "platform", "daemon", "in_process"),
+    [
+        (True, 2**28, "linux", False, True),
+        (True, 2**28 - 1, "linux", False, False),
+        (False, 2**40, "linux", False, False),
+        (True, 2**28, "darwin", False, False),
+        (True, 2**28, "linux", True, False),
+    ],
+)
+def test_another_process_checks_where_that_is_worth_it_and_can_be(
+    apart: bool, num_bytes: int, platform: str, daemon: bool, in_process: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: mock.Mock(daemon=daemon))
+    own, one = mock.Mock(), mock.Mock()
+    monkeypatch.setattr(verification, "as_many_threads_as_processors", lambda: own)
+    monkeypatch.setattr(verification, "_one_process", lambda _check: one)
+    checks = verification.Checks(answered, num_bytes, apart=apart)
+    checks.begin("x", ())
+    pool, other, made = (one, own, verification._make) if in_process else (own, one, answered)
+    assert pool.mock_calls == [mock.call.submit(made, "x", ())]
+    assert other.mock_calls == []
+    checks.close()
+    assert pool.mock_calls[1:] == [mock.call.shutdown(cancel_futures=True)]
+
+
+def test_the_other_process_is_there_at_once_is_one_and_follows_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "_WORTH_A_PROCESS_BYTES", 0)
+    before = set(multiprocessing.active_children())
+    checks = verification.Checks(answered, 0, apart=True)
+    (child,) = set(multiprocessing.active_children()) - before
+    for name in "ab":
+        checks.begin(name, (name,))
+    assert "a" in checks
+    assert "c" not in checks
+    assert [checks.result(name) for name in "ab"] == [(name, (name,), child.pid) for name in "ab"]
+    checks.close()
+    assert set(multiprocessing.active_children()) == before
+    followed: list[int] = []
+    monkeypatch.setattr(verification, "follow_parent", followed.append)
+    monkeypatch.setattr(verification, "_check", None, raising=False)
+    verification._begin(answered, 7)
+    assert followed == [7]
+    assert verification._make("x", ()) == ("x", (), os.getpid())
+
+
+def test_what_a_process_that_is_gone_refuses_is_checked_here_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, wait = verification.Checks(answered, 0, apart=False), verification.wait
+    checks.close()
+    monkeypatch.setattr(checks, "_pool", mock.Mock(submit=mock.Mock(side_effect=BrokenExecutor)))
+    checks.begin("x", ("range",))
+
+    def wait_for(futures: list[Future[Any]], timeout: float) -> Any:
+        assert all(future.done() for future in futures)
+        return wait(futures, timeout)
+
+    monkeypatch.setattr(verification, "wait", wait_for)
+    assert checks.result("x") == ("x", ("range",), os.getpid())
+
+
+def test_what_has_not_begun_when_checks_end_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "as_many_threads_as_processors", lambda: ThreadPoolExecutor(1))
+    has_begun, made = threading.Event(), list[str]()
+
+    def check(name: str, _: object) -> None:
+        has_begun.set()
+        deadline_s = time.monotonic() + 20
+        while not checks._begun["b"][1].cancelled() and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        made.append(name)
+
+    checks = verification.Checks(check, 0, apart=False)
+    checks._begun["b"] = (), Future()
+    checks.begin("a", ())
+    assert has_begun.wait(60)
+    checks.begin("b", ())
+    checks.close()
+    assert made == ["a"]
+
+
+DP2 = StoredParallelism(dp=2)
+THREE = TensorCollection(tensors=tuple(Tensor(name=name, shape=(4,), dtype="U8") for name in "abc"), parallelism=DP2)
+
+
+def verified(folder: Path, digest: Any = "xxh3", **recorded: Any) -> verification.Verification:
+    """Begin to check a copy of three tensors; of the third nothing has been noted."""
+    stored(folder / "old", THREE, **recorded)
+    stored(folder / "new", THREE)
+    return verification.Verification(Reading.at(folder / "old"), Reading.at(folder / "new"), digest)
+
+
+def flip_last(path: Path, behind: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[-behind] ^= 1
+    path.write_bytes(content)
+
+
+def test_new_files_that_are_cut_or_gone_are_refused_before_anything_is_checked(folder: Path) -> None:
+    verified(folder).close()
+    path = folder / "new" / "rank_00001.safetensors"
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(InputError, match=r"new/rank_00001\.safetensors: tensor c: ends at byte"):
+        verification.Verification(Reading.at(folder / "old"), Reading.at(folder / "new"), "xxh3")
+    path.unlink()
+    with pytest.raises(InputError, match=r"new/rank_00001\.safetensors"):
+        verification.Verification(Reading.at(folder / "old"), Reading.at(folder / "new"), "xxh3")
+
+
+def test_hashes_are_told_one_by_one_in_the_order_of_tensors(folder: Path) -> None:
+    checked, told = verified(folder, "sha256"), list[Any]()
+    checked.begin("b")
+    found = checked.hashes(lambda *said: told.append(said))
+    contents = {name: whole.tobytes() for name, whole in read_whole(folder / "old").items()}
+    assert list(found.items()) == [(name, hashlib.sha256(contents[name]).hexdigest()) for name in "abc"]
+    assert told == [("checking", done, 12) for done in (4, 8, 12)]
+    checked.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        checked.begin("a")
+
+
+def test_all_that_is_wrong_is_said_of_old_replicas_new_contents_and_what_is_gone(folder: Path) -> None:
+    contents = {name: whole.tobytes() for name, whole in random_tensors(THREE).items()}
+    right = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    checked = verified(folder, "sha256", sha256={"b": right["b"], "d": "4" * 64, "c": "3" * 64})
+    flip_last(folder / "new" / "rank_00000.safetensors", 5)  # of b
+    flip_last(folder / "old" / "rank_00001.safetensors", 9)  # of a
+    wrong = hashlib.sha256(contents["b"][:-1] + bytes([contents["b"][-1] ^ 1])).hexdigest()
+    with pytest.raises(FaultyInputError) as raised:
+        checked.hashes(lambda *_: None)
+    new = folder / "new" / "rank_00000.safetensors"
+    assert str(raised.value).splitlines() == [
+        f"{folder / 'new'}: tensor d has a content hash, but is not there; expected it",
+        f"{folder / 'old' / 'rank_00001.safetensors'}: tensor a differs from its replica in rank_00000.safetensors; "
+        "expected the same contents",
+        f"{new}: tensor b has content hash {wrong[:12]}; expected {right['b'][:12]}: "
+        "its contents are not those that were saved",
+        f"{folder / 'new' / 'rank_00001.safetensors'}: tensor b differs from its replica in rank_00000.safetensors; "
+        "expected the same contents",
+        f"{new}: tensor c has content hash {right['c'][:12]}; expected 333333333333: "
+        "its contents are not those that were saved",
+    ]
+    checked.close()
+
+
+def test_a_tensor_that_the_new_files_lack_is_said(folder: Path) -> None:
+    stored(folder / "few", TensorCollection(tensors=(Tensor(name="a", shape=(4,), dtype="U8"),), parallelism=DP2))
+    verified(folder).close()
+    checked = verification.Verification(Reading.at(folder / "old"), Reading.at(folder / "few"), "xxh3")
+    with pytest.raises(FaultyInputError) as raised:
+        checked.hashes(lambda *_: None)
+    assert str(raised.value).splitlines() == [
+        f"{folder / 'few'}: tensor {name} has a content hash, but is not there; expected it" for name in "bc"
+    ]
+    checked.close()
+
+
+def changed_unseen(path: Path, content: bytes) -> None:
+    """Write a file of which only the time of its last change of any kind tells it."""
+    before = path.stat()
+    while path.stat().st_ctime_ns == before.st_ctime_ns:
+        path.write_bytes(content)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_old_files_that_were_touched_are_read_once_more(folder: Path) -> None:
+    checked = verified(folder)
+    right = checked.hashes(lambda *_: None)
+    checked.refuse_other_sources({})  # none was touched: no hash is asked for
+    path = folder / "old" / "rank_00001.safetensors"
+    content = path.read_bytes()
+    changed_unseen(path, content)
+    checked.refuse_other_sources(right)
+    changed_unseen(path, content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(FaultyInputError) as raised:
+        checked.refuse_other_sources(right | {"a": "0" * 32})
+    assert sorted(str(raised.value).splitlines()) == [
+        f"{folder / 'old' / 'rank_00000.safetensors'}: tensor a has content hash {right['a'][:12]}; "
+        "expected 000000000000: its contents are not those that were saved",
+        f"{path}: tensor c differs from its replica in rank_00000.safetensors; expected the same contents",
+    ]
+    checked.close()
 
 
 @pytest.mark.long

@@ -173,12 +173,12 @@ class Registry:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = self._lock.read(20).strip() or "?"
+            owner = self._lock.read().strip() or "?"
             self._lock.close()
             raise InputError(
                 f"another testbed is in use (process {owner}); expected it to end: a machine has one"
             ) from None
-        self._lock.truncate(0)
+        self._lock.truncate()
         self._lock.write(str(os.getpid()))
         self._lock.flush()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -13,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from kept_numbers import answered
@@ -351,6 +355,7 @@ def test_a_launcher_serves_each_connection_in_a_copy_until_its_parent_is_gone(
 
 @pytest.mark.long
 def test_a_copy_does_its_work_and_nothing_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # a copy has children of its own and what becomes of them
     for fails in (False, True):
         read, write = os.pipe()
 
@@ -409,6 +414,47 @@ def test_a_copy_whose_parent_has_died_meanwhile_does_nothing(monkeypatch: pytest
     monkeypatch.setattr(launcher.os, "getpid", lambda: -5)  # which is not what the copy finds
     child = launcher.fork_worker(lambda: os._exit(7))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_a_namespace_that_cannot_be_entered_is_said_with_the_systems_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert launcher._libc().close(-1) == -1
+    assert ctypes.get_errno() == errno.EBADF
+    (tmp_path / "ddlsched-1").write_text("")
+    monkeypatch.setattr(launcher, "NAMESPACES", tmp_path)
+    monkeypatch.setattr(launcher, "_libc", lambda: SimpleNamespace(setns=lambda *_: -1))
+    monkeypatch.setattr(launcher, "Worker", None)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "before")
+    with pytest.raises(OSError, match="the namespace ddlsched-1 cannot be entered") as error:
+        launcher.become_worker(None, namespace="ddlsched-1", realtime=False)  # type: ignore[arg-type]
+    assert error.value.errno == errno.EBADF
+
+
+def test_as_a_program_it_listens_where_it_is_told_and_keeps_no_connection(
+    monkeypatch: pytest.MonkeyPatch, short: Path
+) -> None:
+    path, told, parents = short / "workers", list[Any](), iter([5, 5, 5, 1])
+    monkeypatch.setitem(sys.modules, "torch", Mock())
+    monkeypatch.setattr(ctypes, "CDLL", Mock())
+    monkeypatch.setattr(signal, "signal", Mock())
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(os, "fork", lambda: told.append("forked") or 7)
+    out = Mock(write=told.append, flush=lambda: told.append("flushed"))
+    connection = Mock(close=lambda: told.append("closed"))
+    listener = Mock(
+        bind=lambda where: Path(where).touch(),
+        listen=lambda waiting: told.append(f"listens to {waiting}"),
+        accept=lambda: told.append("waits") or (connection, None),
+    )
+    monkeypatch.setattr(socket, "socket", lambda *_: listener)
+    with monkeypatch.context() as own:
+        own.setattr(sys, "argv", ["launcher", str(path)])
+        own.setattr(sys, "stdout", out)
+        own.delitem(sys.modules, "ddlsched.real.testbed.launcher")
+        runpy.run_module("ddlsched.real.testbed.launcher", run_name="__main__")
+    assert told == ["listens to 256", "ready\n", "flushed", *["waits", "forked", "closed"] * 2]
+    assert path.exists()
 
 
 def test_what_cannot_be_removed_of_runs_before_is_left_there(

@@ -11,7 +11,7 @@ import pytest
 from kept_numbers import answered, assert_kept, digest
 
 from ddlsched.cluster.cluster import Cluster, Server
-from ddlsched.errors import TestbedError
+from ddlsched.errors import InputError, TestbedError
 from ddlsched.real.testbed import namespaces
 from ddlsched.real.testbed.cabling import cabling
 from ddlsched.real.testbed.namespaces import Made, Registry, build, described, existing, refuse_unable, remove
@@ -165,6 +165,25 @@ def test_a_registry_makes_writes_down_and_removes(tools: Tools, tmp_path: Path, 
     (folder / "lock").write_text("9" * 15)  # of a process before
     with Registry(folder):
         assert (folder / "lock").read_text() == str(namespaces.os.getpid())
+
+
+def test_a_registry_that_is_held_is_not_opened_and_its_holder_is_told(tmp_path: Path) -> None:
+    files = Path("/proc/self/fd")
+    with Registry(tmp_path) as held:
+        open_files = len(list(files.iterdir()))
+        for holder, said in (("123 ", "123"), ("", "?")):
+            (tmp_path / "lock").write_text(holder)
+            with pytest.raises(InputError) as told:
+                Registry(tmp_path)
+            assert str(told.value) == (
+                f"another testbed is in use (process {said}); expected it to end: a machine has one"
+            )
+            assert len(list(files.iterdir())) == open_files
+        assert held.made() is None
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError) as told:
+        Registry(tmp_path / "file")
+    assert str(told.value) == f"{tmp_path / 'file'}: cannot be used (File exists); expected a folder of root's"
 
 
 def test_what_was_made_in_part_is_removed(tools: Tools, tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, text: str) -> No
 
 
 def test_without_root_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "build", lambda _: pytest.fail("it is made"))
     monkeypatch.setattr(namespaces.os, "geteuid", lambda: 1000)
     with Registry(tmp_path) as held, pytest.raises(InputError, match=r"needs root; expected: sudo ddlsched testbed"):
         held.make(SMALL, "run")
@@ -145,6 +146,7 @@ def test_without_root_nothing_is_made(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_without_tc_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "build", lambda _: pytest.fail("it is made"))
     monkeypatch.setattr(namespaces.os, "geteuid", lambda: 0)
     monkeypatch.setattr(namespaces.shutil, "which", lambda tool: None if tool == "tc" else f"/sbin/{tool}")
     with Registry(tmp_path) as held, pytest.raises(InputError, match=r"^tc: not found; expected iproute2"):

@@ -13,7 +13,6 @@ ROOMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("room", ROOMS)
 def test_what_modules_begin_with_is_what_it_was(room: str) -> None:
     """Another constant, or another number where a call says none, is another result: who changes one sees it here."""

@@ -109,17 +109,17 @@ def test_what_is_made_is_what_was_asked_for(
 
 
 def test_what_was_made_is_said_in_a_line_or_as_json(folder: Path) -> None:
-    said = run("checkpoint", "make", folder / "a", *SMALL, "--parallelism", "pp=2").stdout
-    sizes = [(folder / "a" / f"rank_0000{rank}.safetensors").stat().st_size for rank in range(2)]
-    made = Checkpoint.read(folder / "a")
-    tensors, parameters = len(made.collection.tensors), 50 * 16 + 8 * 16 + 2 * (12 * 16 * 16 + 13 * 16) + 2 * 16
+    flags = ("--layers", 1, "--hidden", 4, "--heads", 2, "--vocabulary", 5, "--positions", 3, "--parallelism", "dp=2")
+    parameters = 5 * 4 + 3 * 4 + (2 + 2) * 4 + 12 * 4 + 12 + 4 * 4 + 4 + 16 * 4 + 16 + 4 * 16 + 4 + 2 * 4
+    said = run("checkpoint", "make", folder / "a", *flags).stdout
+    size = sum((folder / "a" / f"rank_0000{rank}.safetensors").stat().st_size for rank in range(2))
     assert said == (
-        f"{folder / 'a'}: {parameters:,} parameters, {tensors} tensors, "
-        f"2 files of {sum(sizes):,} bytes together (tp=1,pp=2,dp=1)\n"
-    )
-    text = run("checkpoint", "make", folder / "b", *SMALL, "--parallelism", "pp=2", "--json").stdout
-    numbers = {"parameters": parameters, "tensors": tensors, "files": 2, "bytes": sum(sizes)}
+        f"{folder / 'a'}: {parameters:,} parameters, 65 tensors, 2 files of {size:,} bytes together (tp=1,pp=1,dp=2)\n"
+    )  # a weight, its master weight and two moments each of 16, and the step
+    text = run("checkpoint", "make", folder / "b", *flags, "--json").stdout
+    numbers = {"parameters": parameters, "tensors": 65, "files": 2, "bytes": size}
     assert text == json.dumps({"directory": str(folder / "b")} | numbers, indent=2) + "\n"
+    refused(run("checkpoint", "make", folder / "b", *flags), "is not empty")
 
 
 TWO = TensorCollection(

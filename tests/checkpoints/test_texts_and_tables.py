@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import refused, run
 
 from ddlsched.checkpoints import making
 from ddlsched.checkpoints.change_cost import PlannedRescaleCost, ReplicaRule, Site, _copied_within_hosts, link_bytes
@@ -268,23 +266,6 @@ def test_bits_of_bfloat16() -> None:
 def test_kinds_of_tensors_are_drawn_as_the_weight_that_they_are_of() -> None:
     found = [making._kind(name) for name in ("w.x", "optimiser.master.w.x", "optimiser.exp_avg.w.x")]
     assert found == [("weight", "w.x"), ("weight", "w.x"), ("exp_avg", "w.x")]
-
-
-@pytest.mark.long
-def test_what_was_made_is_shown(tmp_path: Path) -> None:
-    flags = ("--layers", "1", "--hidden", "4", "--heads", "2", "--vocabulary", "5", "--positions", "3")
-    done = run("checkpoint", "make", tmp_path / "a", *flags, "--parallelism", "tp=1", "--json")
-    parameters = 5 * 4 + 3 * 4 + (2 + 2) * 4 + 12 * 4 + 12 + 4 * 4 + 4 + 16 * 4 + 16 + 4 * 16 + 4 + 2 * 4
-    size = (tmp_path / "a" / "rank_00000.safetensors").stat().st_size
-    assert json.loads(done.stdout) == {
-        "directory": str(tmp_path / "a"), "parameters": parameters, "tensors": 16 * 4 + 1, "files": 1, "bytes": size,
-    }  # fmt: skip
-    done = run("checkpoint", "make", tmp_path / "b", *flags, "--parallelism", "tp=1")
-    assert done.stdout == (
-        f"{tmp_path / 'b'}: {parameters:,} parameters, 65 tensors, "
-        f"1 files of {size:,} bytes together (tp=1,pp=1,dp=1)\n"
-    )
-    refused(run("checkpoint", "make", tmp_path / "b", *flags), "is not empty")
 
 
 STAR = Star(nic_gbps=0.008)  # A million bytes a second.

@@ -152,6 +152,7 @@ def test_each_option_of_simulate_reaches_the_run(kind: type, name: str, monkeypa
     assert plain != expected
 
 
+@pytest.mark.long
 def test_each_output_is_written() -> None:
     flags = ["--jobs-out", "x.csv", "--run-out", "x.parquet", "--timeline", "x.json", "--timeline-window", "0:9"]
     done = run("simulate", "jobs.csv", *flags, "--json")
@@ -237,6 +238,7 @@ def test_a_comparison_has_the_defaults_of_a_run() -> None:
 KIND_OF = {"--scheduler": "bundle"} | {f"--{kind}": kind for kind in KINDS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [("simulate",), ("compare",), ("estimate",), ("design",), ("live",)])
 def test_help_lists_every_name(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERMINAL_WIDTH", "1000")

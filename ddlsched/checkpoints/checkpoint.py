@@ -28,7 +28,7 @@ def rank_file(rank: int) -> str:
     return f"rank_{rank:05d}.safetensors"
 
 
-class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ``checkpoint.json`` holds, field by field."""
 
     format: Literal["ddlsched-checkpoint"] = "ddlsched-checkpoint"

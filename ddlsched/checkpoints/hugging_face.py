@@ -56,7 +56,7 @@ def read_hugging_face(directory: Path | str) -> PartsReading:
     return PartsReading.undivided(held, place, sha256=noted.sha256, xxh3=noted.xxh3)
 
 
-class _Hashes(msgspec.Struct, forbid_unknown_fields=True):
+class _Hashes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: dict[str, str] = {}
     xxh3: dict[str, str] = {}
 

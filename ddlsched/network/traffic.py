@@ -113,6 +113,8 @@ def _checked(answered: Iterable[Any], known: set[Rank], name: str) -> list[Phase
             if source == target or not known.issuperset((source, target)) or not 0 <= sent_bytes < float("inf"):
                 flow = f"{sent_bytes!r} bytes from {source} to {target}"
                 raise PluginError(f"{name} answered {flow}; expected finite bytes from one of the ranks to another")
+    if not any(phase.flows for phase in phases):
+        raise PluginError(f"{name} answered no flows; expected one that sends something")
     return phases
 
 

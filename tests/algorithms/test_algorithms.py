@@ -62,6 +62,7 @@ def test_lwf_breaks_ties_by_server_then_gpu():
     assert LeastWorkloadFirst(kappa=1).place(job_view(num_gpus=4), loaded_cluster(load_s=5.0)) == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_random_fit_is_uniform_over_eligible_gpus():
     rng = np.random.default_rng(0)
     policy = RandomFit().begin(Cluster(), rng)
@@ -224,6 +225,7 @@ def test_adadual_never_makes_three():
     assert not AdaDual().admit(transfer(2, (0, 3), message_bytes=1.0), network)
 
 
+@pytest.mark.long
 def test_preemptive_takes_the_smallest_key_and_skips_the_blocked():
     # By service per GPU: 1 goes, 0 and 2 share a server with it, 3 does not.
     transfers = [

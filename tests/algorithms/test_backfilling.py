@@ -48,6 +48,7 @@ def starts(placement: Any, *jobs: Job, **options: Any) -> dict[str, float]:
 WIDE, ALL = job("wide", 3, 10), job("all", 4, 10)
 
 
+@pytest.mark.long
 @BOTH
 def test_a_job_that_ends_as_the_reservation_begins_is_backfilled(placement):
     assert starts(placement, WIDE, ALL, job("small", 1, 10)) == {"wide": 0, "all": 10, "small": 0}
@@ -155,6 +156,7 @@ def test_on_gpus_of_two_sizes_only_those_that_the_first_can_use_are_kept_for_it(
         simulate(Workload(jobs), Cluster(servers=servers), placement=CONSERVATIVE, order="fifo")
 
 
+@pytest.mark.long
 @BOTH
 def test_reservations_of_a_job_that_waits_are_told_and_explained(placement, tmp_path, monkeypatch):
     workload = Workload((job("wide", 3, 10, limit_s=20), ALL))
@@ -267,6 +269,7 @@ def test_without_error_a_job_is_expected_to_run_as_long_as_alone(gpus):
     assert [ns / 1e9 for ns in sorted(set(expected))] == alone_s(Workload.of([alone]), cluster).tolist()
 
 
+@pytest.mark.long
 def test_errors_are_log_normal_with_the_stated_spread_and_the_same_for_a_job_whenever_it_is_asked_for():
     cluster = Cluster(num_servers=4, gpus_per_server=4)
     begun = [Backfilling(EasyBackfill(error_sigma=0.5), cluster, np.random.default_rng(3)) for _ in range(2)]
@@ -334,6 +337,7 @@ def test_easy_with_exact_limits_never_starts_the_first_later_than_its_reservatio
         assert started[queue[0]] <= earliest_s(now_s, ends_s, gpus[queue[0]])
 
 
+@pytest.mark.long
 @given(queues(most_wrong=2.5))
 @hypothesis_settings(max_examples=examples(60, by_default=15))
 def test_conservative_never_starts_a_job_later_than_any_reservation_it_had(jobs):
@@ -346,6 +350,7 @@ def test_conservative_never_starts_a_job_later_than_any_reservation_it_had(jobs)
         assert all(started[jobs[number].job_id] * 1e9 <= ns for number, ns in reserved_ns.items())
 
 
+@pytest.mark.long
 @given(queues())
 @hypothesis_settings(max_examples=examples(20, by_default=8))
 def test_conservative_with_exact_limits_starts_a_job_as_if_nobody_came_after_it(jobs):
@@ -355,6 +360,7 @@ def test_conservative_with_exact_limits_starts_a_job_as_if_nobody_came_after_it(
         assert alone[jobs[count - 1].job_id] == started[jobs[count - 1].job_id]
 
 
+@pytest.mark.long
 @given(queues(most_wrong=2.5))
 @hypothesis_settings(max_examples=examples(20, by_default=8))
 def test_strict_order_starts_jobs_in_the_order_of_arrival(jobs):

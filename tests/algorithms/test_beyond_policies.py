@@ -39,11 +39,13 @@ def gpus_of(jobs: list[Job], placement: object, **options: object) -> dict[str, 
     return {one.job_id: tuple(sorted(result.gpus_of(one.job_id))) for one in jobs}
 
 
+@pytest.mark.long
 def test_a_job_that_fits_on_a_server_never_spans():
     found = gpus_of([job("one", 1), job("two", 2), job("three", 1)], AlignedBlocks())
     assert found == {"one": (0,), "two": (2, 3), "three": (1,)}
 
 
+@pytest.mark.long
 def test_spanning_jobs_take_aligned_blocks_and_keep_apart():
     assert gpus_of([job("a", 4), job("b", 3)], AlignedBlocks()) == {"a": (0, 1, 2, 3), "b": (4, 5, 6)}
 
@@ -68,6 +70,7 @@ def test_a_long_spanning_job_joins_the_block_where_fewer_are_ahead():
     assert gpus_of(jobs, AlignedBlocks())["third"] == (0, 1, 2, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", tried([1, 2, 3], lambda place: place == 0))
 def test_it_beats_the_papers_schedulers_at_a_hundredth(seed):
     workload = ddlsched.microsoft_160(seed=seed, scale=0.01)
@@ -142,10 +145,12 @@ def ran(order: object) -> list[float]:
     ].tolist()  # fmt: skip
 
 
+@pytest.mark.long
 def test_tiresias_lets_a_new_job_pass_one_beyond_the_threshold():
     assert ran(Tiresias(threshold_gpu_s=2.5, queues=2)) == [12.0, 5.0]
     assert ran(Tiresias(threshold_gpu_s=100.0, queues=2)) == [10.0, 12.0]
 
 
+@pytest.mark.long
 def test_finish_time_fairness_serves_the_one_that_waits_in_terms_of_its_own_time():
     assert ran(FinishTimeFairness())[1] < 12.0

@@ -61,6 +61,7 @@ def workloads(draw, most_jobs: int, most_gpus: int) -> Workload:
     return Workload.of([job(str(number), *one) for number, one in enumerate(jobs)])
 
 
+@pytest.mark.long
 @given(workloads(most_jobs=3, most_gpus=4))
 @settings(max_examples=examples(12, by_default=5), deadline=None)
 def test_it_is_below_the_exact_optimum(workload):
@@ -153,6 +154,7 @@ def test_memory_and_exclusive_gpus_make_it_larger():
     assert one == pytest.approx(exclusive, rel=1e-3) == pytest.approx(60 * UNIT_S, rel=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("exclusive", "scheduler", "factor"),
     tried([(True, "hived", 1.45), (False, "block-srtf", 1.6)], lambda place: place == 0),

@@ -89,6 +89,7 @@ def forests(draw: st.DrawFn) -> tuple[dict[int, Profile], dict[int, frozenset[in
     return profiles, {link: jobs for link, jobs in jobs_on.items() if len(jobs) > 1}
 
 
+@pytest.mark.long
 @given(forests(), st.randoms(use_true_random=False))
 def test_relative_shifts_are_kept_on_every_link(forest: Any, random: Any) -> None:
     """The paper's theorem: with one shift a job, each link has the pattern of its own shifts, begun at another time.
@@ -204,6 +205,7 @@ def jct_s(communication: Any, iterations: int = 20) -> list[float]:
     )
 
 
+@pytest.mark.long
 def test_shifted_jobs_run_as_if_alone() -> None:
     """Alone 2 s an iteration; in step both send at once and take 3. Shifted, only the first wait for a slot costs."""
     assert jct_s("bounded-overlap:limit=9") == pytest.approx([60.0, 60.0])

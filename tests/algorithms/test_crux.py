@@ -208,11 +208,13 @@ def finishes(contention: Any) -> list[float]:
     return result.jobs["jct_s"].tolist()
 
 
+@pytest.mark.long
 def test_the_example_as_a_run() -> None:
     """The other never waits; the reference sends 2-3, 4-5, 8-9 and 10-11 s, the 4 s of the example."""
     assert finishes("crux:per_byte_s=1e-9") == pytest.approx([11.0, 12.0])
 
 
+@pytest.mark.long
 def test_one_class_is_fair_sharing() -> None:
     assert finishes("crux:per_byte_s=1e-9,levels=1") == finishes("max-min:per_byte_s=1e-9")
 

@@ -36,6 +36,7 @@ def value_of(values, counts):
     return sum(row[count] for row, count in zip(values, counts, strict=True))
 
 
+@pytest.mark.long
 @given(programmes(4, 4, 9))
 @hypothesis_settings(max_examples=examples(200, by_default=60))
 def test_the_programme_is_as_good_as_trying_everything(programme):
@@ -75,6 +76,7 @@ def test_the_programme_is_as_good_as_cp_sat(programme):
         assert value_of(values, counts) == solver.objective_value
 
 
+@pytest.mark.long
 @given(programmes(6, 5, 15), st.lists(st.integers(-1, 6), min_size=6, max_size=6))
 @hypothesis_settings(max_examples=examples(100, by_default=30))
 def test_a_preference_never_costs_value(programme, preferred):
@@ -198,6 +200,7 @@ def test_bad_parameters_are_refused(parameters, message):
         ElasticScaling(**parameters)
 
 
+@pytest.mark.long
 def test_a_whole_run_ends_every_job_it_does_not_drop():
     workload = elastic_mix(seed=3, gpus=16, hours=1.0, work_hours=0.2)
     cluster = ddlsched.Cluster(num_servers=4, gpus_per_server=4)
@@ -219,6 +222,7 @@ def test_a_whole_run_ends_every_job_it_does_not_drop():
 # ---- the mix
 
 
+@pytest.mark.long
 def test_the_mix_is_what_its_text_says():
     workload = elastic_mix(seed=1, category="compute-bound", arrivals="bursty", gpus=400, hours=6.0)
     kind = CATEGORIES["compute-bound"]

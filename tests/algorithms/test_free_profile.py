@@ -35,6 +35,7 @@ def searched(free_from: list[int], now: int, jobs: list[tuple[int, int]]) -> lis
     return starts
 
 
+@pytest.mark.long
 @given(st.lists(st.integers(5, 30), min_size=1, max_size=5), JOBS, JOBS, st.integers(0, 20))
 @hypothesis_settings(max_examples=examples(60, by_default=20))
 def test_jobs_get_the_earliest_times(free_from: list[int], jobs: Any, later: Any, passed: int) -> None:

@@ -75,6 +75,7 @@ def test_cells_do_not_merge_beyond_what_there_was() -> None:
     assert [sorted(free) for free in cells.free] == [[], [], [], [16], [0]]
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 99)), max_size=60), st.integers(1, 9))
 def test_free_cells_and_those_taken_are_all_gpus_once(steps: list[tuple[bool, int, int]], servers: int) -> None:
     cells, taken = Cells([4] * servers), list[tuple[int, int]]()

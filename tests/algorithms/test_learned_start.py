@@ -31,6 +31,7 @@ def written(folder: Path, *layers: DenseLayer) -> Path:
     return folder / "weights.npz"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_run_is_the_episode_in_which_the_network_chooses(tmp_path: Path, seed: int) -> None:
     path = written(tmp_path, layer(16, SLOTS * len(JOB_FEATURES), seed), layer(SLOTS + 1, 16, seed))
@@ -84,6 +85,7 @@ def test_what_a_file_would_execute_is_not_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.long
 def test_what_unpacks_to_very_much_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "weights.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("weight_0.npy", bytes(65 << 20))

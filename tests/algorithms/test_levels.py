@@ -91,6 +91,7 @@ def test_tuples_of_groups_are_slices_and_nest():
         ddlsched.simulate(Workload.of([job]), cluster, placement="first-fit")
 
 
+@pytest.mark.long
 def test_groups_of_an_estimated_job_go_by_their_first_words():
     plan = Parallelism(tensor=2, data=2, pipeline=2, global_batch=4)
     estimated = MODELS["gpt3-350m"], parse_cluster("h100", topology="nvl72").machine(8)

@@ -43,6 +43,7 @@ PAIRS = [job(f"{name}{server}", 1, 0, run_s) for server in range(4) for name, ru
 """After 10 s each of four servers of two GPUs has one job."""
 
 
+@pytest.mark.long
 def test_a_job_moves_so_that_one_that_waits_has_a_server_to_itself():
     found = finish_s([*PAIRS, job("wide", 2, 20, 10)], 4, 2, least_run_s=5.0)
     assert found.pop("wide") == 30.0

@@ -87,6 +87,7 @@ def test_rings_count_on_every_rack_that_a_fragmented_job_touches() -> None:
     assert fragmentation(segments, 3) == [8, 9, 1]
 
 
+@pytest.mark.long
 def test_two_jobs_across_the_same_racks_are_brought_together() -> None:
     """Each has a block on both racks, 8 rings, at most 8: one has to be whole, which swaps a block: 4 changes."""
     segments = [Segment(8, {0: 1, 1: 1}), Segment(8, {0: 1, 1: 1})]
@@ -224,6 +225,7 @@ def ring_job(job_id: str, gpus: int, iterations: int, arrival_s: float = 0.0) ->
     )
 
 
+@pytest.mark.long
 def test_jobs_that_meet_are_brought_apart_in_a_run() -> None:
     """Racks of 4 GPUs, one spine. a takes 3 of rack 0, b 2 of rack 1, c the 3 that are left, of both.
 
@@ -252,6 +254,7 @@ def test_jobs_that_meet_are_brought_apart_in_a_run() -> None:
         assert (sum(len(racks) > 1 for racks in (last[2], last[3])) <= 1) == whole
 
 
+@pytest.mark.long
 def test_jobs_swap_places_if_the_order_stops_them() -> None:
     """Two racks of 4 GPUs, full, one spine, two jobs of 4 on both racks, and one that waits: one swap, and no ring.
 
@@ -322,6 +325,7 @@ def test_racks_must_be_whole() -> None:
 # --- the mix
 
 
+@pytest.mark.long
 def test_the_mix_has_the_load_and_the_jobs_that_it_says() -> None:
     workload = monkeytree_mix(seed=1, jobs=4000, load=0.5)
     by_name = {model.name: model for model in MODELS}
@@ -333,6 +337,7 @@ def test_the_mix_has_the_load_and_the_jobs_that_it_says() -> None:
     assert {job.iterations for job in workload} <= set(range(100, 1001))
 
 
+@pytest.mark.long
 @pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(examples(8, 2)))
 def test_flows_that_keep_their_colours_are_not_asked_about_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,7 @@ def test_pods_have_cables_too():
     assert placed(sends(0.001, 6), *held, topology=clos) == [3, 5, 7, 11, 13, 15]
 
 
+@pytest.mark.long
 def test_on_a_fast_network_jobs_wait_less_than_for_whole_racks_and_take_as_long():
     jobs = microsoft_160(seed=2, scale=0.01)
     topology = "leaf-spine:servers_per_leaf=2,spines=2,nic_gbps=1000"

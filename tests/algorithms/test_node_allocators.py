@@ -65,6 +65,7 @@ def test_the_programme_finds_the_best_of_all_maps_without_migration(problem) -> 
     assert objective(trainers, counts, lookahead_s) == pytest.approx(best_by_trying(trainers, owner, lookahead_s))
 
 
+@pytest.mark.long
 @settings(max_examples=examples(25, by_default=8))
 @given(problems(most_jobs=4, most_nodes=9), st.sampled_from(sorted(SOLVERS)))
 def test_the_programme_equals_the_node_level_milp(problem, solver) -> None:
@@ -141,6 +142,7 @@ def test_equal_share_gives_what_is_left_over_to_the_first_that_have_room() -> No
     assert NodeEqualShare().counts(trainers, 40) == [4, 8, 8]
 
 
+@pytest.mark.long
 @given(problems())
 def test_equal_share_gives_allowed_sizes_that_fit(problem) -> None:
     trainers, owner, _ = problem
@@ -149,6 +151,7 @@ def test_equal_share_gives_allowed_sizes_that_fit(problem) -> None:
     assert all(trainer.allowed()[n] or n == 0 for n, trainer in zip(counts, trainers, strict=True))
 
 
+@pytest.mark.long
 def test_the_milp_answers_within_its_time_limit_or_says_so() -> None:
     rng = np.random.default_rng(1)
     trainers = [Trainer(nodes=0, rates=np.append(0.0, rng.uniform(0, 9, 64).cumsum())) for _ in range(10)]

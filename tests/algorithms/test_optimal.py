@@ -120,6 +120,7 @@ def isolated(small_bytes: float, communication: str) -> float:
     return ddlsched.simulate(Workload.of(jobs), cluster, communication=communication).jobs["jct_s"].sum()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("small_bytes", [1e6, 1e8, 2e8, 2.9e8, 3.1e8, 5e8, 9e8])
 def test_adadual_is_the_better_of_waiting_and_overlapping_two_transfers(small_bytes):
     """Left of the old transfer at 0.2 s: 1e9 - 0.2 / b; the threshold is 0.392 of that, 3.006e8 bytes."""

@@ -31,6 +31,7 @@ def test_ecmp_depends_on_flow_and_seed_and_on_nothing_else() -> None:
         assert chosen != [Ecmp(seed=seed).path(different, link_loads()) for seed in range(64)]
 
 
+@pytest.mark.long
 def test_ecmp_spreads_flows_evenly() -> None:
     counts = [0] * 8
     for number in range(1000):
@@ -139,6 +140,7 @@ def test_a_job_that_has_ended_is_not_gone_round(path: str) -> None:
     assert (result.jobs["finish_s"] - result.jobs["start_s"]).tolist() == pytest.approx([20.0, 4.0, 4.0, 4.0])
 
 
+@pytest.mark.long
 def test_ecmp_meets_or_not_as_its_hash_says() -> None:
     """Both jobs send up from leaf 0 and from leaf 1: a spine is shared where the hashes of two flows agree."""
     for seed in range(12):
@@ -153,6 +155,7 @@ def test_ecmp_meets_or_not_as_its_hash_says() -> None:
         assert run(path).jobs["jct_s"].tolist() == pytest.approx([6.0, 6.0] if meets else [4.0, 4.0]), seed
 
 
+@pytest.mark.long
 def test_the_default_is_the_topologys_route_to_the_bit() -> None:
     for topology in ("leaf-spine:spines=3", "fat-tree", "clos", "double-sided", "monkeytree", "rail-optimised", "star"):
         workload = ddlsched.Workload.of(ddlsched.microsoft_160(seed=2, scale=0.002).jobs[:30])
@@ -318,12 +321,14 @@ def test_a_path_is_chosen_anew_for_each_transfer() -> None:
     assert sorted(taken) == [("a", 0, True), ("a", 1, True), ("b", 0, False), ("b", 1, False), ("b", 2, True)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["sglb", FewestFlowsAnew()], ids=["compiled", "in Python"])
 def test_a_path_that_is_chosen_anew_is_as_late_as_one_that_stays(path: Any) -> None:
     stays, anew = (run(each, job("a"), latency_s=0.1).jobs["jct_s"].item() for each in (None, path))
     assert stays == anew > 4.1
 
 
+@pytest.mark.long
 def test_links_carry_what_is_sent_when_paths_change() -> None:
     """Over random jobs: of the bytes that each transfer sends, each of its links gets all, on whatever path."""
     workload = ddlsched.Workload.of(ddlsched.microsoft_160(seed=4, scale=0.001).jobs[:40])

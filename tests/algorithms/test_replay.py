@@ -40,6 +40,7 @@ def _starts(result: Result) -> list[tuple[int, int, tuple[int, ...]]]:
     return [(stay.job, stay.from_ns, stay.gpus) for stay in result.finished.stays]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("further", [{}, {"disturbances": ddlsched.Disturbances(server_mtbf_s=20, server_repair_s=2)}])
 def test_a_run_replayed_is_the_run(further: dict[str, Any], tmp_path: Path) -> None:
     first = ddlsched.simulate(JOBS, CLUSTER, placement="lwf", **further)
@@ -55,6 +56,7 @@ FAILING = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "further",
     [
@@ -103,6 +105,7 @@ def test_a_job_that_is_late_keeps_its_turn_on_its_gpus(tmp_path: Path) -> None:
     assert _starts(on_spare_gpus) == [(0, 0, (0,)), (1, 10 * NS_PER_S, (2, 1)), (2, 20 * NS_PER_S, (1,))]
 
 
+@pytest.mark.long
 def test_what_cannot_be_replayed_is_told(tmp_path: Path) -> None:
     run = _kept(ddlsched.simulate(JOBS, CLUSTER), tmp_path)
     with pytest.raises(InputError, match="one of the two"):

@@ -207,6 +207,7 @@ def test_a_job_goes_into_one_pod_that_has_room() -> None:
     assert arnold.place(job_view(num_gpus=16), view) is None
 
 
+@pytest.mark.long
 def test_groups_are_read_from_the_job() -> None:
     """8 workers, 2 a server: pipelines of workers {0, 4}, ... are servers {0, 2} and {1, 3}, and stay in their pods."""
     groups: Groups = {

@@ -64,6 +64,7 @@ def test_a_job_spans_racks_while_their_cables_have_room():
     assert starts[0][2] > 0.0 == starts[1][2]
 
 
+@pytest.mark.long
 def test_with_perfect_routing_nobody_meets_anybody_on_racks_under_spines():
     """Jobs of up to eight rings; each takes its time alone from its start to its end."""
     jobs = monkeytree_mix(seed=1, jobs=40, gpus=128, load=1.5, scale=0.01)
@@ -81,6 +82,7 @@ def test_with_perfect_routing_nobody_meets_anybody_on_racks_under_spines():
     np.testing.assert_allclose(found[16]["network_wait_s"], 0.0, atol=1e-6)
 
 
+@pytest.mark.long
 def test_on_a_star_it_is_whole_servers_to_the_nanosecond():
     jobs = microsoft_160(seed=3, scale=0.01)
     cluster = Cluster(num_servers=16, gpus_per_server=4, exclusive=True)

@@ -95,6 +95,7 @@ def test_pods_that_are_not_of_racks_are_refused(racks):
         WholeServers(servers_per_rack=racks, servers_per_pod=8)
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 3)), min_size=1, max_size=8))
 @settings(max_examples=examples(20, by_default=6), deadline=None)
 def test_on_a_star_no_transfer_meets_another(jobs):

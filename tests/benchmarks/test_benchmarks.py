@@ -58,6 +58,7 @@ def all_answers(flows: list[Flow], *, num_servers: int, iterations: int) -> dict
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num_jobs", "num_servers"), [(12, 16), (192, 256)])
 def test_flow_simulators_agree_before_chaos_sets_in(num_jobs: int, num_servers: int) -> None:
     flows = draw_flows(num_jobs=num_jobs, num_servers=num_servers)
@@ -98,6 +99,7 @@ def test_table_aligns_numbers() -> None:
     ]
 
 
+@pytest.mark.long
 def test_coverage_of_our_intervals_beats_the_plain_bootstrap() -> None:
     ours, bca, percentiles, student = coverage(POPULATIONS[0], 6, 200)
     assert max(bca, percentiles) < 91.0 < ours <= 100.0
@@ -118,6 +120,7 @@ def test_verdicts_err_in_most_tables_but_not_by_holm() -> None:
     assert found_holm < found
 
 
+@pytest.mark.long
 def test_the_clos_benchmark_keeps_jobs_apart_with_good_paths() -> None:
     workload = clos_jobs(40, 0.6, seed=1)
     results = {path: run_on_clos(workload, path)[0] for path in (None, "least-congested")}
@@ -126,6 +129,7 @@ def test_the_clos_benchmark_keeps_jobs_apart_with_good_paths() -> None:
     assert all((result.jobs["state"] == "finished").all() for result in results.values())
 
 
+@pytest.mark.long
 def test_the_load_of_the_clos_benchmark_counts_jobs_alone_with_their_communication() -> None:
     """Of arrivals drawn once, those at twice the load are in half the time."""
     light, heavy = (clos_jobs(500, load, seed=1) for load in (0.3, 0.6))
@@ -151,6 +155,7 @@ def test_jobs_of_monkeytrees_mix_have_100_to_1000_iterations_times_the_scale(sca
     assert 900 * scale < max(iterations) <= 1000 * scale
 
 
+@pytest.mark.long
 def test_slowdowns_on_monkeytrees_network_are_none_without_a_shared_cable() -> None:
     workload = monkeytree_mix(seed=1, jobs=6, load=0.2, scale=0.05)
     for path in ("ecmp", "crux", "perfect"):
@@ -183,6 +188,7 @@ def test_the_table_of_rsc_1_gives_its_published_time_to_failure() -> None:
     assert time_to_failure_h(1024, 60, seeds=2) == pytest.approx(7.9, rel=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("interval_min", "restart_s"), tried([(30, 300), (30, 900), (60, 300), (60, 900)], lambda place: place == 3)
 )
@@ -192,6 +198,7 @@ def test_the_effective_training_time_of_512_nodes_is_that_of_rsc_1s_formula(inte
     assert case.simulated(seeds=3) == pytest.approx(case.formula(), rel=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["ring", "double-binary-tree", "nccl", "nccl:switches=inside"])
 def test_a_step_of_a_language_model_takes_about_the_closed_forms_time(algorithm: str) -> None:
     rows = [row for row in AGREEING.splitlines() if row.startswith(("llama-3-8b       data=64", "mixtral-8x7b"))]

@@ -128,6 +128,7 @@ def test_headers_that_contradict_themselves(folder: Path, item: object, message:
     assert message in found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("digest", DIGESTS)
 def test_a_flipped_bit_is_found_by_its_hash(folder: Path, digest: Digest) -> None:
     job = a_job(tp=2)
@@ -144,6 +145,7 @@ def test_a_flipped_bit_is_found_by_its_hash(folder: Path, digest: Digest) -> Non
     assert not (folder / ".b.partial").exists()
 
 
+@pytest.mark.long
 def test_a_hash_of_a_tensor_that_is_not_there_is_a_fault(folder: Path) -> None:
     job = a_job(tp=2)
     stored(folder / "a", job)
@@ -236,6 +238,7 @@ def test_no_space_is_said_before_anything_is_written(folder: Path, monkeypatch: 
     assert [path.name for path in folder.iterdir()] == ["a"]
 
 
+@pytest.mark.long
 def test_no_space_while_writing_names_the_tensor_and_can_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", a_job(tp=2))
 

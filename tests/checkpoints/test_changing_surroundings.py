@@ -82,6 +82,7 @@ def test_a_source_that_changes_during_a_run_is_refused(
     assert not (source.parent / ".b.partial").exists()
 
 
+@pytest.mark.long
 def test_a_change_that_hides_its_time_is_found_by_its_contents(source: Path) -> None:
     def hidden() -> None:
         before = (source / RANK_1).stat()
@@ -99,6 +100,7 @@ def first_byte_of(source: Path, name: str) -> int:
     return Checkpoint.read(source).entries(location_of(source), 0)[name].begin
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["copying", "checking"])
 def test_a_change_that_hides_its_time_is_found_after_all_was_copied_and_checked(source: Path, moment: str) -> None:
     """In a tensor without replicas, whose old file is not read again unless the file was touched."""
@@ -205,6 +207,7 @@ PLANTED: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", PLANTED)
 def test_a_temporary_folder_with_anything_else_in_it_is_not_built_on(source: Path, what: str) -> None:
     (source.parent / "precious").write_bytes(b"keep this")
@@ -217,6 +220,7 @@ def test_a_temporary_folder_with_anything_else_in_it_is_not_built_on(source: Pat
     assert (source.parent / "precious").read_bytes() == b"keep this"
 
 
+@pytest.mark.long
 def test_a_temporary_folder_that_is_a_link_is_not_followed(source: Path) -> None:
     (source.parent / "elsewhere").mkdir()
     (source.parent / ".b.partial").symlink_to(source.parent / "elsewhere")
@@ -224,6 +228,7 @@ def test_a_temporary_folder_that_is_a_link_is_not_followed(source: Path) -> None
     assert not list((source.parent / "elsewhere").iterdir())
 
 
+@pytest.mark.long
 def test_a_temporary_folder_of_other_arguments_or_of_an_older_source_is_not_built_on(source: Path) -> None:
     partial = stopped_run(source, StoredParallelism(tp=4, dp=2))
     assert "holds part of another change of parallelism" in refused(source)
@@ -233,6 +238,7 @@ def test_a_temporary_folder_of_other_arguments_or_of_an_older_source_is_not_buil
     assert "holds part of another change of parallelism" in refused(source)
 
 
+@pytest.mark.long
 def test_a_line_of_the_journal_that_was_cut_short_does_not_count(source: Path) -> None:
     journal = stopped_run(source) / "journal"
     lines = journal.read_text().splitlines()
@@ -252,6 +258,7 @@ def test_a_line_of_the_journal_that_was_cut_short_does_not_count(source: Path) -
     assert (source.parent / "c" / "journal").read_text() == "f\nbatch 1\nbatch 2\n"
 
 
+@pytest.mark.long
 def test_a_run_that_ended_between_its_last_file_and_its_name_goes_on(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +279,7 @@ def test_a_run_that_ended_between_its_last_file_and_its_name_goes_on(
     ]
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_right_before_the_name_is_given_goes_on(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +292,7 @@ def test_a_run_that_was_killed_right_before_the_name_is_given_goes_on(
     assert_holds(source.parent / "b", wholes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replaced_by_another", [True, False])
 def test_a_temporary_folder_that_is_moved_away_meanwhile_is_missed(source: Path, replaced_by_another: bool) -> None:
     partial = source.parent / ".b.partial"
@@ -299,6 +308,7 @@ def test_a_temporary_folder_that_is_moved_away_meanwhile_is_missed(source: Path,
     assert not (source.parent / "b").exists()
 
 
+@pytest.mark.long
 def test_what_is_left_before_the_first_batch_is_begun_anew(source: Path) -> None:
     wholes = stored(source.parent / "same", JOB)
     partial = stopped_run(source)
@@ -326,6 +336,7 @@ def test_a_destination_that_cannot_be_written_is_said_before_anything_is_read(fo
         reshard(folder / "none", "/sys/b", to=TO)
 
 
+@pytest.mark.long
 def test_far_too_many_ranks_are_refused_before_they_are_planned(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resharding, "plan", stop)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1_000_000))

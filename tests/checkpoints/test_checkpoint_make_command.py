@@ -22,6 +22,7 @@ SMALL = ("--layers", 2, "--hidden", 16, "--heads", 4, "--vocabulary", 50, "--pos
 STORED = Path(__file__).parent / "distributed"
 
 
+@pytest.mark.long
 def test_what_is_made_can_be_resharded(tmp_path: Path) -> None:
     made = run("checkpoint", "make", tmp_path / "a", *SMALL, "--sharding", "zero1", "--json")
     assert made.exit_code == 0
@@ -50,6 +51,7 @@ def test_what_cannot_be_made_ends_with_one_line(arguments: tuple[object, ...], m
     assert not (tmp_path / "a" / "checkpoint.json").exists()
 
 
+@pytest.mark.long
 def test_pytorch_checkpoints_are_read_and_written_without_pytorch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def _longest_row(parts: tuple[Copy, ...]) -> int:
     return max(max(part.write.strides, default=1) for part in parts)
 
 
+@pytest.mark.long
 @settings(max_examples=examples(25, by_default=8))
 @given(data=st.data(), most_elements=st.sampled_from((1, 3, 8, 1000)))
 def test_chunks_of_any_tensors(data: st.DataObject, most_elements: int) -> None:
@@ -60,6 +61,7 @@ def test_chunks_of_any_tensors(data: st.DataObject, most_elements: int) -> None:
         assert_chunks_hold_each_copy_once(old, new, tensor, most_elements)
 
 
+@pytest.mark.long
 @settings(max_examples=examples(3))
 @given(data=st.data(), most_elements=st.sampled_from((5, 100, 10_000)))
 def test_chunks_of_transformers(data: st.DataObject, most_elements: int) -> None:

@@ -86,6 +86,7 @@ def test_uplinks_are_shared_where_the_network_is_oversubscribed() -> None:
     assert "spine" in spine.busiest
 
 
+@pytest.mark.long
 @settings(max_examples=examples(25, by_default=8))
 @given(
     old=st.sampled_from([(1, 1, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1), (1, 2, 2)]),
@@ -171,6 +172,7 @@ def cost(**fields: object) -> PlannedRescaleCost:
     return PlannedRescaleCost(**{**defaults, **fields})  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_sizes_have_prices_of_their_own() -> None:
     model = cost()
     grown, shrunk, resumed = model.seconds(2, 4), model.seconds(4, 2), model.seconds(0, 2)

@@ -21,6 +21,7 @@ states = st.builds(
 )
 
 
+@pytest.mark.long
 @given(state=states, ranks=st.lists(st.integers(1, 20), min_size=1, max_size=6))
 def test_the_global_batches_are_the_same_however_often_the_number_of_ranks_changes(
     state: DatasetState, ranks: list[int]
@@ -39,6 +40,7 @@ def test_an_epoch_holds_each_sample_once(state: DatasetState) -> None:
     assert sorted(whole.batch().tolist()) == list(range(state.num_samples))
 
 
+@pytest.mark.long
 @given(state=states)
 def test_progress_made_in_batches_of_another_size_neither_drops_nor_repeats_samples(state: DatasetState) -> None:
     one_by_one = dataclasses.replace(state, global_batch=1)
@@ -62,6 +64,7 @@ def test_ranks_get_ceil_of_the_batch_over_ranks_until_it_is_used_up(batch: int, 
     assert rank_slice(0, ranks, batch) == (0, each)
 
 
+@pytest.mark.long
 @given(count=st.integers(1, 5000), seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 1000))
 def test_a_shuffle_is_a_permutation(count: int, seed: int, epoch: int) -> None:
     found = shuffled(np.arange(count, dtype=np.int64), count, (seed, epoch))
@@ -144,6 +147,7 @@ def test_the_largest_of_each_is_taken_and_the_next_is_not(field: str, most: int,
     assert str(error.value) == f"dataset state: {field} is {said}"
 
 
+@pytest.mark.long
 def test_a_shuffle_puts_samples_everywhere() -> None:
     count, runs = 64, 4000
     landed = np.zeros((count, count))

@@ -88,6 +88,7 @@ def test_token_types(tmp_path: Path, dtype: str) -> None:
     assert batch.tolist() == [[0, 1, 2, 3, 4], [4, 5, 6, 7, 8]]
 
 
+@pytest.mark.long
 @given(
     global_batch=st.integers(1, 17),
     consumed=st.integers(0, 90),
@@ -104,6 +105,7 @@ def test_what_ranks_read_is_the_global_batch_whatever_their_number(
         assert np.concatenate(parts).tolist() == whole.tolist()
 
 
+@pytest.mark.long
 @given(global_batch=st.integers(1, 9), consumed=st.integers(0, 30), ranks=st.integers(1, 4))
 def test_files_of_ranks_hold_their_samples_in_order(
     tokens: TokenFiles, global_batch: int, consumed: int, ranks: int
@@ -118,6 +120,7 @@ def test_files_of_ranks_hold_their_samples_in_order(
         assert system.info(f"/rank_{rank:05d}.bin")["size"] == len(expected)
 
 
+@pytest.mark.long
 @given(start=st.integers(-300, 300), end=st.none() | st.integers(-300, 300))
 def test_any_range_of_a_virtual_file_reads_like_that_of_a_copy(tokens: TokenFiles, start: int, end: int | None) -> None:
     system = RankFileSystem(tokens, state_of(tokens, global_batch=5), ranks=2, batches=4)

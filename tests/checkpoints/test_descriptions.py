@@ -154,6 +154,7 @@ def test_a_description_has_a_line_a_field_and_a_line_a_tensor() -> None:
     )
 
 
+@pytest.mark.long
 @given(st.data())
 def test_any_change_of_a_description_is_read_or_refused_in_one_line(data: st.DataObject) -> None:
     description = json.loads(json.dumps(data.draw(st.sampled_from(DESCRIPTIONS))))
@@ -188,6 +189,7 @@ def test_anything_else_is_refused_in_one_line(text: bytes) -> None:
     assert "\n" not in found
 
 
+@pytest.mark.long
 def test_a_plain_change_imports_no_pydantic(folder: Path) -> None:
     stored(folder / "a", TensorCollection(tensors=job_tensors(MODELS[0]), parallelism=StoredParallelism(tp=2)))
     program = """

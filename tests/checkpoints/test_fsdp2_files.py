@@ -42,6 +42,7 @@ def objects(folder: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 def test_shards_are_found_and_settings_kept_through_a_change(tmp_path: Path) -> None:
     reading = read_distributed(STORED)
     assert reading.described.collection.parallelism == StoredParallelism(tp=2, dp=2)
@@ -59,6 +60,7 @@ def test_shards_are_found_and_settings_kept_through_a_change(tmp_path: Path) -> 
     np.testing.assert_array_equal(momentum, np.ones((10, 6)))
 
 
+@pytest.mark.long
 def test_replicas_share_the_chunks_that_are_written(tmp_path: Path) -> None:
     reshard(read_distributed(STORED), tmp_path / "new", to=StoredParallelism(dp=2, tp=2), form=TORCH_FILES)
     files = {path.name: path.stat().st_size for path in (tmp_path / "new").glob("*.distcp")}
@@ -144,6 +146,7 @@ def test_archives_larger_than_4_gib_say_so() -> None:
         assert archive.read("archive/byteorder") == b"little"
 
 
+@pytest.mark.long
 def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -98,6 +98,7 @@ def test_what_no_tensor_has_is_no_shape(value: object) -> None:
         shape_of(value)
 
 
+@pytest.mark.long
 def test_item_14_an_archive_that_inflates_is_refused_in_one_line(tmp_path: Path) -> None:
     with (
         zipfile.ZipFile(tmp_path / "a", "w", zipfile.ZIP_DEFLATED) as archive,
@@ -113,6 +114,7 @@ def test_item_14_an_archive_that_inflates_is_refused_in_one_line(tmp_path: Path)
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.long
 def test_an_archive_of_very_many_members_is_refused_in_one_line(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a", "w") as archive:
         for number in range(20_000):

@@ -95,6 +95,7 @@ def loaded(folder: Path) -> dict[str, np.ndarray]:
     return {name: files[file][name] for name, file in where.items()}
 
 
+@pytest.mark.long
 def test_a_model_is_divided_by_its_names_and_comes_back(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_small_model_is_one_file_without_an_index(model: Path, tmp_path: Path)
     assert read_hugging_face(tmp_path / "new").job.tensors == read_hugging_face(model).job.tensors
 
 
+@pytest.mark.long
 def test_of_a_training_checkpoint_the_weights_are_kept(tmp_path: Path) -> None:
     source = Path(__file__).parent / "fsdp2"
     ended = run("reshard", source, tmp_path / "new", "--format", "huggingface", "--verify")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from kept_numbers import answered, assert_kept, digest, short
 from small_jobs import BERT, DEGREES, EXPERTS, GPT, LLAMA
 
@@ -103,6 +104,7 @@ def planned(old: TensorCollection, new: TensorCollection, lost: list[int], dista
     return f"{moved['kept']} {moved['network']} {digest(parts)} {digest([*texts, short(*times), busiest])}"
 
 
+@pytest.mark.long
 def test_plans_are_what_they_were() -> None:
     found: dict[str, str] = {}
     for case in range(18):
@@ -120,6 +122,7 @@ def test_plans_are_what_they_were() -> None:
     assert_kept("plans", found)
 
 
+@pytest.mark.long
 def test_prices_of_changes_are_what_they_were() -> None:
     tensors = job_tensors(
         replace(GPT, num_layers=2, positions=0, biases=False), dtype="BF16", optimiser=Optimiser(sharding="zero1")
@@ -198,6 +201,7 @@ def test_samples_of_steps_are_what_they_were() -> None:
     assert_kept("samples", found)
 
 
+@pytest.mark.long
 def test_descriptions_without_a_field_or_with_one_more_are_read_as_they_were(tmp_path: Path) -> None:
     start = TensorCollection(tensors=tuple(odd_tensors(np.random.default_rng(5))), parallelism=StoredParallelism(dp=2))
     known: dict[str, Any] = {"iteration": 7, "model": {"a": 1}, "dataset": {"b": 2}, "random": {"c": 3}}

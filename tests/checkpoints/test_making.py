@@ -57,6 +57,7 @@ def test_resharding_gives_the_files_that_would_have_been_made(
         assert (tmp_path / "resharded" / file).read_bytes() == (tmp_path / "made" / file).read_bytes()
 
 
+@pytest.mark.long
 def test_files_are_read_by_the_safetensors_library_and_hashes_are_of_the_contents(tmp_path: Path) -> None:
     make_checkpoint(tmp_path / "c", GPT, StoredParallelism(tp=2), dtype="F32", iteration=7)
     checkpoint = Checkpoint.read(tmp_path / "c")

@@ -43,6 +43,7 @@ def test_layers_are_tensors_of_their_own_divided_as_they_were() -> None:
     assert sum(tensor.kind == "object" for tensor in job.tensors) == 8
 
 
+@pytest.mark.long
 def test_all_comes_back_through_another_parallelism(tmp_path: Path) -> None:
     for source, name, *more in [
         (STORED, "ours", "--to", "tp=3,pp=2"),
@@ -57,6 +58,7 @@ def test_all_comes_back_through_another_parallelism(tmp_path: Path) -> None:
         assert (tmp_path / "back" / file).read_bytes() == (STORED / file).read_bytes()
 
 
+@pytest.mark.long
 def test_ranks_hold_layers_of_their_stage(tmp_path: Path) -> None:
     reshard(read_megatron(STORED), tmp_path / "ours", to=StoredParallelism(tp=2, pp=2), verify=True)
     new = Checkpoint.read(tmp_path / "ours")

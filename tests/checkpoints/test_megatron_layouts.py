@@ -150,6 +150,7 @@ def test_experts_are_spread_over_data_parallel_neighbours() -> None:
     assert shape(job, "layers.0.mlp.router.weight") == (4, 8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("sharding", "group"), [("zero1", "decay"), ("fsdp", "1")])
 def test_flat_buffers_are_cut_evenly_and_in_order(sharding: str, group: str) -> None:
     job = gpt(2, 2, 3, layers=2, sharding=sharding)

@@ -74,6 +74,7 @@ def assert_sound(found: ReshardPlan) -> None:
         assert {host: n for host, n in received.items() if n} == {host: n for host, n in lacking.items() if n}
 
 
+@pytest.mark.long
 @settings(max_examples=examples(4))
 @given(data=st.data())
 def test_plans_of_transformers_are_sound_and_least(data: st.DataObject) -> None:
@@ -84,6 +85,7 @@ def test_plans_of_transformers_are_sound_and_least(data: st.DataObject) -> None:
     assert sum(found.bytes_by_way.values()) == sum(found.bytes_between_ranks.values())
 
 
+@pytest.mark.long
 @settings(max_examples=examples(30))
 @given(data=st.data())
 def test_plans_of_any_tensors_are_sound_and_least(data: st.DataObject) -> None:
@@ -93,6 +95,7 @@ def test_plans_of_any_tensors_are_sound_and_least(data: st.DataObject) -> None:
     assert sum(found.bytes_between_hosts.values()) == sum(found.lower_bound_bytes.values())
 
 
+@pytest.mark.long
 @settings(max_examples=examples(6))
 @given(data=st.data())
 def test_plans_conserve_bytes(data: st.DataObject) -> None:
@@ -108,6 +111,7 @@ def test_plans_conserve_bytes(data: st.DataObject) -> None:
     assert sum(first_replica_plan(old, new).bytes_by_way.values()) == held
 
 
+@pytest.mark.long
 @settings(max_examples=examples(6))
 @given(data=st.data())
 def test_the_published_scheme_never_moves_less(data: st.DataObject) -> None:
@@ -117,6 +121,7 @@ def test_the_published_scheme_never_moves_less(data: st.DataObject) -> None:
     assert sum(published.bytes_between_hosts.values()) >= plan(old, new).bytes_by_way["network"]
 
 
+@pytest.mark.long
 @settings(max_examples=examples(15))
 @given(data=st.data())
 def test_sources_are_as_even_as_the_best_flow_up_to_a_cell(data: st.DataObject) -> None:
@@ -138,6 +143,7 @@ def large(tp: int, pp: int, dp: int, sharding: str) -> TensorCollection:
     return TensorCollection(tensors=tensors, parallelism=StoredParallelism(tp=tp, pp=pp, dp=dp))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sharding", "after"),
     tried(
@@ -169,6 +175,7 @@ def test_6_7b_parameters_from_64_to_128_gpus_are_planned_within_two_seconds(shar
     assert found.bytes_by_way["network"] == sum(found.lower_bound_bytes.values()) > 100e9
 
 
+@pytest.mark.long
 def test_nothing_moves_when_nothing_changes() -> None:
     job = large(2, 2, 4, "zero1")
     found = plan(job, job.resized(job.parallelism, allocation=job.allocation))

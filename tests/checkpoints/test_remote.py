@@ -50,6 +50,7 @@ def test_a_host_fetches_nothing_twice(folder: Path, monkeypatch: pytest.MonkeyPa
     assert sum(found.bytes_by_way.values()) >= whole_bytes
 
 
+@pytest.mark.long
 def test_only_the_files_of_other_hosts_are_fetched(folder: Path) -> None:
     stored(folder / "a", job(tp=2, dp=2))
     with serving(folder / "a") as (url, served):
@@ -62,6 +63,7 @@ def test_only_the_files_of_other_hosts_are_fetched(folder: Path) -> None:
     assert fetched <= sum(served.values()) <= fetched + headers + 200_000
 
 
+@pytest.mark.long
 def test_any_file_system_of_fsspec_serves(folder: Path) -> None:
     wholes = stored(folder / "a", job(LLAMA, tp=2))
     memory = fsspec.filesystem("memory")
@@ -70,6 +72,7 @@ def test_any_file_system_of_fsspec_serves(folder: Path) -> None:
     assert_holds(folder / "b", wholes)
 
 
+@pytest.mark.long
 def test_servers_that_fail_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", job(LLAMA, tp=2))
     with monkeypatch.context() as patched, serving(folder / "a", ranges=False) as (url, _):
@@ -87,6 +90,7 @@ def test_servers_that_fail_are_named(folder: Path, monkeypatch: pytest.MonkeyPat
     assert not (folder / "b").exists()
 
 
+@pytest.mark.long
 def test_item_13_a_server_that_stalls_within_a_range_is_given_up_in_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from ddlsched.errors import InputError
 JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=StoredParallelism(tp=2, dp=2))
 
 
+@pytest.mark.long
 def test_reshard_writes_shows_and_verifies(folder: Path) -> None:
     wholes = stored(folder / "a", JOB, iteration=9)
     done = run("reshard", folder / "a", folder / "b", "--to", "tp=4,pp=2", "--gpus-per-host", 2, "--verify")
@@ -41,6 +42,7 @@ def test_reshard_writes_shows_and_verifies(folder: Path) -> None:
     assert_holds(folder / "b", wholes)
 
 
+@pytest.mark.long
 def test_a_dry_run_writes_nothing_and_its_json_is_the_plan(folder: Path) -> None:
     stored(folder / "a", JOB)
     flags = ("reshard", folder / "a", folder / "b", "--to", "tp=1,pp=4", "--gpus-per-host", 2, "--json")
@@ -112,12 +114,14 @@ def test_a_plan_is_printed_for_readers_or_as_json_and_for_other_formats_not_at_a
     assert shown[4].stderr.startswith(f"ddlsched: wrote {size / 1e3:,.2f} kB to {folder / '4'}: planned in ")
 
 
+@pytest.mark.long
 def test_many_ranks_are_shown_by_host(folder: Path) -> None:
     stored(folder / "a", JOB)
     text = run("reshard", folder / "a", folder / "b", "--to", "tp=4,dp=10", "--dry-run").stdout
     assert "from old host (down) to new host (across)" in text
 
 
+@pytest.mark.long
 def test_ranks_without_a_row_are_named(folder: Path) -> None:
     stored(folder / "a", JOB)
     text = run("reshard", folder / "a", folder / "b", "--to", "tp=2,dp=1", "--dry-run").stdout
@@ -127,6 +131,7 @@ def test_ranks_without_a_row_are_named(folder: Path) -> None:
     assert "no columns" not in same
 
 
+@pytest.mark.long
 def test_lost_ranks(folder: Path) -> None:
     wholes = stored(folder / "a", JOB)
     (folder / "a" / "rank_00003.safetensors").unlink()
@@ -160,6 +165,7 @@ def test_bad_flags(folder: Path, flags: tuple[object, ...], message: str) -> Non
     assert [path.name for path in folder.iterdir()] == ["a"]
 
 
+@pytest.mark.long
 def test_inspect_shows_and_checks(folder: Path) -> None:
     stored(folder / "a", JOB, iteration=9, dataset={"samples": 36})
     Checkpoint(
@@ -177,6 +183,7 @@ def test_inspect_shows_and_checks(folder: Path) -> None:
     assert [file["bytes"] for file in found["files"]] == [file.stat().st_size for file in files]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["torch", "huggingface", "megatron"])
 def test_inspect_reads_every_format_that_reshard_writes(folder: Path, form: str) -> None:
     made = run("checkpoint", "make", folder / "a", "--layers", "1", "--hidden", "32", "--heads", "2", "--seed", "3")
@@ -196,6 +203,7 @@ def test_inspect_reads_every_format_that_reshard_writes(folder: Path, form: str)
     refused(run("checkpoint", "inspect", folder / "b", "--verify"), "content hash", lines=None)
 
 
+@pytest.mark.long
 def test_inspect_reports_every_tensor_that_is_not_as_saved(folder: Path) -> None:
     stored(folder / "a", JOB)
     hashes = content_hashes(Reading.at(folder / "a")) | {"optimiser.step": "0" * 64, "final_norm.bias": "1" * 64}

@@ -78,6 +78,7 @@ def test_transformers_survive_any_change_and_back(data: st.DataObject, buffer_by
     assert_round_trip(old, data.draw(under(old)), buffer_bytes)
 
 
+@pytest.mark.long
 @settings(max_examples=examples(15, by_default=6))
 @given(data=st.data(), buffer_bytes=st.sampled_from((8, 100, 1 << 20)))
 def test_any_tensors_survive_any_change_and_back(data: st.DataObject, buffer_bytes: int) -> None:
@@ -85,6 +86,7 @@ def test_any_tensors_survive_any_change_and_back(data: st.DataObject, buffer_byt
     assert_round_trip(old, data.draw(under_odd(old)), buffer_bytes)
 
 
+@pytest.mark.long
 def test_files_are_read_by_the_safetensors_library(folder: Path) -> None:
     stored(folder / "a", dataclasses.replace(job(tp=2, pp=2), tensors=job_tensors(GPT, dtype="F32")))
     reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4))
@@ -94,6 +96,7 @@ def test_files_are_read_by_the_safetensors_library(folder: Path) -> None:
         assert {name: array.shape for name, array in arrays.items()} == {n: layout.shape for n, layout in held.items()}
 
 
+@pytest.mark.long
 def test_what_is_not_in_tensors_is_carried_over(folder: Path) -> None:
     known = {"iteration": 77, "dataset": {"samples": 9856}, "random": {"seed": 5}, "model": {"kind": "gpt"}}
     stored(folder / "a", job(tp=2), **known)
@@ -102,6 +105,7 @@ def test_what_is_not_in_tensors_is_carried_over(folder: Path) -> None:
     assert {name: getattr(found, name) for name in known} == known
 
 
+@pytest.mark.long
 def test_resharding_from_surviving_replicas(folder: Path) -> None:
     wholes = stored(folder / "a", job(tp=2, dp=2))
     for rank in (1, 2):
@@ -161,6 +165,7 @@ def test_a_killed_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.Mon
     assert sorted(path.name for path in folder.iterdir()) == ["a", "b"]
 
 
+@pytest.mark.long
 def test_two_runs_at_a_time_are_refused(folder: Path) -> None:
     stored(folder / "a", job(tp=2))
 
@@ -174,6 +179,7 @@ def test_two_runs_at_a_time_are_refused(folder: Path) -> None:
     assert seen
 
 
+@pytest.mark.long
 def test_each_host_writes_its_own_ranks_from_where_the_old_files_are(folder: Path) -> None:
     wholes = stored(folder / "a", job(tp=2, dp=2))
     shutil.copytree(folder / "a", folder / "host1")
@@ -210,6 +216,7 @@ def corrupted(folder: Path, name: str, change: object) -> list[str]:
     return list(raised.value.faults)
 
 
+@pytest.mark.long
 def test_a_fused_tensor_cut_at_the_wrong_boundary_is_found_by_content(folder: Path) -> None:
     """Gates and ups swapped between ranks: every shape and every sum stays the same."""
     name = "layers.1.mlp.h_to_4h.weight"
@@ -225,6 +232,7 @@ def test_a_fused_tensor_cut_at_the_wrong_boundary_is_found_by_content(folder: Pa
     assert "rank_00000.safetensors and 1 more" in faults[0]
 
 
+@pytest.mark.long
 def test_a_replica_that_diverged_is_found_before_a_merge(folder: Path) -> None:
     stored(folder / "a", job(tp=2, dp=2))
     path = folder / "a" / "rank_00003.safetensors"
@@ -239,6 +247,7 @@ def test_a_replica_that_diverged_is_found_before_a_merge(folder: Path) -> None:
         refuse_other_content(Reading.at(folder / "a"), {})
 
 
+@pytest.mark.long
 def test_a_tied_embedding_reaches_the_last_stage(folder: Path) -> None:
     wholes = stored(folder / "a", job(tp=2))
     reshard(folder / "a", folder / "b", to=StoredParallelism(tp=2, pp=4))
@@ -253,6 +262,7 @@ def test_a_tied_embedding_reaches_the_last_stage(folder: Path) -> None:
         np.testing.assert_array_equal(source.view(piece), expected)
 
 
+@pytest.mark.long
 def test_layers_keep_their_number_when_stages_change(folder: Path) -> None:
     collection = job(pp=4)
     wholes = {
@@ -273,6 +283,7 @@ def hash_of(tensor: Tensor) -> int:
     return sum(map(ord, tensor.name)) % 251
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sharding", ["zero1", "fsdp"])
 def test_padding_and_groups_of_flat_buffers_change_with_the_ranks(folder: Path, sharding: str) -> None:
     start = dataclasses.replace(job(EXPERTS, sharding, tp=2, dp=4, ep=2), flat_multiple=64)
@@ -281,6 +292,7 @@ def test_padding_and_groups_of_flat_buffers_change_with_the_ranks(folder: Path, 
     assert_holds(folder / "b", wholes)
 
 
+@pytest.mark.long
 def test_hashes_are_the_same_under_any_parallelism(folder: Path) -> None:
     collection = job(LLAMA, "zero1", tp=2, dp=2)
     wholes = stored(folder / "a", collection)
@@ -292,6 +304,7 @@ def test_hashes_are_the_same_under_any_parallelism(folder: Path) -> None:
     assert [name for name in known if known[name] != other[name]] == ["optimiser.step"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("digest", DIGESTS)
 def test_verified_hashes_are_kept(folder: Path, digest: Digest) -> None:
     stored(folder / "a", job(tp=2))

@@ -34,10 +34,12 @@ def test_a_custom_map_survives_while_the_number_of_stages_does(folder: Path) -> 
     assert stages_of(folder, "--to", "tp=2,pp=2") == MAP
 
 
+@pytest.mark.long
 def test_another_number_of_stages_makes_it_even(folder: Path) -> None:
     assert stages_of(folder, "--to", "pp=4") == (0, 1, 2, 3)
 
 
+@pytest.mark.long
 def test_it_survives_other_formats(folder: Path) -> None:
     assert run("reshard", folder / "a", folder / "t", "--to", "tp=2,pp=2", "--format", "torch").exit_code == 0
     (folder / "a").rename(folder / "old")

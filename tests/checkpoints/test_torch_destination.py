@@ -30,6 +30,7 @@ def stop(*_: object) -> None:
     raise StoppedError
 
 
+@pytest.mark.long
 def test_what_another_run_can_go_on_with_stays(folder: Path) -> None:
     stored(folder / "a", JOB)
     with pytest.raises(StoppedError):
@@ -57,6 +58,7 @@ def test_a_run_that_was_stopped_goes_on(folder: Path, monkeypatch: pytest.Monkey
     assert sorted(path.name for path in folder.iterdir()) == ["a", "b"]
 
 
+@pytest.mark.long
 def test_a_source_that_changes_is_refused(folder: Path) -> None:
     stored(folder / "a", JOB)
     file = folder / "a" / "rank_00001.safetensors"

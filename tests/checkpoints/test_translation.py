@@ -151,6 +151,7 @@ def test_a_llama_becomes_megatrons_layer_by_layer(tmp_path: Path, kind: str) -> 
     assert json.loads((tmp_path / "d" / "config.json").read_text()) == LLAMA | {"model_type": kind}
 
 
+@pytest.mark.long
 def test_the_transposed_matrices_of_gpt2_are_turned(tmp_path: Path) -> None:
     theirs = gpt2()
     saved(tmp_path / "a", theirs, GPT2)
@@ -168,6 +169,7 @@ def test_the_transposed_matrices_of_gpt2_are_turned(tmp_path: Path) -> None:
     assert_same(load_file(tmp_path / "c" / "model.safetensors"), theirs)
 
 
+@pytest.mark.long
 def test_layers_are_stacked_in_the_files(tmp_path: Path) -> None:
     from ddlsched.checkpoints.distributed_reading import read_metadata
 
@@ -178,6 +180,7 @@ def test_layers_are_stacked_in_the_files(tmp_path: Path) -> None:
     assert stored["decoder.layers.self_attention.linear_qkv.weight"].shape == (LAYERS, rows, HIDDEN)
 
 
+@pytest.mark.long
 def test_padding_of_the_vocabulary_is_left_out(tmp_path: Path) -> None:
     padded = llama()
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
@@ -207,12 +210,14 @@ def test_a_configuration_of_another_model_is_refused(tmp_path: Path, wrong: dict
     assert message.replace("\\", "") in done.stderr.replace("\n", " ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", [{"model_type": "mamba"}, {"model_type": ["llama"]}, {}, [1]])
 def test_other_families_keep_their_names(tmp_path: Path, config: Any) -> None:
     saved(tmp_path / "a", llama(), config)
     assert_same(wholes(changed(tmp_path / "a", tmp_path / "b", "--format", "megatron")), llama())
 
 
+@pytest.mark.long
 def test_files_beside_a_model_are_kept_in_the_format_of_pytorch(tmp_path: Path) -> None:
     saved(tmp_path / "a", llama(), LLAMA)
     changed(tmp_path / "a", tmp_path / "b", "--to", "tp=2", "--format", "torch")

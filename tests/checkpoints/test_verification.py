@@ -44,6 +44,7 @@ def everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(verification, "_WORTH_A_PROCESS_BYTES", 0)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("everywhere")
 def test_a_tensor_is_checked_before_the_last_one_is_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copying of the last tensor waits until the first one is checked: it would wait for ever otherwise."""
@@ -133,6 +134,7 @@ def divided(collection: Any, name: str) -> tuple[Any, ...]:
     return tuple(collection.shards(collection.by_name[name])), ranks
 
 
+@pytest.mark.long
 def test_old_files_are_read_once_but_for_the_first_tensor_of_each_kind(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +148,7 @@ def test_old_files_are_read_once_but_for_the_first_tensor_of_each_kind(
     assert {kinds[name] for name in names} == set(kinds.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("digest", ["xxh3", "sha256"])
 def test_recorded_hashes_are_taken_from_the_new_files_only(
     folder: Path, monkeypatch: pytest.MonkeyPatch, digest: Any
@@ -155,6 +158,7 @@ def test_recorded_hashes_are_taken_from_the_new_files_only(
     assert full_checks(folder, monkeypatch, digest=digest) == []
 
 
+@pytest.mark.long
 def test_large_checkpoints_are_checked_in_another_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", JOB)
     found = verification.content_hash
@@ -171,6 +175,7 @@ def test_large_checkpoints_are_checked_in_another_process(folder: Path, monkeypa
     assert str(os.getpid()) not in found_in
 
 
+@pytest.mark.long
 def test_what_a_process_that_was_killed_had_to_check_is_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", JOB)
     found, own = verification.content_hash, os.getpid()
@@ -189,6 +194,7 @@ def test_what_a_process_that_was_killed_had_to_check_is_checked(folder: Path, mo
     assert Checkpoint.read(folder / "c").xxh3 == Checkpoint.read(folder / "b").xxh3
 
 
+@pytest.mark.long
 def test_what_a_process_was_given_as_it_was_killed_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's pool may take that without ever giving an answer."""
     monkeypatch.setattr(verification, "_WORTH_A_PROCESS_BYTES", 0)
@@ -393,6 +399,7 @@ def test_old_files_that_were_touched_are_read_once_more(folder: Path) -> None:
     checked.close()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("everywhere")
 def test_a_tensor_that_is_brought_to_the_wrong_places_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written is what is read back: only a look at the old files tells."""
@@ -451,6 +458,7 @@ def test_rows_are_read_again_once_a_run_was_read_over_them(folder: Path) -> None
         assert bytes(buffers._read[:10]) == bytes(range(10))
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_checks_what_it_does_not_copy_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def refused_with(exit_code: int, *said: str, of: tuple[object, ...]) -> None:
         assert words in lines[0]
 
 
+@pytest.mark.long
 def test_a_path_that_is_none() -> None:
     network = ("--topology", "leaf-spine:servers_per_leaf=2,spines=2", "--path", "mine.py:Seventh")
     said = "path Seventh() at 0.0 s, job 'a': path answered 7 for the flow from server 0 to 1"
@@ -85,6 +86,7 @@ def test_a_group_of_workers_that_are_not_the_jobs() -> None:
     refused_with(2, said, of=("jobs.json",))
 
 
+@pytest.mark.long
 def test_a_weight_of_0_from_compiled_code() -> None:
     done = run("simulate", "jobs.csv", *FOUR, "--contention", "mine.py:Weightless")
     assert (done.exit_code, done.stdout) == (1, "")
@@ -102,6 +104,7 @@ def test_a_matrix_with_a_missing_pair() -> None:
     refused_with(2, said, of=("jobs.csv", "--server-table", "servers.csv", "--throughputs", "t.csv"))
 
 
+@pytest.mark.long
 def test_a_move_to_a_gpu_without_memory() -> None:
     Path("jobs.csv").write_text(HEADER + "a,0,1,2,1,1,0,8000,r\nb,0,1,2,1,1,0,8000,l\n")
     cluster = ("--servers", 1, "--gpus-per-server", 2, "--gpu-memory-mb", 10000)

@@ -206,6 +206,7 @@ def test_help(command: tuple[str, ...]) -> None:
     assert " ".join(("Usage:", "ddlsched", *command)) in " ".join(result.stdout.split())
 
 
+@pytest.mark.long
 def test_only_options_of_a_run_are_helped_with_the_names_that_there_are() -> None:
     """The scheduler whose cluster is imported is no bundle of policies."""
     assert ("Names:" in run("simulate", "--help").stdout, "Names:" in run("import-cluster", "--help").stdout) == (1, 0)
@@ -266,6 +267,7 @@ def test_names_values_and_units_of_a_plain_result_stand_in_columns_two_blanks_ap
     assert min(row.start(2) for row in rows) == max(row.end(1) for row in rows) + 2
 
 
+@pytest.mark.long
 def test_a_terminal_gets_progress_on_stderr_and_the_same_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[1m4 jobs on 4 GPUs" in simulate().stdout
@@ -308,12 +310,14 @@ def test_the_defaults_are_the_experiments() -> None:
     assert Path("default.csv").read_text() == Path("given.csv").read_text()
 
 
+@pytest.mark.long
 def test_a_policy_replaces_that_of_the_bundle() -> None:
     assert times("--scheduler", "srsf-2") != times("--scheduler", "srsf-1")
     mixed = times("--scheduler", "srsf-1", "--communication", "bounded-overlap:limit=2")
     assert mixed == times("--scheduler", "srsf-2")
 
 
+@pytest.mark.long
 def test_a_seed_repeats_a_random_placement_to_the_bit() -> None:
     runs = [times("--gpus-per-server", 4, "--placement", "random", "--seed", seed) for seed in (1, 1, 2, 3, 4)]
     assert runs[0] == runs[1]
@@ -326,12 +330,14 @@ def test_topologies_take_parameters() -> None:
     assert times("--contention", "max-min", "--topology", thin) != flat
 
 
+@pytest.mark.long
 def test_constants_replace_those_of_the_contention_model() -> None:
     gigabit = "linear:per_byte_s=7.8125e-9,penalty_per_byte_s=0.7e-9"
     assert times("--contention", gigabit) == times("--contention", "1gbe")
     assert times("--contention", "linear:latency_s=0.01") == times("--contention", "10gbe:latency_s=0.01") != times()
 
 
+@pytest.mark.long
 def test_a_faster_card_changes_times_and_is_said() -> None:
     fast = ("--topology", "star:nic_gbps=100")
     assert times(*fast) != times() == times(*fast, "--contention", "10gbe")
@@ -356,6 +362,7 @@ def test_load_per_byte_changes_the_load_only() -> None:
 # ---- Files that a run writes
 
 
+@pytest.mark.long
 def test_timeline() -> None:
     result = simulate("--timeline", "all.json", "--json")
     assert list(json.loads(result.stdout)) == METRICS
@@ -705,6 +712,7 @@ def test_a_process_with_bad_input_exits_with_2_and_one_line() -> None:
     assert done.stderr.startswith("ddlsched: error: no placement is named 'lfw'. Did you mean 'lwf'?")
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -713,6 +721,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_stdout_is_reported_once() -> None:
     with Path("/dev/full").open("w") as full:
@@ -790,6 +799,7 @@ def test_flags_without_effect_are_refused(flags: list[str], fault: str) -> None:
         assert fault in done.stderr
 
 
+@pytest.mark.long
 def test_a_flag_beside_a_configuration_may_need_what_that_holds() -> None:
     options = "options: {disturbances: {server_mtbf_s: 1000}}"
     Path("c.yaml").write_text(f"workloads: [jobs.csv]\npolicies: [srsf-1]\nseeds: [1]\n{options}\n")

@@ -86,6 +86,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_WRITER_S", 0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("door", DOORS)
 def test_a_file_without_end_is_refused_in_a_line(tmp_path: Path, door: str, attack: str) -> None:

@@ -47,6 +47,7 @@ def test_the_phases_and_blockers_are_those_of_the_stored_run(flags: list[str]) -
             assert blamed == pytest.approx(seconds if waits else 0.0, abs=1e-6)
 
 
+@pytest.mark.long
 def test_a_reader_is_told_who_held_what() -> None:
     jobs = stored()
     job_id = jobs["network_wait_s"].idxmax()
@@ -58,6 +59,7 @@ def test_a_reader_is_told_who_held_what() -> None:
     assert len(text.splitlines()) < 30
 
 
+@pytest.mark.long
 def test_a_reader_is_told_what_failures_cost() -> None:
     jobs = stored(*FLAGS)
     job_id = jobs["lost_s"].idxmax()
@@ -67,12 +69,14 @@ def test_a_reader_is_told_what_failures_cost() -> None:
     assert expected in run("explain", "run.parquet", job_id).stdout
 
 
+@pytest.mark.long
 def test_a_run_of_a_comparison_is_explained() -> None:
     comparison = ddlsched.compare("jobs.csv", ["srsf-1"], seeds=1, folder="out", processes=1)
     file = Path("out") / comparison.runs.loc[0, "file"]
     assert run("explain", file, "5").stdout.startswith("job 5, ")
 
 
+@pytest.mark.long
 def test_a_run_holds_its_workload() -> None:
     stored()
     before = run("explain", "run.parquet", "5").stdout
@@ -82,6 +86,7 @@ def test_a_run_holds_its_workload() -> None:
     assert run("explain", "run.parquet", "5").stdout == before
 
 
+@pytest.mark.long
 def test_a_run_whose_policy_has_changed_is_refused() -> None:
     mine = "class Mine:\n    def key(self, job, now_s):\n        return {}job.arrival_s\n"
     Path("mine.py").write_text(mine.format(""))
@@ -92,6 +97,7 @@ def test_a_run_whose_policy_has_changed_is_refused() -> None:
     assert "the same inputs now have another outcome" in done.stderr
 
 
+@pytest.mark.long
 def test_a_run_of_an_instance_is_refused() -> None:
     from algorithms.ordering.fifo import FirstInFirstOut
 
@@ -101,6 +107,7 @@ def test_a_run_of_an_instance_is_refused() -> None:
         repeat(Path("out") / comparison.runs.loc[0, "file"], timeline=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("args", "fault"),
     [
@@ -116,6 +123,7 @@ def test_bad_input_is_one_line(args: tuple[str, str], fault: str) -> None:
     assert fault in done.stderr
 
 
+@pytest.mark.long
 def test_only_what_touches_the_job_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = stored()
     job_id = jobs["network_wait_s"].idxmax()
@@ -128,6 +136,7 @@ def test_only_what_touches_the_job_is_recorded(monkeypatch: pytest.MonkeyPatch) 
     assert windows == [Window(jobs.loc[job_id, "start_s"], jobs.loc[job_id, "finish_s"], job_id)]
 
 
+@pytest.mark.long
 def test_all_that_is_told_of_a_job_is_in_its_json() -> None:
     job_id = stored()["network_wait_s"].idxmax()
     found = json.loads(run("explain", "run.parquet", job_id, "--json").stdout)

@@ -62,6 +62,7 @@ def explained(job: str, *flags: object, jobs: str = "jobs.csv") -> tuple[list[st
 FOUR_SERVERS = ("--servers", 4, "--gpus-per-server", 1, "--exclusive")
 
 
+@pytest.mark.long
 def test_a_job_that_the_order_stopped() -> None:
     price = ("--order", "stopping-srtf", "--restart-s", 2, "--state-mb", 500)
     lines, told, events = explained("a", *FOUR_SERVERS, *price)
@@ -89,6 +90,7 @@ def test_a_runs_table_says_how_often_a_policy_stopped_jobs_and_what_state_that_s
     assert "state over the network 0.500 GB" in rows
 
 
+@pytest.mark.long
 def test_a_job_that_the_placement_moved() -> None:
     Path("jobs.csv").write_text(HEADER + "a,0,2,5,0.5,0.5,0,1000\n")
     lines, told, events = explained("a", *FOUR_SERVERS, "--placement", "mine.py:Away", "--restart-s", 1)

@@ -24,6 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.long
 def test_simulate_takes_a_generator_whose_jobs_the_seed_makes() -> None:
     done = run("simulate", JOBS, "--seed", 3, "--json")
     expected = ddlsched.simulate(JOBS, seed=3).summary()
@@ -31,6 +32,7 @@ def test_simulate_takes_a_generator_whose_jobs_the_seed_makes() -> None:
     assert expected["average_jct_s"] != ddlsched.simulate(JOBS, seed=4).summary()["average_jct_s"]
 
 
+@pytest.mark.long
 def test_a_run_of_a_generator_is_explained_from_its_file() -> None:
     assert run("simulate", JOBS, "--seed", 3, "--run-out", "run.parquet").exit_code == 0
     done = run("explain", "run.parquet", "147", "--json")
@@ -44,6 +46,7 @@ def test_a_file_of_another_kind_is_told_from_a_misspelt_generator() -> None:
     refused(run("simulate", "microsft-160"), "'microsft-160'", "'microsoft-160'", "jobs.csv")
 
 
+@pytest.mark.long
 def test_the_result_says_which_policies_and_network_it_is_of() -> None:
     default = run("simulate", JOBS).stdout
     assert "Policies: lwf:kappa=1 + srsf + adadual. Network: star, linear contention." in default
@@ -81,6 +84,7 @@ def test_every_simulate_of_the_documents_names_a_workload_that_it_takes() -> Non
         is_generator(jobs)  # raises if it is neither that nor a file of jobs
 
 
+@pytest.mark.long
 def test_a_run_imports_nothing_that_it_does_not_need(tmp_path):
     header = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb\n"
     (tmp_path / "jobs.csv").write_text(f"{header}a,0,8,10,0.1,0.1,1e6,100\n")

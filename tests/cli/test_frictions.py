@@ -135,6 +135,7 @@ def test_item_25_a_range_error_names_its_parameter_and_value(flags: tuple[str, s
     refused(run("simulate", GOLDEN, *flags), named)
 
 
+@pytest.mark.long
 def test_item_17_an_error_about_a_million_columns_is_short(tmp_path: Path) -> None:
     path = tmp_path / "wide.csv"
     path.write_text(",".join(f"c{column}" for column in range(1_000_000)) + "\n")

@@ -68,6 +68,7 @@ def test_what_is_no_path_policy_is_refused(jobs: Path) -> None:
     refused(none, "path answered 7 for the flow from server 0 to", "expected a whole number from 0 to", exit_code=1)
 
 
+@pytest.mark.long
 def test_compare_takes_several(jobs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     paths = ("--path", "route", "--path", "least-congested")

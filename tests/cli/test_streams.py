@@ -64,6 +64,7 @@ def process(arguments: str, redirections: str) -> subprocess.CompletedProcess[st
     return subprocess.run(f"{program} {arguments} {redirections}", shell=True, capture_output=True, text=True)
 
 
+@pytest.mark.long
 @needs_full
 @pytest.mark.parametrize("arguments", ["--help", "--version", ""])
 def test_a_whole_process_with_a_full_stdout(arguments: str) -> None:
@@ -72,6 +73,7 @@ def test_a_whole_process_with_a_full_stdout(arguments: str) -> None:
     assert done.stderr == "ddlsched: error: the result cannot be written to stdout (No space left on device)\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", ["--help", "--version"])
 def test_a_stdout_that_was_closed(arguments: str) -> None:
     done = process(arguments, ">&-")
@@ -79,6 +81,7 @@ def test_a_stdout_that_was_closed(arguments: str) -> None:
     assert done.stderr == "ddlsched: error: the result cannot be written to stdout (it is closed)\n"
 
 
+@pytest.mark.long
 def test_a_reader_of_the_help_that_goes_away_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -120,6 +123,7 @@ def test_memory_that_does_not_suffice_is_one_line(monkeypatch: pytest.MonkeyPatc
     assert "the memory does not suffice" in done.stderr
 
 
+@pytest.mark.long
 def test_what_the_locale_cannot_write_becomes_a_question_mark(tmp_path: Path) -> None:
     made = run("checkpoint", "make", tmp_path / "a", "--layers", "1", "--hidden", "8", "--vocabulary", "8")
     assert made.exit_code == 0, made.stderr

@@ -94,6 +94,7 @@ def test_kinds_of_a_table_of_servers() -> None:
     assert found("servers.csv")["gpu_kinds"] == "new (12 GPUs), old (4 GPUs)"
 
 
+@pytest.mark.long
 def test_links_inside_of_servers_and_paths_between_them() -> None:
     told = found("servers.csv", "--topology", "leaf-spine:servers_per_leaf=2,spines=3")
     # Two leaves and three spines: 6 cables, 2 links each. One path under a leaf, one a spine between leaves.
@@ -131,6 +132,7 @@ def test_a_topology_whose_route_is_none_is_refused() -> None:
     refused(said, "the route from server 0 to 1 goes from 'switch 0' to 'switch 1'; expected a cable of the graph")
 
 
+@pytest.mark.long
 def test_the_price_of_going_on() -> None:
     told = found("jobs.csv", "--restart-s", 30, "--server-table", "servers.csv")
     # 2 GPUs of 1000 MB, and 4 of the 8 that a server holds of 4000 MB, over a card of 1.25e9 B/s.

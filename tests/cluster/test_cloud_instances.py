@@ -23,6 +23,7 @@ def stays(instances: CloudInstances, servers: int) -> list[list[tuple[float, flo
     return by_server
 
 
+@pytest.mark.long
 def test_lives_and_waits_are_exponential_with_the_given_means() -> None:
     found = stays(CloudInstances(mean_life_s=600.0, mean_wait_s=60.0, until_s=10 * DAY_S, seed=1), 20)
     lives_s = np.array([leave - join for each in found for join, leave in each if leave < inf])

@@ -125,6 +125,7 @@ def test_the_cut_is_after_what_happens_at_that_instant() -> None:
     assert result.jobs["state"].tolist() == ["finished"]
 
 
+@pytest.mark.long
 def test_jobs_and_computing_of_the_warm_up_are_not_counted() -> None:
     jobs = [job("a", iterations=4), ddlsched.Job(**{**vars_of(job("b")), "arrival_s": 2.0})]
     cluster = ddlsched.Cluster(num_servers=1, gpus_per_server=2)

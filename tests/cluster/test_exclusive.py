@@ -165,6 +165,7 @@ def test_interference_on_gpus_that_nobody_shares_is_refused(jobs: Path) -> None:
     assert "--interference: with --exclusive no GPU is shared" in done.stderr
 
 
+@pytest.mark.long
 def test_a_comparison_has_exclusive_clusters(jobs: Path) -> None:
     given: dict[str, Any] = {"servers": 1, "gpus_per_server": 2, "seeds": [1], "processes": 1}
     shared = compare([jobs], ["srsf-1"], folder="shared", **given)
@@ -178,6 +179,7 @@ def test_a_comparison_has_exclusive_clusters(jobs: Path) -> None:
     pd.testing.assert_series_equal(again.runs["most_jobs_on_a_gpu"], shared.runs["most_jobs_on_a_gpu"])
 
 
+@pytest.mark.long
 def test_a_comparison_can_be_asked_for_again_from_its_yaml(jobs: Path) -> None:
     alone = compare([jobs], ["srsf-1"], exclusive=True, servers=1, gpus_per_server=2, seeds=[1], processes=1)
     assert "exclusive: true" in (alone.folder / "compare.yaml").read_text()

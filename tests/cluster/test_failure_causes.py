@@ -125,6 +125,7 @@ def test_a_unit_of_a_level_goes_as_one_and_must_hold_what_fails() -> None:
         drawn(FailureCause(cause="a", per="cpu", takes="job"), places, 1)
 
 
+@pytest.mark.long
 def test_lemons_have_their_multiple_of_the_rate_and_the_mean_stays() -> None:
     cause = FailureCause(cause="node", per="server", mtbf_s=1000.0, repair_s=1e-3, lemon_share=0.1, lemon_times=20.0)
     changes = drawn(cause, FailurePlaces(range(1001)), 40_000)
@@ -190,6 +191,7 @@ def struck_at_s(places, **given):
     return [(type(each).__name__, each.time_ns / 1e9) for each in changes]
 
 
+@pytest.mark.long
 def test_a_slow_gpu_that_nobody_looks_for_stays_slow() -> None:
     """On two servers of one GPU: the tasks of a job of both that begin later take three times as long."""
     job = data_parallel_job("a", gpus=2, iterations=20_000, forward_s=0.0, backward_s=1.0)
@@ -206,6 +208,7 @@ def test_a_slow_gpu_that_nobody_looks_for_stays_slow() -> None:
     assert {failure.hang_ns for failure in result.finished.failures} == {None}
 
 
+@pytest.mark.long
 def test_a_check_finds_a_slow_gpu_whose_server_is_repaired() -> None:
     """Every 100 s: its server goes then, the job starts again at the old speed 1 ms later on average."""
     kinds = struck_at_s(FailurePlaces(range(3)), check_ns=100 * 10**9)
@@ -264,6 +267,7 @@ CAUSES = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(25, by_default=8), deadline=None)
 @given(CAUSES, st.integers(0, 5), st.sampled_from([1, 3]), st.sampled_from([0.0, 2.0]), st.sampled_from([12, 60]))
 def test_jobs_hang_fail_slow_down_and_restart_as_in_the_reference_simulator(

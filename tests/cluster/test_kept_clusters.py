@@ -395,6 +395,7 @@ OF_FILES: dict[str, tuple[Callable[[Path], Any], str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_what_is_made_and_what_is_refused_is_what_it_was(tmp_path: Path) -> None:
     found: dict[str, str] = {}
     for what, (make, usual, others) in TRIED.items():

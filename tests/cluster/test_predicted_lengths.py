@@ -49,6 +49,7 @@ def predictions(error: float, jobs: int = 400, iterations: int = 1000, seed: int
     return np.array([spy.seen[f"{n}"][0][2] for n in range(jobs)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [0.3, 1.0])
 def test_the_logarithm_of_the_factor_has_the_stated_deviation_and_median_0(error):
     logs = np.log(predictions(error) / 1000)
@@ -56,12 +57,14 @@ def test_the_logarithm_of_the_factor_has_the_stated_deviation_and_median_0(error
     assert abs(np.median(logs)) < 3 * 1.25 * error / np.sqrt(400)
 
 
+@pytest.mark.long
 def test_predictions_follow_from_the_seed():
     assert (predictions(0.5) == predictions(0.5)).all()
     assert (predictions(0.5) != predictions(0.5, seed=2)).mean() > 0.9
     assert (predictions(0.0) == 1000).all()
 
 
+@pytest.mark.long
 def test_a_job_that_outlasts_its_prediction_has_one_iteration_left_until_it_ends():
     spy = Spy()
     six = [job(f"{n}", iterations=12) for n in range(6)]
@@ -79,6 +82,7 @@ def test_a_job_that_outlasts_its_prediction_has_one_iteration_left_until_it_ends
     assert any(outlasted)
 
 
+@pytest.mark.long
 def test_who_goes_first_is_what_is_predicted_and_compiled_code_sees_the_same():
     """Of 20 jobs on a GPU, started one by one; SRTF starts them by the predictions, not by their lengths."""
     jobs = Workload.of([job(f"{n}", iterations=50 + n) for n in range(20)])
@@ -108,6 +112,7 @@ class FewLeftFirstInPython(FewLeftFirst):
     compiled: ClassVar[bool] = False
 
 
+@pytest.mark.long
 def test_views_that_come_from_transfers_and_lists_see_predictions_too():
     def finish_s(communication, error):
         pairs = [job(f"{n}", gpus=2, iterations=20 + n, message_bytes=1e9) for n in range(6)]
@@ -129,12 +134,14 @@ def test_views_that_come_from_transfers_and_lists_see_predictions_too():
     assert finish_s(FewLeftFirst(), 0.0) != finish_s(FewLeftFirst(), 1.0)
 
 
+@pytest.mark.long
 def test_a_policy_is_compiled_apart_for_runs_with_predictions():
     plain, predicting = (compile_method(FewLeftFirst(), "transfer_key", predicted) for predicted in (False, True))
     assert plain.address != predicting.address
     assert compile_method(FewLeftFirst(), "transfer_key").address == plain.address
 
 
+@pytest.mark.long
 def test_fifo_does_not_care():
     text = "microsoft-160:scale=0.01"
     jct = [
@@ -148,6 +155,7 @@ def test_fifo_does_not_care():
     assert jct[0] == jct[1]
 
 
+@pytest.mark.long
 def test_a_run_with_an_error_draws(tmp_path):
     path = tmp_path / "jobs.csv"
     path.write_text(
@@ -160,6 +168,7 @@ def test_a_run_with_an_error_draws(tmp_path):
     assert compared.runs["average_jct_s"].nunique() == 3
 
 
+@pytest.mark.long
 def test_elastic_jobs_are_refused():
     workload = workload_of("elastic-mix:gpus=8", 1)
     with pytest.raises(InputError, match="prediction_error is given, and jobs grow and shrink"):

@@ -100,6 +100,7 @@ def test_quotas_add_up_as_lending_limits_allow() -> None:
     assert (root.used["any"], a.available("any")) == (0, 12)
 
 
+@pytest.mark.long
 def test_what_is_counted_in_groups_follows_from_what_queues_use() -> None:
     """Usage that is added and taken away in any order is what it is if reckoned from the queues upwards."""
     rng = np.random.default_rng(4)

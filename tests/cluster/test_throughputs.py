@@ -124,6 +124,7 @@ def kind_settings(draw: st.DrawFn) -> Setting:
     return replace(setting, cluster=cluster, workload=Workload(jobs))
 
 
+@pytest.mark.long
 @given(kind_settings())
 @hypothesis_settings(max_examples=examples(40, by_default=6))
 def test_agrees_with_the_reference(setting: Setting) -> None:

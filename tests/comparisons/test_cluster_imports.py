@@ -404,6 +404,7 @@ def test_compare_holds_admissions_against_each_other_and_stops_are_not_said_to_b
     assert "by the order" not in said
 
 
+@pytest.mark.long
 def test_what_if_says_who_gains() -> None:
     imported("kueue", EXAMPLE)
     flags = ["--queues", "o/queues.yaml", "--server-table", "o/servers.csv"]
@@ -480,6 +481,7 @@ def test_another_table_of_servers_keeps_the_throughputs() -> None:
     assert changed({"cluster": before}, ["server_table=kinds.csv"])["cluster"].throughputs == throughputs
 
 
+@pytest.mark.long
 def test_what_if_counts_the_jobs_that_a_run_counts() -> None:
     jobs = Workload.of([replace(job, queue="a") for job in microsoft_160(seed=1, scale=0.005)])
     rows = what_if(jobs, {"warmup_s": 5.0}, ["servers=+1"]).tenants()
@@ -489,6 +491,7 @@ def test_what_if_counts_the_jobs_that_a_run_counts() -> None:
         what_if(jobs, {}, ["until_s=0.02"]).tenants()
 
 
+@pytest.mark.long
 def test_every_queue_has_a_row_also_one_named_all_and_one_that_finishes_nothing() -> None:
     one, other, never = list(microsoft_160(seed=1, scale=0.05))[:3]
     late = replace(never, queue="late", arrival_s=1e6)
@@ -503,6 +506,7 @@ def test_every_queue_has_a_row_also_one_named_all_and_one_that_finishes_nothing(
     assert " nan" not in said
 
 
+@pytest.mark.long
 def test_a_queue_that_finishes_nothing_in_some_draws_has_the_mean_of_the_others() -> None:
     one, other = list(microsoft_160(seed=1, scale=0.05))[:2]
     jobs = Workload.of([replace(one, queue="a"), replace(other, queue="b")])

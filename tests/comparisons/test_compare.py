@@ -125,6 +125,7 @@ def test_a_folder_is_read_back():
         again.jobs(polcy="NA")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spoil", ["comparison.json", "runs.csv", "failures.csv", "policies", "out"])
 def test_what_is_no_comparison_cannot_be_opened(spoil, six_seeds):
     shutil.copytree(six_seeds.folder, "out")
@@ -199,6 +200,7 @@ def test_the_folder_has_what_reports_are_made_of():
     pd.testing.assert_frame_equal(Comparison.open("out").placements("srsf-1"), placements)
 
 
+@pytest.mark.long
 def test_a_policy_may_be_an_instance():
     from algorithms.placement.first_fit import FirstFit
 
@@ -209,6 +211,7 @@ def test_a_policy_may_be_an_instance():
     assert not Path("out/compare.yaml").exists()
 
 
+@pytest.mark.long
 def test_a_generator_of_ones_own():
     Path("gen.py").write_text(
         "import ddlsched\n"
@@ -278,6 +281,7 @@ def test_jobs_that_differ_by_seed_are_not_said_to_draw_nothing():
     assert said == ["gen.py:drawn: all seeds came out the same, which leaves no spread for an interval or a verdict."]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_again")
 def test_few_seeds_are_said_to_be_few(six_seeds):
     assert compare("srsf-1", seeds=5).notes()[0] == "5 seeds: no verdict is given with fewer than 6."
@@ -308,6 +312,7 @@ def test_a_failing_run_is_reported_and_tried_again():
     assert done.items() <= states().items()
 
 
+@pytest.mark.long
 def test_all_runs_may_fail():
     write_mine(2.0)
     comparison = compare([{"name": "mine", "placement": "mine.py:Unlucky"}])
@@ -326,6 +331,7 @@ def test_a_finished_comparison_is_not_done_again():
     assert Path("out/comparison.csv").read_bytes() == written
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_again")
 def test_another_comparison_in_the_folder_shares_runs_and_replaces_tables():
     done = states()
@@ -401,6 +407,7 @@ def test_json():
     assert document["notes"][1].startswith("GPUs were shared: up to")
 
 
+@pytest.mark.long
 def test_one_run_has_no_interval_in_the_table():
     ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), "jobs.csv")
     result = command("--scheduler", "srsf-1", "--scheduler", "srsf-2", workload="jobs.csv")
@@ -410,6 +417,7 @@ def test_one_run_has_no_interval_in_the_table():
     assert not any(word in result.stdout for word in ("better", "worse", "nan"))
 
 
+@pytest.mark.long
 def test_a_failure_makes_the_exit_code_1():
     write_mine(2.0)
     named = "--baseline", "Unlucky + adadual"
@@ -580,6 +588,7 @@ def test_allocation_policies_are_compared_on_elastic_jobs():
         assert row.average_jct_s == ddlsched.simulate(workload, cluster, **more).summary()["average_jct_s"]
 
 
+@pytest.mark.long
 def test_a_warm_up_that_outlasts_the_runs_leaves_tables_without_numbers():
     result = command("--scheduler", "srsf-1", "--seeds", "2", "--warmup-s", "1e6")
     assert result.exit_code == 0, result.stderr
@@ -587,6 +596,7 @@ def test_a_warm_up_that_outlasts_the_runs_leaves_tables_without_numbers():
     assert Comparison.open("out").runs["average_jct_s"].isna().all()
 
 
+@pytest.mark.long
 def test_the_commands_of_the_document_are_understood():
     Path("mine.py").write_text(
         "class SmallerFirst:\n    def __init__(self, limit: int): pass\n    def admit(self): pass\n"
@@ -604,6 +614,7 @@ def test_the_commands_of_the_document_are_understood():
         refused(run(*shlex.split(line)[1:]), "holds something else than a comparison")
 
 
+@pytest.mark.long
 def test_the_python_of_the_document_runs():
     Path("mine.py").write_text(
         textwrap.dedent(

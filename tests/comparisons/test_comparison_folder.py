@@ -34,6 +34,7 @@ def run_file(folder: Path, number: int = 1) -> Path:
     return folder / str(pd.read_csv(folder / "runs.csv")["file"][number])
 
 
+@pytest.mark.long
 def test_a_folder_is_read_as_it_was_written(written):
     opened = Reported.open(written)
     assert opened.policies == ["SRSF(1)", "NA"]
@@ -49,6 +50,7 @@ def test_a_folder_is_read_as_it_was_written(written):
     assert opened.comparison.kept("timeline", "NA") is None
 
 
+@pytest.mark.long
 def test_only_finished_jobs_that_count_are_read(folder):
     path = run_file(folder, 0)
     table = pq.read_table(path)

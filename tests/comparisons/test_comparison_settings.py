@@ -81,6 +81,7 @@ def test_a_list_of_seeds_may_be_written_as_text(seeds):
     assert adapter.validate_python(",".join(map(str, seeds))) == adapter.validate_python(seeds) == seeds
 
 
+@pytest.mark.long
 @given(st.text(alphabet="0123456789,- x", max_size=8))
 def test_any_text_is_seeds_or_refused(text):
     try:

@@ -46,6 +46,7 @@ def compared(given: pd.DataFrame, baseline: str = "a") -> pd.DataFrame:
     return compare_everywhere(given, given, baseline)
 
 
+@pytest.mark.long
 def test_each_workload_is_compared_by_itself():
     one, other = runs("w", a=random(10, 1), b=random(12, 2)), runs("v", a=random(30, 3), b=random(20, 4))
     table = compared(pd.concat([one, other], ignore_index=True))
@@ -61,6 +62,7 @@ def test_each_workload_is_compared_by_itself():
     assert len(table["p_holm"].dropna()) == 2
 
 
+@pytest.mark.long
 def test_a_policy_of_which_runs_failed_has_no_verdict_and_takes_none_from_the_others():
     table = compared(runs(a=random(10, 1), b=[None, *random(12, 2)[1:]], c=random(12, 3)))
     b, c = row(table, "b"), row(table, "c")
@@ -105,6 +107,7 @@ def test_nothing_finished():
 # ---- What is not random
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", [1, 8])
 def test_runs_that_are_the_same_at_all_seeds_are_one_run(seeds):
     table = compared(runs(a=[10.0] * seeds, b=[8.0] * seeds))

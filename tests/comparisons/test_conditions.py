@@ -50,6 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "out"
 
 
+@pytest.mark.long
 def test_a_comparison_says_which_doors_its_runs_used(folder: Path) -> None:
     notes = ddlsched.Comparison.open(folder).notes()
     cluster = f"servers exclusive {LEAF_SPINE}"
@@ -63,6 +64,7 @@ def test_a_comparison_says_which_doors_its_runs_used(folder: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_runs_have_the_counts_that_are_not_0_everywhere(folder: Path) -> None:
     runs = ddlsched.Comparison.open(folder).runs.set_index("policy")
     assert runs["stops"].to_dict() == {"stops": 1, "waits": 0}
@@ -70,6 +72,7 @@ def test_runs_have_the_counts_that_are_not_0_everywhere(folder: Path) -> None:
     assert not {"moves", "inside_bytes"} & set(runs.columns)
 
 
+@pytest.mark.long
 def test_the_report_shows_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reported = Reported.open(folder)
     table = door_table(reported, reported.settings[0])
@@ -99,6 +102,7 @@ def test_simulate_prints_them(folder: Path) -> None:
     assert not {"stops", "moves", "state_bytes", "inside_bytes"} & plain.keys()
 
 
+@pytest.mark.long
 def test_bytes_inside_servers_are_counted_over_the_ports(tmp_path: Path) -> None:
     # An all-reduce of 800 MB over 4 GPUs of a server: 2 x 3/4 x 800 MB through each port, in 3 iterations.
     (tmp_path / "jobs.csv").write_text(HEADER + "a,0,4,3,0.1,0.1,8e8,1000,\n")

@@ -180,6 +180,7 @@ def test_a_job_alone_is_simulated_stage_by_stage() -> None:
     assert noted == {"classes": [2], "split": []}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("contention", ["max-min", "equal-share"])
 def test_a_job_that_comes_to_some_links_in_the_middle_of_a_step(contention: str) -> None:
     jobs = [
@@ -194,6 +195,7 @@ def test_a_job_that_comes_to_some_links_in_the_middle_of_a_step(contention: str)
     assert result.contended_iterations > 0
 
 
+@pytest.mark.long
 def test_a_job_that_comes_to_others_links_is_told_apart_only_there() -> None:
     jobs = [
         job("a", step(tensor=2, data=2, stages=1), 4),
@@ -215,6 +217,7 @@ def test_a_policy_that_lets_some_go_first() -> None:
     assert noted["split"] == [0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sending", SENDING)
 @pytest.mark.parametrize("contention", ["max-min", "equal-share"])
 def test_transfers_that_meet_others_only_are_answered_alike(sending: str, contention: str) -> None:
@@ -241,6 +244,7 @@ def steps(draw: st.DrawFn) -> tuple[list[Job], dict[str, list[int]]]:
     return jobs, places
 
 
+@pytest.mark.long
 @given(steps(), st.sampled_from(SENDING), st.sampled_from(["max-min", "equal-share", "linear"]), st.booleans())
 @hypothesis_settings(max_examples=examples(20, by_default=6))
 def test_steps_under_every_policy(placed: Any, sending: str, contention: str, on_rails: bool) -> None:
@@ -248,6 +252,7 @@ def test_steps_under_every_policy(placed: Any, sending: str, contention: str, on
     both(*placed, communication=sending, contention=contention, topology=topology)
 
 
+@pytest.mark.long
 def test_a_policy_that_counts_whom_a_transfer_meets_is_asked_about_each() -> None:
     """Two that are alike may meet as many transfers on as many links, and not as many different ones."""
     dag = step(tensor=4, data=4, stages=2)
@@ -256,6 +261,7 @@ def test_a_policy_that_counts_whom_a_transfer_meets_is_asked_about_each() -> Non
         assert noted["classes"] == [classes]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("policy", "arrival_s"), [(ByTheClock(), 0.0101), (MostLeft(), 0.0103)])
 def test_transfers_are_not_ordered_anew_when_workers_are_told_apart(policy: Any, arrival_s: float) -> None:
     """A job comes in the middle of a step to others' links, and no transfer ends or becomes ready."""
@@ -274,6 +280,7 @@ def test_three_on_a_link_whose_rounding_could_tell_them_apart() -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("data", [1, 4])
 @pytest.mark.parametrize("topology", [RAILS, Star(nic_gbps=8.0, nvlink_gbps=32.0)])
 def test_sends_that_pile_up_on_cards_tell_nobody_apart(topology: Any, data: int) -> None:
@@ -315,6 +322,7 @@ def test_a_server_fails_and_a_warm_up_and_a_run_cut_off() -> None:
     both(jobs, {"a": list(range(32))}, until_s=0.0237, warmup_s=0.0113)
 
 
+@pytest.mark.long
 def test_a_gpu_that_becomes_slow_tells_its_worker_apart() -> None:
     slow = FailureCause(cause="slow", per="gpu", mtbf_s=2.0, noticed_s=0.02, repair_s=0.01, slowdown=2.5)
     jobs = [job("a", step(tensor=4, data=4, stages=2), 32)]
@@ -322,6 +330,7 @@ def test_a_gpu_that_becomes_slow_tells_its_worker_apart() -> None:
     assert {failure.hang_ns for failure in result.finished.failures} == {None, 0}
 
 
+@pytest.mark.long
 @given(settings(grouped=True), st.sampled_from(SENDING), st.sampled_from([1, 20]))
 @hypothesis_settings(max_examples=examples(20, by_default=6))
 def test_every_table_is_as_with_every_worker(setting: Setting, sending: str, times: int) -> None:
@@ -344,6 +353,7 @@ def test_colours_of_a_ring_and_of_a_path() -> None:
         assert in_order(colours.workers).tolist() == expected
 
 
+@pytest.mark.long
 def test_jobs_that_meet_on_links_alike_stay_folded_and_may_leave() -> None:
     """Two jobs side by side in every host of two units send over the same spines; the shorter one leaves first."""
     topology = RailOptimised(hosts_per_unit=4, rails=4, spines=2, rail_gbps=8.0, nvlink_gbps=32.0, oversubscription=2.0)
@@ -361,6 +371,7 @@ def test_jobs_that_meet_on_links_alike_stay_folded_and_may_leave() -> None:
     assert result.leapt_iterations > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["ecmp", "least-congested"])
 def test_paths_that_a_policy_chooses(path: str) -> None:
     topology = RailOptimised(hosts_per_unit=2, rails=4, spines=2, rail_gbps=8.0, nvlink_gbps=32.0)
@@ -373,6 +384,7 @@ def test_paths_that_a_policy_chooses(path: str) -> None:
     assert noted["classes"][0] < 32
 
 
+@pytest.mark.long
 def test_a_job_of_folded_workers_that_never_sends_is_told() -> None:
     one = job("a", step(tensor=4, data=2, stages=2), 16)
     cluster = Cluster(num_servers=4, gpus_per_server=4, topology=RAILS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ def backfilling_settings(draw: st.DrawFn) -> Setting:
     return replace(setting, workload=Workload(jobs), placement=draw(st.sampled_from(NAMES)))
 
 
+@pytest.mark.long
 @given(backfilling_settings())
 @hypothesis_settings(max_examples=examples(35, by_default=6))
 def test_agrees_with_the_reference(setting: Setting) -> None:

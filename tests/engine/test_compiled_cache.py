@@ -85,6 +85,7 @@ def test_what_other_processes_compiled_stays_apart(tmp_path: Path) -> None:
     assert finishes(tmp_path, "Always", "One") == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of_policies", [False, True])
 def test_the_stamp_covers_all_that_is_compiled_and_what_that_takes_from_elsewhere(of_policies: bool) -> None:
     stamped = {*stamped_sources(of_policies)}

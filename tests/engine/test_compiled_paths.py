@@ -97,6 +97,7 @@ class Emptier:
         return 1 if network.flows_on(first[0]) > network.flows_on(second[0]) else 0
 
 
+@pytest.mark.long
 def test_a_flow_sees_those_of_its_own_transfer_that_have_their_path() -> None:
     job = data_parallel_job(gpus=4, message_bytes=1e6)
     cluster = ddlsched.Cluster(num_servers=4, gpus_per_server=1, topology=Interleaved(servers_per_leaf=1, spines=2))
@@ -199,6 +200,7 @@ class OneTooMany:
         return len(flow.paths) if network.now_ns >= self.from_ns else 0
 
 
+@pytest.mark.long
 def test_what_is_no_path_is_refused_as_by_the_python_form() -> None:
     for path in (OneTooMany(from_ns=10**9), python_form(OneTooMany(from_ns=10**9))):
         with pytest.raises(

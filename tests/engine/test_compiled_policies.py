@@ -58,6 +58,7 @@ class MustCompile:
         return [job.num_gpus]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("door", "policy"),
     [("communication", BoundedByTheClock()), ("communication", Meetings()), ("order", Placed())],

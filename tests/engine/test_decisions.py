@@ -113,6 +113,7 @@ def test_item_4_an_all_reduce_of_no_bytes_ends_when_it_is_ready() -> None:
     assert jobs.communication_s["c"] > 1.0
 
 
+@pytest.mark.long
 def test_item_4_all_reduces_of_no_bytes_agree_with_the_reference() -> None:
     """Jobs whose graphs send nothing at times, on shared GPUs, with others beside them."""
     rng = np.random.default_rng(4)
@@ -185,6 +186,7 @@ def graphs(seed: int) -> tuple[Workload, Cluster]:
     return Workload.of(jobs), Cluster(num_servers=3, gpus_per_server=2)
 
 
+@pytest.mark.long
 @pytest.mark.drawn
 @pytest.mark.parametrize("order", [Shuffled(), resolve("order", "qssf")], ids=["shuffled", "qssf"])
 def test_item_2_recording_does_not_change_what_an_order_with_memory_is_asked(order: Any) -> None:

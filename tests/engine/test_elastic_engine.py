@@ -29,18 +29,21 @@ from ddlsched.workload.elastic_job import ConstantRescaleCost, ElasticJob
 from ddlsched.workload.job import Workload
 
 
+@pytest.mark.long
 @given(elastic_settings())
 @hypothesis_settings(max_examples=examples(35, by_default=15))
 def test_agrees_with_the_reference(setting: ElasticSetting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
+@pytest.mark.long
 @given(elastic_settings())
 @hypothesis_settings(max_examples=examples(12, by_default=4))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: ElasticSetting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
 
+@pytest.mark.long
 @given(elastic_settings())
 @hypothesis_settings(max_examples=examples(10, by_default=4))
 def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: ElasticSetting) -> None:
@@ -51,6 +54,7 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Elastic
         assert_agrees(run_engine(setting, timeline=True), run_reference(setting))
 
 
+@pytest.mark.long
 @given(elastic_settings())
 @hypothesis_settings(max_examples=examples(12, by_default=4))
 def test_what_must_hold_of_every_run(setting: ElasticSetting) -> None:
@@ -136,6 +140,7 @@ class TurnsRound:
         return job.number if now_s < 0.3 else -job.number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [TurnsRound, lambda: python_form(TurnsRound())])
 def test_transfers_that_an_elastic_job_lets_go_ahead_go_in_the_order_of_now(make) -> None:
     # From 0.05 s on e sends for 1 s; a and b, ready at 0.11 s and 0.12 s, wait for its links. At 0.5 s e is stopped: by

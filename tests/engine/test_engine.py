@@ -61,18 +61,21 @@ def test_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(30, by_default=10))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: Setting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings(contention=st.one_of(*ASKED_IN_PYTHON.values())))
 @hypothesis_settings(max_examples=examples(6))
 def test_agrees_with_the_reference_where_a_model_rates_all_transfers_at_once(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings(contention=PACKET_RINGS))
 @hypothesis_settings(max_examples=examples(6))
 def test_agrees_with_the_reference_about_rings_of_packets(setting: Setting) -> None:
@@ -80,6 +83,7 @@ def test_agrees_with_the_reference_about_rings_of_packets(setting: Setting) -> N
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(15, by_default=5))
 def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting) -> None:
@@ -90,6 +94,7 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting
         assert_agrees(run_engine(setting, timeline=True), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(15, by_default=5))
 def test_recording_a_timeline_changes_nothing(setting: Setting) -> None:
@@ -138,6 +143,7 @@ def test_every_communication_policy_that_is_drawn_is_compiled(communication: Any
     assert forms_of("srsf", communication, ddlsched.Linear()).all_compiled
 
 
+@pytest.mark.long
 @given(st.one_of(*CONTENTION.values()))
 @hypothesis_settings(max_examples=examples(20, by_default=8))
 def test_every_contention_model_that_is_drawn_is_compiled(contention: Any) -> None:

@@ -130,6 +130,7 @@ def test_a_recorded_run_simulates_every_gpu() -> None:
     assert seen[-1] == [1, 1, 1, 1]
 
 
+@pytest.mark.long
 def test_all_of_the_64_gpu_workload_is_the_same_without_groups() -> None:
     workload = ddlsched.microsoft_160(seed=2, scale=0.02)
     for scheduler in ("srsf-1", "ada-srsf", "block-srtf"):
@@ -138,6 +139,7 @@ def test_all_of_the_64_gpu_workload_is_the_same_without_groups() -> None:
             assert_same(result, ddlsched.simulate(workload, scheduler=scheduler))
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(20, by_default=6))
 def test_every_table_is_as_without_groups(setting: Setting) -> None:

@@ -40,12 +40,14 @@ from topologies.star import Star
 MS = 1_000_000
 
 
+@pytest.mark.long
 @given(settings(grouped=True))
 @hypothesis_settings(max_examples=examples(20, by_default=10))
 def test_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*CONTENTION, *ASKED_IN_PYTHON])
 @given(data=st.data())
 @hypothesis_settings(max_examples=examples(2))
@@ -55,12 +57,14 @@ def test_agrees_with_the_reference_under_every_contention_model(name: str, data:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings(grouped=True))
 @hypothesis_settings(max_examples=examples(8, by_default=4))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: Setting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings(grouped=True))
 @hypothesis_settings(max_examples=examples(5))
 def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting) -> None:
@@ -71,6 +75,7 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting
         assert_agrees(run_engine(setting, timeline=True), run_reference(setting))
 
 
+@pytest.mark.long
 @given(settings(grouped=True))
 @hypothesis_settings(max_examples=examples(8, by_default=4))
 def test_every_table_is_as_without_skipping(setting: Setting) -> None:
@@ -105,6 +110,7 @@ def all_traffic(result: Result, number: int) -> dict[str, Traffic]:
     return dict(zip(names, found, strict=True))
 
 
+@pytest.mark.long
 @given(settings(disturbed=False, grouped=True))
 @hypothesis_settings(max_examples=examples(8, by_default=4))
 def test_every_link_carries_the_bytes_of_every_collective(setting: Setting) -> None:
@@ -116,6 +122,7 @@ def test_every_link_carries_the_bytes_of_every_collective(setting: Setting) -> N
     assert result.links["bytes"].to_numpy() == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.long
 @given(settings(disturbed=False, grouped=True))
 @hypothesis_settings(max_examples=examples(8, by_default=4))
 def test_no_link_carries_more_than_it_can(setting: Setting) -> None:

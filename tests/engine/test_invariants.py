@@ -170,6 +170,7 @@ DEMANDS = (
 )
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(38, by_default=6))
 def test_runs_meet_all_demands(setting: Setting) -> None:

@@ -48,6 +48,7 @@ def jobs(seed: int) -> ddlsched.Workload:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", tried(range(16), lambda seed: seed % 5 == 0))
 def test_the_engine_agrees_with_the_reference(seed: int) -> None:
     topology = Clos(servers_per_rack=4, racks_per_pod=2, rack_oversubscription=2.0, nic_gbps=10.0)
@@ -75,6 +76,7 @@ class LargeOnesAlone:
         return network.most_on_links_of(transfer) < (1 if transfer.message_bytes > self.most_bytes else 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", tried(range(8), lambda seed: seed % 7 == 0))
 @pytest.mark.parametrize("communication", ["bounded-overlap:limit=1", "bounded-overlap:limit=2", LargeOnesAlone()])
 def test_refused_transfers_start_when_they_do_in_the_reference(seed: int, communication: Any) -> None:

@@ -105,10 +105,12 @@ def process(tmp_path, monkeypatch, capsys, filled):
     compiled_forms._compiled.clear()
 
 
+@pytest.mark.long
 def test_a_second_process_compiles_nothing(process):
     assert process.run() == (0, _SCHEDULES, "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ending", "content"),
     tried(
@@ -131,6 +133,7 @@ def test_a_spoilt_file_is_made_anew(ending, content, process):
     assert process.run() == (0, _SCHEDULES, "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", [".nbi", ".nbc", ".json"])
 def test_a_file_of_another_entry_is_not_used(ending, process):
     paths = [path for path in process.files(ending) if path.name.startswith("key-")]
@@ -141,6 +144,7 @@ def test_a_file_of_another_entry_is_not_used(ending, process):
     assert process.run() == (0, _SCHEDULES, "")
 
 
+@pytest.mark.long
 def test_an_edited_helper_beside_the_file_makes_another_entry(process):
     compiled, others, _ = process.run(module=process.policies(-1))
     assert compiled == 1
@@ -162,6 +166,7 @@ def _a_symlink(folder):
     (folder / "ddlsched").symlink_to(folder / "elsewhere")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", tried([_a_symlink, _others_may_write, _a_file], lambda place: place < 2))
 def test_without_a_place_of_its_own_a_process_compiles_and_says_so_once(make, process, tmp_path):
     make(tmp_path / "place")
@@ -171,6 +176,7 @@ def test_without_a_place_of_its_own_a_process_compiles_and_says_so_once(make, pr
     assert schedules == _SCHEDULES
 
 
+@pytest.mark.long
 def test_without_a_home_there_is_no_place(process, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
@@ -212,6 +218,7 @@ with alone_on_this_machine("one"):
 """
 
 
+@pytest.mark.long
 def test_of_two_processes_that_would_compile_the_same_one_waits(tmp_path, monkeypatch):
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -226,6 +233,7 @@ def test_of_two_processes_that_would_compile_the_same_one_waits(tmp_path, monkey
     kept_files.cache_folder.cache_clear()
 
 
+@pytest.mark.long
 def test_nobody_waits_for_what_another_installation_compiles_of_the_loop(monkeypatch):
     waited_for: list[str] = []
     monkeypatch.setattr(machine_code, "alone_on_this_machine", lambda name: nullcontext(waited_for.append(name)))

@@ -52,6 +52,7 @@ def reference(work, outages, *, every_ns, write_ns, share, restart_ns):
             pending = left, now_ns + write_ns
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "noticed_s"), tried([(0, inf), (1, 8.0), (2, 8.0)], lambda place: place < 2))
 def test_periods_end_where_a_gpu_becomes_slow_as_in_the_reference_simulator(seed, noticed_s) -> None:
     slow = FailureCause(cause="slow", per="gpu", mtbf_s=60.0, noticed_s=noticed_s, repair_s=3.0, slowdown=1.7)
@@ -87,6 +88,7 @@ def outages_of_servers(draw, servers):
     return [list(pairwise(at))[::2] for at in times]
 
 
+@pytest.mark.long
 @settings(max_examples=examples(40, by_default=15))
 @given(
     jobs=st.lists(st.tuples(st.integers(1, 15), st.integers(1, 4)), min_size=1, max_size=3),
@@ -179,6 +181,7 @@ def shrinking(work, outages, *, restart_ns, down_ns, up_ns):
             held, begin_ns = set(servers), now_ns + restart_ns
 
 
+@pytest.mark.long
 @settings(max_examples=examples(60, by_default=10))
 @given(
     work=st.tuples(st.integers(1, 15), st.sampled_from([2, 6])),

@@ -58,6 +58,7 @@ def exact_ns(seconds: str) -> int:
     return int(Decimal(seconds) * 10**9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("case", "placement", "communication"), QUICK)
 def test_golden_sample(case: str, placement: str, communication: str) -> None:
     check_golden(case, placement, communication)

@@ -113,6 +113,7 @@ def test_the_rest_is_told_as_people_say_it() -> None:
     assert [duration_text(seconds) for seconds in (3.2, 600.0, 9000.0)] == ["3 s", "10 min", "2.5 h"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("told_at_once")
 def test_runs_of_a_sweep_say_how_far_they_are_while_they_go_on(tmp_path: Path) -> None:
     seen: list[list[str]] = []
@@ -138,6 +139,7 @@ def test_a_half_written_progress_is_left_out(tmp_path: Path) -> None:
     assert under_way(tmp_path) == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_a_new_folder")
 def test_a_long_run_is_announced_with_what_makes_it_shorter() -> None:
     iteration = ddlsched.DataParallelIteration(forward_s=0.001, backward_s=0.001, message_bytes=1.0)

@@ -50,6 +50,7 @@ def test_a_job_that_is_preempted_goes_on_later_and_loses_the_iteration_under_way
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("placement", ["levels", "kueue-topology"])
 def test_who_finds_no_rack_holds_nobody_back_that_needs_none(placement: str) -> None:
     racks = replace(CLUSTER, topology=LeafSpine(servers_per_leaf=1))

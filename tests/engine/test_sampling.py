@@ -68,6 +68,7 @@ def _run(sending: str, **options: Any) -> Result:
     return ddlsched.simulate(_jobs(), cluster, **where, **SENDING[sending], **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sending", SENDING)
 def test_a_sampled_run_adds_up_and_comes_out_as_the_exact_one(sending: str, tmp_path: Path) -> None:
     exact = _run(sending)
@@ -208,6 +209,7 @@ class LastFirstCompiled:
         return -float(job.number)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["ecmp", "sglb", "perfect"])
 def test_with_one_job_a_gpu_an_order_in_python_is_sampled_as_a_compiled_one_is(path: str) -> None:
     cluster = ddlsched.Cluster(num_servers=5, gpus_per_server=2, exclusive=True)
@@ -341,6 +343,7 @@ def test_so_much_passes_before_the_first_leap(sending: str, count: int, settling
     assert 0 <= result.computed_iterations - settling - stretch <= 2 * count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 16, 27, 54])
 def test_a_full_link_may_seem_to_carry_a_little_too_much(seed: int) -> None:
     """A stretch has parts of 40 jobs' iterations: at their rates a link carries 1 to 5 % more than it can."""
@@ -490,6 +493,7 @@ def test_jobs_of_groups_with_many_transfers_settle_for_an_iteration_each(
     assert 0 <= result.computed_iterations - settling - 2 * each <= 2
 
 
+@pytest.mark.long
 def test_jobs_alone_on_16_384_gpus_all_have_room_for_their_snapshots() -> None:
     """And once more as they come and go; one without a snapshot would be simulated to its end."""
     machine = parse_cluster("h200").machine(512)

@@ -236,11 +236,13 @@ def solved(capacities: list[float], *rings: Ring) -> list[float]:
     return [rates[n] for n in range(len(rings))]
 
 
+@pytest.mark.long
 def test_shares_worked_out_by_hand():
     assert solved([12.0], Ring((0,)), Ring((0,)), Ring((0,))) == [4.0, 4.0, 4.0]
     assert solved([12.0, 30.0], Ring((0,)), Ring((0, 1)), Ring((1,))) == [6.0, 6.0, 24.0]
 
 
+@pytest.mark.long
 def test_weights_divide_a_link():
     assert solved([12.0], Ring((0,), weight=1.0), Ring((0,), weight=3.0)) == [3.0, 9.0]
     # Link 1 holds the second back; the first gets what that leaves on link 0.
@@ -265,6 +267,7 @@ def test_what_rounding_leaves_is_nothing_to_a_lower_level():
     assert solved([1e9, 1e9 - 1.0], Ring((0, 1)), Ring((0,), level=1))[1] == NEGLIGIBLE * 1e9  # from there on it counts
 
 
+@pytest.mark.long
 def test_a_starved_level_resumes():
     solver = Solver([10.0, 4.0], [Ring((0,)), Ring((0, 1), level=1), Ring((1,), level=1)])
     for n in range(3):
@@ -309,6 +312,7 @@ WEIGHTS = (1.0, 1.0, 2.0, 3.0, counted_weight(0.1))
 SEEDS = tried((range(8), range(8, 25)), lambda place: place == 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("topology", [star, leaf_spine, crossing])
 @pytest.mark.parametrize("bandwidths", [EQUAL, FEW, None], ids=["equal", "few", "any"])
 @pytest.mark.parametrize("weights", [(1.0,), WEIGHTS], ids=["equal weights", "weights"])
@@ -345,6 +349,7 @@ def assert_full_while_rings_come_and_go(solver: Solver, rng: random.Random, ofte
         assert solver.rates() == solver.full()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("topology", [star, leaf_spine, crossing])
 @pytest.mark.parametrize("bandwidths", [EQUAL, FEW], ids=["equal", "few"])
 @pytest.mark.parametrize("num_levels", [1, 3])
@@ -499,6 +504,7 @@ class OnePerServer:
 SIZES = pytest.mark.parametrize("num_servers", [2, MOST_LINKS + 1], ids=["small", "large"])
 
 
+@pytest.mark.long
 @SIZES
 def test_a_starved_transfer_stands_still_in_a_run(num_servers):
     # The second sends from 0.5 to 1, waits for the first, and has 2.5 of 3 seconds left at 3.

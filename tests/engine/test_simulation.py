@@ -102,6 +102,7 @@ class LongestFirst:
         return (-job.remaining_service_ns, job.number)
 
 
+@pytest.mark.long
 def test_a_users_order_decides_who_goes_first():
     longer = [job(name, memory_mb=900.0) for name in ("long", "x", "y", "z")]
     result = simulate(job("short", iterations=1, memory_mb=900.0), *longer, order=LongestFirst())
@@ -340,12 +341,14 @@ def failing_servers(servers):
     return {"cluster": Cluster(num_servers=servers, gpus_per_server=4), "disturbances": disturbances}
 
 
+@pytest.mark.long
 def test_a_wait_that_no_server_can_end_is_told_soon():
     """The server is away for a quarter of the time: it is there otherwise, and nobody places the job."""
     with pytest.raises(SimulationError, match="all servers were there 1000 times while the cluster was idle"):
         simulate(job(), placement=placement_answering(None), **failing_servers(1))
 
 
+@pytest.mark.long
 def test_a_wait_in_a_run_that_is_cut_off_is_no_error():
     result = simulate(job(), placement=placement_answering(None), until_s=130_000.0, **failing_servers(1))
     assert result.summary()["unfinished_jobs"] == 1

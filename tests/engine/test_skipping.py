@@ -67,6 +67,7 @@ def few_samples() -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(15, by_default=4))
 def test_every_table_is_as_without_skipping(setting: Setting) -> None:
@@ -158,6 +159,7 @@ def test_policies_see_a_dormant_job_as_it_is() -> None:
     assert skipping[1][0] == 1000 - 166  # 5 s of 30 ms each
 
 
+@pytest.mark.long
 def test_a_task_that_began_earlier_among_other_jobs_is_no_earlier_state_of_the_same_task() -> None:
     # When "lone" runs a task that began beside more jobs, all else is as a period later. Its GPU was busy for longer.
     least = 1e-6  # takes the latency and no more
@@ -191,12 +193,14 @@ def test_a_task_that_began_earlier_among_other_jobs_is_no_earlier_state_of_the_s
     assert_equal_tables(result, ddlsched.simulate(Workload.of(jobs), cluster, timeline=True, **options))
 
 
+@pytest.mark.long
 @given(st.builds(stretched, settings(), st.sampled_from((5, 25, 60))))
 @hypothesis_settings(max_examples=examples(25, by_default=4))
 def test_every_table_of_a_long_run_is_as_without_skipping(setting: Setting) -> None:
     assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
 
 
+@pytest.mark.long
 @given(st.builds(stretched, settings(), st.just(8)))
 @hypothesis_settings(max_examples=examples(10, by_default=4))
 def test_a_long_run_agrees_with_the_reference(setting: Setting) -> None:
@@ -246,6 +250,7 @@ def by_default(pair: tuple[str, str]) -> bool:
     return sum(divmod(PAIRS.index(pair), len(COMMUNICATIONS))) % 4 == 0
 
 
+@pytest.mark.long
 @given(rivals())
 @hypothesis_settings(max_examples=examples(2, by_default=1))
 def test_jumps_end_where_the_order_of_jobs_changes(setting: Setting) -> None:
@@ -254,6 +259,7 @@ def test_jumps_end_where_the_order_of_jobs_changes(setting: Setting) -> None:
         assert_equal_tables(run_engine(ordered), run_engine(ordered, timeline=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("order", "communication"), tried(PAIRS, lambda place: by_default(PAIRS[place])))
 def test_a_jump_ends_before_two_jobs_change_places(order: str, communication: str) -> None:
     # One that mostly sends and one that mostly computes, whose keys fall at different speeds and cross sooner or later.
@@ -316,6 +322,7 @@ CONTENDING = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shared_gpus", [False, True])
 @pytest.mark.parametrize(
     ("order", "communication", "num_jobs"),

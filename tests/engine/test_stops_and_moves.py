@@ -207,6 +207,7 @@ class Remembering:
         return []
 
 
+@pytest.mark.long
 def test_an_order_that_stops_jobs_by_what_its_key_remembers_is_not_compiled():
     with pytest.raises(PluginError, match="stops: would not see what the key remembers"):
         run(job("a", 1, 1), order=Remembering())
@@ -315,6 +316,7 @@ def test_gpus_are_kept_for_a_job_until_it_has_moved_there():
     assert result.gpus_of("late") == (0, 1, 4)
 
 
+@pytest.mark.long
 def test_a_move_to_a_server_that_fails_before_it_is_dropped():
     placement = Scripted(at_s=0.5, job_id="a", gpus=(4,))
     disturbances = Disturbances(outages=(Outage(server=2, from_s=0.75, to_s=5.0),))
@@ -337,6 +339,7 @@ def test_a_job_that_ends_with_the_iteration_after_which_it_was_to_move_is_done_a
 # ---- What holds for every run
 
 
+@pytest.mark.long
 @given(moving_settings())
 @hypothesis_settings(max_examples=examples(10, by_default=4))
 def test_no_gpu_holds_more_than_its_memory_and_an_exclusive_one_no_two_jobs(moving: MovingSetting) -> None:
@@ -354,6 +357,7 @@ def test_no_gpu_holds_more_than_its_memory_and_an_exclusive_one_no_two_jobs(movi
         assert jobs.max(initial=0) <= 1 or not cluster.exclusive
 
 
+@pytest.mark.long
 @given(moving_settings())
 @hypothesis_settings(max_examples=examples(10, by_default=4))
 def test_the_bytes_of_moves_are_conserved(moving: MovingSetting) -> None:
@@ -371,6 +375,7 @@ def test_the_bytes_of_moves_are_conserved(moving: MovingSetting) -> None:
     np.testing.assert_allclose(carried, result.links["bytes"], rtol=1e-6, atol=2.0 * (len(slices) + 1))
 
 
+@pytest.mark.long
 @given(moving_settings())
 @hypothesis_settings(max_examples=examples(10, by_default=4))
 def test_explanations_add_up_to_the_phases(moving: MovingSetting) -> None:
@@ -518,6 +523,7 @@ class StopsForEver(FirstInFirstOut):
         return now_s + 0.25
 
 
+@pytest.mark.long
 def test_a_job_that_is_stopped_again_and_again_ends_the_run_with_an_error():
     with pytest.raises(
         SimulationError, match=r"order StopsForEver\(\) stopped job 'long' 1000 times in a row before it"

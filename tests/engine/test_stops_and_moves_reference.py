@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -63,12 +64,14 @@ def run_reference(moving: MovingSetting) -> Any:
     return reference_simulate(**given, moves=moving.whims)
 
 
+@pytest.mark.long
 @given(moving_settings())
 @hypothesis_settings(max_examples=examples(25, by_default=10))
 def test_agrees_with_the_reference(moving: MovingSetting) -> None:
     assert_agrees(run_moving(moving), run_reference(moving))
 
 
+@pytest.mark.long
 @given(moving_settings())
 @hypothesis_settings(max_examples=examples(6))
 def test_recorded_asked_in_python_or_compiled_a_run_is_the_same(moving: MovingSetting) -> None:

@@ -125,6 +125,7 @@ def test_the_hashes_are_those_of_the_page() -> None:
 # ---- Bytes, whatever the path
 
 
+@pytest.mark.long
 @given(
     settings(disturbed=False, grouped=True), st.sampled_from(("ecmp:seed=3", "least-congested", "sglb:best=2,seed=5"))
 )

@@ -63,6 +63,7 @@ def episode(
     return found
 
 
+@pytest.mark.long
 def test_gymnasium_finds_nothing_to_complain_of(env: SchedulingEnv) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -100,6 +101,7 @@ def test_the_return_is_minus_the_average_jct(env: SchedulingEnv, choose: Callabl
     assert env.result.summary()["unfinished_jobs"] == 0
 
 
+@pytest.mark.long
 def test_a_seed_repeats_an_episode_to_the_bit(env: SchedulingEnv) -> None:
     def drawn(seed: int) -> list[bytes]:
         rng = np.random.default_rng(5)
@@ -160,6 +162,7 @@ def test_a_placement_with_memory_and_a_clock_of_its_own_decides_where() -> None:
     assert env.result.jobs["finish_s"].tolist() == plain.jobs["finish_s"].tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("action", "limit"), [(0, 1), (1, 1000)])
 def test_transfers_that_always_or_never_wait_are_bounded_overlap(action: int, limit: int) -> None:
     jobs = "microsoft-160:scale=0.002"
@@ -170,6 +173,7 @@ def test_transfers_that_always_or_never_wait_are_bounded_overlap(action: int, li
     assert env.result.jobs["finish_s"].tolist() == plain.jobs["finish_s"].tolist()
 
 
+@pytest.mark.long
 def test_what_is_kept_of_a_transfer_for_an_instant_is_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def seen() -> list[bytes]:
         rng = np.random.default_rng(5)
@@ -196,6 +200,7 @@ def test_who_writes_into_a_mask_changes_no_other_decision(env: SchedulingEnv) ->
     assert (env.action_masks() == allowed).all()
 
 
+@pytest.mark.long
 def test_several_decisions_at_an_instant_cost_no_time() -> None:
     env = MAKERS["communication"]()
     env.reset(options={"seed": 6})
@@ -221,6 +226,7 @@ def test_a_job_gets_the_servers_that_were_chosen() -> None:
     assert np.flatnonzero(env.result.gpus["busy_s"] > 0).tolist() == [12, 13, 14, 15, 20, 21]
 
 
+@pytest.mark.long
 def test_vectorised_episodes_are_those_of_single_environments() -> None:
     vector = SyncVectorEnv([MAKERS["order"]] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
     seen, _ = vector.reset(seed=[1, 2])
@@ -271,6 +277,7 @@ def test_what_cannot_be_is_refused(make: Callable[[], Any], message: str) -> Non
         make()
 
 
+@pytest.mark.long
 def test_a_run_without_a_decision_is_drawn_again_unless_its_seed_is_given() -> None:
     env = CommunicationEnv("stream:num_jobs=20,load=1.5,scale=0.01")
     without = []

@@ -39,6 +39,7 @@ def ended(name: str) -> tuple[Any, float, int, dict[str, Any]]:
             return {name: array[place] for name, array in seen.items()}, returns[place], decisions, infos
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", VECTORS)
 def test_item_20_an_action_is_allowed_at_the_end_of_an_episode(name: str) -> None:
     """A policy that masks takes one action more, which does not count."""
@@ -46,6 +47,7 @@ def test_item_20_an_action_is_allowed_at_the_end_of_an_episode(name: str) -> Non
     assert seen["action_mask"].any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", VECTORS)
 def test_item_20_final_info_has_the_episode(name: str) -> None:
     """As CleanRL reads it: of each run that has ended a dictionary, and None of the others."""
@@ -69,6 +71,7 @@ def test_item_20_make_vec_makes_the_compiled_vector(name: str) -> None:
     assert all((seen[key] == expected[key]).all() for key in expected)
 
 
+@pytest.mark.long
 def test_item_20_a_reset_mask_begins_only_the_runs_that_it_has() -> None:
     kind, jobs, arguments = VECTORS["Order"]
     vector, other = kind(3, jobs, **arguments), kind(3, jobs, **arguments)

@@ -249,6 +249,7 @@ def test_given_jobs_begin_again_as_they_did_first() -> None:
     assert episodes[0] == episodes[1] == episodes[2]
 
 
+@pytest.mark.long
 def test_more_jobs_on_a_gpu_than_its_list_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_FIRST_RESIDENTS", 1)
     env, vector = PlacementEnv(GIVEN, cluster=SHARED), PlacementVectorEnv(2, GIVEN, cluster=SHARED)
@@ -314,6 +315,7 @@ def run_of_one() -> OrderVectorEnv:
     return vector
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("topology", ["rail-optimised:rails=2,nvlink_gbps=3600,rail_gbps=20", "star:nvlink_gbps=5"])
 def test_jobs_on_servers_whose_inside_takes_time_start_as_in_simulate(topology: str) -> None:
     """Not as plain rings over their servers: Python plans what they send."""

@@ -34,6 +34,7 @@ RACKS = grounds.GROUNDS["MonkeyTree's mix"]
 NOWHERE, UNTUNED = Path("nowhere"), pd.DataFrame(columns=["ground", "number", "value", "change", "held_out_change"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rival", rivals.RIVALS, ids=lambda rival: rival.name)
 def test_every_rival_ends_all_jobs(rival):
     workload = grounds.jobs_of(seed=1, ground="mix", jobs=8, fixed_size=rival.allocates)
@@ -176,6 +177,7 @@ def test_arnold_has_nothing_to_tune(name):
     assert len(jct_s) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["FIFO, first-fit", "Tiresias, first-fit"])
 def test_eight_rails_of_a_server_are_to_the_llm_cluster_as_one_link(name):
     (rival,), ground = (rival for rival in rivals.RIVALS if rival.name == name), grounds.GROUNDS["LLM cluster"]
@@ -196,6 +198,7 @@ def test_rivals_that_share_gpus_or_allocate_do_not_play_with_jobs_of_several_rin
         grounds.jobs_of(seed=1, ground="monkeytree", jobs=20, fixed_size=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", tried(["64-GPU mix", "Fine-tuning"], lambda place: place == 0))
 def test_monkeytree_gets_the_better_of_a_gpu_and_a_server(name):
     (rival,), ground = (rival for rival in rivals.RIVALS if rival.name == "MonkeyTree"), grounds.GROUNDS[name]
@@ -249,6 +252,7 @@ def test_a_rival_of_fewer_seeds_is_compared_on_those_and_is_the_strongest_of_non
     assert table.loc["FIFO, whole racks", ["jct_change", "over_strongest"]].tolist() == pytest.approx([-0.55, -0.1])
 
 
+@pytest.mark.long
 def test_who_leads_is_told_against_the_best_without_lengths_and_the_best_that_knows_them():
     """Worked by hand: ours 10 % above the best without lengths on each seed, that with lengths a fifth below ours."""
     jct_s = {"FIFO, first-fit": [90, 180], "QSSF, HiveD": [20, 40], rivals.OURS: [22, 44], "SRTF, HiveD": [17.6, 35.2]}
@@ -305,6 +309,7 @@ def test_a_rival_is_a_baseline_of_all_that_know_as_much_of_kinds_or_more():
         assert (found[rivals.OURS], found[rivals.BASELINE]) == (other, None)
 
 
+@pytest.mark.long
 def test_rows_that_are_merged_change_what_is_said_of_those_that_stay(tmp_path, monkeypatch):
     """QSSF, played alone, is put beside a ground: the tables are those of all played together."""
     jct_s = {rivals.BASELINE: [9, 8, 9], "FIFO, HiveD": [4, 6, 5], "QSSF, HiveD": [3.5, 4.5, 3.1235]}
@@ -327,6 +332,7 @@ def test_rows_that_are_merged_change_what_is_said_of_those_that_stay(tmp_path, m
     assert pd.read_csv(tmp_path / "tables" / "leads.csv")["blind"].tolist() == ["QSSF, HiveD"]
 
 
+@pytest.mark.long
 def test_tails_are_over_the_jobs_of_all_seeds_and_ours_against_each():
     times = {rivals.BASELINE: 2.0, rivals.OURS: 1.5, "FIFO, HiveD": 1.0}
     rows = [("g", name, seed, time * n) for name, time in times.items() for seed in (1, 2) for n in range(101)]
@@ -382,6 +388,7 @@ def test_the_strongest_rival_knows_no_more_and_shares_no_more():
     }
 
 
+@pytest.mark.long
 def test_every_rival_stays_above_its_bound_which_is_lower_on_shared_gpus():
     few = [rival for rival in rivals.RIVALS if rival.name in ("FIFO, HiveD", "Muri-S")]
     found = league.bounds_of([MIX], few, 1, 60, NOWHERE).set_index("policy")
@@ -399,12 +406,14 @@ def test_the_expected_league_has_the_distance_to_the_bound():
     assert (table["p99_jct_s"] >= table["p99_bound_s"] * (1 - 1e-4)).all()
 
 
+@pytest.mark.long
 def test_the_runs_are_all_rivals_on_all_seeds():
     made = run.runs_of([MIX, RACKS], rivals.RIVALS, 3, 10, NOWHERE, UNTUNED)
     assert len(made) == 3 * (2 * len(rivals.RIVALS) - 5)
     assert len({str((sorted(one.labels.items()), one.seed)) for one in made}) == len(made)
 
 
+@pytest.mark.long
 def test_rows_of_grounds_and_rivals_that_are_not_run_again_stay_in_their_order(tmp_path):
     path, last = tmp_path / "league.csv", rivals.RIVALS[-1].name
     first = pd.DataFrame({"ground": ["b", "b", "a"], "policy": [last, rivals.BASELINE, last], "seeds": 1})
@@ -487,6 +496,7 @@ def test_a_league_on_other_jobs_is_refused_before_it_runs(tmp_path, monkeypatch,
     assert "rows there are of other jobs" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_committed_rows_are_of_the_jobs_that_are_drawn_today():
     """Those of traces are not in the repository."""
     kept = pd.read_csv(EXPECTED / "jobs.csv").set_index(["ground", "seed"])["jobs"]
@@ -521,6 +531,7 @@ def test_make_room_ends_all_jobs_without_any_of_its_parts(part):
     assert (result.jobs["state"] == "finished").all()
 
 
+@pytest.mark.long
 def test_a_part_is_gone_where_it_is_said_to_be():
     """Nobody long: all who stop move. Without moves, too, nobody stops."""
     workload = grounds.jobs_of(seed=1, ground="fine-tuning", jobs=80)

@@ -53,6 +53,7 @@ def test_with_one_job_a_gpu_nobody_shares():
         assert (result.most_jobs_on_a_gpu > 1) == policy.startswith((exclusive.SHARED, exclusive.PRICED))
 
 
+@pytest.mark.long
 def test_committed_tables_are_of_all_policies_and_the_full_number_of_seeds():
     assert per_seed().index.tolist() == list(range(1, 101))
     for table, against in ((table, comparisons()[table.name]) for table in run.TABLES):
@@ -66,6 +67,7 @@ def test_the_averages_by_seed_are_those_of_the_table_of_policies():
     np.testing.assert_allclose(per_seed().mean()[means.index], means, rtol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("policy", "seed"), tried([("Block-SRTF", 7), ("Block-SRTF", 100)], lambda place: place == 0))
 def test_a_committed_value_can_be_repeated(policy, seed):
     result = ddlsched.simulate(ddlsched.microsoft_160(seed=seed), seed=seed, **run.POLICIES.policies[policy])

@@ -35,12 +35,14 @@ def test_committed_tables_are_those_of_the_run(tables) -> None:
         pd.testing.assert_frame_equal(tables[name], table, rtol=1e-4, atol=1e-9)
 
 
+@pytest.mark.long
 def test_readme_holds_the_headline_factors(tables) -> None:
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     for factor in tables["headlines"]["factor"]:
         assert f"| {factor:.2f} |" in readme
 
 
+@pytest.mark.long
 def test_memory_expansion_lets_a_cheaper_parallelism_fit(tables) -> None:
     clusters = tables["clusters"].set_index(["cluster", "memory"])
     own, more = clusters.loc[("a100-80", "own")], clusters.loc[("a100-80", "+ 200 GB/s")]

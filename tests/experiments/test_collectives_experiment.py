@@ -14,6 +14,7 @@ README = (FOLDER / "README.md").read_text(encoding="utf-8")
 bus_bandwidth, llm_step = scripts_of("collectives", "bus_bandwidth", "llm_step")
 
 
+@pytest.mark.long
 def test_the_committed_table_is_that_of_the_run() -> None:
     table = bus_bandwidth.table()
     pd.testing.assert_frame_equal(table, pd.read_csv(FOLDER / "expected" / "bus_bandwidth.csv"))
@@ -33,6 +34,7 @@ def test_the_share_of_a_port_is_the_fitted_one() -> None:
         assert 1 / seconds == pytest.approx(measured, rel=0.006)
 
 
+@pytest.mark.long
 def test_the_command_prints_the_table_with_its_condition(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +58,7 @@ def test_the_readme_holds_the_times_by_size() -> None:
         assert again_us == pytest.approx(row.fitted_us, rel=1e-3)
 
 
+@pytest.mark.long
 def test_the_step_takes_what_the_readme_says() -> None:
     result, estimated_s = llm_step.run()
     assert f"{result.jobs['jct_s'].item():.4f} s simulated, {estimated_s:.4f} s by the closed form" in README

@@ -88,6 +88,7 @@ def test_published_rates_are_never_slower(active, waiting):
     assert sum(faster) >= sum(conserved)
 
 
+@pytest.mark.long
 def test_a_run_in_which_nothing_waits_is_the_conserved_one():
     options = {"communication": "bounded-overlap:limit=160"}
     one = ddlsched.simulate(small(1), contention=published.PublishedRates(), **options)
@@ -95,6 +96,7 @@ def test_a_run_in_which_nothing_waits_is_the_conserved_one():
     assert one.jobs["finish_s"].tolist() == other.jobs["finish_s"].tolist()
 
 
+@pytest.mark.long
 def test_the_published_test_alone_is_adadual_on_two_servers():
     cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=8)
     jobs = ddlsched.Workload.of([job for job in small(2) if job.num_gpus <= 16])
@@ -104,6 +106,7 @@ def test_the_published_test_alone_is_adadual_on_two_servers():
     assert one.jobs["finish_s"].tolist() == other.jobs["finish_s"].tolist()
 
 
+@pytest.mark.long
 def test_by_hand_two_jobs_of_two_servers():
     """B waits for A's transfer, and by looking at it makes it end in half the time that is left."""
     iteration = ddlsched.DataParallelIteration(forward_s=0.0, backward_s=1.0, message_bytes=1e9)
@@ -147,6 +150,7 @@ def test_the_accounting_makes_the_gain_over_ten_seeds():
     assert -0.03 < np.mean(changes["conserved"]) < 0.06
 
 
+@pytest.mark.long
 def test_most_published_transfers_beat_the_time_of_their_bytes():
     share = {}
     for name, rules in (("published", RULES), ("conserved", {})):

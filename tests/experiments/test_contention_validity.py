@@ -137,6 +137,7 @@ def test_the_measured_preset_is_the_fit():
 # ---- Placements
 
 
+@pytest.mark.long
 def test_steps_of_the_linear_model_are_found_again(data):
     by_app = placements.errors(measured.placements(data), 4)
     assert by_app["linear (whole message)"].max() < 0.01
@@ -153,6 +154,7 @@ def test_steps_of_a_ring_grow_with_its_servers():
 # ---- Files and the whole
 
 
+@pytest.mark.long
 def test_everything_runs_on_made_up_measurements(quick, data, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", ["run.py", "--data", str(data), "--halves", "2", "--out", str(out)])

@@ -91,6 +91,7 @@ def test_ten_times_the_bandwidth_is_a_tenth_of_both_constants():
     assert faster.penalty_per_byte_s == pytest.approx(TEN_GBE["penalty_per_byte_s"] / 10)
 
 
+@pytest.mark.long
 def test_without_contention_every_job_takes_its_time_alone_though_they_share_the_link():
     result = three_jobs(regimes.EVERY, Unshared(per_byte_s=TEN_GBE["per_byte_s"]))
     assert result.jobs["jct_s"].tolist() == pytest.approx([1.0, 2.0, 2.0], abs=1e-8)

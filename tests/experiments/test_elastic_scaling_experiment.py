@@ -17,6 +17,7 @@ def test_the_runs_are_all_of_the_grid():
     assert len(distinct) == grid
 
 
+@pytest.mark.long
 def test_a_run_is_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(run, "HOURS", 0.3)
     runs = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from experiment_scripts import scripts_of
 
 import ddlsched
@@ -17,6 +18,7 @@ def test_a_job_is_spread_over_racks() -> None:
     assert {gpu // 8 for gpu in result.finished.gpus[0]} == {0, 4}
 
 
+@pytest.mark.long
 def test_goodput_is_less_with_failures_that_cost_something() -> None:
     offered = sum(job.num_gpus * job.iterations * 9 for job in run.workload("small", 0))
     assert offered / (run.DAYS * run.DAY_S * 256) >= 0.9

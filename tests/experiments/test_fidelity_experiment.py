@@ -56,6 +56,7 @@ def full_plan() -> list[Planned]:
     return measuring.planned_runs(range(args.mixes), args.compared, args.repeats, mixes.FULL)
 
 
+@pytest.mark.long
 def test_the_full_plan_is_that_of_the_page() -> None:
     planned = full_plan()
     assert len({one.key for one in planned}) == len(planned) == 180 + 20 * 5 * 3
@@ -65,6 +66,7 @@ def test_the_full_plan_is_that_of_the_page() -> None:
     assert on == dict.fromkeys(mixes.CLUSTERS, 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", [0.2, 0.33, 0.5])
 def test_a_part_of_the_plan_has_both_halves_all_clusters_and_compared_mixes_in_proportion(part: float) -> None:
     planned = full_plan()
@@ -77,6 +79,7 @@ def test_a_part_of_the_plan_has_both_halves_all_clusters_and_compared_mixes_in_p
     assert len(compared) / len(seeds) == pytest.approx(20 / 200, abs=0.06)
 
 
+@pytest.mark.long
 def test_every_policy_of_a_mix_runs_once_before_any_runs_again() -> None:
     own = [one for one in full_plan() if one.mix.name == "seed-1"]
     assert [one.repeat for one in own] == [repeat for repeat in range(3) for _ in mixes.POLICIES]
@@ -100,6 +103,7 @@ def errors_of(half: str) -> dict[tuple[str, str], Any]:
 PAGE = (FIDELITY / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_wait_is_that_of_the_jobs_alone_as_the_page_says() -> None:
     fit = run.fitted(MEASURED)
     models, wait = fit.by_name, fit.wait
@@ -150,6 +154,7 @@ def test_the_committed_tables_are_those_of_the_command(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(made, pd.read_csv(path), rtol=1e-4)
 
 
+@pytest.mark.long
 def test_tables_come_from_measured_runs_without_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,6 +330,7 @@ def test_a_run_that_the_machine_limits_is_made_once_more_and_then_left_out(
     assert "Block-SRTF" not in held_out
 
 
+@pytest.mark.long
 def test_a_run_that_fails_stays_missing_and_three_in_a_row_end_it(
     testbed: SimulatedTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,7 @@ def test_the_engine_agrees_with_the_plain_replay(policy) -> None:
     assert tally.rescales == pytest.approx(plain.rescales, rel=0.1)
 
 
+@pytest.mark.long
 def test_a_chart_of_u_says_what_u_and_t_fwd_are() -> None:
     (charts,) = scripts_of("idle_nodes", "charts")
     for part in ("sweep", "beyond"):
@@ -52,6 +53,7 @@ def test_a_chart_of_u_says_what_u_and_t_fwd_are() -> None:
         assert "does not begin at 0" in said
 
 
+@pytest.mark.long
 def test_the_printed_tables_are_those_of_the_committed_values() -> None:
     for copy in (FOLDER / "expected" / "printed").glob("*.csv"):
         printed = tables.shown(copy.stem, pd.read_csv(FOLDER / "expected" / copy.name))
@@ -69,6 +71,7 @@ def test_what_users_suppose_decides_what_freetrain_does() -> None:
     assert known < done_s["FreeTrain, average curve"] < done_s["FreeTrain, linear"] == max(done_s.values())
 
 
+@pytest.mark.long
 def test_the_generated_trace_is_what_its_script_makes(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(make_trace, "HERE", tmp_path)
     make_trace.main()
@@ -91,6 +94,7 @@ def test_the_reference_rows_are_reproduced_on_the_measured_trace() -> None:
         assert rows[policy]["u"] == pytest.approx(u, abs=0.01)
 
 
+@pytest.mark.long
 @needs_data("traces")
 def test_jobs_of_the_model_are_like_those_of_a_log_that_its_authors_program_made() -> None:
     rng = np.random.default_rng(0)
@@ -125,6 +129,7 @@ def test_what_is_idle_is_what_jobs_leave(monkeypatch) -> None:
     assert shares == {"idle": pytest.approx((40 + 10 + 50) / 200), "idle_while_waiting": pytest.approx(20 / 200)}
 
 
+@pytest.mark.long
 def test_a_main_queue_leaves_the_same_nodes_idle_by_count_and_by_node() -> None:
     jobs = main_queue.model_jobs(1, 0.8)[:200]
     result = main_queue.served(jobs, "FCFS, EASY")
@@ -135,6 +140,7 @@ def test_a_main_queue_leaves_the_same_nodes_idle_by_count_and_by_node() -> None:
     assert all(job.limit_s >= job.run_s for job in jobs)
 
 
+@pytest.mark.long
 def test_backfilling_leaves_less_idle_than_strict_order_where_all_wait() -> None:
     jobs = main_queue.model_jobs(1, np.inf)[:200]
     strict, easy = (main_queue.idle_shares(main_queue.served(jobs, name).jobs) for name in ("FCFS", "FCFS, EASY"))

@@ -25,6 +25,7 @@ def test_a_job_that_gets_gpus_of_a_larger_one_may_meet_another_at_once() -> None
     assert run.outcome("tensor and pipeline", "Clos, half", "hosts at random", "as placed", 0)[0] > 10
 
 
+@pytest.mark.long
 def test_even_splits_over_two_racks_are_as_published() -> None:
     published = pd.read_csv(EXPECTED / "splits.csv")
     again = run.splits()

@@ -35,6 +35,7 @@ def test_a_burst_comes_within_a_minute():
     assert 50 < max(job.arrival_s for job in jobs) <= points.BURST_S
 
 
+@pytest.mark.long
 def test_every_policy_of_a_point_runs_sampled_with_one_job_a_gpu():
     few = ddlsched.Workload.of(points.jobs_of(seed=1, mix="CNNs", load="0.8", gbps=100.0).jobs[:10])
     for options in [*answers.placements_of(POINT).values(), *answers.trials_of(POINT, "HiveD").values()]:
@@ -73,6 +74,7 @@ def test_where_first_fit_is_best_placement_earns_nothing_and_others_are_held_aga
     assert shares[["points", "placement", "order", "paths"]].iloc[0].tolist() == [1, 0, 1, 0]
 
 
+@pytest.mark.long
 def test_the_worst_placement_is_named_where_none_earns_and_it_is_worse_for_certain():
     worse = answers.worst_placements(rows_at({"HiveD": 1.02, "LWF-1": 1.0, "whole racks": 1.3}))
     assert worse["policy"].tolist() == ["whole racks"]
@@ -80,6 +82,7 @@ def test_the_worst_placement_is_named_where_none_earns_and_it_is_worse_for_certa
     assert answers.worst_placements(rows_at({"HiveD": 0.98})).empty
 
 
+@pytest.mark.long
 def test_a_cell_says_by_how_much_which_placement_earns_or_is_worse(tmp_path):
     rows = rows_at({"HiveD": 0.5, "whole racks": 0.6, **dict.fromkeys(answers.TRIALS, 0.4)})
     worse = rows_at({"whole racks": 1.3}).assign(gbps=6400.0)

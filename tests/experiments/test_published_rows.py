@@ -61,6 +61,7 @@ def fair_sharing_s(change: ReshardPlan, topology: Topology) -> float:
     return float(now_s)
 
 
+@pytest.mark.long
 def test_checkpoints_have_the_published_sizes() -> None:
     for row in expected("sizes"):
         job = schemes.collection(published.tensors_of(row["model"]), published.FROM, published.GPUS_PER_HOST)
@@ -69,6 +70,7 @@ def test_checkpoints_have_the_published_sizes() -> None:
         assert ours_gb == pytest.approx(published.MODELS[row["model"]][1], rel=0.003)
 
 
+@pytest.mark.long
 def test_the_table_of_bytes_is_what_the_plans_move() -> None:
     from ddlsched.checkpoints.change_cost import Site
     from topologies.star import Star

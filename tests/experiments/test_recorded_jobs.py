@@ -222,6 +222,7 @@ def test_a_step_beside_others_is_one_in_which_they_all_run() -> None:
     assert together.beside_s(dags, steps, sharing) == {"short": pytest.approx(0.2), "long": pytest.approx(0.2)}
 
 
+@pytest.mark.long
 def test_models_have_the_network_of_the_recordings_and_shares_of_another_experiment() -> None:
     found = together.models(measured.Line(1e-3, 9e-8)).values()
     assert {(model.latency_s, model.per_byte_s) for model in found} == {(1e-3, 9e-8)}
@@ -243,6 +244,7 @@ def test_what_sending_takes_from_computing_is_taken_out_and_put_back() -> None:
     assert processors.played_s(run.merged(alone).dag, network) == pytest.approx(100e-6)
 
 
+@pytest.mark.long
 def test_buckets_of_other_sizes_are_foretold_from_a_recording_with_the_smallest() -> None:
     """With processors of their own, they were foretold to be slower, where they are faster."""
     rows = run.swept(measured.RECORDINGS)

@@ -26,6 +26,7 @@ def write(folder: Path, filler: str, starts_s: list[float]) -> None:
     pd.DataFrame(nodes, columns=columns).to_csv(folder / f"{filler}-nodes.csv", index=False)
 
 
+@pytest.mark.long
 def test_the_table_of_made_up_runs_is_that_worked_out_by_hand(tmp_path: Path) -> None:
     write(tmp_path, "sleeping", [1.0, 11.0])
     write(tmp_path, "FreeTrain", [1.5, 14.0])
@@ -36,6 +37,7 @@ def test_the_table_of_made_up_runs_is_that_worked_out_by_hand(tmp_path: Path) ->
     assert len(nodes_chart.nodes_chart(tmp_path / "FreeTrain-nodes.csv").axes[0].patches) == 2
 
 
+@pytest.mark.long
 def test_seeds_are_summed_up_with_intervals_and_compared_in_pairs(tmp_path: Path) -> None:
     for seed, later_s in enumerate((0.0, 1.0)):
         (tmp_path / f"seed{seed}").mkdir()
@@ -78,6 +80,7 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
         run.table(tmp_path)
 
 
+@pytest.mark.long
 def test_the_stored_table_follows_from_the_measured_runs() -> None:
     folder = EXPERIMENTS / "slurm_live" / "expected"
     pd.testing.assert_frame_equal(run.tables(folder), pd.read_csv(folder / "table.csv"))

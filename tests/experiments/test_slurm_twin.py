@@ -24,6 +24,7 @@ def named(name: str):
     return scenario
 
 
+@pytest.mark.long
 def test_a_run_that_is_its_own_prediction_differs_by_nothing() -> None:
     workload, scenario = stream.stream(20, 0, stream.SIZES), named("fifo-backfill")
     [simulated] = predictions.predictions(workload, scenario, predictions.USUAL)
@@ -46,6 +47,7 @@ def test_what_slurm_took_is_counted_from_the_tick_of_the_agents_look() -> None:
     assert seldom.end_s == predictions.USUAL.end_s
 
 
+@pytest.mark.long
 def test_jobs_hold_their_gpus_for_what_slurm_takes_and_the_draws_differ() -> None:
     workload, scenario = stream.stream(60, 0, stream.SIZES), named("srsf-lwf")
     simulated = predictions.predicted(workload, scenario, np.full(60, 2.0), 0.3).set_index("job_id")
@@ -84,6 +86,7 @@ def test_jobs_that_come_and_end_between_looks_do_so_in_the_simulation() -> None:
     assert (ends % 1).to_numpy() == pytest.approx(stream.ENDS, abs=0.02)  # run times are in steps of an iteration
 
 
+@pytest.mark.long
 def test_a_row_of_the_table_follows_from_its_measured_run() -> None:
     folder, name = EXPERIMENTS / "slurm_twin" / "expected", "fifo-backfill-between"
     [stored] = pd.read_csv(folder / "comparison.csv").query("scenario == @name and seed == 0").to_dict("records")

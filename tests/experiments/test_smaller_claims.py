@@ -16,6 +16,7 @@ FOLDER = EXPERIMENTS / "smaller_claims"
 jobs, run = scripts_of("smaller_claims", "jobs", "run")
 
 
+@pytest.mark.long
 def test_jobs_of_a_user_are_alike_and_those_of_others_are_not():
     workload = jobs.helios_like(seed=1, jobs=2000)
     frame = pd.DataFrame({"user": [job.user for job in workload], "iterations": [job.iterations for job in workload]})
@@ -27,6 +28,7 @@ def test_jobs_of_a_user_are_alike_and_those_of_others_are_not():
     assert work_s / 64 / max(job.arrival_s for job in workload) == pytest.approx(0.95, rel=0.1)
 
 
+@pytest.mark.long
 def test_jobs_like_helios_are_drawn_with_its_published_mean_and_median():
     """206 and 6,652 s of a GPU job, but for the cut of the longest; 1 and 3.716 GPUs."""
     sigma_squared = jobs.BETWEEN_SIGMA**2 + jobs.WITHIN_SIGMA**2

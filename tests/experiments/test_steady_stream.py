@@ -15,6 +15,7 @@ from ddlsched.errors import InputError
 (stream,) = scripts_of("arena", "steady_stream")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("load", [0.6, 0.8])
 def test_stream_has_the_load_it_is_asked_for_and_limits_from_one_to_five_times_the_run_time(load):
     workload = stream.steady_stream(seed=1, load=load, num_jobs=4000)
@@ -26,6 +27,7 @@ def test_stream_has_the_load_it_is_asked_for_and_limits_from_one_to_five_times_t
     assert 4.99 < factors.max() <= 5.0
 
 
+@pytest.mark.long
 def test_gaps_between_arrivals_are_exponential():
     gaps_s = np.diff([job.arrival_s for job in stream.steady_stream(seed=2, num_jobs=4000)])
     assert gaps_s.std() / gaps_s.mean() == pytest.approx(1.0, abs=0.06)
@@ -38,6 +40,7 @@ def test_the_same_seed_gives_the_same_jobs_and_loads_that_are_none_are_refused()
             stream.steady_stream(seed=1, **wrong)
 
 
+@pytest.mark.long
 def test_the_file_of_the_comparison_is_one(monkeypatch):
     monkeypatch.chdir(EXPERIMENTS.parent)
     done = run("validate", str(Path("experiments", "arena", "backfilling.yaml")))

@@ -16,7 +16,7 @@ import pytest
 
 from ddlsched.errors import InputError
 from ddlsched.io import files as reading
-from ddlsched.io.files import bounded, opened, opened_parquet, read_bytes, replacing
+from ddlsched.io.files import bounded, made_folder, opened, opened_parquet, read_bytes, replacing
 from ddlsched.workload.traces import trace_files, trace_import
 from ddlsched.workload.traces.trace_import import import_trace
 
@@ -80,6 +80,7 @@ def test_a_pipe_with_a_writer_is_read_to_its_end(pipe):
     writer.join(10)
 
 
+@pytest.mark.long
 def test_a_pipe_waits_for_a_writer_that_comes_late(pipe, monkeypatch):
     monkeypatch.setattr(reading, "_WRITER_S", 30.0)
     threading.Timer(0.2, lambda: writing(pipe, iter([b"late"]))).start()
@@ -218,3 +219,12 @@ def test_a_file_has_the_permissions_that_a_new_one_gets(tmp_path: Path) -> None:
     with replacing(tmp_path / "out.csv", "--out") as file:
         file.write_text("a")
     assert (tmp_path / "out.csv").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_folder_is_made_with_those_around_it_unless_a_file_is_in_its_way(tmp_path: Path) -> None:
+    for _ in "once", "again":
+        assert made_folder(tmp_path / "a" / "b", "charts") == tmp_path / "a" / "b"
+        assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"/file: cannot be used \(File exists\); expected a folder for charts$"):
+        made_folder(tmp_path / "file", "charts")

@@ -224,6 +224,14 @@ def test_a_class_in_a_file_of_ones_own(tmp_path: Path) -> None:
         took_ms(f"{tmp_path}/mine.py:Mine:sent=-1", 5, 1, STAR)
 
 
+@pytest.mark.parametrize("answered", ["[]", "[Phase([], 3)]"])
+def test_a_collective_that_sends_nothing_is_not_taken_for_a_free_one(tmp_path: Path, answered: str) -> None:
+    begins, _ = OWN.split("        return")
+    (tmp_path / "mine.py").write_text(f"{begins}        return {answered}\n")
+    with pytest.raises(PluginError, match=r"phases of all-reduce over 5 ranks answered no flows; expected one that"):
+        took_ms(f"{tmp_path}/mine.py:Mine", 5, 1, STAR)
+
+
 @pytest.mark.parametrize(
     ("flow", "fault"),
     [("(first, others[0])", "ValueError: not enough values"), ("(first, others[0], '8')", "TypeError: '<=' not supp")],

@@ -294,6 +294,7 @@ def test_rings_message_by_message(servers: int, gpus: int, kind: str, rounds: in
     } == wires.most()
 
 
+@pytest.mark.long
 @given(st.data())
 def test_all_to_alls_message_by_message(data: st.DataObject) -> None:
     """Whatever the layout: each ordered pair of ranks sends a part of 1/n."""
@@ -331,6 +332,7 @@ TRAYS = RailOptimised(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "topology",
     [STAR, RAILS, TRAYS, Star(), LeafSpine(servers_per_leaf=2, spines=2)],

@@ -72,6 +72,7 @@ THIN_CABLES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", names("contention"))
 @pytest.mark.parametrize(("kind", "expected_s", "counted_bytes"), THIN_CABLES, ids=[row[0] for row in THIN_CABLES])
 def test_item_1_a_cable_that_carries_a_part_of_the_message(

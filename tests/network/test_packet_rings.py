@@ -73,6 +73,7 @@ def test_rings_that_are_alike_have_equal_shares_of_nearly_all() -> None:
         assert 0.93 < sum(found) <= 1.0001
 
 
+@pytest.mark.long
 def test_a_small_message_beside_a_large_one_has_less_than_its_share() -> None:
     """It has less in the queues."""
     small, large = rates(transfer(0, (0, 1), 0.1), transfer(1, (0, 1), 2.0))
@@ -81,6 +82,7 @@ def test_a_small_message_beside_a_large_one_has_less_than_its_share() -> None:
     assert small + large <= 1.0001
 
 
+@pytest.mark.long
 def test_rings_that_overlap_in_part_wait_for_each_other() -> None:
     """By max-min the ring of three that meets two others would have half of its cards, and leave them half."""
     middle, *others = rates(transfer(0, (1, 2, 3), 0.7), transfer(1, (0, 1), 1.0), transfer(2, (2, 4), 1.0))
@@ -147,6 +149,7 @@ sets_of_rings = st.lists(
 )
 
 
+@pytest.mark.long
 @given(sets_of_rings)
 @hypothesis_settings(max_examples=examples(25, by_default=8), deadline=None)
 def test_no_link_carries_more_than_it_can(sets: Sequence[tuple[list[int], float]]) -> None:

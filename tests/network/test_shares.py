@@ -92,6 +92,7 @@ def test_mltcp_jobs_come_to_take_turns() -> None:
     assert mltcp < 2 * 30 * 2.1
 
 
+@pytest.mark.long
 def test_a_level_goes_strictly_first() -> None:
     """The job of 2 GPUs comes later and takes the link; that of 4 keeps what it had sent, stands still, and goes on."""
     model = StrictLevels(per_byte_s=1e-9, by="gpus", first=3.0)
@@ -104,6 +105,7 @@ def test_a_level_goes_strictly_first() -> None:
     }
 
 
+@pytest.mark.long
 def test_levels_by_bytes_sent_are_asked_at_the_parts() -> None:
     """A transfer that has sent half of its bytes steps back: from 1.5 s job b, which came at 1.5 s, goes first.
 
@@ -217,6 +219,7 @@ class Weightless(MaxMin):
         return transfer.bytes_left // (0.6 * transfer.message_bytes)
 
 
+@pytest.mark.long
 def test_a_weight_of_0_is_refused_with_model_job_and_time() -> None:
     with pytest.raises(PluginError) as refused:
         run(Weightless(per_byte_s=1e-9), job("a"), job("b", 0.4))

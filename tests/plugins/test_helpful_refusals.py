@@ -29,6 +29,7 @@ class Light:
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_a_new_folder")
 def test_a_model_faster_than_its_links_is_refused() -> None:
     Path("mine.py").write_text(MINE)
@@ -39,6 +40,7 @@ def test_a_model_faster_than_its_links_is_refused() -> None:
     refused(done, "contention Light: link server", "expected at most its 1.25e+09 B/s", exit_code=1)
 
 
+@pytest.mark.long
 def test_constants_that_a_faster_card_allows_are_taken_with_it() -> None:
     workload = ddlsched.microsoft_160(seed=1, scale=0.002)
     fast = ddlsched.Linear(per_byte_s=1e-10, penalty_per_byte_s=0.0)
@@ -66,6 +68,7 @@ class Answers:
         return self.answer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("yes", [1, np.bool_(True), np.int64(1)])
 def test_admit_may_answer_1_and_numpys_truth(yes: object) -> None:
     workload = ddlsched.microsoft_160(seed=1, scale=0.002)

@@ -93,7 +93,7 @@ from topologies.monkeytree import MonkeyTree
 from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
 
-pytestmark = pytest.mark.drawn
+pytestmark = [pytest.mark.drawn, pytest.mark.long]
 
 
 @pytest.fixture(autouse=True, scope="module")

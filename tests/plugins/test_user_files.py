@@ -42,6 +42,7 @@ def test_files_that_a_text_names(text, named):
     assert moved.replace("/else/where/", "").replace(" ", "") == text.replace(" ", "")
 
 
+@pytest.mark.long
 def test_neighbours_are_what_is_imported_directly_or_not(tmp_path):
     (tmp_path / "pack" / "deep").mkdir(parents=True)
     (tmp_path / "pack" / "deep" / "core.py").write_text("import last\n")

@@ -249,6 +249,7 @@ SAME = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
 @pytest.mark.parametrize("name", SAME)
 def test_the_same_numbers_or_error_as_in_python(name, load):
@@ -257,6 +258,7 @@ def test_the_same_numbers_or_error_as_in_python(name, load):
     assert_same_in_python(module.P())
 
 
+@pytest.mark.long
 def test_links_of_the_network_have_no_transfers(load):
     code = """
     @plugin
@@ -285,6 +287,7 @@ def test_a_class_constant_that_changes_in_the_run_is_an_error(load):
         ddlsched.simulate(example_workload(1), CLUSTER, placement=module.P(), order=module.Q())
 
 
+@pytest.mark.long
 def test_one_object_for_placement_and_order_is_asked_in_python(load, capsys):
     code = """
     class P:
@@ -302,6 +305,7 @@ def test_one_object_for_placement_and_order_is_asked_in_python(load, capsys):
     assert "is asked through two doors" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_what_begin_answers_may_have_its_key_as_a_field(load):
     code = """
     class Begun:
@@ -335,6 +339,7 @@ def test_a_transfer_key_that_counts_is_asked_in_python(load):
         compile_method(load(code).Counts(), "transfer_key")
 
 
+@pytest.mark.long
 def test_what_a_field_is_and_where_a_server_is_looked_for_is_compiled(load):
     code = key(
         """
@@ -348,6 +353,7 @@ def test_what_a_field_is_and_where_a_server_is_looked_for_is_compiled(load):
     assert_same_in_python(module.P(most=1))
 
 
+@pytest.mark.long
 def test_two_instances_of_a_class_have_their_own_parameters(load):
     module = load(key("return self.sign * job.num_gpus", fields="sign: Any = 1"))
     runs = [outcome(example_workload(1), order=module.P(sign=sign)) for sign in (1, -1, 1.0, 1)]

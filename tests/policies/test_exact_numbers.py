@@ -128,6 +128,7 @@ KINDS_OF_PAIRS = list(itertools.product([("whole", "real"), ("whole", "whole"), 
 
 
 # By default comparisons are tried of a whole number with a real one only.
+@pytest.mark.long
 @pytest.mark.parametrize(("kinds", "name"), tried(KINDS_OF_PAIRS, lambda place: place < 12 or place % 12 < 6))
 def test_two_numbers(kinds, name):
     one, other = kinds
@@ -143,6 +144,7 @@ def test_two_numbers(kinds, name):
 
 
 # By default every other one.
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "name"), tried(itertools.product(NUMBERS, SINGLES), lambda place: place % 2 == 0))
 def test_one_number(name, kind):
     numbers, numba_kind = NUMBERS[kind]
@@ -158,6 +160,7 @@ def test_one_number(name, kind):
 CAREFUL_ONES = "add", "multiply", "divide", "equal", "remainder"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CAREFUL_ONES)
 def test_a_whole_number_as_a_float_makes_no_difference_to_careful_code(name):
     whole_and_real = _one_of((CAREFUL_ONES,), name, types.int64, types.float64, space=CAREFUL)
@@ -175,6 +178,7 @@ def test_a_whole_number_as_a_float_makes_no_difference_to_careful_code(name):
     check()
 
 
+@pytest.mark.long
 def test_careful_code_divides_no_whole_number_that_is_no_float():
     divide = _compiled(CAREFUL["divide"], types.int64, types.int64)
     assert divide(2**53, 3) == (True, 2**53 / 3)
@@ -182,6 +186,7 @@ def test_careful_code_divides_no_whole_number_that_is_no_float():
     assert not divide(3, 2**53 + 1)[0]
 
 
+@pytest.mark.long
 def test_0_is_divided_by_the_least_whole_number():
     returned, answer = _compiled(NAMESPACE["divide"], types.int64, types.int64)(0, -(2**63))
     assert returned

@@ -85,6 +85,7 @@ class ByLimit:
         return limit_s * (2.0 if job.model in ("bert", "vgg") else 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", tried([ByUser(), ByUser(who="bob"), ByLimit()], lambda place: place > 0))
 def test_compiled_orders_see_texts_and_what_may_be_none(order: Any) -> None:
     iteration = ddlsched.DataParallelIteration(forward_s=0.1, backward_s=0.1, message_bytes=1e6)

@@ -127,6 +127,7 @@ def of_table(claim: dict[str, str]) -> str:
     return interval_text(found, decimals=decimals, sign=claim["shown"][0] in "+-")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim['document']} {claim['shown']}")
 def test_a_claim_is_shown_with_its_interval_and_both_are_those_of_its_table(claim):
     text = shown_with_interval(claim)
@@ -469,11 +470,13 @@ def faults(headline: dict[str, str], rows: pd.DataFrame) -> list[str]:
     return [*found, f"{strongest} beats {headline['baseline']}"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("headline", HEADLINES, ids=lambda row: f"{row['policy']} on {row['ground']}")
 def test_a_headline_is_held_against_the_strongest_of_the_same_knowledge_and_sharing(headline):
     assert not faults(headline, entrants(headline["ground"], headline["policy"]))
 
 
+@pytest.mark.long
 def test_a_headline_on_a_ground_where_only_its_baseline_plays_says_so():
     alone = [row for row in HEADLINES if len(entrants(row["ground"], row["policy"])) == 2]
     assert alone

@@ -6,6 +6,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -19,6 +21,7 @@ def public_classes() -> dict[str, list[str]]:
     return places
 
 
+@pytest.mark.long
 def test_public_classes_have_names_of_their_own() -> None:
     places = public_classes()
     assert len(places) > 300

@@ -132,6 +132,7 @@ def test_promised_names_are_registered_and_can_be_made(kind: str) -> None:
             resolve(kind, name)
 
 
+@pytest.mark.long
 def test_listing_names_imports_no_plugin() -> None:
     program = (
         "import sys, ddlsched.plugins.names as p\n"

@@ -27,6 +27,7 @@ def _loaded() -> ModuleType:
 DOCTESTS = _loaded()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", DOCTESTS.sources(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_examples_give_what_they_say(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed, attempted = DOCTESTS.run(path)
@@ -34,6 +35,7 @@ def test_examples_give_what_they_say(path: Path, capsys: pytest.CaptureFixture[s
     assert not failed, capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "text"),
     [

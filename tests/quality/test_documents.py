@@ -72,6 +72,7 @@ def test_every_policy_of_the_page_is_run_by_a_command() -> None:
     assert {name for name in files(POLICIES) if not name.startswith("test_")} == set(re.findall(r"\w+\.py", given))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("command", "said"), commands(POLICIES))
 def test_command_of_the_page_runs_and_says_what_it_shows(folder: Path, command: str, said: str) -> None:
     errors.say_once.cache_clear()  # what is said once a process
@@ -80,6 +81,7 @@ def test_command_of_the_page_runs_and_says_what_it_shows(folder: Path, command: 
     assert without_waits(done.stderr) == said
 
 
+@pytest.mark.long
 def test_python_of_the_page_runs(folder: Path) -> None:
     (program,) = (text for text in blocks(POLICIES, "python") if not text.startswith("# "))
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -115,6 +117,7 @@ def compiles(expression: str, folder: Path) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("expression", expressions(0))
 def test_what_the_page_says_compiles_does(expression: str, tmp_path: Path) -> None:
     assert compiles(expression, tmp_path)
@@ -125,6 +128,7 @@ def test_what_the_page_says_does_not_compile_does_not(expression: str, tmp_path:
     assert not compiles(expression, tmp_path)
 
 
+@pytest.mark.long
 def test_example_of_the_readme_is_compiled(folder: Path) -> None:
     (text,) = files(README).values()
     (folder / "mine.py").write_text(text, encoding="utf-8")
@@ -171,6 +175,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
+@pytest.mark.long
 def test_the_generator_of_the_page_on_traces_draws_models_by_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

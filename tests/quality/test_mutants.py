@@ -56,6 +56,7 @@ def test_item_27_every_kind_of_fault_is_put_in_and_nothing_that_is_only_said() -
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(SOURCE))
 
 
+@pytest.mark.long
 def test_item_27_the_same_seed_draws_the_same_faults_and_all_of_them_are_programs() -> None:
     first = drawn(ROOT, ["ddlsched/network", "topologies"], 3, 60)
     assert first == drawn(ROOT, ["ddlsched/network", "topologies"], 3, 60)
@@ -195,6 +196,7 @@ def test_other_rooms_leave_a_rooms_own_tests_their_time() -> None:
     assert (_own("algorithms/path/ecmp.py"), _own("topologies/star.py")) == ("tests/algorithms/", "tests/topologies/")
 
 
+@pytest.mark.long
 def test_each_test_that_has_noticed_a_fault_is_there() -> None:
     """Those whose names were changed, or that were merged, would be looked for in vain."""
     gone, texts = [], dict[str, str]()

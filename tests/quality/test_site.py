@@ -106,6 +106,7 @@ def directive(module, kind: str, argument: str, **options):
     return made.run()
 
 
+@pytest.mark.long
 def test_a_table_of_a_page_is_that_of_the_file(from_tables) -> None:
     name = "experiments/contention_64gpu/expected/communication.csv"
     with (ROOT / name).open(encoding="utf-8", newline="") as file:
@@ -118,6 +119,7 @@ def test_a_table_of_a_page_is_that_of_the_file(from_tables) -> None:
     assert cells == ["policy", "change", "SRSF(1)", changes[0], "SRSF(2)", changes[1]]
 
 
+@pytest.mark.long
 def test_the_results_have_the_best_by_what_is_known_on_all_grounds(from_tables) -> None:
     text = (DOCS / "results.md").read_text(encoding="utf-8")
     path, lines = re.search(r"\{from-table\} (\S+leads\.csv)\n((?::.*\n)+?):::", text).groups()  # type: ignore[union-attr]
@@ -196,6 +198,7 @@ def bars_from(tmp_path: Path):
     return module
 
 
+@pytest.mark.long
 def test_bars_of_a_page_are_those_of_the_file(bars_from, tmp_path: Path) -> None:
     with (ROOT / COMMUNICATION).open(encoding="utf-8", newline="") as file:
         row = next(

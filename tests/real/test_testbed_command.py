@@ -103,6 +103,7 @@ def test_bad_arguments_are_refused(
     refused(run("testbed", *(paths.get(word, word) for word in command.split())), BAD[command])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["gate", "agent"])
 def test_nobody_listens_without_a_token(command: str) -> None:
     done = run("testbed", command, "127.0.0.1:0")

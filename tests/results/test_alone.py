@@ -43,6 +43,7 @@ def one_at_a_time_s(workload: Workload, cluster: ddlsched.Cluster, contention) -
     ]
 
 
+@pytest.mark.long
 @hypothesis_settings(max_examples=examples(20, by_default=5))
 @given(settings())
 def test_it_is_the_time_of_simulating_each_job_alone(setting: Setting):
@@ -73,6 +74,7 @@ def test_it_depends_on_neither_arrival_nor_neighbours():
     assert alone_s(Workload.of(shuffled), ddlsched.Cluster()).tolist() == together[[3, 1, 5, 0, 4, 2]].tolist()
 
 
+@pytest.mark.long
 def test_jobs_that_would_meet_at_the_first_guess_do_not():
     """A network a thousand times slower than the guess: the run is repeated with more room."""
     slow = Linear(per_byte_s=1e-6, penalty_per_byte_s=5e-6)
@@ -83,6 +85,7 @@ def test_jobs_that_would_meet_at_the_first_guess_do_not():
     assert alone_s(jobs, cluster, slow).tolist() == one_at_a_time_s(jobs, cluster, slow)
 
 
+@pytest.mark.long
 def test_iterations_longer_together_than_the_clock_take_several_runs():
     def year(number: int) -> IterationDag:
         compute = ComputeTask(name="compute", duration_ns=10**18 + number)
@@ -132,6 +135,7 @@ def test_many_jobs_of_different_durations_are_one_simulated_kind(monkeypatch):
     assert simulated == [2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("topology", ["star", "rail-optimised:nvlink_gbps=3600"])
 @pytest.mark.parametrize("algorithm", names("collective"))
 def test_a_data_parallel_job_alone_takes_what_its_run_takes(algorithm: str, topology: str) -> None:

@@ -113,6 +113,7 @@ def test_comparison_survives_a_csv_file():
     assert readable(read, baseline="base") == readable(comparison, baseline="base")
 
 
+@pytest.mark.long
 @settings(max_examples=examples(25, by_default=6))
 @given(
     st.lists(st.tuples(st.floats(0.1, 10.0), st.floats(0.1, 10.0)), min_size=1, max_size=15),
@@ -131,6 +132,7 @@ def test_of_two_policies_at_most_one_is_better_than_the_other(pairs, metric):
     assert forth.loc[1, "p_value"] == pytest.approx(back.loc[0, "p_value"])
 
 
+@pytest.mark.long
 @settings(max_examples=examples(25, by_default=6))
 @given(st.randoms(use_true_random=False))
 def test_comparison_does_not_depend_on_the_order_of_runs(random):
@@ -170,6 +172,7 @@ def test_what_chance_makes_better_does_not_stand_among_many():
     assert np.isnan(comparison.loc["base", "p_holm"])
 
 
+@pytest.mark.long
 def test_more_comparisons_are_stricter():
     one = compare_runs(many_policies(effect=-0.05), baseline="base", metrics=["average_jct_s"])
     both = with_holm(pd.concat([one, one], ignore_index=True))
@@ -229,6 +232,7 @@ def test_readable_by_hand():
     ]
 
 
+@pytest.mark.long
 def test_readable_marks_what_does_not_stand_among_all():
     text = readable(
         compare_runs(many_policies(effect=-0.2), baseline="base", metrics=["average_jct_s"]), baseline="base"

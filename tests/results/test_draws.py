@@ -24,6 +24,7 @@ JOBS = Workload.of(
 )
 
 
+@pytest.mark.long
 def test_a_draw_changes_each_length_by_a_hair_at_most_and_nothing_else() -> None:
     changes = np.array([[job.iterations for job in drawn(JOBS, draw)] for draw in range(1, 400)]) - LENGTHS
     assert changes.min(axis=0).tolist() == [0, -1, -1, -5, -100]
@@ -65,6 +66,7 @@ def test_what_is_no_draw_is_refused() -> None:
         ddlsched.simulate(JOBS, draw=-1)
 
 
+@pytest.mark.long
 def test_an_ensemble_tells_the_mean_and_how_far_one_run_and_one_job_deviate() -> None:
     results = [ddlsched.simulate(JOBS, ddlsched.Cluster(exclusive=True), draw=draw) for draw in range(5)]
     found = ensemble_of(results)

@@ -23,6 +23,7 @@ from ddlsched.results.result import Result
 PHASES = ("queueing", "gpu_wait", "network_wait")
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(20, by_default=5))
 def test_the_blockers_of_a_phase_add_up_to_the_phase(setting: Setting) -> None:
@@ -42,6 +43,7 @@ def test_the_blockers_of_a_phase_add_up_to_the_phase(setting: Setting) -> None:
             assert seconds.get(phase, 0.0) == pytest.approx(getattr(row, f"{phase}_s"), abs=1e-8)
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(5, by_default=2))
 def test_blockers_are_the_same_however_few_slices_are_looked_at_at_once(setting: Setting) -> None:
@@ -136,6 +138,7 @@ def test_an_unknown_job_and_a_run_without_a_timeline_are_refused() -> None:
         explain(plain, "a")
 
 
+@pytest.mark.long
 @given(settings())
 @hypothesis_settings(max_examples=examples(10, by_default=3))
 def test_a_record_of_one_job_alone_explains_it_as_a_whole_record_does(setting: Setting) -> None:
@@ -172,6 +175,7 @@ def test_a_record_of_one_job_explains_no_other() -> None:
         ddlsched.simulate(jobs, timeline=Window(job_id="c"))
 
 
+@pytest.mark.long
 def test_a_job_waits_for_the_link_that_carries_its_own_checkpoint() -> None:
     """Saved at 4 s: one server's state is there at 5 s, the other's at 6 s; the all-reduce is ready at 5.5 s."""
     disturbances = Disturbances(

@@ -44,6 +44,7 @@ def test_contention_by_hand():
     assert np.isnan(found[1])
 
 
+@pytest.mark.long
 @given(lives())
 def test_contention_is_the_sum_of_overlaps(life):
     arrival_s, finish_s = life
@@ -99,12 +100,14 @@ def test_it_is_unknown_for_jobs_without_end_and_without_work():
     assert np.isnan(rho).all()
 
 
+@pytest.mark.long
 @given(jobs(), st.sampled_from((0.25, 3.0, 1024.0)))
 def test_fairness_does_not_depend_on_the_unit_of_time(some, factor):
     scaled = {name: values * (factor if name.endswith("_s") else 1) for name, values in some.items()}
     assert fairness(scaled) == pytest.approx(fairness(some), nan_ok=True)
 
 
+@pytest.mark.long
 @given(jobs(), st.randoms(use_true_random=False))
 def test_fairness_does_not_depend_on_the_order_of_jobs(some, random):
     order = random.sample(range(len(some["gpus"])), len(some["gpus"]))
@@ -112,6 +115,7 @@ def test_fairness_does_not_depend_on_the_order_of_jobs(some, random):
     assert fairness(shuffled) == pytest.approx(fairness(some)[order], nan_ok=True)
 
 
+@pytest.mark.long
 @given(jobs())
 def test_fairness_lies_between_that_of_the_cluster_to_itself_and_slowdown(some):
     rho, life_s = fairness(some), some["finish_s"] - some["arrival_s"]
@@ -138,11 +142,13 @@ def test_jain_of_nothing_is_unknown(values):
     assert np.isnan(jain_index(np.array(values)))
 
 
+@pytest.mark.long
 @given(SHARES)
 def test_jain_is_between_one_for_all_and_all_alike(values):
     assert (1 - 1e-12) / len(values) <= jain_index(values) <= 1 + 1e-12
 
 
+@pytest.mark.long
 @given(SHARES, st.sampled_from((1e-90, 0.5, 7.0)), st.randoms(use_true_random=False))
 def test_jain_depends_on_neither_scale_nor_order(values, factor, random):
     changed = np.array(random.sample((values * factor).tolist(), len(values)))

@@ -26,6 +26,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> ddlsched.Comparison:
     return ddlsched.compare(SMALL, ["srsf-1", "srsf-2"], seeds=2, folder=folder, processes=1)
 
 
+@pytest.mark.long
 def test_simulate_takes_what_the_command_line_takes(tmp_path: Path, result: ddlsched.Result) -> None:
     path = tmp_path / "jobs.csv"
     ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), path)
@@ -108,6 +109,7 @@ def test_a_result_is_a_table_in_a_notebook(result: ddlsched.Result) -> None:
     assert "160 jobs on 64 GPUs" in shown
 
 
+@pytest.mark.long
 def test_a_comparison_is_a_table_in_a_notebook(comparison: ddlsched.Comparison) -> None:
     shown = comparison._repr_html_()
     mean = comparison.table().query("metric == 'average_jct_s' and policy == 'srsf-2'")["mean"].iloc[0]
@@ -131,6 +133,7 @@ def test_the_phases_of_a_chart_add_up_to_the_time_of_the_jobs(result: ddlsched.R
     assert len(widths) <= len(PHASES) * result.jobs["gpus"].nunique()
 
 
+@pytest.mark.long
 def test_the_hours_beside_the_bars_of_a_short_run_are_the_bars(result: ddlsched.Result) -> None:
     figure = result.plot.waterfall(size=(4.0, 3.0))
     assert tuple(figure.get_size_inches()) == (4.0, 3.0)
@@ -140,12 +143,14 @@ def test_the_hours_beside_the_bars_of_a_short_run_are_the_bars(result: ddlsched.
         assert float(text.get_text().split()[0]) == pytest.approx(bar.get_width(), rel=5e-3)
 
 
+@pytest.mark.long
 def test_a_comparison_has_charts(comparison: ddlsched.Comparison) -> None:
     for name in ("average_jct", "changes", "jct", "jct_by_size", "network", "utilisation"):
         assert name in repr(comparison.plot)
     assert isinstance(comparison.plot.average_jct(), Figure)  # test_figures_for_papers.py draws them all
 
 
+@pytest.mark.long
 def test_a_chart_of_what_is_not_there_is_refused(comparison: ddlsched.Comparison) -> None:
     assert isinstance(comparison.plot.placements("srsf-1"), Figure)
     with pytest.raises(ddlsched.UnknownNameError, match=r"no policy is named 'srsf'"):
@@ -157,6 +162,7 @@ def test_a_chart_of_what_is_not_there_is_refused(comparison: ddlsched.Comparison
         unfinished.plot.jct()
 
 
+@pytest.mark.long
 def test_a_comparison_of_one_policy_says_so(tmp_path: Path, comparison: ddlsched.Comparison) -> None:
     one = ddlsched.compare(SMALL, "srsf-1", seeds=[1], folder=tmp_path / "one", processes=1)
     assert repr(one) == f"<comparison: 1 run of 1 policy in {tmp_path / 'one'}>"

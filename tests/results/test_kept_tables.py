@@ -49,6 +49,7 @@ def tables(run: Result, given: dict[str, Any]) -> dict[str, pd.DataFrame]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNS)
 def test_tables_are_what_they_were(name: str) -> None:
     workload = elastic_jobs() if name == "elastic" else jobs(tiers=False)

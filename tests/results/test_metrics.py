@@ -55,6 +55,7 @@ ZERO = {"jct_s": 0.0, "alone_s": 0.0, "finish_time_fairness": NAN}
 # ---- Of jobs
 
 
+@pytest.mark.long
 def test_slowdown_and_fairness_of_a_real_run(real):
     assert (real["alone_s"] > 0.0).all()
     assert (real["slowdown"] >= 1.0).all()
@@ -203,6 +204,7 @@ def test_every_metric_has_a_name_for_tables(real):
     assert set(run_metrics(real)) - {"jobs"} == set(ALL_METRICS) - set(METRICS)
 
 
+@pytest.mark.long
 @given(st.randoms(use_true_random=False))
 def test_metrics_do_not_depend_on_the_order_of_jobs(real, random):
     shuffled = real.iloc[random.sample(range(len(real)), len(real))]
@@ -267,6 +269,7 @@ def eight_seeds(*, slow: float = 2.0, big=lambda seed: ({"gpus": 8},), starved: 
     return pd.concat(parts, ignore_index=True)
 
 
+@pytest.mark.long
 def test_classes_are_compared_by_themselves():
     found = compare_classes(eight_seeds(), baseline="base", metrics=["average_jct_s"])
     assert found["size_class"].tolist() == ["1", "1", "8+", "8+"]
@@ -276,6 +279,7 @@ def test_classes_are_compared_by_themselves():
     assert set(found["seeds"]) == {8}
 
 
+@pytest.mark.long
 def test_seeds_without_a_job_of_a_class_say_nothing_of_it():
     found = compare_classes(
         eight_seeds(big=lambda seed: ({"gpus": 8},) * (seed < 7)), baseline="base", metrics=["average_jct_s"]
@@ -285,6 +289,7 @@ def test_seeds_without_a_job_of_a_class_say_nothing_of_it():
     assert found["verdict"].tolist() == ["undecided", "worse"] * 2
 
 
+@pytest.mark.long
 def test_a_class_seen_in_too_few_seeds_gets_no_verdict():
     found = compare_classes(
         eight_seeds(big=lambda seed: ({"gpus": 8},) * (seed < 3)), baseline="base", metrics=["average_jct_s"]
@@ -293,6 +298,7 @@ def test_a_class_seen_in_too_few_seeds_gets_no_verdict():
     assert found["verdict"].tolist() == ["undecided", "worse", "undecided", "undecided"]
 
 
+@pytest.mark.long
 def test_a_class_that_starves_under_one_policy_gets_no_verdict():
     """Means are then of the seeds in which it finished under all: fewer, and not a fair sample of all seeds."""
     found = compare_classes(eight_seeds(starved=(5,)), baseline="base", metrics=["average_jct_s", "unfinished_jobs"])
@@ -302,6 +308,7 @@ def test_a_class_that_starves_under_one_policy_gets_no_verdict():
     assert "left out for all policies, one having nothing to measure: up to 1." in readable(found, baseline="base")
 
 
+@pytest.mark.long
 def test_a_class_that_never_finishes_is_shown_as_unknown():
     found = compare_classes(eight_seeds(starved=tuple(range(8))), baseline="base", metrics=["average_jct_s"])
     assert found["seeds"].tolist() == [8, 8, 0, 0]
@@ -312,6 +319,7 @@ def test_a_class_that_never_finishes_is_shown_as_unknown():
     assert "| 8+   | Average JCT (s) | base   | -" in readable(found, baseline="base")
 
 
+@pytest.mark.long
 def test_a_policy_that_lacks_a_run_is_refused():
     classes = eight_seeds()
     with pytest.raises(InputError, match=r"'slow' has no run of seeds \[3\]"):

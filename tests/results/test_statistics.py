@@ -33,6 +33,7 @@ SAMPLE = [12.0, 15.5, 11.0, 19.0, 14.0, 13.5, 16.0, 12.5]
 # ---- Intervals
 
 
+@pytest.mark.long
 def test_interval_is_close_to_students_for_a_normal_sample():
     values = np.random.default_rng(5).normal(100.0, 10.0, size=400)
     interval = mean_interval(values)
@@ -100,6 +101,7 @@ def test_intervals_and_p_values_are_those_of_scipy_stats(seeds):
     assert [interval.low, interval.high] == pytest.approx([expected.low, expected.high], rel=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", tried([3, 10, 6, 20], lambda place: place < 2))
 def test_interval_holds_the_mean_as_often_as_it_says(seeds):
     """Of 300 normal samples at least 92 %: plain percentiles and BCa do not reach that with ten seeds or fewer."""
@@ -139,6 +141,7 @@ def test_ratio_of_policies_that_only_swap_places_is_one():
 PAIRS = st.lists(st.tuples(st.floats(1e-3, 1e6), st.floats(1e-3, 1e6)), min_size=1, max_size=15)
 
 
+@pytest.mark.long
 @given(PAIRS)
 def test_ratio_of_the_baseline_is_the_inverse(pairs):
     values, baseline = zip(*pairs, strict=True)

@@ -208,6 +208,7 @@ def test_a_task_that_a_failure_ended_is_cut():
     assert len(table) == 8
 
 
+@pytest.mark.long
 def test_every_task_is_there_once_on_each_gpu(mix):
     table = compute_slices(mix)
     expected = {
@@ -244,6 +245,7 @@ def test_the_file_holds_the_table(mix, mix_events):
 # ---- What the transfers did
 
 
+@pytest.mark.long
 def test_the_file_holds_each_transfer_on_each_of_its_links(mix, mix_events):
     names = row_metadata(mix_events, "thread_name", "name")
     found = Counter(
@@ -325,6 +327,7 @@ def test_a_newcomer_takes_the_lowest_lane_that_is_free_at_that_instant(tmp_path,
     assert {name: on for name, on in jobs.items() if name.startswith("server 1")} == on_server_1
 
 
+@pytest.mark.long
 def test_a_paused_transfer_gives_up_its_lane(tmp_path):
     # b, the shorter, stops a from 31 to 32 ms; one transfer at a time needs one lane.
     result = run(
@@ -345,6 +348,7 @@ def test_a_paused_transfer_gives_up_its_lane(tmp_path):
 MODELS = [Linear(), EqualShare(), MaxMin()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("contention", MODELS, ids=["linear", "equal-share", "max-min"])
 @pytest.mark.parametrize("communication", ["bounded-overlap:limit=3", "preemptive:by=bytes"])
 def test_every_all_reduce_sends_its_bytes(contention, communication):
@@ -367,6 +371,7 @@ def test_every_all_reduce_sends_its_bytes(contention, communication):
     assert per_link.to_numpy() == pytest.approx(result.links["bytes"].to_numpy(), rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", [{}, {"contention": MaxMin()}], ids=["linear", "max-min"])
 def test_the_number_sharing_is_that_of_overlapping_transfers(given):
     table = transfer_slices(run_of_mix(**given))
@@ -381,6 +386,7 @@ def test_the_number_sharing_is_that_of_overlapping_transfers(given):
     assert table["sharing"].max() == 3
 
 
+@pytest.mark.long
 def test_counters_count_the_transfers_on_a_link(mix, mix_events):
     table = transfer_slices(mix).explode("links")
     changes = defaultdict(list)
@@ -400,6 +406,7 @@ def test_counters_count_the_transfers_on_a_link(mix, mix_events):
 # ---- Random runs
 
 
+@pytest.mark.long
 @given(settings(disturbed=False))
 @hypothesis_settings(max_examples=examples(12, by_default=4))
 def test_invariants_of_any_run(tmp_path_factory, setting: Setting) -> None:
@@ -545,6 +552,7 @@ def test_links_that_carried_nothing_have_no_row(tmp_path):
 # ---- The file
 
 
+@pytest.mark.long
 def test_the_same_run_gives_the_same_bytes(tmp_path):
     for name in ("first.json", "second.json"):
         workload = ddlsched.microsoft_160(seed=3, scale=0.002)

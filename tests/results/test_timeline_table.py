@@ -22,6 +22,7 @@ def recorded() -> Result:
     return ddlsched.simulate(JOBS, scheduler="srsf-2", seed=1, timeline=True)
 
 
+@pytest.mark.long
 def test_it_has_all_tasks_and_transfers_sorted_by_start(recorded: Result) -> None:
     table, computing, sending = recorded.timeline, compute_slices(recorded), transfer_slices(recorded)
     assert table["start_ns"].is_monotonic_increasing
@@ -36,6 +37,7 @@ def test_it_has_all_tasks_and_transfers_sorted_by_start(recorded: Result) -> Non
     assert transfers["gpu"].isna().all()
 
 
+@pytest.mark.long
 def test_a_parquet_file_has_the_table(recorded: Result, tmp_path: Path) -> None:
     ddlsched.write_timeline(recorded, tmp_path / "run.parquet")
     stored = pq.read_table(tmp_path / "run.parquet").to_pylist()
@@ -50,6 +52,7 @@ def test_the_command_line_writes_it_too(tmp_path: Path) -> None:
     assert "compute" in pq.read_table(path)["kind"].to_pylist()
 
 
+@pytest.mark.long
 def test_duckdb_finds_what_the_tables_say(recorded: Result, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     path = tmp_path / "run.parquet"

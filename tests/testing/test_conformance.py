@@ -137,11 +137,13 @@ def test_a_broken_promise_of_an_order_is_found(policy):
     assert _faults(OrderingConformance, policy) == ["key_is_linear"]
 
 
+@pytest.mark.long
 def test_a_promise_that_is_kept_is_none_of_the_faults():
     assert _faults(CommunicationConformance, KeepsItsRefusals) == []
     assert _faults(OrderingConformance, Linear) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", [RefusesByTheClock, RefusesForOthersElsewhere, RefusesUntilLittleIsLeft])
 def test_a_broken_promise_changes_a_run_and_is_found_there_too(policy):
     class Checks(CommunicationConformance):

@@ -57,6 +57,7 @@ def asked_by(checks: type, check: str, **answers: Callable[..., Any]) -> str:
     return f"{len(policy.heard)} {digest(policy.heard)}"
 
 
+@pytest.mark.long
 def test_what_policies_are_asked_is_what_it_was() -> None:
     of, network = policy_conformance, network_conformance
     place, order = of.PlacementConformance, of.OrderingConformance
@@ -112,6 +113,7 @@ def smaller_chain(case: Any, rng: np.random.Generator) -> list[str]:
     return lines
 
 
+@pytest.mark.long
 def test_cases_of_tenants_are_drawn_and_made_smaller_as_they_were() -> None:
     rng, found = np.random.default_rng(5), dict[str, str]()
     for number in range(12):

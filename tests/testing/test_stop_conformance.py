@@ -124,10 +124,12 @@ class MovesByEarlierRuns(Tidy):
         return super().moves(running, cluster) if len(COUNT) % 3 == 0 else []
 
 
+@pytest.mark.long
 def test_a_placement_that_moves_as_it_should_passes() -> None:
     assert failed(PlacementConformance, Tidy()) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "check", "said"),
     [
@@ -139,6 +141,7 @@ def test_moves_that_are_wrong_are_found(policy: Any, check: str, said: str) -> N
     assert said in failed(PlacementConformance, policy).get(check, "passed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("door", "policy", "least"), [("order", ShortFirst(), 3), ("placement", Tidy(), 1)])
 def test_the_example_runs_have_stops_and_moves(door: str, policy: Any, least: int) -> None:
     for make in (example_workload, long_workload):
@@ -164,6 +167,7 @@ class PathByEarlierRuns:
         return random.Random(len(COUNT)).randrange(len(flow.paths))
 
 
+@pytest.mark.long
 def test_paths_that_are_wrong_are_found() -> None:
     assert failed(PathConformance, Ecmp()) == {}
     beyond = failed(PathConformance, PathBeyond())
@@ -193,6 +197,7 @@ class ByTheRun:
         return flow.source % len(flow.paths) if self.recorded else 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("conformance", [OrderingConformance, PathConformance])
 def test_item_2_runs_that_are_recorded_are_compared(conformance: Any) -> None:
     COUNT.clear()

@@ -50,6 +50,7 @@ def test_what_does_not_fit_says_by_how_much() -> None:
     assert f"does not fit by {found['missing_gb']:.2f} GB" in run("estimate", "gpt3-175b").stdout
 
 
+@pytest.mark.long
 def test_rows_are_kept_and_predicted() -> None:
     result = run("estimate", "--rows", "rows.csv", "--out", "predicted.csv")
     assert result.exit_code == 0
@@ -77,6 +78,7 @@ def test_what_is_given_twice_counts_once() -> None:
     assert once == twice
 
 
+@pytest.mark.long
 def test_rows_need_not_be_measured() -> None:
     Path("rows.csv").write_text(ROWS.replace(",600\n", ",\n").replace(",3600\n", ",\n"))
     result = run("estimate", "--rows", "rows.csv", "--out", "predicted.csv")
@@ -206,6 +208,7 @@ def test_refused(args, message) -> None:
     refused(run(*args.split()), message)
 
 
+@pytest.mark.long
 def test_a_design_prints_the_best_first() -> None:
     best = json.loads(run("design", "gpt3-6.7b", "--gpus", "8,16", "--top", 3, "--json").stdout)
     assert len(best) == 3
@@ -215,11 +218,13 @@ def test_a_design_prints_the_best_first() -> None:
     assert cheap[0]["cost"] <= best[0]["cost"]
 
 
+@pytest.mark.long
 def test_a_cluster_of_given_size() -> None:
     best = json.loads(run("design", "gpt3-6.7b", "--cluster", "h100:nodes=2", "--top", 1, "--json").stdout)
     assert best[0]["gpus"] == 16
 
 
+@pytest.mark.long
 def test_a_design_for_a_reader() -> None:
     result = run("design", "gpt3-6.7b", "--gpus", 8, "--cluster", "h100", "--cluster", "a100-80", "--top", 2)
     head, columns, *rows = result.stdout.splitlines()

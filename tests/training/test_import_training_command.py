@@ -23,6 +23,7 @@ def trace(tmp_path: Path) -> Path:
     return write_chakra(tmp_path / "job.0.et", NODES)
 
 
+@pytest.mark.long
 def test_job_summary_and_picture_are_written(tmp_path: Path, trace: Path) -> None:
     out, chart = tmp_path / "job.json", tmp_path / "picture"
     arguments = ("--gpus", 4, "--iterations", 7, "--gbps", 8, "--chart", chart, "--out", out)

@@ -91,6 +91,7 @@ def test_as_much_arrives_as_the_load_says(arrivals, load):
     assert np.mean(ratios) == pytest.approx(1.0, rel=0.05)
 
 
+@pytest.mark.long
 def test_a_day_has_its_swing():
     workload = stream(seed=1, num_jobs=20_000, scale=0.01, arrivals="diurnal", day_s=50_000.0, swing=0.8)
     phase = arrivals_of(workload) / 500.0 % 1.0
@@ -215,12 +216,14 @@ def test_a_steady_part_and_a_warm_up_exclude_each_other():
         ddlsched.simulate(stream(seed=2, num_jobs=20, scale=0.01), steady=True, warmup_s=1.0)
 
 
+@pytest.mark.long
 def test_a_comparison_counts_the_middle_of_its_streams(tmp_path):
     text = "stream:num_jobs=20,scale=0.002"
     compared = ddlsched.compare(text, ["srsf-1"], seeds=2, options={"steady": True}, processes=1, folder=tmp_path)
     assert compared.runs["jobs"].tolist() == [14, 14]
 
 
+@pytest.mark.long
 def test_elastic_jobs_have_the_spread_that_is_told() -> None:
     jobs = elastic_mix(seed=1, gpus=1000, hours=8.0, work_hours=2.0)
     assert len(jobs) == pytest.approx(0.9 * 1000 * 8 / 2, rel=0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import pytest
 from kept_numbers import assert_kept, digest, short
 
 from ddlsched.workload.workload_files import workload_of
@@ -42,6 +43,7 @@ def cases() -> Iterator[tuple[str, str]]:
             yield f"{name} {parameter}".strip(), f"{name}:{','.join(map('='.join, given.items()))}"
 
 
+@pytest.mark.long
 def test_generated_workloads_are_what_they_were() -> None:
     found: dict[str, str] = {}
     for case, spec in cases():

@@ -673,17 +673,20 @@ def read_back(workload: Workload, suffix: str) -> Workload:
         return read_workload(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
 @given(workload=workloads(data_parallel))
 def test_round_trip_of_data_parallel_jobs(workload: Workload, suffix: str) -> None:
     assert read_back(workload, suffix) == workload
 
 
+@pytest.mark.long
 @given(workload=workloads(data_parallel | dags()))
 def test_round_trip_of_dags(workload: Workload) -> None:
     assert read_back(workload, "json") == workload
 
 
+@pytest.mark.long
 @given(cells=st.lists(st.text(max_size=12) | st.floats().map(str), min_size=8, max_size=8))
 def test_any_row_is_read_or_refused_in_one_line(cells: list[str]) -> None:
     check_any(lambda folder: csv_of(folder, cells))
@@ -703,6 +706,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(row=st.fixed_dictionaries({name: st.just(GOOD[name]) | json_values for name in COLUMNS}))
 def test_any_json_row_is_read_or_refused_in_one_line(row: dict[str, Any]) -> None:
     check_any(lambda folder: json_of(folder, row))
@@ -718,6 +722,7 @@ task_fields = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.long
 @given(tasks=st.lists(task_fields, max_size=3) | json_values)
 def test_any_dag_is_read_or_refused_in_one_line(tasks: Any) -> None:
     check_any(lambda folder: json_of(folder, dag_row(tasks) | {"tasks": tasks}))
@@ -744,6 +749,7 @@ def error_of(path: Path) -> str | None:
     return None
 
 
+@pytest.mark.long
 def test_a_header_of_very_many_columns_is_refused_in_a_short_line(tmp_path):
     path, needed = tmp_path / "wide.csv", COLUMNS
     for header in (",".join(f"column{n}" for n in range(300_000)), ",".join([*needed, *map(str, range(300_000))])):

@@ -54,6 +54,7 @@ def test_uncompiled_no_search_reads_or_writes_beyond_its_arrays() -> None:
     subprocess.run([sys.executable, "-m", "pytest", "-q", "-n0", test], env=uncompiled, check=True)
 
 
+@pytest.mark.long
 def test_victims_are_those_of_a_plain_search(monkeypatch: pytest.MonkeyPatch) -> None:
     victims, sizes = ClassicSearch.victims, list[int]()
 
@@ -77,6 +78,7 @@ def test_victims_are_those_of_a_plain_search(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(size > 1 for size in sizes) > seeds / 30
 
 
+@pytest.mark.long
 def test_who_has_no_hope_finds_neither_room_nor_victims(monkeypatch: pytest.MonkeyPatch) -> None:
     among, counts = kueue.HopefulJobs.among, Counter[tuple[bool, bool]]()
 

@@ -42,6 +42,7 @@ def test_an_axis_of_numbers_says_where_it_begins_unless_at_0(settings: dict, lab
     assert drawn(lambda axes: axes.set(xlabel="Time (s)", ylabel="Change (%)", **settings)) == labels
 
 
+@pytest.mark.long
 def test_bars_of_names_say_nothing() -> None:
     assert drawn(lambda axes: axes.barh(["one", "two"], [3.0, 4.0])) == ("", "")
 
@@ -54,6 +55,7 @@ def test_an_axis_that_changes_says_the_new_beginning() -> None:
         assert axes.get_xlabel() == said
 
 
+@pytest.mark.long
 def test_panels_that_share_an_axis_say_it_at_the_one_that_names_it() -> None:
     figure = shown_figure(4.0, 3.0)
     above, below = figure.subplots(2, 1, sharex=True)

@@ -15,9 +15,7 @@ from ddlsched.results.statistics import Interval
 @pytest.mark.parametrize("parameter", ["kappa_", "lwf:kappa=", "κ=", "LWF-", "lwf-"])
 def test_the_values_of_a_parameter_go_from_light_to_dark(parameter: str) -> None:
     shades = style.colours([f"{parameter}{number}" for number in (32, 1, 8)])
-    lightness = [style._luminance(shades[f"{parameter}{number}"]) for number in (1, 8, 32)]
-    assert lightness == sorted(lightness, reverse=True)
-    assert len(set(lightness)) == 3
+    assert [shades[f"{parameter}{number}"] for number in (1, 8, 32)] == ["#86c8dc", "#48799c", "#0b2a5b"]
     assert style.colours(["SRSF(1)", "SRSF(2)", "SRSF(3)"])["SRSF(2)"] == style.PALETTE["green"]
 
 
@@ -52,6 +50,7 @@ def test_the_columns_of_a_heat_map_stand_apart_beside_long_names() -> None:
     assert all(left.x1 + a_letter < right.x0 for left, right in pairwise(boxes))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("letters", [18, 20, 22, 24, 26])
 def test_a_legend_is_not_cut_off(letters: int) -> None:
     values = np.exp(np.linspace(0, 8, 200))
@@ -106,6 +105,7 @@ def test_a_map_of_designs_has_a_scale_of_its_shades(values: list[list[float]], e
     assert [text.get_text() for text in axes.texts] == ["-" if np.isnan(v) else f"{v:.0f}" for v in np.ravel(values)]
 
 
+@pytest.mark.long
 def test_a_model_has_one_colour_in_both_charts_of_fidelity() -> None:
     models = ["max-min", "equal-share", "linear", "size-shares", "connection-shares", "packet-rings", "asked-for"]
     times = {"measured_jct_s": 90.0, "simulated_jct_s": 95.0, "jct_error": 0.05}

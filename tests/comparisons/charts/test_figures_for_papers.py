@@ -48,11 +48,13 @@ def test_item_23_a_chart_shows_the_policies_that_are_asked_for_by_their_labels(c
     assert "srsf-2" in words(getattr(comparison.plot, name)())
 
 
+@pytest.mark.long
 def test_item_23_policies_come_in_the_order_in_which_they_are_asked_for(comparison: Comparison):
     axes, *_ = comparison.plot.average_jct(policies=["srsf-2", "ada-srsf"]).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["srsf-2", "ada-srsf"]
 
 
+@pytest.mark.long
 def test_item_23_a_policy_keeps_its_colour_whatever_it_is_called(comparison: Comparison):
     (plain,), (called,) = (
         comparison.plot.average_jct(policies=["srsf-1"], labels=labels).axes for labels in ({}, {"srsf-1": "ours"})
@@ -66,6 +68,7 @@ def test_item_23_a_chart_has_the_size_that_is_asked_for(comparison: Comparison, 
     assert getattr(comparison.plot, name)(size=(7.0, 3.25)).get_size_inches().tolist() == [7.0, 3.25]
 
 
+@pytest.mark.long
 def test_item_23_charts_of_a_run_have_a_size():
     charts = simulate(JOBS).plot
     for name in ("jct", "phases", "placements", "utilisation"):
@@ -86,6 +89,7 @@ def test_item_23_figures_are_written_as_pdf_with_text_that_can_be_searched_and_a
     assert (tmp_path / "f.svg").read_text().count("<svg") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -134,6 +138,7 @@ def test_item_22_a_long_axis_title_has_several_lines_and_is_not_cut_off():
     assert 0 <= extent.x0 < extent.x1 <= figure.bbox.x1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("values", "first"), [([20.0, 2e6], "10"), ([20.0, 400.0], "10"), ([0.02, 0.5], "0.01")])
 def test_item_23_ticks_of_a_logarithmic_axis_are_plain_numbers(values: list[float], first: str):
     figure = jct_charts.distributions({"a": np.array(values), "b": np.array(values) * 3}, axis="JCT (s)")
@@ -173,6 +178,7 @@ def test_the_first_and_the_last_shade_are_of_half_as_much_as_the_others() -> Non
     assert shares == pytest.approx([one / 2, *[one] * (len(SHADES) - 2), one / 2])
 
 
+@pytest.mark.long
 def test_a_chart_of_phases_says_what_its_colours_are() -> None:
     (legend,) = simulate(JOBS).plot.phases().legends
     assert len(legend.get_texts()) > 1

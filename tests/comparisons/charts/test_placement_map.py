@@ -45,6 +45,7 @@ def instants(table: pd.DataFrame, boxes: pd.DataFrame):
         yield gpu, stays, sorted(shown, key=lambda box: box.bottom)
 
 
+@pytest.mark.long
 @given(placements())
 def test_at_each_time_the_jobs_of_a_gpu_share_its_row(table):
     for gpu, there, shown in instants(table, placement_boxes(table)):
@@ -59,6 +60,7 @@ def test_at_each_time_the_jobs_of_a_gpu_share_its_row(table):
             assert box.height == 1 / len(shown)
 
 
+@pytest.mark.long
 @given(placements())
 def test_without_sharing_the_job_that_came_first_is_shown(table):
     for _, there, shown in instants(table, placement_boxes(table, shared=False)):
@@ -121,6 +123,7 @@ def test_servers_may_differ_in_size():
     assert axes.get_ylabel() == "Server\n(2 to 8 GPUs each)"
 
 
+@pytest.mark.long
 def test_the_label_of_servers_fits_beside_a_low_map():
     (axes,) = placement_map(stays(), [1], title="title").axes
     axes.figure.draw_without_rendering()
@@ -135,6 +138,7 @@ def test_a_map_is_as_high_as_its_gpus_need_within_bounds(gpus: int, inches: floa
     assert placement_map(stays(), [gpus]).get_figheight() == pytest.approx(inches)
 
 
+@pytest.mark.long
 def test_a_job_is_named_once_a_server_in_the_middle_of_its_largest_box():
     figure = placement_map(stays(("a", 0, 0.0, 2.0), ("a", 1, 4.0, 8.0), ("b", 0, 2.0, 8.0), ("c", 2, 0.0, 0.1)), [4])
     (axes,) = figure.axes

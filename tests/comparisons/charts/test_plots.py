@@ -225,6 +225,7 @@ def test_no_text_is_cut_off_or_overlaps(chart):
         assert not box.padded(-1).overlaps(second.padded(-1)), (one, other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chart", CHARTS)
 def test_axes_name_their_unit_and_the_legend_is_beside_the_data(chart):
     figure, found = drawn_texts(chart)
@@ -268,6 +269,7 @@ def test_legends_name_policies_as_they_are(chart):
     assert set(names) == {"".join(label.split()) for label in short_labels(policies).values()}
 
 
+@pytest.mark.long
 def test_each_class_has_a_panel_from_0_with_its_policies():
     panels = a_chart_of_classes().axes
     assert [axes.get_xlabel() for axes in panels] == ["1 GPU", "2–4 GPUs", "5–7 GPUs", "8+ GPUs"]
@@ -284,6 +286,7 @@ def test_a_heat_map_writes_the_per_cent_into_the_cells():
 # ---- Utilisation
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(st.floats(0.001, 50.0), st.floats(0.0, 64.0)), min_size=1, max_size=40),
     st.lists(st.tuples(st.floats(0.001, 50.0), st.floats(0.0, 64.0)), min_size=1, max_size=40),
@@ -334,6 +337,7 @@ def test_files_are_the_same_bytes_each_time(chart, tmp_path):
     assert ElementTree.parse(first[1]).getroot().tag == f"{SVG}svg"
 
 
+@pytest.mark.long
 def test_style_leaves_matplotlib_as_it_was(tmp_path):
     import matplotlib
 
@@ -342,6 +346,7 @@ def test_style_leaves_matplotlib_as_it_was(tmp_path):
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.long
 def test_a_chart_that_is_stopped_half_way_leaves_the_one_before_whole(tmp_path, monkeypatch):
     paths = save(a_bar_chart(), tmp_path / "chart")
     before = [path.read_bytes() for path in paths]

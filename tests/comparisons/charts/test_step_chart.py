@@ -36,6 +36,7 @@ def bars(result: Result, iteration: int) -> list[tuple[float, float]]:
     return sorted((round(left, 5), round(width, 5)) for left, width in found)
 
 
+@pytest.mark.long
 def test_bars_are_what_was_done() -> None:
     """A row a stage; the send is in both. The second iteration is drawn from its own begin."""
     expected = [(0.0, 3.0), (3.0, 1.0), (3.0, 1.0), (4.0, 5.0)]

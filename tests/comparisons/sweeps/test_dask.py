@@ -134,6 +134,7 @@ def test_the_same_comes_out_as_on_this_machine(cluster, tmp_path):
         assert [path.name for path in (cluster.folder / name).iterdir()] == ["worker.log"]
 
 
+@pytest.mark.long
 def test_a_failing_run_is_reported_and_the_rest_is_done(cluster, tmp_path):
     policies = ["srsf-1", {"name": "broken", "communication": "mine.py:Broken"}]
     comparison = ddlsched.compare(SMALL, policies, seeds=2, folder="out", dask=cluster.address)
@@ -166,6 +167,7 @@ def test_a_worker_that_dies_loses_nothing(cluster, tmp_path):
     assert (tmp_path / "log").read_text().split().count(str(extra.pid)) >= 1
 
 
+@pytest.mark.long
 def test_a_worker_with_other_sources_is_refused(cluster, monkeypatch):
     monkeypatch.setattr("ddlsched.comparisons.sweeps.sweep.sources_digest", lambda: "another")
     with pytest.raises(InputError, match=r"dask worker tcp://.*: another ddlsched, numpy or plug-in is installed"):
@@ -228,6 +230,7 @@ def test_nobody_answers(address, monkeypatch):
         ddlsched.compare(SMALL, "srsf-1", seeds=1, folder="out", dask=address)
 
 
+@pytest.mark.long
 def test_the_extra_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"pip install 'ddlsched\[dask\]'"):

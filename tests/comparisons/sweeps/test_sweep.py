@@ -77,6 +77,7 @@ def runs_logged(folder: Path) -> list[str]:
 # ---- Results
 
 
+@pytest.mark.long
 def test_sweep_gives_what_simulate_gives(tmp_path):
     done = sweep([run(seed=3), run("FF", 3, placement="first-fit")], tmp_path, processes=1)
     expected = ddlsched.simulate(ddlsched.microsoft_160(seed=3, scale=0.002), scheduler="srsf-1", seed=3)
@@ -100,6 +101,7 @@ def test_processes_give_what_one_process_gives(tmp_path):
     pd.testing.assert_frame_equal(one, two)
 
 
+@pytest.mark.long
 def test_a_file_says_what_it_is_of(tmp_path):
     done = sweep([run()], tmp_path, processes=1)
     ((_, path),) = done.finished
@@ -109,6 +111,7 @@ def test_a_file_says_what_it_is_of(tmp_path):
     assert described["summary"]["makespan_s"] > 0
 
 
+@pytest.mark.long
 def test_workload_from_a_file(tmp_path):
     ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), tmp_path / "jobs.csv")
     file = str(tmp_path / "jobs.csv")
@@ -117,6 +120,7 @@ def test_workload_from_a_file(tmp_path):
     assert rows["average_jct_s"].nunique() == 1
 
 
+@pytest.mark.long
 def test_a_run_under_two_labels_is_done_once(mine, tmp_path):
     measures = (f"{mine}:logged",)
     done = sweep([run("a", measures=measures), run("b", measures=measures)], tmp_path / "runs", processes=1)
@@ -127,6 +131,7 @@ def test_a_run_under_two_labels_is_done_once(mine, tmp_path):
 # ---- Resuming
 
 
+@pytest.mark.long
 def test_finished_runs_are_not_done_again(mine, tmp_path):
     runs = [run(seed=seed, measures=(f"{mine}:logged",)) for seed in (1, 2, 3)]
     first = sweep(runs[:2], tmp_path / "runs", processes=1)
@@ -184,6 +189,7 @@ def test_resumes_after_a_kill(mine, tmp_path):
 # ---- Failures
 
 
+@pytest.mark.long
 def test_a_failing_run_is_reported_and_does_not_stop_the_rest(mine, tmp_path):
     heard: list[tuple[int, int, Failure | None]] = []
     runs = [run("bad", placement=f"{mine}:Broken"), run("unknown", placement="lfw"), run("good", seed=2)]
@@ -198,6 +204,7 @@ def test_a_failing_run_is_reported_and_does_not_stop_the_rest(mine, tmp_path):
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
+@pytest.mark.long
 def test_a_failed_run_is_tried_again(mine, tmp_path):
     assert sweep([run(placement=f"{mine}:Broken")], tmp_path, processes=1).failures
     mended = "return cluster.eligible_gpus(job)[: job.num_gpus]"
@@ -221,6 +228,7 @@ def test_progress_goes_to_stderr(capsys):
     assert "1/2" in captured.err
 
 
+@pytest.mark.long
 def test_a_failure_to_write_stops_the_sweep(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file: cannot be used"):
@@ -246,6 +254,7 @@ import helper
 """
 
 
+@pytest.mark.long
 def test_a_run_under_which_a_file_changed_is_not_kept(tmp_path):
     helper = tmp_path / "helper.py"
     helper.write_text("limit = 1")
@@ -339,6 +348,7 @@ def test_a_planted_link_is_not_written_through(tmp_path, monkeypatch):
     assert kept.read_text() == "kept"
 
 
+@pytest.mark.long
 def test_leftovers_are_no_results(tmp_path):
     ((_, path),) = sweep([run()], tmp_path, processes=1).finished
     whole = path.read_bytes()
@@ -426,6 +436,7 @@ def test_fingerprint_changes_with_the_users_file(mine, named):
     assert fingerprint(inputs, "s") != before
 
 
+@pytest.mark.long
 def test_a_changed_file_is_run_anew(mine, tmp_path):
     mine_run = run("mine", placement=f"{mine}:Mine")
     before = sweep([mine_run], tmp_path / "runs", processes=1).summaries()

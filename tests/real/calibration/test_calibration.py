@@ -52,6 +52,7 @@ def written(tmp_path: Path, rows: Measurements) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alone", [False, True])
 def test_presets_without_intervals_are_those_with_them(alone):
     rows = timed(settings(), noise=0.05)
@@ -120,6 +121,7 @@ def test_a_file_of_other_columns_is_refused(tmp_path, text, said):
 # ---- The fits
 
 
+@pytest.mark.long
 def test_exact_times_give_the_constants_back():
     fit = calibrate(timed(settings()))[0]
     assert fit.form is LINEAR
@@ -140,6 +142,7 @@ def test_a_constant_is_never_negative():
     assert fit_constants(LINEAR, Measurements(rows.jobs, rows.message_bytes, seconds))["penalty_per_byte_s"] == 0
 
 
+@pytest.mark.long
 def test_times_that_do_not_grow_with_bytes_give_a_model_that_simulate_takes():
     rows = settings()
     for fit in calibrate(Measurements(rows.jobs, rows.message_bytes, np.ones(len(rows)))):
@@ -207,6 +210,7 @@ def test_a_preset_is_what_simulate_takes(form):
 # ---- The command
 
 
+@pytest.mark.long
 def test_the_command_prints_a_table_and_the_text_for_simulate(tmp_path):
     done = run("calibrate", written(tmp_path, timed(settings(), noise=0.02)))
     assert done.exit_code == 0
@@ -226,6 +230,7 @@ def test_the_command_answers_in_json_and_draws(tmp_path):
     assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_the_command_says_where_no_model_is_near(tmp_path):
     done = run("calibrate", written(tmp_path, timed(settings(), noise=1.0)))
     assert "No model is near: more than 20 % off" in done.stdout

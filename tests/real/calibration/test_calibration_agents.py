@@ -217,6 +217,7 @@ def test_two_hundred_slow_connections_lock_nobody_out(agents):
                 pass
 
 
+@pytest.mark.long
 def test_one_who_sends_a_byte_now_and_then_is_ended_with_the_handshake(agents):
     agents[0]._within_s = 0.3
     with socket.create_connection(agents[0].address, timeout=10) as slow:

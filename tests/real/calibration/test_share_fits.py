@@ -50,6 +50,7 @@ def shares(
     return ShareRows(*np.array(rows, np.float64).T)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("exponent", "window_bytes"), [(0.5, inf), (1.0, 2.5e5), (0.8, 1.6e5), (0.0, inf)])
 def test_exact_times_give_the_constants_back(exponent: float, window_bytes: float) -> None:
     fit = fit_size_shares(shares(exponent, window_bytes, 0.003), alone())
@@ -73,6 +74,7 @@ def test_intervals_hold_the_true_constants_of_noisy_times() -> None:
     assert sum(held) >= 6
 
 
+@pytest.mark.long
 def test_presets_are_what_simulate_takes() -> None:
     fit = fit_size_shares(shares(1.0, inf, 0.003), alone())
     whole, in_chunks = resolve("contention", fit.whole), resolve("contention", fit.in_chunks)
@@ -83,6 +85,7 @@ def test_presets_are_what_simulate_takes() -> None:
     assert fit_size_shares(shares(1.0, inf), alone()).in_chunks.count("chunk") == 0
 
 
+@pytest.mark.long
 def test_rings_of_one_size_that_were_alone_tell_no_time_of_a_step() -> None:
     rows = alone()
     fit = fit_size_shares(shares(0.5, inf), rows.rows((rows.servers == 2) & (rows.jobs == 1)))
@@ -160,6 +163,7 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     return calibration, beside_file, jobs
 
 
+@pytest.mark.long
 def test_the_command_fits_shares_and_says_what_is_beyond(files: tuple[Path, Path, Path]) -> None:
     calibration, beside, jobs = files
     done = run("calibrate", calibration, "--shares", beside, "--workload", jobs)
@@ -174,6 +178,7 @@ def test_the_command_fits_shares_and_says_what_is_beyond(files: tuple[Path, Path
     ]
 
 
+@pytest.mark.long
 def test_the_command_answers_in_json(files: tuple[Path, Path, Path]) -> None:
     calibration, beside, jobs = files
     found = json.loads(run("calibrate", calibration, "--shares", beside, "--workload", jobs, "--json").stdout)

@@ -50,6 +50,7 @@ def test_every_iteration_of_every_job_is_recorded_in_order(communication: str) -
     assert all(one.view.remaining_service_ns == 0 == one.view.iterations_left for one in outcome.gate.jobs)
 
 
+@pytest.mark.long
 def test_one_at_a_time_never_overlaps_and_free_overlap_does() -> None:
     jobs = [quick_job("a", compute_s=0.0), quick_job("b", compute_s=0.0)]
     alone = ran(jobs, communication="bounded-overlap:limit=1", delay_s=0.01)
@@ -59,6 +60,7 @@ def test_one_at_a_time_never_overlaps_and_free_overlap_does() -> None:
     assert any(before[1] > after[0] for before, after in itertools.pairwise(free))
 
 
+@pytest.mark.long
 def test_a_shorter_job_pauses_a_longer_ones_transfer_between_chunks() -> None:
     long = quick_job("long", iterations=1, compute_s=0.0, message_bytes=4e6)
     short = quick_job("short", iterations=2, compute_s=0.002, message_bytes=1e5, arrival_s=0.1)
@@ -137,6 +139,7 @@ def test_an_exclusive_gpu_has_one_job_at_a_time() -> None:
     assert second.placed_ns >= first.finished_ns
 
 
+@pytest.mark.long
 def test_with_slots_jobs_compute_one_at_a_time_on_a_gpu_they_share() -> None:
     cluster = Cluster(num_servers=2, gpus_per_server=1)
     jobs = [quick_job("a", gpus=2, iterations=5, compute_s=0.02), quick_job("b", gpus=2, iterations=5, compute_s=0.02)]
@@ -165,6 +168,7 @@ def test_with_slots_every_gpu_of_a_server_computes() -> None:
     ]
 
 
+@pytest.mark.long
 def test_workers_are_used_again() -> None:
     crew = ThreadCrew(Exchange())
     jobs = [quick_job("a"), quick_job("b", arrival_s=0.3)]
@@ -172,6 +176,7 @@ def test_workers_are_used_again() -> None:
     assert len(crew.threads) == 4
 
 
+@pytest.mark.long
 def test_a_job_that_arrives_later_is_placed_later() -> None:
     late = ran([quick_job("a"), quick_job("late", arrival_s=0.2)]).gate.jobs[1]
     assert late.placed_ns >= 0.2e9

@@ -62,6 +62,7 @@ class Later:
         return self.from_s if now_s < self.from_s else None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("hasty")
 def test_a_policy_that_asks_to_be_woken_is_no_deadlock() -> None:
     outcome = run_jobs([quick_job("a", gpus=2)], settings(TWO, communication=Later()), ThreadCrew(Exchange()))

@@ -256,6 +256,7 @@ def told_of(parts: dict[str, list[Any]]) -> dict[str, str]:
 FOUR = Cluster(num_servers=4, gpus_per_server=2, gpu_memory_mb=16_000.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_gates_tell_ranks_what_they_told(case: str) -> None:
     seed = list(CASES).index(case)

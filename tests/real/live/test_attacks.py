@@ -29,6 +29,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.long
 def test_malformed_reports_do_not_end_the_manager(tmp_path) -> None:
     live, _ = manager(tmp_path, 1)
     live.store.submit("a", program="count", steps=10, max_nodes=1)
@@ -143,6 +144,7 @@ def test_only_the_stopped_one_of_a_group_is_ended(tmp_path) -> None:
     live.close()
 
 
+@pytest.mark.long
 def test_a_group_whose_members_die_one_after_another_is_started_not_regrouped(tmp_path) -> None:
     events: list[LiveEvent] = []
     live = LiveManager(tmp_path, Nodes(2), AllToTheFirst(), 1, events.append)

@@ -198,6 +198,7 @@ def test_places_that_others_do_not_see_are_refused(tmp_path: Path) -> None:
         manager(tmp_path, 1, commits=f"local://{tmp_path}/far")
 
 
+@pytest.mark.long
 def test_a_place_that_cannot_be_read_at_an_event_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events, nodes = list[LiveEvent](), Nodes(2)
     live = LiveManager(tmp_path, nodes, AllToTheFirst(), watch=events.append, commits=f"local://{tmp_path}/far")

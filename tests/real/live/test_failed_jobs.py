@@ -50,6 +50,7 @@ def test_item_8_kills_from_outside_are_not_the_scripts_fault(tmp_path: Path) -> 
     assert states(tmp_path) == ["finished"]
 
 
+@pytest.mark.long
 def test_item_8_a_job_that_is_killed_for_an_hour_is_given_up_and_the_event_names_its_step(tmp_path: Path) -> None:
     live, events = manager(tmp_path)
     live._kills = Retries(give_up_s=-1.0)
@@ -134,6 +135,7 @@ def test_item_10_of_processes_that_start_together_the_oldest_ones_script_counts(
     assert job.can_form()
 
 
+@pytest.mark.long
 def test_item_10_a_script_that_changes_while_its_job_runs_is_told_and_not_mixed_in(tmp_path: Path) -> None:
     script, state = tmp_path / "script.py", tmp_path / "state"
     script.write_text(COUNTS)

@@ -34,6 +34,7 @@ def on(*nodes: int, process: int = 0) -> SimpleNamespace:
     )
 
 
+@pytest.mark.long
 def test_nodes_leave_and_come_when_simulated_servers_do() -> None:
     disturbances = Disturbances(failures=(NODE,))
     job = data_parallel_job("a", gpus=2, iterations=1000, backward_s=1.0)

@@ -210,6 +210,7 @@ def live_states(folder: Path) -> Any:
     return found
 
 
+@pytest.mark.long
 def test_minutes_of_managers_are_what_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[str, str] = {}
     for seed in range(3):

@@ -247,6 +247,7 @@ def test_an_address_towards_a_path_and_a_host() -> None:
     assert address_towards("/tmp/progress") == address_towards("127.0.0.1:5") == "127.0.0.1"
 
 
+@pytest.mark.long
 def test_a_manager_that_is_started_again_has_its_jobs_meet_anew(tmp_path: Path) -> None:
     places = []
     for _ in range(2):

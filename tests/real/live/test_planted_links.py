@@ -95,6 +95,7 @@ def test_item_9_a_pipe_or_a_folder_in_the_place_of_a_file_is_refused_at_once(sta
         open_in(state, "folder", "rb")
 
 
+@pytest.mark.long
 def test_a_folder_of_state_may_itself_be_reached_by_a_link_of_the_users(state: Path) -> None:
     (state.parent / "link").symlink_to(state)
     done = live(state.parent / "link")

@@ -95,6 +95,7 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path) -> None:
         read_fragments(tmp_path / "idle.parquet")
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(1, 9)), min_size=1))
 def test_a_node_is_idle_exactly_when_no_job_holds_it(jobs) -> None:
     busy = [Busy(node, start, start + run) for node, start, run in jobs]

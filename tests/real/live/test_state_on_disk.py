@@ -78,6 +78,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.rmtree(folder)
 
 
+@pytest.mark.long
 def test_the_next_manager_removes_what_a_killed_one_left_and_nothing_else(temporary: Path) -> None:
     (temporary / "ddlsched-mine").mkdir()
     (temporary / "ddlsched-live-link").symlink_to(temporary / "ddlsched-mine")
@@ -104,6 +105,7 @@ def submit_many(store: JobStore) -> None:
         store.submit(f"job{number}", program="count", steps=1, max_nodes=1)
 
 
+@pytest.mark.long
 def test_a_full_disk_under_the_state_of_jobs_is_one_line(tmp_path: Path) -> None:
     store = JobStore(tmp_path / "jobs.sqlite")
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]

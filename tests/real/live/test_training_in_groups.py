@@ -210,6 +210,7 @@ def begun(module: Any, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch)
     return life
 
 
+@pytest.mark.long
 def test_every_step_is_done_once_from_what_is_committed_whatever_becomes_of_groups(
     module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def eventually(what: Path, holds: str, count: int = 1) -> bool:
     return what.read_text().count(holds) == count
 
 
+@pytest.mark.long
 def test_daemons_run_in_a_folder_and_are_gone_with_it(programs: Path) -> None:
     with LocalSlurm(nodes=3, gpus_per_node=2) as slurm:
         folder = slurm.folder
@@ -61,6 +62,7 @@ def test_daemons_run_in_a_folder_and_are_gone_with_it(programs: Path) -> None:
     assert (slurm.processes(), folder.exists()) == ([], False)
 
 
+@pytest.mark.long
 def test_a_daemon_that_does_not_start_is_told_and_nothing_is_left(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -258,6 +258,7 @@ def test_each_start_in_vain_counts_once(tmp_path: Path) -> None:
     assert told(bench) == [("fail", job, denied), ("refuse", job, refused)]
 
 
+@pytest.mark.long
 def test_an_agents_time_never_goes_back(tmp_path: Path) -> None:
     slurm = FakeSlurm(nodes=2)
     bench = Bench(tmp_path, slurm)

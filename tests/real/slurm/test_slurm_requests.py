@@ -49,6 +49,7 @@ def test_no_more_tasks_run_at_a_time_than_the_array_allows(tmp_path: Path) -> No
     assert {job.state for job in slurm.jobs.values() if job.array} == {"COMPLETED"}
 
 
+@pytest.mark.long
 def test_of_a_large_array_some_tasks_wait_for_the_policies_and_the_others_together(tmp_path: Path) -> None:
     slurm = FakeSlurm(nodes=1)
     slurm.submit_array(range(1000), 4)
@@ -58,6 +59,7 @@ def test_of_a_large_array_some_tasks_wait_for_the_policies_and_the_others_togeth
     assert sum(job.state == "RUNNING" for job in slurm.jobs.values()) == 1
 
 
+@pytest.mark.long
 def test_many_arrays_are_taken_apart_over_several_looks(tmp_path: Path) -> None:
     slurm = FakeSlurm(nodes=1)
     arrays = [slurm.submit_array(range(40), 4) for _ in range(3)]
@@ -83,6 +85,7 @@ def test_tasks_that_slurm_refuses_to_hold_keep_no_others_back(tmp_path: Path) ->
     assert {job.task: job.state for job in slurm.jobs.values() if job.array == good} == {0: "RUNNING", 1: "RUNNING"}
 
 
+@pytest.mark.long
 def test_an_arrays_limit_that_is_changed_holds_from_the_next_look(tmp_path: Path) -> None:
     slurm = FakeSlurm(nodes=2)
     array = slurm.submit_array(range(100), 1, limit=1)

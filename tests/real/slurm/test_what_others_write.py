@@ -77,6 +77,7 @@ def noise(rng: random.Random) -> str:
     return "".join(parts)
 
 
+@pytest.mark.long
 def test_item_7_nothing_that_users_write_ends_the_agent_or_keeps_others_back(tmp_path: Path) -> None:
     rng = random.Random(7)
     slurm = FakeSlurm(nodes=2)

@@ -353,6 +353,7 @@ def test_a_launcher_serves_each_connection_in_a_copy_until_its_parent_is_gone(
             gate.next(5.0)
 
 
+@pytest.mark.long
 def test_a_copy_does_its_work_and_nothing_after(monkeypatch: pytest.MonkeyPatch) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)  # a copy has children of its own and what becomes of them
     for fails in (False, True):

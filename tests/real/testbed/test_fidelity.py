@@ -71,6 +71,7 @@ def test_a_changed_job_is_another_run() -> None:
     assert {run.key for run in plan([mix()], 1)}.isdisjoint(run.key for run in plan([other], 1))
 
 
+@pytest.mark.long
 def test_runs_are_kept_and_not_made_again(tmp_path: Path, crew: Crew) -> None:
     planned, runs = plan([mix()], 2), Runs(tmp_path)
     first = planned[0]
@@ -123,6 +124,7 @@ def test_tables_of_a_run(crew: Crew) -> None:
     assert run.machine["mean_late_ms"] >= 0
 
 
+@pytest.mark.long
 def test_calibration_measures_jobs_alone_and_pairs_only(crew: Crew) -> None:
     wanted = calibration_settings(2, [1000, 2000])
     assert wanted == [
@@ -195,6 +197,7 @@ def test_repeats_below_one_are_refused() -> None:
         plan([mix()], 0)
 
 
+@pytest.mark.long
 def test_columns_that_reports_need_are_kept(tmp_path: Path, crew: Crew) -> None:
     planned = plan([mix()], 1)
     Runs(tmp_path).keep(planned[0], run_planned(planned[0], crew, "max-min", realtime=False))
@@ -269,6 +272,7 @@ def test_shares_are_measured_on_transfers_that_lie_within_another(crew: Crew, tm
     assert (tmp_path / "shares.csv").read_text() == text
 
 
+@pytest.mark.long
 def test_jobs_alone_are_measured_while_they_compute_in_between(crew: Crew, tmp_path: Path) -> None:
     jobs = [quick_job(f"job-{number}", gpus=2, iterations=5) for number in range(3)]
     measure_alone(tmp_path / "alone.csv", jobs, gate_settings(TWO), crew)

@@ -56,6 +56,7 @@ def simulated() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@pytest.mark.long
 def test_what_repeats_differ_by(measured: pd.DataFrame) -> None:
     """Under one policy: a 8.0, 8.1 and 7.9 s, b 18.0, 18.3 and 17.7 s."""
     table = spread_table(measured).set_index("policy")
@@ -89,6 +90,7 @@ def errors_of(mixes: dict[str, list[float]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["mix", "model", "policy", "jct_error", "iteration_error"])
 
 
+@pytest.mark.long
 def test_errors_have_intervals_over_mixes_and_not_over_jobs() -> None:
     """All jobs of a mix are off alike: three of them say no more than one."""
     each = [0.02, -0.04, 0.05, 0.1, 0.01, -0.08, 0.03, 0.06]
@@ -199,6 +201,7 @@ def test_the_report_has_every_table_and_draws_both_charts(
     assert pd.read_csv(tmp_path / "gains.csv").policy.tolist() == ["one", "two"]
 
 
+@pytest.mark.long
 def test_the_report_says_which_constants_were_not_fitted_to_what_it_measured(
     measured: pd.DataFrame, simulated: pd.DataFrame
 ) -> None:

@@ -49,6 +49,7 @@ def finishes(communication: Any, contention: str = "max-min:per_byte_s=1e-9") ->
     return ends
 
 
+@pytest.mark.long
 def test_a_pause_waits_for_the_chunks_under_way() -> None:
     """Of ten chunks a has sent 2.5 and has two under way: it sends up to the fourth beside b, until 1.55 s.
 
@@ -71,6 +72,7 @@ def test_a_message_of_no_more_chunks_than_are_under_way_is_never_paused(chunk_by
         assert finishes(in_chunks) == pytest.approx([2.2, 1.65])
 
 
+@pytest.mark.long
 def test_what_steps_cost_is_no_message() -> None:
     """Two chunks of 5e8 bytes are all of a's message, though it moves 1.2e9 bytes: it is not paused.
 

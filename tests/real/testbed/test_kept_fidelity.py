@@ -78,6 +78,7 @@ def test_tables_and_texts_are_what_they_were() -> None:
     assert_kept("fidelity", kept)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_few_resamples")
 def test_what_is_written_are_all_tables_and_two_charts_of_whole_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -70,6 +70,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     return made
 
 
+@pytest.mark.long
 def test_what_is_measured_is_what_was_measured(runs: Runs, tmp_path: Path) -> None:
     kept: dict[str, str] = {}
     crew: Any = "the crew"

@@ -78,6 +78,7 @@ def test_without_realtime_nothing_changes() -> None:
         assert scheduling_of_a_new_thread()[0] == before
 
 
+@pytest.mark.long
 def test_a_worker_ends_with_who_started_it() -> None:
     read, write = os.pipe()
     parent = os.fork()

@@ -108,6 +108,7 @@ def test_a_namespace_of_somebody_elses_is_refused_and_stays(tmp_path: Path, ther
     assert there == ["ddlsched-1"]
 
 
+@pytest.mark.long
 def test_two_testbeds_at_once_are_refused_until_the_first_has_ended(tmp_path: Path, there: list[str]) -> None:
     program = f"""
 import sys, time

@@ -31,6 +31,7 @@ def mix(**policies: dict[str, object]) -> Mix:
     return Mix(name="m", workload=Workload.of(jobs), cluster=TWO, policies=policies)
 
 
+@pytest.mark.long
 def test_simulated_runs_are_those_of_simulate() -> None:
     models = {"max-min": RunModel(contention="max-min"), "linear": RunModel(contention="linear")}
     table = simulated_runs([mix(free=FREE, one={**FREE, "communication": "bounded-overlap:limit=1"})], models)
@@ -39,6 +40,7 @@ def test_simulated_runs_are_those_of_simulate() -> None:
     assert (table.iteration_s * iterations).tolist() == pytest.approx(table.jct_s.tolist())  # nobody waits for GPUs
 
 
+@pytest.mark.long
 def test_a_model_has_another_form_where_messages_are_sent_in_chunks() -> None:
     given = mix(free=FREE, preemptive=PREEMPTIVE)
     chunked = RunModel(contention="max-min", in_chunks="max-min:per_byte_s=1e-3")
@@ -48,6 +50,7 @@ def test_a_model_has_another_form_where_messages_are_sent_in_chunks() -> None:
     assert (table["preemptive"] > plain["preemptive"]).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("more", "chunk_bytes"), [({}, 400_000), ({"chunk_bytes": 2e4, "window": 1}, 2e4)])
 def test_chunks_under_way_end_where_a_policy_pauses(more: dict[str, float], chunk_bytes: float) -> None:
     given = mix(free=FREE, preemptive={**PREEMPTIVE, **more})

@@ -14,6 +14,7 @@ from ddlsched.real import torch as hook
 from ddlsched.real.torch import part_length
 
 
+@pytest.mark.long
 @given(st.integers(1, 10**8), st.integers(2, 64), st.sampled_from([2, 4, 8]))
 def test_the_parts_of_all_ranks_hold_the_message_and_little_more(count: int, ranks: int, item_bytes: int) -> None:
     length = part_length(count, ranks, item_bytes)

@@ -115,6 +115,7 @@ TOPOLOGIES = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 def test_tiers_of_topologies_are_what_they_were() -> None:
     def told(topology: str, servers: int, gpus: int) -> str:
         tiers = tiers_of_topology(topology, num_servers=servers, gpus_per_server=gpus, gpu=GPUS["gb200"])
@@ -268,6 +269,7 @@ def test_a_variant_changes_what_its_axes_name() -> None:
 SMALL = Transformer(num_layers=4, hidden=64, heads=4, sequence=32, vocabulary=100)
 
 
+@pytest.mark.long
 def test_a_sweep_tells_the_estimate_to_the_last_digit() -> None:
     cluster = parse_cluster("a100-80:memory_gb=0.01,expansion_gb=0.001,expansion_gb_per_s=50,expansion_shared_by=2")
     sweep = DesignSweep(

@@ -65,6 +65,7 @@ def simulated_s(kind: str, message_bytes: float, algorithm: str, servers: int, g
     return all_simulated_s([(kind, message_bytes)], algorithm, servers, gpus, topology)[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("servers", "gpus"), [(1, 8), (2, 1), (2, 8), (3, 1), (5, 2), (8, 8), (16, 4)])
 @pytest.mark.parametrize("switches", ["none", "inside", "all"])
 def test_the_choice_by_size_takes_the_simulated_time(switches: str, servers: int, gpus: int) -> None:

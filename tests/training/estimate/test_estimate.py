@@ -105,6 +105,7 @@ def test_energy_and_cost_of_a_step() -> None:
 # ---- Pipeline
 
 
+@pytest.mark.long
 @given(st.sampled_from([2, 4, 8]), st.integers(1, 16))
 def test_the_bubble_of_equal_stages(stages, count) -> None:
     """(p - 1) / m of the time of the micro-batches, but for the first and last layers."""
@@ -126,6 +127,7 @@ def test_sends_between_stages_by_hand() -> None:
     assert found.pipeline_s == pytest.approx(4 * 2 * send_s)
 
 
+@pytest.mark.long
 @given(st.integers(1, 8), st.sampled_from([1, 2, 4, 8]))
 def test_the_critical_path_of_a_pipeline_run_one_by_one(count, stages) -> None:
     """Forward and backward as one visit: a permutation flow shop whose stages differ."""
@@ -279,6 +281,7 @@ def test_arrays_give_what_single_estimates_give(chosen) -> None:
         assert float(memory) == pytest.approx(float(alone.memory.total_bytes))
 
 
+@pytest.mark.long
 @given(plans)
 def test_parts_are_not_negative_and_add_up(plan) -> None:
     found = estimate(GPT, plan, parse_cluster("h100:nodes=8").machine(64))
@@ -287,6 +290,7 @@ def test_parts_are_not_negative_and_add_up(plan) -> None:
     assert 0 < float(found.mfu) < 1
 
 
+@pytest.mark.long
 @given(plans, st.sampled_from(["memory_gb_per_s", "link_gb_per_s", "nic_gbps"]))
 def test_better_hardware_is_never_slower(plan, field) -> None:
     slow, fast = (parse_cluster(f"a100-80:nodes=8,{field}={value}").machine(64) for value in (100, 1000))

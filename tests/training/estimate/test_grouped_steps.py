@@ -78,6 +78,7 @@ def test_bytes_are_those_of_the_layers() -> None:
     assert sent["send", "on 0"] == sent["send", "back 1"] == pytest.approx(2 * activations / 2)
 
 
+@pytest.mark.long
 def test_only_a_layer_that_is_computed_again_sends_again() -> None:
     """Of a block, attention by itself sends nothing; its two all-reduces are of layers that come after products."""
 
@@ -154,6 +155,7 @@ def test_zero_3_reduces_behind_every_backward() -> None:
 USUAL = {"sequence_parallel": True, "micro_batch": 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "plan"),
     [

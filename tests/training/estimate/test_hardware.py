@@ -120,6 +120,7 @@ def test_oversubscription_slows_what_crosses_leaves() -> None:
     assert times[1] > 1.5 * times[0]
 
 
+@pytest.mark.long
 def test_a_slower_network_is_never_estimated_as_faster() -> None:
     from ddlsched.training.estimate.parallel_layout import Parallelism
     from ddlsched.training.estimate.presets import MODELS

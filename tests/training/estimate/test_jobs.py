@@ -76,6 +76,7 @@ def drained_s(computing_s: float, sending_s: float, taken: float) -> float:
     return together_s + (sending_s - together_s) + (computing_s - (1 - taken) * together_s)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("groups", [False, True], ids=["no groups", "groups"])
 @pytest.mark.parametrize("taken", [0, 0.1, 0.3, 1])
 @pytest.mark.parametrize("sent", [0.5, 1.2, 3])
@@ -139,6 +140,7 @@ def test_the_simulator_runs_a_job_alone_in_the_estimated_time(plan) -> None:
     assert result.jobs["jct_s"].item() == pytest.approx(estimated_s, rel=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("groups", [False, True], ids=["no groups", "groups"])
 @pytest.mark.parametrize(
     "algorithm",
@@ -173,6 +175,7 @@ def test_a_job_goes_through_a_file(tmp_path) -> None:
     assert again.num_gpus == 16
 
 
+@pytest.mark.long
 def test_a_scaling_curve() -> None:
     curve = scaling_curve(GPT, parse_cluster("v100"), gpus=(1, 2, 4, 8, 16), global_batches=(16, 64))
     assert set(curve["global_batch"]) == {16, 64}
@@ -184,6 +187,7 @@ def test_a_scaling_curve() -> None:
     assert large > small
 
 
+@pytest.mark.long
 def test_a_scaling_curve_leaves_out_what_does_not_fit() -> None:
     curve = scaling_curve(MODELS["gpt3-6.7b"], parse_cluster("v100"), gpus=(1, 2, 16), global_batches=(16,))
     assert curve["gpus"].tolist() == [16]

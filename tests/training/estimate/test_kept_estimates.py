@@ -74,6 +74,7 @@ def test_estimates_of_all_models_are_what_they_were() -> None:
     assert_kept("estimates", kept)
 
 
+@pytest.mark.long
 def test_steps_whose_traffic_is_in_groups_are_what_they_were() -> None:
     mixture = dataclasses.replace(MODELS["gpt3-350m"], experts=8, active_experts=2)  # type: ignore[type-var]
     machine, found = parse_cluster("h100:nodes=8,gpus_per_node=8", efficiency="megatron").machine(64), dict[str, str]()

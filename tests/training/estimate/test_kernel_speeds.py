@@ -79,6 +79,7 @@ def test_constants_of_kernels_are_found_again(tmp_path: Path) -> None:
     assert (alone.launch_s, alone.gap_s) == pytest.approx((5e-6, 0.0), rel=0.05)
 
 
+@pytest.mark.long
 def test_an_estimate_takes_measured_kernels(tmp_path: Path) -> None:
     path = tmp_path / "kernels.csv"
     write_kernels(made_up(), path)
@@ -88,6 +89,7 @@ def test_an_estimate_takes_measured_kernels(tmp_path: Path) -> None:
     assert slow["compute_s"] > fast["compute_s"]
 
 
+@pytest.mark.long
 def test_one_gpu_takes_all_from_its_kernels(tmp_path: Path) -> None:
     path = tmp_path / "kernels.csv"
     write_kernels(made_up(), path)

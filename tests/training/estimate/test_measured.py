@@ -33,6 +33,7 @@ Fitted, fit_link, fit_rows, mean_error = fitting.Fitted, fitting.fit_link, fitti
 # ---- Megatron's eight published times
 
 
+@pytest.mark.long
 def test_megatrons_eight_times_with_one_efficiency_beat_calculon() -> None:
     errors = np.abs(list(megatron.errors(EFFICIENCIES["megatron"]).values()))
     assert len(errors) == 8
@@ -40,6 +41,7 @@ def test_megatrons_eight_times_with_one_efficiency_beat_calculon() -> None:
     assert 100 * errors.max() < megatron.CALCULON["max"]
 
 
+@pytest.mark.long
 def test_ten_published_throughputs_that_nothing_was_fitted_to() -> None:
     ratios = [megatron.predicted_tera(row, EFFICIENCIES["megatron"]) / row.tera for row in megatron.WEAK_SCALING]
     errors = np.abs(np.array(ratios) - 1)
@@ -75,6 +77,7 @@ def test_the_shipped_constants_are_those_of_all_rows() -> None:
     assert fitted.network_bytes_per_s == pytest.approx(A100_NODE_TIERS[1].bytes_per_s, rel=5e-3)
 
 
+@pytest.mark.long
 @needs_data("training_times")
 def test_the_shipped_runs_are_those_of_the_files() -> None:
     frame = pd.concat(fit.read(DATA).values())
@@ -95,6 +98,7 @@ def test_runs_alike_say_what_is_left_and_none_its_own() -> None:
     assert runs.left_of(sizes)[0] == pytest.approx(without)
 
 
+@pytest.mark.long
 def test_a_remark_says_by_how_much_runs_alike_moved_a_row_or_that_none_is(tmp_path) -> None:
     measured = pd.DataFrame(np.loadtxt(MEASURED, delimiter=",", skiprows=1)[:5, :-1].astype(int), columns=COLUMNS)
     frame = pd.concat([measured, measured[:1].assign(sequence=4096)], ignore_index=True)
@@ -207,6 +211,7 @@ def write(path: Path, frame: pd.DataFrame) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_rows_of_a_file_are_predicted_one_by_one_as_all_at_once(tmp_path) -> None:
     frame = read_rows(write(tmp_path / "rows.csv", made_up())).said
     together = np.asarray(estimate_rows(frame).step_s)
@@ -259,6 +264,7 @@ def test_rows_that_cannot_be_said_are_kept_with_the_reason_and_leave_the_others(
     assert table["predicted_step_s"].drop(index=rows).tolist() == others["predicted_step_s"].tolist()
 
 
+@pytest.mark.long
 def test_missing_columns_and_files(tmp_path) -> None:
     for column in COLUMNS:
         with pytest.raises(InputError, match=f"has no column '{column}'"):

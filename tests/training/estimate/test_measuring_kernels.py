@@ -289,6 +289,7 @@ def test_shares_above_the_sheet_are_of_another_gpu() -> None:
         assert said.startswith("KernelSpeeds") if is_taken else said.startswith("a GPU: kernels (attention) reach 1.17")
 
 
+@pytest.mark.long
 def test_attention_is_that_of_long_sequences_of_its_width() -> None:
     def told(*attended: tuple[str, float]) -> tuple[float, float]:
         found = kernel_speeds(
@@ -304,6 +305,7 @@ def test_attention_is_that_of_long_sequences_of_its_width() -> None:
     assert told(("2048x128", 0.4), ("2048x64", 0.6)) == pytest.approx((0.4, 1.0))  # narrow ones are no faster
 
 
+@pytest.mark.long
 def test_a_gpu_alone_needs_attention_and_what_only_moves() -> None:
     moving = [kernel("elementwise", "norm", share=0.25), kernel("elementwise", "sum", share=0.5)]
     attended = [kernel("attention", "2048x128")]

@@ -155,6 +155,7 @@ def test_dlrm_tables_are_spread_over_all_gpus() -> None:
     assert few.optimiser_bytes == many.optimiser_bytes
 
 
+@pytest.mark.long
 def test_presets_say_of_models_only_what_they_are_described_by() -> None:
     text = Path(presets.__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     known = {field.name for field in dataclasses.fields(Transformer)}

@@ -117,6 +117,7 @@ ODD = (
 )
 
 
+@pytest.mark.long
 def test_rows_are_read_however_they_are_spelt_and_kept_where_they_contradict_themselves(tmp_path: Path) -> None:
     runs = read_published(written(tmp_path, ODD))
     assert [(one.gpu, one.precision) for one in runs[:3]] == [("h100", "fp8"), ("gb200", "half"), ("gb300", "mxfp8")]
@@ -184,6 +185,7 @@ def test_rows_of_other_models_systems_and_layouts_are_said_and_not_foretold_out_
     assert_kept(f"published-{first}", kept)
 
 
+@pytest.mark.long
 def test_steps_in_one_graph_and_later_releases_are_faster(tmp_path: Path) -> None:
     rows = """26.02,Qwen3_30B_a3B,DGX-GB300,8,MXFP8,512,8,4096,,1,1,1,,8,1,1
 26.02.01,Qwen3_30B_a3B,DGX-GB300,8,MXFP8,512,8,4096,,1,1,1,,8,1,1
@@ -275,6 +277,7 @@ llama-3.1-8b,h100-96,64,bf16,yes,16,64,8192,4,4,4,1,Interleaved1F1B,full,8532,76
     assert float(found.memory.activations_bytes) < float(kept.memory.activations_bytes)
 
 
+@pytest.mark.long
 def test_no_row_that_ran_is_refused(tmp_path: Path) -> None:
     """70 billion parameters whose states alone exceed a GPU were sharded, of which the table says nothing."""
     row = "26.06,LLAMA3_70B,DGX-GB300,64,NVFP4,256,2,8192,0,1,1,1,,,6000,"
@@ -458,6 +461,7 @@ def published(name: str) -> list[PublishedRun]:
 LIMITS = {"mpt.csv": 0.06, "torchtitan.csv": 0.08, "megatron_bridge.csv": 0.06}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", tried(LIMITS, lambda place: place < 2))  # the third is long
 def test_models_with_measured_steps_are_those_of_the_tables(name: str) -> None:
     runs = published(name)
@@ -576,6 +580,7 @@ def test_a_bad_configuration_is_one_line(tmp_path: Path, text: str) -> None:
     refused(run("estimate", "--hf-config", path), BAD[text])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", tried(LIMITS, lambda place: place < 2))  # the third is long
 def test_published_tables_are_met_with_the_shipped_constants(name: str) -> None:
     runs = published(name)

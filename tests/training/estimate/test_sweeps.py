@@ -24,6 +24,7 @@ GPT = Transformer(num_layers=6, hidden=768, heads=12, sequence=512, vocabulary=3
 PLAN = parse_cluster("a100-80")
 
 
+@pytest.mark.long
 def test_every_valid_combination_and_no_other() -> None:
     sweep = DesignSweep(axes={"pipeline": range(1, 9)}, recompute=("none",))
     table = design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=sweep)
@@ -40,6 +41,7 @@ def test_every_valid_combination_and_no_other() -> None:
     assert len(table) == len(found)
 
 
+@pytest.mark.long
 def test_each_row_is_the_single_estimate() -> None:
     sweep = DesignSweep(axes={"zero": (0, 1, 3), "sequence_parallel": (0, 1), "overlap": (0, 1)})
     table = design(GPT, PLAN, num_gpus=16, global_batch=32, sweep=sweep)
@@ -63,6 +65,7 @@ def test_what_fits_comes_first_and_the_fastest_of_it() -> None:
     assert (table["missing_gb"] > 0).eq(~table["fits"]).all()
 
 
+@pytest.mark.long
 def test_variants_of_the_cluster() -> None:
     axes = {"memory_bandwidth": (0.5, 1.0, 2.0), "network_bandwidth": (0.5, 1.0), "tensor": (2,)}
     table = design(GPT, PLAN, num_gpus=16, global_batch=16, sweep=DesignSweep(axes=axes))
@@ -82,6 +85,7 @@ def test_an_expansion_moves_as_many_bytes_as_its_axis_says() -> None:
     assert (found.capacity_bytes, found.bytes_per_s, found.shared_by) == (100e9, 50e9, 1)
 
 
+@pytest.mark.long
 def test_expansion_lets_fit_what_did_not() -> None:
     small = parse_cluster("a100-80:memory_gb=1")
     axes = {"expansion_gb": (100,), "expansion_gb_per_s": (50, 500)}
@@ -99,6 +103,7 @@ def test_nothing_valid_is_an_empty_table() -> None:
     assert "step_s" in table
 
 
+@pytest.mark.long
 def test_models_without_blocks_can_be_swept() -> None:
     table = design(MODELS["resnet-50"], parse_cluster("v100"), num_gpus=16, global_batch=512, sweep=DesignSweep())
     assert set(table["data"]) == {16}
@@ -129,6 +134,7 @@ def test_a_hundred_thousand_configurations_in_seconds() -> None:
     assert took_s < 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", tried([1, 7, 10_000], lambda place: place > 0))
 def test_configurations_that_threads_take_together_are_all_there(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     sweep = DesignSweep(axes={"memory_bandwidth": (0.5, 1.0)})

@@ -72,6 +72,7 @@ def test_the_stages_of_a_job_with_groups_have_their_own_layers() -> None:
     assert times["forward 0.0"] < times["forward 1.0"]
 
 
+@pytest.mark.long
 def test_a_sweep_tries_uneven_stages_only_when_it_is_told_the_stages() -> None:
     cluster = parse_cluster("h100")
     told = design(

@@ -247,6 +247,7 @@ def test_summary_tells_bytes_critical_path_and_exposed_communication(tmp_path: P
     assert found["exposed_share_of_iteration"] == pytest.approx((communication_s - 0.0006) / (0.0007 + communication_s))
 
 
+@pytest.mark.long
 @given(st.data())
 def test_coarse_and_fine_graphs_run_alike(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """A rank's computation is a chain; each collective starts after one of its nodes and is needed by a later one."""
@@ -367,6 +368,7 @@ def test_damaged_file_is_refused_in_a_line(tmp_path: Path, case: str) -> None:
     refused(tmp_path, parts, lambda: read_iteration([path], num_ranks=2))
 
 
+@pytest.mark.long
 def test_every_way_to_cut_a_file_off_is_noticed(tmp_path: Path) -> None:
     (path,) = ranks(tmp_path, SERIAL)
     whole = path.read_bytes()

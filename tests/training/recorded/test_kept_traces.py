@@ -79,6 +79,7 @@ def chakra_nodes(rank: int, seed: int) -> Iterator[bytes]:
             sent = node
 
 
+@pytest.mark.long
 def test_chakra_traces_become_what_they_became(tmp_path: Path) -> None:
     found: dict[str, str] = {}
     for seed in range(8):
@@ -183,6 +184,7 @@ def nccl_step(number: int, begin_us: float, seed: int, slow: float) -> Iterator[
     yield event("user_annotation", "Optimizer.step#Adam.step", host, 40)
 
 
+@pytest.mark.long
 def test_kineto_traces_become_what_they_became(tmp_path: Path) -> None:
     found: dict[str, str] = {}
     for seed in range(10):
@@ -220,6 +222,7 @@ def recorded_step(rng: np.random.Generator, rank: int, begin_ns: int, forms: np.
     return stretch.step()
 
 
+@pytest.mark.long
 def test_recordings_become_what_they_became(tmp_path: Path) -> None:
     found: dict[str, str] = {}
     for seed in range(8):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from matplotlib.colors import to_hex
 
 from ddlsched.comparisons.charts.style import PALETTE
@@ -30,6 +31,7 @@ def test_the_measured_step_has_its_phases_and_its_waits() -> None:
     ]
 
 
+@pytest.mark.long
 def test_each_task_that_waits_for_another_has_an_arrow_from_it() -> None:
     forward = ComputeTask(name="forward-1", duration_ns=MS)
     tasks = (forward, AllReduceTask(name="r", message_bytes=1000.0, after=("forward-1",)))

@@ -233,6 +233,7 @@ def lines(path: Path) -> dict[str, str]:
     return {path.name: json.dumps(told)} | kept
 
 
+@pytest.mark.long
 def test_recordings_are_what_they_were(world: World, recorder: Any, tmp_path: Path) -> None:
     kept = {}
     each = ["", "backward", "send", "gather backward", "late", "backward twice", "past", "afterwards"]
@@ -289,6 +290,7 @@ def test_a_hook_of_the_script_is_kept_and_called_as_it_was_given(world: World, r
     assert (tmp_path / "1.recording.json").exists()
 
 
+@pytest.mark.long
 def test_what_cannot_be_recorded_is_told(
     world: World, recorder: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

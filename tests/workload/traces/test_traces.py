@@ -149,6 +149,7 @@ EXPECTED: dict[str, tuple[list[tuple[str, float, int, float]], list[tuple[int, s
 }
 
 
+@pytest.mark.long
 def test_requested_times_are_time_limits(tmp_path):
     fields = "{job} {job} 0 {run} 4 -1 -1 4 {asked} -1 1 7 -1 -1 0 -1 -1 -1\n"
     jobs = [{"job": 1, "run": 50, "asked": 100}, {"job": 2, "run": 50, "asked": -1}, {"job": 3, "run": 1, "asked": 0}]
@@ -216,6 +217,7 @@ def test_models_are_the_traces_own_or_drawn_by_seed_and_id() -> None:
     assert rows.loc["e2", ["iterations", "forward_s", "backward_s"]].tolist() == [2000, 0.02, 0.03]
 
 
+@pytest.mark.long
 def test_drawn_models_depend_on_the_seed_and_not_on_the_other_jobs() -> None:
     rule = JobRule(contention=Linear(), seed=1)
     draws = [rule.drawn(str(number)) for number in range(4000)]
@@ -255,6 +257,7 @@ def test_models_have_the_parameters_that_are_published() -> None:
     }
 
 
+@pytest.mark.long
 def test_selection_window_limit_size_and_scale() -> None:
     whole = sample("batsim").jobs.set_index("job_id")
     late = sample("batsim", selection=Selection(from_s=4, to_s=5))
@@ -446,6 +449,7 @@ def test_what_the_clock_cannot_hold_is_refused(tmp_path: Path) -> None:
     assert [job.job_id for job in trace.workload] == ["b"]
 
 
+@pytest.mark.long
 def test_damaged_and_foreign_files_are_refused_in_one_line(tmp_path: Path) -> None:
     cut_late = tmp_path / "cut_late.csv.gz"
     lines = [f"{number:x},{number},{number * number % 997 + 1},1\n" for number in range(50_000)]
@@ -491,6 +495,7 @@ CELLS = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(40, by_default=10))
 @given(rows=st.lists(st.lists(CELLS, min_size=3, max_size=5), max_size=8))
 def test_whatever_a_table_holds_each_line_is_a_job_or_refused(
@@ -510,6 +515,7 @@ def test_whatever_a_table_holds_each_line_is_a_job_or_refused(
         assert ddlsched.read_workload(written) == trace.workload
 
 
+@pytest.mark.long
 def test_the_command_writes_jobs_refusals_and_a_report(tmp_path: Path) -> None:
     table, parquet, rejected = tmp_path / "jobs.csv", tmp_path / "jobs.parquet", tmp_path / "rejected.csv"
     source = SAMPLES / "alibaba-openb.csv"
@@ -566,6 +572,7 @@ def test_bad_input_is_one_line_and_exit_code_2(args: list[Any], message: str) ->
     assert message in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_traces_that_the_benchmark_generates_are_whole(tmp_path: Path) -> None:
     import trace_import
 
@@ -576,6 +583,7 @@ def test_traces_that_the_benchmark_generates_are_whole(tmp_path: Path) -> None:
         assert (len(trace.jobs), len(trace.refused)) == (50, 0)
 
 
+@pytest.mark.long
 def test_help_lists_every_format_and_imports_nothing_heavy() -> None:
     program = (
         "import sys\nfrom ddlsched.cli import main\n"

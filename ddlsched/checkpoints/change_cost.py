@@ -61,7 +61,7 @@ def staying(old: TensorCollection, new: TensorCollection, lost: Collection[int] 
     on_device, on_host = _present_bytes(old, new, frozenset(lost))
     gains = np.array([[_gain(new, group, block, on_device, on_host) for block in blocks] for group in blocks])
     groups, chosen = linear_sum_assignment(gains, maximize=True)
-    places = [0] * new.num_ranks
+    places = list(range(new.num_ranks))
     for group, block in zip(groups.tolist(), chosen.tolist(), strict=True):
         for rank, place in zip(blocks[group], blocks[block], strict=True):
             places[rank] = place

@@ -25,9 +25,11 @@ from ddlsched.checkpoints.reshard_command import (
     _peer,
     _shade,
     _size,
+    copy_summary,
     plan_numbers,
     plan_text,
 )
+from ddlsched.checkpoints.resharding import Outcome
 from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor
 from ddlsched.errors import InputError
@@ -61,6 +63,25 @@ def test_shades_go_by_the_share_of_the_most() -> None:
     assert [_shade(size, 10, "abcde") for size in (0, 1, 2, 3, 4, 9, 10)] == ["a", "a", "b", "b", "c", "e", "e"]
     cells = [_cell(row, 0, {(0, 0): 10, (1, 0): 1, (3, 0): 0}, {(0, 0)}, 10) for row in range(4)]
     assert cells == [" =██", "  ··", "    ", "    "]
+
+
+@pytest.mark.parametrize(
+    ("resumed_bytes", "copy_s", "verify_s", "parts"),
+    [
+        (0, 0.0, 0.0, ("", "0.0 s")),
+        (0, 4.0, 0.001, ("", "4.0 s (0.75 GB/s)")),
+        (10**9, 4.0, 2.0, (", 1.00 GB of it in an earlier run", "4.0 s (0.50 GB/s), checked in 2.0 s")),
+        (3 * 10**9, 0.5, 0.0, (", 3.00 GB of it in an earlier run", "0.5 s (0.00 GB/s)")),
+    ],
+)
+def test_a_run_is_summed_up(resumed_bytes: int, copy_s: float, verify_s: float, parts: tuple[str, str]) -> None:
+    empty = TensorCollection(tensors=(), parallelism=StoredParallelism())
+    done = Outcome(
+        plan=plan(empty, empty), written_bytes=3 * 10**9, resumed_bytes=resumed_bytes, plan_s=1.257, copy_s=copy_s,
+        verify_s=verify_s,
+    )  # fmt: skip
+    resumed, copied = parts
+    assert copy_summary(done, Path("b")) == f"3.00 GB to b{resumed}: planned in 1.26 s, copied in {copied}"
 
 
 def vector(size: int, *, dp: int, hosts: tuple[int, ...], devices: tuple[int, ...] = ()) -> TensorCollection:

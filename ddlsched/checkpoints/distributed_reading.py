@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,8 +50,8 @@ class Metadata:
     """
 
     tensors: Mapping[str, StoredTensor]
-    objects: Mapping[str, StoredChunk] = field(default_factory=dict)
-    paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
+    objects: Mapping[str, StoredChunk]
+    paths: Mapping[str, tuple[str | int, ...]]
 
 
 _META = "torch.distributed.checkpoint.metadata"

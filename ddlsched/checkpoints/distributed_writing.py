@@ -135,10 +135,8 @@ def _metadata(form: FileForm, held: Checkpoint) -> bytes:
 def _kind(tensor: Tensor, shards: Sequence[Shard]) -> New:
     if tensor.kind == "object":
         return New(Name(_META, "BytesStorageMetadata"))
-    dtype, layout = (
-        Name("torch", TORCH_NAMES[tensor.dtype]),
-        PickledCall(Name("torch.serialization", "_get_layout"), _STRIDED),
-    )
+    dtype = Name("torch", TORCH_NAMES[tensor.dtype])
+    layout = PickledCall(Name("torch.serialization", "_get_layout"), _STRIDED)
     properties = New(Name(_META, "TensorProperties"), (dtype, layout, False, PickledCall(_MEMORY_FORMAT, (0,)), False))
     boxes = (shard.layout.pieces[0] for shard in shards)
     chunks = [_new("ChunkStorageMetadata", offsets=_size(box.start), sizes=_size(box.extent)) for box in boxes]

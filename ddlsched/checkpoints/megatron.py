@@ -122,9 +122,9 @@ def stacked(reading: Reading) -> PartsReading:
 
 
 def _stack(name: str, layers: Mapping[int, Tensor]) -> Tensor:
-    first = layers[min(layers)]
-    if sorted(layers) != list(range(len(layers))) or any(tensor.shape != first.shape for tensor in layers.values()):
-        raise InputError(f"tensor {name}: its layers are {sorted(layers)}; expected all from 0, of one shape")
+    first, *_ = layers.values()
+    if sorted(layers) != list(range(len(layers))) or len({(one.dtype, one.shape) for one in layers.values()}) > 1:
+        raise InputError(f"tensor {name}: its layers are {sorted(layers)}; expected all from 0, of one dtype and shape")
     cuts = tuple(dataclasses.replace(cut, dim=cut.dim + 1) for cut in first.cuts)
     places = tuple(sorted(layers))
     return dataclasses.replace(first, name=name, shape=(len(layers), *first.shape), places=places, cuts=cuts, flat="")

@@ -307,12 +307,12 @@ def _boxes(shape: Sequence[int], low: int, high: int) -> Iterator[tuple[tuple[in
         return
     row = math.prod(shape[1:])
     first, last = -(-low // row), high // row
-    if first > last or low % row:
+    if low % row:
         number = low // row
         yield from _within_row(shape, number, low - number * row, min(high - number * row, row))
     if first < last:
         yield (first, *(0,) * (len(shape) - 1)), (last - first, *shape[1:])
-    if first <= last and high % row:
+    if first <= last:
         yield from _within_row(shape, last, 0, high - last * row)
 
 

@@ -36,7 +36,7 @@ _STORAGES = {
     "UntypedStorage": "",
 }  # fmt: skip
 TORCH_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_STORAGE_OF = {dtype: name for name, dtype in _STORAGES.items() if dtype}
+_STORAGE_OF = {dtype: name for name, dtype in _STORAGES.items()}
 
 
 class StoredChunk(NamedTuple):

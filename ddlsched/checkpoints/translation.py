@@ -187,6 +187,8 @@ def _named_weights(kind: object, reading: PartsReading) -> Iterator[_Named]:
 
 def _to_megatron(weight: Weight, model: _Model, old: Sequence[Held]) -> list[Held]:
     shapes = [_turned(tensor.shape, weight) for tensor, _ in old]
+    if len({(tensor.dtype, shape[1:]) for (tensor, _), shape in zip(old, shapes, strict=True)}) > 1:
+        raise InputError(f"tensor {weight.megatron}: {', '.join(weight.theirs)} differ; expected one dtype and width")
     runs = _runs(weight, model, [shape[0] for shape in shapes], sum(shape[0] for shape in shapes))
     parts = [
         moved
@@ -218,7 +220,7 @@ def _turned(values: tuple[int, ...], weight: Weight) -> tuple[int, ...]:
 
 def _sizes(weight: Weight, model: _Model, rows: int) -> list[int]:
     """Return the rows of each of Hugging Face's tensors that a tensor of so many rows holds."""
-    if weight.rows is Rows.groups and len(weight.theirs) == 3:
+    if len(weight.theirs) == 3:  # Queries, keys and values, not all in one.
         return [heads * model.head_size for heads in (model.heads, model.groups, model.groups)]
     if weight.rows is Rows.vocabulary:
         return [min(rows, model.vocabulary)]

@@ -18,10 +18,16 @@ import pytest
 from ddlsched.checkpoints.arrays import whole_tensor, write_checkpoint
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
-from ddlsched.checkpoints.distributed_reading import is_distributed, read_distributed, read_metadata
+from ddlsched.checkpoints.distributed_reading import (
+    divided_as_stored,
+    is_distributed,
+    read_distributed,
+    read_metadata,
+)
 from ddlsched.checkpoints.locations import location_of
+from ddlsched.checkpoints.reading import Replicas
 from ddlsched.checkpoints.resharding import reshard
-from ddlsched.checkpoints.tensors import Cut, Tensor
+from ddlsched.checkpoints.tensors import Cut, Tensor, dense_layout
 from ddlsched.errors import InputError
 
 STORED = Path(__file__).parent / "distributed"
@@ -142,6 +148,48 @@ def test_tensors_that_differ_from_the_description_are_refused(
     Checkpoint(collection=TensorCollection(tensors=change, parallelism=StoredParallelism())).write_description(like)
     with pytest.raises(InputError, match=message):
         read_distributed(STORED, like)
+
+
+def test_of_several_tensors_in_no_description_the_first_is_named(like: Path) -> None:
+    Checkpoint(
+        collection=TensorCollection(tensors=TENSORS[2:3], parallelism=StoredParallelism())
+    ).write_description(like)  # fmt: skip
+    with pytest.raises(InputError) as raised:
+        read_distributed(STORED, like)
+    text = "tensor columns is in no description; expected those described and no other"
+    assert str(raised.value) == f"{STORED}/.metadata: {text}"
+
+
+def test_of_another_checkpoint_the_model_is_taken_and_no_contents(like: Path) -> None:
+    known = Checkpoint(
+        collection=TensorCollection(tensors=TENSORS, parallelism=StoredParallelism(dp=2)), iteration=99, model={"m": 1},
+        dataset={"d": 1}, random={"r": 1}, sha256={"rows": "1"}, xxh3={"rows": "2"}, paths={"rows": ("p",)},
+    )  # fmt: skip
+    known.write_description(like)
+    found = read_distributed(STORED, like).described
+    assert (found.collection, found.iteration, found.model) == (known.collection, 12, {"m": 1})
+    assert (found.dataset, found.random, found.sha256, found.xxh3) == ({}, {}, {}, {})
+    assert found.paths == read_metadata(location_of(STORED)).paths != known.paths
+
+
+@pytest.mark.parametrize(("described", "counted"), [(5, 5), (0, 12)])
+def test_its_own_description_says_the_iteration_and_else_the_optimiser(
+    copy: Path, described: int, counted: int
+) -> None:
+    job = TensorCollection(tensors=TENSORS, parallelism=StoredParallelism())
+    known = Checkpoint(collection=job, iteration=described, dataset={"d": 1}, xxh3={"rows": "2"})
+    (copy / "ddlsched.json").write_text(known.text())
+    found = read_distributed(copy).described
+    assert (found.iteration, found.dataset, found.xxh3) == (counted, {"d": 1}, {"rows": "2"})
+
+
+def test_bytes_are_not_divided_whatever_their_name() -> None:
+    """A vector of such a name would be."""
+    name, layout = "h.1.q_proj.bias", dense_layout((6,), (), ())
+    for kind, dims in (("values", [0]), ("object", []), ("file", [])):
+        tensor = Tensor(name=name, shape=(6,), dtype="U8", kind=kind)
+        (found,) = divided_as_stored([(tensor, [Replicas(layout, ())])]).tensors
+        assert [cut.dim for cut in found.cuts] == dims
 
 
 def test_without_a_description_tensors_are_divided_as_they_lie_there(tmp_path: Path) -> None:

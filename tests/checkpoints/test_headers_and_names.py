@@ -14,12 +14,12 @@ from ddlsched.checkpoints import hugging_face, megatron, translation
 from ddlsched.checkpoints.arrays import part_of, view_of, whole_tensor, write_checkpoint, write_rank
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import StoredParallelism, TensorCollection
-from ddlsched.checkpoints.file_forms import FilePlan, refuse_bad_file_name
+from ddlsched.checkpoints.file_forms import FilePlan, files_beside, has_file, held_bytes, refuse_bad_file_name
 from ddlsched.checkpoints.hugging_face import HUGGING_FACE, read_hugging_face
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.reading import Reading, Replicas
+from ddlsched.checkpoints.reading import PartsReading, Reading, Replicas, whole_parts
 from ddlsched.checkpoints.safetensors_files import Entry, header_bytes, read_header
-from ddlsched.checkpoints.tensors import Cut, CutPart, Layout, Piece, Tensor, dense_layout
+from ddlsched.checkpoints.tensors import Cut, CutPart, Kind, Layout, Piece, Tensor, dense_layout
 from ddlsched.checkpoints.translation import Rows, Weight, _Model, megatron_name
 from ddlsched.errors import InputError
 
@@ -133,6 +133,22 @@ def test_files_with_names_of_the_format_are_not_carried_along(name: str) -> None
     assert refuse_bad_file_name(fine, ("taken",)) == fine.name
 
 
+def test_files_beside_tensors_are_there_may_be_empty_and_are_no_links_to_elsewhere(folder: Path) -> None:
+    (folder / "of another").mkdir()
+    (folder / "of another" / "vocab.json").write_bytes(b"{}")
+    (folder / "a").mkdir()
+    (folder / "a" / "config.json").write_bytes(b"")
+    (folder / "a" / "README.md").write_bytes(b"text")
+    (folder / "a" / "vocab.json").symlink_to(folder / "of another" / "vocab.json")
+    names = ("README.md", "vocab.json", "config.json", "merges.txt")
+    place = location_of(folder / "a")
+    assert [has_file(place, name) for name in names] == [True, False, True, False]
+    found = {tensor.name: (tensor.kind, tensor.shape, tensor.dtype) for tensor, _ in files_beside(place, names)}
+    assert found == {"README.md": ("file", (4,), "U8"), "config.json": ("file", (0,), "U8")}
+    (tensor, (part,)) = held_bytes("object", "o", 2, place, "README.md", 1)
+    assert (tensor.name, tensor.kind, bytes(part.sources[0].data(part.layout.pieces[0]))) == ("o", "object", b"ex")
+
+
 def test_a_file_ends_behind_its_last_array_or_piece() -> None:
     entries = {"a": Entry("F32", (2,), 8), "b": Entry("U8", (3,), 16)}
     assert FilePlan(entries, {0: b"12345678"}).num_bytes == 19
@@ -193,6 +209,55 @@ def test_a_model_of_hugging_face_has_weights(tmp_path: Path) -> None:
         hugging_face.weights_of(read_hugging_face(tmp_path / "a"))
 
 
+@pytest.mark.parametrize(
+    ("paths", "kept"),
+    [
+        ({}, {"a.w": "a.w", "model": "model", "optimizers.w": "optimizers.w", "config.json": "config.json"}),
+        ({"model": ("model",), "a.w": ("a", "w")},
+         {"a.w": "a.w", "model": "model", "optimizers.w": "optimizers.w", "config.json": "config.json"}),
+        ({"a.w": ("model", "layers", 0, "w"), "optimizers.w": ("optim", "model"), "model": ("model",)},
+         {"a.w": "layers.0.w", "config.json": "config.json"}),
+        ({"optim.w": ("model", "optim"), "vocab.txt": ("model", "v")},
+         {"optim.w": "optim", "config.json": "config.json"}),
+    ],
+)  # fmt: skip
+def test_weights_are_what_lies_under_model_and_else_all_but_the_optimisers(
+    paths: dict[str, tuple[str | int, ...]], kept: dict[str, str]
+) -> None:
+    kinds = {
+        "a.w": "values", "model": "values", "optimizers.w": "values", "config.json": "file", "notes.txt": "file",
+        "vocab.json": "object", "vocab.txt": "object",
+        "optim.w": "values", "optimizer.w": "values", "optimiser": "values", "lr_scheduler.w": "values",
+        "dataloader": "values", "train_state.w": "values",
+    }  # fmt: skip
+    tensors = tuple(Tensor(name=name, shape=(2,), dtype="U8", kind=kind) for name, kind in kinds.items())
+    job = TensorCollection(tensors=tensors, parallelism=StoredParallelism())
+    assert hugging_face._weight_names(Checkpoint(collection=job, paths=paths)) == kept
+
+
+def test_of_several_tensors_that_a_file_lacks_the_first_by_name_is_told(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(header_bytes({"m": ("U8", (0,))})[0])
+    where = dict.fromkeys(("z", "m", "c", "b", "y"), "model.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    with pytest.raises(InputError) as raised:
+        read_hugging_face(folder)
+    text = "tensor b is missing; expected what model.safetensors.index.json says"
+    assert str(raised.value) == f"{folder}/model.safetensors: {text}"
+
+
+def test_a_weight_of_hugging_face_is_in_no_flat_buffer(folder: Path) -> None:
+    names = {"w": ("model", "v"), "optim.w": ("optim", "w")}
+    tensors = tuple(Tensor(name=name, shape=(2,), dtype="U8", flat="f") for name in names)
+    known = Checkpoint(
+        collection=TensorCollection(tensors=tensors, parallelism=StoredParallelism(dp=2)),
+        iteration=4, sha256={"w": "1", "optim.w": "2"}, paths=names,
+    )  # fmt: skip
+    held = [(tensor, whole_parts("U8", (2,), location_of(folder), tensor.name, 0)) for tensor in tensors]
+    found = hugging_face.weights_of(PartsReading(known, held, location_of(folder)))
+    assert found.held() == [(Tensor(name="v", shape=(2,), dtype="U8"), held[0][1])]
+    assert (found.described.sha256, found.described.paths, found.described.iteration) == ({"v": "1"}, {}, 4)
+
+
 MODEL = _Model(heads=4, groups=2, head_size=3, vocabulary=10)
 QKV = Weight("qkv", ("q", "k", "v"), Rows.groups)
 PACKED = Weight("qkv", ("c_attn",), Rows.groups)
@@ -236,6 +301,37 @@ def test_rows_move_with_their_places() -> None:
     (turned, _) = translation._turned_part(part, Weight("w", ("t",), transposed=True))
     assert turned.pieces == (Piece((0, 3), (2, 4), 5, (1, 2)),)
     assert translation._turned_part(part, Weight("w", ("t",))) is part
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("BF16", (4, 6)), ("F32", (4, 5)), ("F32", (4,))])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_tensors_that_become_one_are_of_one_kind(dtype: str, shape: tuple[int, ...], transposed: bool) -> None:
+    weight = Weight("fc1", ("gate", "up"), Rows.behind, transposed)
+
+    def held(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Tensor, list[Replicas]]:
+        return Tensor(name=name, shape=shape[::-1] if transposed else shape, dtype=dtype), []
+
+    with pytest.raises(InputError) as raised:
+        translation._to_megatron(weight, MODEL, [held("gate", "F32", (4, 6)), held("up", dtype, shape)])
+    assert str(raised.value) == "tensor fc1: gate, up differ; expected one dtype and width"
+    ((tensor, _),) = translation._to_megatron(weight, MODEL, [held("gate", "F32", (4, 6)), held("up", "F32", (4, 6))])
+    assert (tensor.name, tensor.shape, tensor.dtype) == ("fc1", (8, 6), "F32")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "found"),
+    [
+        ("file", '{"vocab_size": 3}', {"vocab_size": 3}), ("object", '{"vocab_size": 3}', {}),
+        ("values", '{"vocab_size": 3}', {}), ("file", "", {}), ("file", "[1]", {}), ("file", '{"a": ', {}),
+        ("file", "[" * 100_000, {}),
+    ],
+)  # fmt: skip
+def test_a_configuration_is_a_file_that_holds_an_object(folder: Path, kind: Kind, text: str, found: object) -> None:
+    (folder / "file").write_text(text)
+    tensor = Tensor(name="config.json", shape=(len(text),), dtype="U8", kind=kind)
+    held = [(tensor, whole_parts("U8", tensor.shape, location_of(folder), "file", 0))]
+    assert translation._config(PartsReading.undivided(held, location_of(folder))) == found
+    assert translation._config(PartsReading.undivided([], location_of(folder))) == {}
 
 
 CONFIG = {"num_attention_heads": 4, "hidden_size": 12, "vocab_size": 10}
@@ -295,9 +391,12 @@ def test_layers_are_stacked_and_taken_apart() -> None:
     assert [cut.dim for cut in single.cuts] == [1]
     inner = Tensor(name="d.layers.e.layers.w", shape=(2, 3), dtype="F32")
     assert megatron._layer_of(inner, 1).name == "d.layers.1.e.layers.w"  # the outer layers are stacked
-    for layers in ({0: one, 2: one}, {1: one}, {0: one, 1: Tensor(name="w", shape=(4, 5), dtype="F32")}):
-        with pytest.raises(InputError, match=r"tensor d: its layers are \[.*\]; expected all from 0, of one shape"):
+    others = (Tensor(name="w", shape=(4, 5), dtype="F32"), Tensor(name="w", shape=(4, 6), dtype="BF16"))
+    for layers in ({2: one, 0: one}, {1: one}, *({0: one, 1: other} for other in others)):
+        with pytest.raises(InputError) as raised:
             megatron._stack("d", layers)
+        text = f"its layers are {sorted(layers)}; expected all from 0, of one dtype and shape"
+        assert str(raised.value) == f"tensor d: {text}"
     part = Replicas(dense_layout((4, 6), (), ()), ())
     stacked = megatron._stacked_part(part, 3)
     assert stacked.layout == Layout((1, 4, 6), (Piece((3, 0, 0), (1, 4, 6), 0, (24, 6, 1)),))
@@ -315,7 +414,8 @@ def test_parts_of_arrays_and_wholes(folder: Path) -> None:
     whole = np.arange(12, dtype="<u2").reshape(3, 4)
     checkpoint = Checkpoint(collection=job)
     new = folder / "of this" / "week"
-    write_checkpoint(new, checkpoint, {"w": whole})
+    for content in (np.zeros_like(whole), whole):  # again, in the place of an earlier one
+        write_checkpoint(new, checkpoint, {"w": content})
     assert load_file(new / "rank_00001.safetensors")["w"].tolist() == [[8, 9, 10, 11], [0] * 4]
     np.testing.assert_array_equal(whole_tensor(checkpoint, location_of(new), "w"), whole)
     assert view_of(whole.reshape(-1), Piece((0,), (2, 2), 5, (4, 1))).tolist() == [[5, 6], [9, 10]]

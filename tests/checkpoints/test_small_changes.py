@@ -341,6 +341,8 @@ def test_a_format_is_known_by_its_files(folder: Path) -> None:
         foreign_reading(folder / "file", like=folder / "a")
     with pytest.raises(InputError, match="is no archive of a tensor"):
         foreign_reading(folder / "file")
+    with pytest.raises(InputError, match=r"/megatron/\.metadata: tensor cut is missing"):
+        foreign_reading(Path(__file__).parent / "megatron", like=folder / "a")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from ddlsched.checkpoints import torch_archives
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.plain_pickles import Name, Persistent, PickledCall, pickled
+from ddlsched.checkpoints.safetensors_files import Entry
+from ddlsched.checkpoints.tensors import DTYPE_BYTES
 from ddlsched.checkpoints.torch_archives import (
     SavedArchive,
     StoredChunk,
@@ -119,14 +122,30 @@ def test_a_tensor_without_elements_may_have_any_place(folder: Path) -> None:
     assert (entry.shape, strides) == ((0, 4), (4, 1))
 
 
-def test_compressed_elements_are_refused(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("compressed", "refusal"),
+    [
+        ("data.pkl", "'data.pkl is compressed, or too long'"),
+        ("byteorder", "'byteorder is compressed, or too long'"),
+        ("data/0", "'the elements are compressed'"),
+        ("", ""),
+    ],
+)
+def test_compressed_members_are_refused(folder: Path, compressed: str, refusal: str) -> None:
+    """Members may lie in any order."""
+    value = pickled(described((3, 4), (4, 1)))
     with zipfile.ZipFile(folder / "file", "w") as archive:
-        archive.writestr("a/data.pkl", pickled(described((3, 4), (4, 1))))
-        archive.writestr("a/byteorder", b"little")
-        archive.writestr("a/data/0", bytes(48), zipfile.ZIP_DEFLATED)
+        for name, content in (("version", b"3"), ("data/0", bytes(48)), ("byteorder", b"little"), ("data.pkl", value)):
+            archive.writestr(f"a/{name}", content, zipfile.ZIP_DEFLATED if name == compressed else zipfile.ZIP_STORED)
+        begin = archive.getinfo("a/data/0").header_offset + 30 + len("a/data/0")
     chunk = StoredChunk((5, 7), (3, 4), "file", 0, (folder / "file").stat().st_size)
-    with pytest.raises(InputError, match="the elements are compressed"):
+    if not refusal:
+        assert chunk_entry(location_of(folder), "w", "F32", chunk)[0].begin == begin
+        return
+    with pytest.raises(InputError) as raised:
         chunk_entry(location_of(folder), "w", "F32", chunk)
+    text = f"is no archive of a tensor ({refusal}); expected what torch.save writes"
+    assert str(raised.value) == f"{folder}/file: tensor w at [5, 7]: {text}"
 
 
 def test_a_description_may_be_as_long_as_that_and_no_longer(folder: Path) -> None:
@@ -193,6 +212,51 @@ def test_what_is_archived_is_found_again(folder: Path, dtype: str, shape: tuple[
     assert (entry.begin, len(before) % 64, entry.num_bytes, layout.shape) == (len(before), 0, size, shape)
     with zipfile.ZipFile(folder / "file") as archive:
         assert [member.file_size for member in archive.infolist()[1:]] == [6, 2, size]
+
+
+class Called(str):
+    """The name of what a pickle calls."""
+
+    def __call__(self, *arguments: Any) -> tuple[str, tuple[Any, ...]]:
+        return str(self), arguments
+
+
+class Names(pickle.Unpickler):
+    """The standard library's reader, which is told names and calls nothing."""
+
+    def find_class(self, module: str, name: str) -> Called:
+        return Called(f"{module}.{name}")
+
+    def persistent_load(self, identity: Any) -> Any:
+        return identity
+
+
+PYTORCH = {
+    "BOOL": ("BoolStorage", "bool"), "U8": ("ByteStorage", "uint8"), "I8": ("CharStorage", "int8"),
+    "I16": ("ShortStorage", "int16"), "F16": ("HalfStorage", "float16"), "BF16": ("BFloat16Storage", "bfloat16"),
+    "I32": ("IntStorage", "int32"), "F32": ("FloatStorage", "float32"), "I64": ("LongStorage", "int64"),
+    "F64": ("DoubleStorage", "float64"), "U16": ("", "uint16"), "U32": ("", "uint32"), "U64": ("", "uint64"),
+    "F8_E4M3": ("", "float8_e4m3fn"), "F8_E5M2": ("", "float8_e5m2"),
+}  # fmt: skip
+"""The typed storage of each dtype, and its name; types without one are rebuilt from bytes, by version 3."""
+
+
+@pytest.mark.parametrize("dtype", PYTORCH)
+def test_tensors_are_described_as_pytorch_rebuilds_them(folder: Path, dtype: str) -> None:
+    typed, name = PYTORCH[dtype]
+    before, behind = archive_of(dtype, (2, 3, 4))
+    size = 24 * DTYPE_BYTES[dtype]
+    with zipfile.ZipFile(io.BytesIO(before + bytes(size) + behind)) as archive:
+        found = Names(io.BytesIO(archive.read("archive/data.pkl"))).load()
+    storage = ("storage", f"torch.{typed}" if typed else "torch.storage.UntypedStorage", "0", "cpu")
+    tensor = (0, (2, 3, 4), (12, 4, 1), False, ("collections.OrderedDict", ()))
+    if typed:
+        assert found == ("torch._utils._rebuild_tensor_v2", ((*storage, 24), *tensor))
+    else:
+        assert found == ("torch._utils._rebuild_tensor_v3", ((*storage, size), *tensor, f"torch.{name}"))
+    (folder / "file").write_bytes(before + bytes(size) + behind)
+    chunk = StoredChunk((0, 0, 0), (2, 3, 4), "file", 0, len(before) + size + len(behind))
+    assert chunk_entry(location_of(folder), "w", dtype, chunk)[0] == Entry(dtype, (2, 3, 4), len(before))
 
 
 def test_numbers_from_4_gib_minus_one_on_take_fields_of_64_bits() -> None:

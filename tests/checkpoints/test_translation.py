@@ -17,7 +17,7 @@ from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.hugging_face import read_hugging_face
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.reading import PartsReading
-from ddlsched.checkpoints.translation import with_megatron_names
+from ddlsched.checkpoints.translation import with_hugging_face_names, with_megatron_names
 
 LAYERS, HIDDEN, HEADS, GROUPS, SIZE, INNER, WORDS = 2, 24, 6, 2, 8, 20, 32
 LLAMA = {
@@ -238,3 +238,23 @@ def test_what_is_translated_has_a_place_in_a_stack_and_the_rest_keeps_its_own(fo
     stacks = {name: (".".join([*parts[:2], *parts[3:]]), int(parts[2])) for name, parts in layers.items()}
     assert len(stacks) == LAYERS * len(llama_of_megatron(theirs, 0))
     assert found.described.paths == {"other": ("model", "other"), **stacks}
+    back = with_hugging_face_names(found)
+    assert isinstance(back, PartsReading)
+    assert back.described.paths == {"other": ("model", "other")}
+    assert {tensor.name: tensor.shape for tensor in back.job.tensors} == {
+        tensor.name: tensor.shape for tensor in old.job.tensors
+    }
+
+
+@pytest.mark.parametrize("lacking", ["mlp.up_proj", "self_attn.q_proj", "self_attn.v_proj"])
+def test_what_one_tensor_of_several_is_missing_of_keeps_its_names(folder: Path, lacking: str) -> None:
+    theirs = llama()
+    del theirs[f"model.layers.1.{lacking}.weight"]
+    found = with_megatron_names(read_hugging_face(saved(folder / "a", theirs, LLAMA)))
+    names = {tensor.name for tensor in found.job.tensors}
+    beside = ("gate_proj",) if "mlp" in lacking else ("q_proj", "k_proj", "v_proj")
+    kept = {f"model.layers.1.{lacking.partition('.')[0]}.{part}.weight" for part in beside} & theirs.keys()
+    assert {name for name in names if name.startswith("model.")} == kept
+    assert (
+        f"decoder.layers.1.{'mlp.linear_fc1' if 'mlp' in lacking else 'self_attention.linear_qkv'}.weight" not in names
+    )

@@ -233,6 +233,19 @@ def test_a_version_elsewhere_is_all_that_its_file_system_tells(monkeypatch: pyte
     assert (place.version("file"), place.num_bytes("file")) == ('7 "e" 1.5 c', 7)
 
 
+def test_what_a_file_system_remembers_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, remembered = {"size": 7, "etag": "a"}, {"size": 7, "etag": "a"}
+    files = SimpleNamespace(info=lambda _: dict(remembered), invalidate_cache=lambda: remembered.update(there))
+    monkeypatch.setattr(locations, "file_system", lambda *_: (files, ""))
+    place = location_of("odd://host/folder")
+    assert place.version("file") == "7 a"
+    place.refuse_changes()
+    there["etag"] = "b"
+    assert place.version("file") == "7 a"
+    with pytest.raises(InputError, match=r"^odd://host/folder/file: has changed while it was read; expected"):
+        place.refuse_changes()
+
+
 def test_what_a_file_system_says_is_cut_to_one_short_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: str) -> None:
         raise RuntimeError("x" * 300 + "\nmore")

@@ -230,3 +230,195 @@ def test_the_change_is_that_of_the_tuned_policies() -> None:
     runs = pd.DataFrame(rows, columns=["policy", "seed", "average_jct_s"])
     search: Any = SimpleNamespace(metric="average_jct_s", simulated=lambda *_: (runs, None))
     assert tuning._change(search, {}, (1, 2))["change"] == pytest.approx(-0.25)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high"), [(1, 1, 4), (2, 1, 8), (10, 2, 40), (30, 8, 120), (0.5, 0.125, 2.0), (8.0, 2.0, 32.0)]
+)
+def test_a_number_is_varied_from_a_quarter_to_four_times_itself_and_a_whole_one_from_1_on(
+    value: float, low: float, high: float
+) -> None:
+    knob = tuning._around("order.weight", value)
+    assert knob == tuning.Knob("order", "weight", value, low, high)
+    assert knob is not None
+    assert (type(knob.low), knob.name) == (type(value), "order.weight")
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1, -0.5, None, "1", ()])
+def test_no_range_is_told_from_what_is_not_above_0_or_no_number(value: object) -> None:
+    assert tuning._around("order.weight", value) is None
+
+
+class _Trial:
+    """Notes what a knob asks of a trial."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **named: (name, *arguments, named)
+
+
+@pytest.mark.parametrize(
+    ("default", "low", "high", "kind", "log"),
+    [
+        (1, 1, 9, "int", False),
+        (1, 1, 10, "int", True),
+        (5, 0, 100, "int", False),
+        (5, -10, 100, "int", False),
+        (0.5, 0.1, 0.99, "float", False),
+        (0.5, 0.25, 2.5, "float", True),
+        (0.5, 0.0, 2.5, "float", False),
+    ],
+)
+def test_a_range_of_positive_numbers_is_searched_by_logarithms_from_a_ratio_of_ten_on(
+    default: float, low: float, high: float, kind: str, log: bool
+) -> None:
+    trial: Any = _Trial()
+    assert tuning.Knob("a", "b", default, low, high).suggest(trial) == (
+        f"suggest_{kind}",
+        "a.b",
+        low,
+        high,
+        {"log": log},
+    )
+    chosen = tuning.Knob("a", "b", default, choices=(low, high)).suggest(trial)
+    assert chosen == ("suggest_categorical", "a.b", [low, high], {})
+
+
+FIELDS = {"o.whole": 4, "o.real": 0.5, "o.truth": False, "o.text": "x", "o.zero": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "knob"),
+    [
+        ("o.whole", tuning.Knob("o", "whole", 4, 1, 16)),
+        ("o.truth", tuning.Knob("o", "truth", False, choices=(False, True))),
+        (" o.whole = 2:3 ", tuning.Knob("o", "whole", 4, 2, 3)),
+        ("o.zero=-1:0", tuning.Knob("o", "zero", 0, -1, 0)),
+        ("o.real=0:1", tuning.Knob("o", "real", 0.5, 0.0, 1.0)),
+        ("o.whole=1, 8,2.5", tuning.Knob("o", "whole", 4, choices=(1, 8, 2.5))),
+        ("o.truth=true,false", tuning.Knob("o", "truth", False, choices=(True, False))),
+        ("o.text=1,y", tuning.Knob("o", "text", "x", choices=("1", "y"))),
+    ],
+)
+def test_what_is_varied_by_a_text(text: str, knob: tuning.Knob) -> None:
+    assert tuning._knob(text, FIELDS) == knob
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("o.hole", "--vary o.hole: no field is named 'o.hole'. Did you mean 'o.whole' or "),
+        ("o.zero", "--vary o.zero: o.zero is 0; expected a range, such as o.zero=1:8"),
+        ("o.truth=0:1", "--vary o.truth=0:1: the field is False, no number; expected values with commas"),
+        ("o.text=a:b", "--vary o.text=a:b: the field is 'x', no number; expected values with commas"),
+        ("o.whole=1:2:3", "--vary o.whole=1:2:3: is no range; expected o.whole=LOW:HIGH with LOW < HIGH"),
+        ("o.whole=2:2", "--vary o.whole=2:2: is no range; expected o.whole=LOW:HIGH with LOW < HIGH"),
+        ("o.whole=2", "--vary o.whole=2: has one value; expected o.whole=LOW:HIGH or several with commas"),
+    ],
+)
+def test_a_text_that_varies_nothing_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ddlsched.InputError) as error:
+        tuning._knob(text, FIELDS)
+    assert str(error.value).startswith(said)
+
+
+def test_a_policy_of_a_file_keeps_its_file_and_class(tmp_path: Path) -> None:
+    assert tuning._head("lwf:kappa=1") == "lwf"
+    assert tuning._head("a/b.py:Mine:x=1,y=2") == "a/b.py:Mine"
+    assert tuning._head("a/b.py:Mine") == "a/b.py:Mine"
+    file = tmp_path / "mine.py"
+    file.write_text("def mine():\n    return None\n")
+    with pytest.raises(
+        ddlsched.InputError, match=r"^order mine: is no dataclass; expected one, whose fields can be tuned"
+    ):
+        knobs({"order": f"{file}:mine"}, [])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"trials": 0}, "trials is 0; expected 1 or more"),
+        ({"seeds": ()}, "there are no seeds to tune on, or none held out; expected one of each at least"),
+        ({"held_out": ()}, "there are no seeds to tune on, or none held out; expected one of each at least"),
+        ({"held_out": (3, 2, 9)}, r"seeds \[2, 3\] are tuned on and held out; expected each in one of them"),
+        ({"metric": "speed"}, "metric 'speed': is not compared; expected one of average_jct_s, median_jct_s, "),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
+    asked: dict[str, Any] = {"metric": "average_jct_s", "trials": 1, "seeds": (2, 3), "held_out": (4,)}
+    tuning._refuse(**asked)
+    with pytest.raises(ddlsched.InputError, match=rf"^{said}"):
+        tuning._refuse(**(asked | given))
+
+
+@pytest.mark.parametrize(
+    ("metric", "tuned", "held", "seeds", "said"),
+    [
+        (
+            "average_jct_s",
+            -0.2,
+            (0.0, -0.1, 0.1),
+            12,
+            "overfitted: on the held-out seeds the tuned values are no better",
+        ),
+        ("average_jct_s", -0.2, (-0.1, -0.15, -0.05), 12, None),
+        ("average_jct_s", -0.2, (-0.1, -0.15, -0.05), 6, None),
+        ("average_jct_s", -0.2, (-0.1, -0.15, -0.05), 5, "5 held-out seeds give no interval; expected 6 at least"),
+        ("average_jct_s", -0.2, (-0.1, -0.15, 0.0), 6, "undecided: the interval of the change on the held-out seeds"),
+        ("jain_index", 0.2, (0.1, 0.0, 0.15), 6, "undecided: the interval of the change on the held-out seeds"),
+        ("jain_index", 0.4, (0.1, 0.05, 0.15), 6, "overfitted: of the gain on the tuning seeds, 25 % is left"),
+        (
+            "jain_index",
+            -0.2,
+            (-0.1, -0.2, -0.05),
+            6,
+            "overfitted: on the held-out seeds the tuned values are no better",
+        ),
+    ],
+)
+def test_the_bounds_of_a_gain_that_is_believed(
+    metric: str, tuned: float, held: tuple[float, float, float], seeds: int, said: str | None
+) -> None:
+    checked = dict(zip(("change", "change_low", "change_high"), held, strict=True))
+    told = tuning._warning(metric, {"change": tuned}, checked, seeds, False)
+    assert told is None if said is None else str(told).startswith(said)
+    assert (
+        tuning._warning(metric, {"change": tuned}, checked, seeds, True) == "nothing was better than the values untuned"
+    )
+
+
+def test_trials_that_ended_are_counted() -> None:
+    states = ("COMPLETE", "PRUNED", "FAIL", "RUNNING", "WAITING", "COMPLETE")
+    study: Any = SimpleNamespace(trials=[SimpleNamespace(state=SimpleNamespace(name=name)) for name in states])
+    assert tuning._finished(study) == 3
+
+
+@pytest.mark.parametrize("held_out", [5, 6])
+def test_what_was_found_is_told_with_an_interval_from_six_held_out_seeds_on(
+    held_out: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pd.DataFrame({"number": [0, 1], "params_communication.limit": [1, 2], "value": [4.0, 3.0]})
+    study: Any = SimpleNamespace(best_params={"communication.limit": 2}, trials_dataframe=lambda attrs: table)
+    knob = tuning.Knob("communication", "limit", 1, 1, 4)
+    search: Any = SimpleNamespace(policies=OVERLAP, knobs=[knob], metric="average_jct_s")
+    seen = []
+
+    def change(of: Any, named: Any, seeds: Any) -> dict[str, float]:
+        assert of is search
+        seen.append((named, seeds))
+        return {"change": -0.25 / len(seen), "change_low": -0.3 / len(seen), "change_high": -0.2 / len(seen)}
+
+    monkeypatch.setattr(tuning, "_change", change)
+    found = tuning._checked(search, study, (1, 2), range(held_out))
+    named = {"untuned": {"communication.limit": 1}, "tuned": {"communication.limit": 2}}
+    assert seen == [(named, (1, 2)), (named, range(held_out))]
+    assert (found.values, found.policies) == (named["tuned"], {"communication": "bounded-overlap:limit=2"})
+    assert (found.tuning_change, found.held_out_change) == (-0.25, -0.125)
+    assert found.held_out_interval == (None if held_out == 5 else (-0.15, -0.1))
+    assert found.trials.columns.tolist() == ["number", "communication.limit", "value"]
+    assert found.warning == ("5 held-out seeds give no interval; expected 6 at least" if held_out == 5 else None)
+
+
+def test_a_check_that_fails_says_so() -> None:
+    search: Any = SimpleNamespace(metric="average_jct_s", simulated=lambda *_: (None, "tuned, seed 3: broken"))
+    with pytest.raises(ddlsched.SimulationError, match=r"^the check failed: tuned, seed 3: broken$"):
+        tuning._change(search, {}, (3,))

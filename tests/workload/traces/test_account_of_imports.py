@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pandas as pd
 import pytest
 
 from ddlsched.cluster.capacity import CloudInstances
-from ddlsched.cluster.idle_trace import expand_hosts, idle_between
+from ddlsched.cluster.idle_trace import expand_hosts, from_sacct, idle_between
 from ddlsched.errors import InputError
+from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.generators.elastic_mix import elastic_mix
 from ddlsched.workload.traces.trace_import import _account, import_trace
 from ddlsched.workload.workload_files import read_workload
@@ -28,7 +30,7 @@ def test_the_account_of_an_import() -> None:
             "gpus": [1, 2, 4, 8, 1],
         }
     )
-    traced = pd.DataFrame({"duration_s": [11.0, 19.9, 3.0, 100.0, float("nan")]})
+    traced = pd.DataFrame({"duration_s": [11.0, 19.9, 0.5, 100.0, float("nan")]})
     assert _account(made, traced) == {
         "jobs": 5,
         "models": {"a": 3, "b": 2},
@@ -37,10 +39,10 @@ def test_the_account_of_an_import() -> None:
         "gpu_hours": pytest.approx((10 + 40 + 20 + 808 + 7) / 3600),
         "alone_less_duration": {
             "jobs": 4,
-            "largest_s": 2.0,
+            "largest_s": 4.5,
             "largest_iterations": pytest.approx(1.0),  # 1 s of 101 s, in 101 iterations
             "jobs_of_one_iteration": 1,
-            "off_by_more_than_1_percent": 2,  # 1 of 11 and 2 of 3; 1 of 100 is just 1 %
+            "off_by_more_than_1_percent": 2,  # 1 of 11 and 4.5 of 0.5; 1 of 100 is just 1 %
         },
     }
 
@@ -98,6 +100,7 @@ def test_an_elastic_mix_at_the_ends_of_what_is_allowed_has_a_job(asked: dict[str
         ("n[08-10,7]x", ["n08x", "n09x", "n10x", "n7x"]),
         ("r[1-2]n[3-4]", ["r1n3", "r1n4", "r2n3", "r2n4"]),
         ("n[5-5],[1]", ["n5", "1"]),
+        ("a[1]b[2]c[3]", ["a1b2c3"]),
     ],
 )
 def test_a_host_list_stands_for(text: str, hosts: list[str]) -> None:
@@ -146,3 +149,16 @@ def test_a_curve_of_a_file_is_refused_by_its_field(tmp_path: Path, curve: str, s
     with pytest.raises(InputError) as refused:
         read_workload(path)
     assert said in str(refused.value)
+
+
+def test_a_row_of_sacct_is_refused_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text("JobID|Start|End|State|NodeList\n1|2026-01-31T12:00:00|Unknown|RUNNING|n1\n2|Unknown\n")
+    with pytest.raises(InputError, match=r"jobs\.txt, line 3: has 2 values; expected 5$"):
+        from_sacct(path)
+
+
+@pytest.mark.parametrize("name", ["required_levels", "preferred_levels", "balanced_level", "queue", "priority"])
+def test_an_elastic_job_is_given_no_queue_and_no_levels(name: str) -> None:
+    fields = {field.name: field for field in dataclasses.fields(ElasticJob)}
+    assert not fields[name].init

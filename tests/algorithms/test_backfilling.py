@@ -54,6 +54,7 @@ def test_a_job_that_ends_as_the_reservation_begins_is_backfilled(placement):
     assert starts(placement, WIDE, ALL, job("small", 1, 10)) == {"wide": 0, "all": 10, "small": 0}
 
 
+@pytest.mark.long
 @BOTH
 def test_a_job_that_ends_a_nanosecond_later_is_not(placement):
     late = job("small", 1, 10.000000001)

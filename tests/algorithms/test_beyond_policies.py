@@ -50,6 +50,7 @@ def test_spanning_jobs_take_aligned_blocks_and_keep_apart():
     assert gpus_of([job("a", 4), job("b", 3)], AlignedBlocks()) == {"a": (0, 1, 2, 3), "b": (4, 5, 6)}
 
 
+@pytest.mark.long
 def test_blocks_nest_where_neighbouring_runs_cross():
     jobs = [job("a", 3), job("late", 4, arrival_s=0.1, iterations=3), job("b", 4, arrival_s=0.2, iterations=9)]
     found = gpus_of(jobs, AlignedBlocks())

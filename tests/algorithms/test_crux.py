@@ -25,6 +25,8 @@ from ddlsched.network.topology import Network
 from ddlsched.testing import flow_view, job_view, link_loads, transfer_view
 from topologies.star import Star
 
+pytestmark = pytest.mark.long
+
 REFERENCE, OTHER = Load(compute_s=2, network_s=2), Load(compute_s=1, network_s=1)
 
 
@@ -208,13 +210,11 @@ def finishes(contention: Any) -> list[float]:
     return result.jobs["jct_s"].tolist()
 
 
-@pytest.mark.long
 def test_the_example_as_a_run() -> None:
     """The other never waits; the reference sends 2-3, 4-5, 8-9 and 10-11 s, the 4 s of the example."""
     assert finishes("crux:per_byte_s=1e-9") == pytest.approx([11.0, 12.0])
 
 
-@pytest.mark.long
 def test_one_class_is_fair_sharing() -> None:
     assert finishes("crux:per_byte_s=1e-9,levels=1") == finishes("max-min:per_byte_s=1e-9")
 

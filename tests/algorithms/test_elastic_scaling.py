@@ -51,6 +51,7 @@ def test_the_programme_is_as_good_as_trying_everything(programme):
         assert value_of(values, counts) == best > -np.inf
 
 
+@pytest.mark.long
 @given(programmes(12, 8, 40))
 @hypothesis_settings(max_examples=examples(20, by_default=8), deadline=None)
 def test_the_programme_is_as_good_as_cp_sat(programme):

@@ -59,6 +59,7 @@ def test_a_job_that_has_not_finished_tells_nothing():
     assert order.key(job(2, arrival_ns=3), 1.0) == 3
 
 
+@pytest.mark.long
 def test_a_kind_that_was_short_overtakes_one_that_was_long():
     kinds = {"long": 40, "short": 2}
     jobs = [data_parallel_job(f"{kind} 0", 1, iterations=n, forward_s=0.1, model=kind) for kind, n in kinds.items()]

@@ -145,6 +145,7 @@ def test_demands_that_cannot_be():
         ddlsched.simulate(Workload.of(jobs), Cluster(num_servers=2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("gpus", "levels", "said"),
     [

@@ -11,6 +11,7 @@ from ddlsched.workload.elastic_job import ElasticJob, LinearCurve
 from ddlsched.workload.job import Workload
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "leaf_mates"), [(LinkAware(lookahead_s=1000.0), True), (CountProgramme(lookahead_s=1000.0), False)]
 )

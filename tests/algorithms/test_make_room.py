@@ -50,12 +50,14 @@ def test_a_job_moves_so_that_one_that_waits_has_a_server_to_itself():
     assert sorted(found.values()) == [10.0] * 4 + [100.0] * 3 + [100.0 + PRICE_S]
 
 
+@pytest.mark.long
 def test_nobody_moves_soon_after_a_start_or_where_there_is_no_room_for_it():
     assert finish_s([*PAIRS, job("wide", 2, 20, 10)], 4, 2, least_run_s=1e6)["wide"] == 110.0
     full = [job(str(number), 1, 0, 100) for number in range(8)]
     assert finish_s([*full, job("wide", 2, 20, 10)], 4, 2, least_run_s=5.0)["wide"] == 110.0
 
 
+@pytest.mark.long
 def test_a_rack_is_cleared_of_the_jobs_with_the_fewest_gpus():
     """Five servers' worth of jobs: the one of two GPUs stays, that of one leaves the other rack."""
     jobs = [job("pair", 2, 0, 100), job("leaves", 2, 1, 5), job("fills", 2, 2, 5), job("one", 1, 3, 100)]

@@ -57,6 +57,7 @@ def best_by_trying(trainers, owner, lookahead_s: float) -> float:
     return best
 
 
+@pytest.mark.long
 @given(problems())
 def test_the_programme_finds_the_best_of_all_maps_without_migration(problem) -> None:
     trainers, owner, lookahead_s = problem
@@ -96,6 +97,7 @@ def test_ties_are_real_ties_whatever_the_order_of_additions() -> None:
     assert best_counts([tenths] * 3, 3, [1, 1, 1]) == [1, 1, 1]
 
 
+@pytest.mark.long
 @given(problems(), st.randoms())
 def test_the_order_of_jobs_does_not_change_the_optimum(problem, random) -> None:
     trainers, owner, lookahead_s = problem

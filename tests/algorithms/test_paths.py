@@ -118,6 +118,7 @@ class FirstOnItsOwn:
         return gpus if all(cluster.fits(job, gpu) for gpu in gpus) else None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["perfect", "crux", "crux:anew=True"])
 def test_a_job_that_has_ended_is_not_gone_round(path: str) -> None:
     """Of three short jobs one after another the last has the spine of the first two, not the long one's."""

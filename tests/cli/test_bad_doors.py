@@ -112,6 +112,7 @@ def test_a_move_to_a_gpu_without_memory() -> None:
     refused_with(1, "placement Onto() at 0.0 s", said, of=("jobs.csv", *cluster, "--placement", "mine.py:Onto"))
 
 
+@pytest.mark.long
 def test_a_network_whose_routes_are_not_connected() -> None:
     said = "topology mine.py:Islands: the route from server 1 to 2 goes from 'switch 0' to 'switch 1'; expected a cable"
     for path in ((), ("--path", "ecmp")):

@@ -82,6 +82,7 @@ def test_a_job_that_the_order_stopped() -> None:
     assert any(event["name"] == "job a forward, iteration 1, cut by the order" for event in events)
 
 
+@pytest.mark.long
 def test_a_runs_table_says_how_often_a_policy_stopped_jobs_and_what_state_that_sent() -> None:
     price = ("--order", "stopping-srtf", "--restart-s", 2, "--state-mb", 500)
     done = run("simulate", "jobs.csv", "--contention", "max-min", *FOUR_SERVERS, *price)

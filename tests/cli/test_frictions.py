@@ -166,6 +166,7 @@ class HighLevel(MaxMin):
         return 8
 
 
+@pytest.mark.long
 def test_item_17_a_level_is_at_most_7() -> None:
     with pytest.raises(Exception, match="level answered 8; expected a whole number from 0 to 7"):
         simulate(read_workload(GOLDEN), contention=HighLevel())

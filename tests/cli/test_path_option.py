@@ -49,6 +49,7 @@ def average_jct_s(jobs: Path, *path: object) -> float:
     return float(json.loads(finished.stdout)["average_jct_s"])
 
 
+@pytest.mark.long
 def test_a_path_policy_by_name_and_of_a_file(jobs: Path) -> None:
     mine = jobs.parent / "mine.py"
     assert average_jct_s(jobs) == average_jct_s(jobs, "--path", "route")

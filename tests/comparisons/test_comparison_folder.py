@@ -62,6 +62,7 @@ def test_only_finished_jobs_that_count_are_read(folder):
     assert [len(own) for own in opened.jobs(opened.settings[0], "SRSF(1)")] == [158, 160]
 
 
+@pytest.mark.long
 def test_a_run_that_stands_for_several_seeds_is_read_once(folder):
     runs = pd.read_csv(folder / "runs.csv", keep_default_na=False)
     runs.loc[2, "file"] = runs.loc[0, "file"]

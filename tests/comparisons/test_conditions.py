@@ -88,6 +88,7 @@ def test_the_report_shows_them(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert asked in page
 
 
+@pytest.mark.long
 def test_simulate_prints_them(folder: Path) -> None:
     files = [str(folder.parent / name) for name in ("jobs.csv", "servers.csv", "t.csv")]
     command = ["simulate", files[0], "--server-table", files[1], "--throughputs", files[2], "--reference-kind", "new"]

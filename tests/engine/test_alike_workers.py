@@ -206,6 +206,7 @@ def test_a_job_that_comes_to_others_links_is_told_apart_only_there() -> None:
     assert 2 < noted["classes"][-1] < 24
 
 
+@pytest.mark.long
 def test_a_policy_that_lets_some_go_first() -> None:
     dag = step(tensor=4, data=4, stages=2, passes=3)
     _, noted = both(
@@ -315,6 +316,7 @@ def test_sends_that_pile_up_on_cards_tell_nobody_apart(topology: Any, data: int)
     )
 
 
+@pytest.mark.long
 def test_a_server_fails_and_a_warm_up_and_a_run_cut_off() -> None:
     outage = Disturbances(outages=(Outage(server=1, from_s=0.0123, to_s=0.0301),), checkpoint_iterations=2)
     jobs = [job("a", step(tensor=4, data=4, stages=2), 32)]

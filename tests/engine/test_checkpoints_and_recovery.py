@@ -63,6 +63,7 @@ class ToTheLastServer(FirstFit):
         return [(job, list(there[: job.num_gpus])) for job in running if job.servers == (0,)]
 
 
+@pytest.mark.long
 def test_a_job_that_saves_at_no_cost_waits_for_its_state_without_a_look_each_nanosecond() -> None:
     """It moves at 1 s to where its checkpoints go, where 2 x 1.25 GB come in 2 s, and then saves each iteration."""
     job = data_parallel_job("a", gpus=2, iterations=10, backward_s=1.0)

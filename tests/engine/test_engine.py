@@ -133,6 +133,7 @@ def test_an_order_is_not_asked_about_transfers_that_go_by_keys_of_their_own(pyth
     assert (finish_s["a"], finish_s["b"]) == (0.11, 0.11)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ORDERS + USERS_ORDERS, ids=str)
 def test_every_order_that_is_drawn_is_compiled(order: Any) -> None:
     assert forms_of(order, "adadual", ddlsched.Linear()).all_compiled

@@ -402,6 +402,7 @@ def test_loads_of_sampled_jobs_of_groups_end_at_nothing() -> None:
     assert not result.finished.state.jobs.load_left_ns.any()
 
 
+@pytest.mark.long
 def test_a_snapshot_has_room_for_a_job_that_was_split_since() -> None:
     """The short job's workers are told apart in a component that stays as it is; the other's snapshot lies behind."""
     direct = partial(CollectiveTask, kind="all-reduce", algorithm="direct", after=())

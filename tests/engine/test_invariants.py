@@ -44,6 +44,7 @@ def a_gpu_computes_one_task_at_a_time_and_all_that_is_counted(setting: Setting, 
     assert sum(took_ns.values()) == result.finished.busy_ns.sum()
 
 
+@pytest.mark.long
 @given(settings(disturbed=False))
 @hypothesis_settings(max_examples=examples(15, by_default=6))
 def test_an_undisturbed_run_computes_every_task_once(setting: Setting) -> None:

@@ -75,6 +75,7 @@ FOR_ROOM = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("level", "restarts"), [(None, [0, 0, 0]), ("rack", [1, 0, 0])])
 def test_who_prefers_a_level_has_others_stop_where_quotas_are_more_than_the_cluster(
     level: str | None, restarts: list[int]

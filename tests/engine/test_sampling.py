@@ -178,6 +178,7 @@ class HalvesLeft:
         return job.iterations_left * 0.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("further", "why"),
     [

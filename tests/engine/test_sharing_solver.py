@@ -261,6 +261,7 @@ def test_a_lower_level_gets_what_a_higher_one_leaves():
     assert solved([10.0, 4.0], Ring((0, 1), level=1), Ring((0,), level=2), Ring((1,))) == [0.0, 10.0, 4.0]
 
 
+@pytest.mark.long
 def test_what_rounding_leaves_is_nothing_to_a_lower_level():
     third = Ring((0,))
     assert solved([1.0], third, third, third, Ring((0,), level=1))[3] == 0.0
@@ -394,6 +395,7 @@ def test_a_link_with_something_to_spare_takes_no_part_until_it_is_full():
     assert solver.links.tight[:3].tolist() == [1, 0, 1]
 
 
+@pytest.mark.long
 def test_a_link_that_has_come_to_be_covered_takes_no_step_again():
     """Its last step was one of a batch whose first is taken back: it filled for ever what is not filled on it."""
     rng = random.Random(157)

@@ -145,6 +145,7 @@ def test_where_jobs_share_gpus_one_stops_only_if_memory_lacks():
     assert column(run(*jobs, cluster=cluster, order=SRTF), "restarts") == {"a": 1, "b": 0, "c": 0}
 
 
+@pytest.mark.long
 def test_tiresias_takes_gpus_from_a_job_that_has_gone_down_a_queue_by_the_next_interval():
     order = StoppingTiresias(threshold_gpu_s=8.0, queues=2, interval_s=1.75)
     # "old" has had 8 GPU-seconds at 2 s, which is seen at 3.5 s.

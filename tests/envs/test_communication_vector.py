@@ -17,6 +17,8 @@ from ddlsched import Disturbances
 from ddlsched.envs import CommunicationEnv, CommunicationVectorEnv, scheduling_env
 from ddlsched.errors import InputError
 
+pytestmark = pytest.mark.long
+
 JOBS = "microsoft-160:scale=0.002"
 FEW = "stream:num_jobs=40,load=1.5,scale=0.01"
 SPARSE = "stream:num_jobs=20,load=1.5,scale=0.01"
@@ -31,7 +33,6 @@ def vector() -> Iterator[CommunicationVectorEnv]:
     made.close()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("jobs", "settings"),
     tried(
@@ -72,7 +73,6 @@ def test_all_is_as_in_single_environments(jobs: str, settings: dict[str, Any]) -
     vector.close()
 
 
-@pytest.mark.long
 def test_the_return_is_minus_the_average_jct(vector: CommunicationVectorEnv) -> None:
     vector.reset(seed=2)
     returns, going = np.zeros(NUM_ENVS), np.ones(NUM_ENVS, bool)
@@ -85,7 +85,6 @@ def test_the_return_is_minus_the_average_jct(vector: CommunicationVectorEnv) -> 
         assert returns[number] == pytest.approx(-result.summary()["average_jct_s"] / vector._unit_s, rel=1e-9)
 
 
-@pytest.mark.long
 def test_a_run_that_begins_by_itself_and_has_no_decision_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
     draw = CommunicationEnv.drawn_run
@@ -108,7 +107,6 @@ def test_a_run_that_begins_by_itself_and_has_no_decision_is_drawn_again(monkeypa
     assert len(drawn) - at_reset > 1.5 * num_episodes
 
 
-@pytest.mark.long
 def test_the_spaces_are_those_of_the_single_environment(vector: CommunicationVectorEnv) -> None:
     seen, _ = vector.reset(seed=1)
     assert vector.observation_space.contains(seen)
@@ -116,7 +114,6 @@ def test_the_spaces_are_those_of_the_single_environment(vector: CommunicationVec
     assert vector.single_observation_space == CommunicationEnv(JOBS).observation_space
 
 
-@pytest.mark.long
 def test_what_is_observed_does_not_change_later(vector: CommunicationVectorEnv) -> None:
     seen, _ = vector.reset(seed=1)
     before = seen["transfers"].copy()
@@ -124,7 +121,6 @@ def test_what_is_observed_does_not_change_later(vector: CommunicationVectorEnv) 
     assert np.array_equal(seen["transfers"], before)
 
 
-@pytest.mark.long
 def test_a_seed_for_each_run_repeats_each(vector: CommunicationVectorEnv) -> None:
     first, _ = vector.reset(seed=[4, 7, 4])
     assert np.array_equal(first["transfers"][0], first["transfers"][2])
@@ -159,7 +155,6 @@ def test_what_cannot_be_is_refused(make: Callable[[], Any], message: str, monkey
         make()
 
 
-@pytest.mark.long
 def test_without_a_compiler_it_says_so() -> None:
     program = f"from ddlsched.envs import CommunicationVectorEnv; CommunicationVectorEnv(1, {JOBS!r})"
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}

@@ -59,6 +59,7 @@ def test_item_20_final_info_has_the_episode(name: str) -> None:
     assert told[0]["average_jct_s"] in infos["average_jct_s"].tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", VECTORS)
 def test_item_20_make_vec_makes_the_compiled_vector(name: str) -> None:
     kind, jobs, arguments = VECTORS[name]

@@ -50,6 +50,7 @@ def test_memory_expansion_lets_a_cheaper_parallelism_fit(tables) -> None:
     assert more["step_s"] < own["step_s"]
 
 
+@pytest.mark.long
 def test_pipeline_parallelism_helps_where_memory_is_short(tables) -> None:
     steps = tables["pipeline"].set_index(["cluster", "choice"])["step_s"]
     for cluster in ("a100-80", "h100"):

@@ -99,6 +99,7 @@ def test_without_contention_every_job_takes_its_time_alone_though_they_share_the
     assert network(result)["contended"] == 2
 
 
+@pytest.mark.long
 def test_the_model_without_contention_is_the_same_compiled_and_in_python():
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Interpreted(Unshared):

@@ -90,6 +90,7 @@ def test_rings_that_overlap_in_part_wait_for_each_other() -> None:
     assert all(middle + other < 0.98 for other in others)
 
 
+@pytest.mark.long
 def test_the_messages_of_a_job_have_one_connection() -> None:
     """Beside three buckets of one job another has more than a quarter, which it has beside three jobs."""
     buckets = [transfer(0, (0, 1), 1.0) for _ in range(3)]

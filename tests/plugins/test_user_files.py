@@ -53,6 +53,7 @@ def test_neighbours_are_what_is_imported_directly_or_not(tmp_path):
     assert names == {"mine.py", "helper.py", "pack/deep/core.py", "last.py"}
 
 
+@pytest.mark.long
 def test_the_framework_beside_a_file_is_no_neighbour(tmp_path):
     (tmp_path / "ddlsched").mkdir()
     (tmp_path / "ddlsched" / "errors.py").write_text("")

@@ -179,6 +179,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_numba_computes_in_another_way_is_refused(name, load):
     code, why = REFUSED[name]
@@ -269,6 +270,7 @@ def test_links_of_the_network_have_no_transfers(load):
     assert_same_in_python(load(code).P(), "communication")
 
 
+@pytest.mark.long
 def test_a_class_constant_that_changes_in_the_run_is_an_error(load):
     code = """
     class P:

@@ -193,6 +193,7 @@ def test_0_is_divided_by_the_least_whole_number():
     assert _bits(answer) == _bits(0 / -(2**63))
 
 
+@pytest.mark.long
 @given(WHOLE, WHOLE)
 def test_in_64_bits_nothing_raises_without_need(a, b):
     returned, _ = _ADD(a, b)

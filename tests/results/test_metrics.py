@@ -165,6 +165,7 @@ def test_jobs_without_work_have_no_slowdown_but_a_share_of_the_time():
     assert metrics["queueing_share"] == 0.5
 
 
+@pytest.mark.long
 def test_phases_of_a_real_run_add_up_to_all_of_its_time(real):
     assert real[list(PHASES)].sum(axis=1).to_numpy() == pytest.approx(real["jct_s"].to_numpy(), abs=1e-6)
     metrics = run_metrics(real)
@@ -172,6 +173,7 @@ def test_phases_of_a_real_run_add_up_to_all_of_its_time(real):
     assert all(0.0 <= metrics[name] <= 1.0 for name in PHASE_SHARES)
 
 
+@pytest.mark.long
 def test_a_run_in_which_everything_goes_wrong():
     """Servers fail, compute times jitter, and the run is cut off while jobs run, wait and have not even come."""
     workload = ddlsched.microsoft_160(seed=1, scale=0.01)
@@ -211,6 +213,7 @@ def test_metrics_do_not_depend_on_the_order_of_jobs(real, random):
     assert run_metrics(shuffled) == pytest.approx(run_metrics(real))
 
 
+@pytest.mark.long
 def test_metrics_survive_a_parquet_file(real, tmp_path):
     real.to_parquet(tmp_path / "run.parquet")
     read = pd.read_parquet(tmp_path / "run.parquet")

@@ -235,6 +235,7 @@ def test_holm_by_hand():
     assert holm([0.05]).tolist() == [0.05]
 
 
+@pytest.mark.long
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20), st.randoms(use_true_random=False))
 def test_holm_lies_between_each_alone_and_bonferroni_and_keeps_the_order(p_values, random):
     adjusted, given = holm(p_values), np.array(p_values)

@@ -30,6 +30,7 @@ def result() -> Result:
     return simulate(Workload.of(jobs), cluster, queues=queues, timeline=True)
 
 
+@pytest.mark.long
 def test_what_each_tenant_had(result: Result) -> None:
     table = tenant_table(result)
     assert table.index.tolist() == ["a", "b"]

@@ -500,6 +500,7 @@ def test_a_window_holds_what_intersects_it_whole(mix, part, table_of):
     pd.testing.assert_frame_equal(table_of(part), everything[inside].reset_index(drop=True))
 
 
+@pytest.mark.long
 def test_the_file_of_a_window_shows_only_the_window(mix_events, part, tmp_path):
     everything, events = mix_events, written(part, tmp_path)
     low, high = WINDOW_NS
@@ -606,6 +607,7 @@ class TwoSwitches:
         return nx.shortest_path(graph, source, target)
 
 
+@pytest.mark.long
 def test_a_link_crossed_twice_has_one_slice_and_counts_two(tmp_path):
     result = run(job("a", 4), gpus={"a": [0, 2, 4, 6]}, topology=TwoSwitches(), contention=EqualShare())
     events = written(result, tmp_path)

@@ -24,6 +24,8 @@ from ddlsched.policies.views import ClusterView
 from ddlsched.results.explanation import reservations
 from ddlsched.testing.admission_conformance import Case, Submission, play
 
+pytestmark = pytest.mark.long
+
 
 def tenants(*queues: Queue, spare: int = 0) -> Tenants:
     return Tenants(queues=(Queue(name="all", quotas={"any": Quota(gpus=spare)}), *queues))
@@ -118,7 +120,6 @@ def starts(queues: Tenants, jobs: list[Job], policy: Any) -> dict[str, float]:
     return dict(zip(result.jobs["job_id"], result.jobs["start_s"], strict=True))
 
 
-@pytest.mark.long
 def test_kai_lets_those_who_used_less_of_late_go_first() -> None:
     """Who has had the cluster all day gets less of what is over the quotas, if usage counts."""
     queues = tenants(queue("a"), queue("b"))
@@ -131,7 +132,6 @@ def test_kai_lets_those_who_used_less_of_late_go_first() -> None:
     assert sum(late[name] == 999 for name in names) == 0
 
 
-@pytest.mark.long
 def test_what_is_used_counts_until_a_job_ends_whenever_that_is_asked() -> None:
     """Nobody is asked when a0 ends; what it had used counts as if someone were, less by half every 1,000 s."""
     queues, told = tenants(queue("a"), queue("b")), list[tuple[float, float]]()
@@ -153,7 +153,6 @@ def test_what_is_used_counts_until_a_job_ends_whenever_that_is_asked() -> None:
     assert [late[f"a{n}"] for n in range(1, 5)] == [1101] * 4
 
 
-@pytest.mark.long
 def test_slurm_orders_by_fair_share_then_age_and_by_qos() -> None:
     queues = tenants(queue("a", 4), queue("b", 4))
     jobs = [job("a1", "a", 4, 0, 100), job("a2", "a", 4, 1, 10), job("b1", "b", 4, 2, 10)]
@@ -175,7 +174,6 @@ def test_slurm_counts_usage_as_a_part_of_all_and_qos_as_a_part_of_the_highest() 
         assert starts(queues, jobs, policy)[first] == 100
 
 
-@pytest.mark.long
 def test_slurm_preempts_by_qos_where_it_may() -> None:
     preempting = tenants(queue("a", 4), queue("b", 4, reclaim="lower-priority"))
     jobs = [job("a1", "a", 4, 0, 100), job("b1", "b", 2, 5, 10, priority=1)]
@@ -191,7 +189,6 @@ def test_slurm_starts_who_may_preempt_first_whatever_priorities_are() -> None:
         assert (told["a1"], told["b1"]) == (a1_s, b1_s)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("b1_s", "requeue_s", "again_s"), [(10, 121.0, 126), (10, 0.0, 15), (195, 121.0, 210)])
 def test_slurm_requeues_who_gave_way_as_if_it_came_two_minutes_later(b1_s: int, requeue_s: float, again_s: int) -> None:
     """Job a1 gives way at 5 s, in its fifth iteration; in the last case b1 leaves at 200 s, and c1 is older then."""
@@ -204,7 +201,6 @@ def test_slurm_requeues_who_gave_way_as_if_it_came_two_minutes_later(b1_s: int, 
     assert done["finish_s"]["a1"] == again_s + 96
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("gpus_per_server", "low", "gpus", "level", "gone"),
     [
@@ -238,7 +234,6 @@ def test_slurm_backfills_what_ends_in_time() -> None:
     assert starts(queues, jobs, planned) == {"a1": 0, "b1": 2, "a2": 100, "b2": 110}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("planner", ["slurm-backfill", "easy-backfill", "conservative-backfill"])
 def test_who_is_beyond_a_limit_once_others_start_keeps_no_gpus_from_those_behind(planner: str) -> None:
     queues = tenants(queue("a", 2, limit=0), queue("b", 4))

@@ -20,6 +20,8 @@ from ddlsched import (
 )
 from ddlsched.testing.admission_conformance import Case, Submission, find_fault, play
 
+pytestmark = pytest.mark.long
+
 
 def queue(name: str, gpus: int, *, parent: str | None = "all", weight: float = 1.0, **more: Any) -> Queue:
     quota = {limit: more.pop(limit) for limit in ("borrowing_limit", "lending_limit") if limit in more}
@@ -42,7 +44,6 @@ def played(*queues: Queue, jobs: list[tuple[Any, ...]], policy: Kueue | None = N
     return set(running)
 
 
-@pytest.mark.long
 def test_a_queue_borrows_what_others_leave_up_to_its_limit() -> None:
     jobs = [("a", 4), ("a", 1), ("a", 1)]
     assert played(queue("a", 4), queue("b", 2), jobs=jobs) == {0, 1, 2}
@@ -50,7 +51,6 @@ def test_a_queue_borrows_what_others_leave_up_to_its_limit() -> None:
     assert played(queue("a", 4), queue("b", 2, lending_limit=0), jobs=jobs) == {0}
 
 
-@pytest.mark.long
 def test_what_is_guaranteed_is_reclaimed_from_the_one_that_came_last_of_low_priority() -> None:
     jobs = [("a", 2), ("a", 2), ("a", 2, 1), ("b", 2)]
     assert played(queue("a", 2), queue("b", 4, reclaim="any"), jobs=jobs) == {0, 2, 3}
@@ -58,14 +58,12 @@ def test_what_is_guaranteed_is_reclaimed_from_the_one_that_came_last_of_low_prio
     assert played(queue("a", 2), queue("b", 4), jobs=jobs) == {0, 1, 2}
 
 
-@pytest.mark.long
 def test_who_is_within_its_quota_never_gives_way_to_another_queue() -> None:
     rules = {"reclaim": "any", "borrow": "lower-priority"}
     jobs = [("a", 4), ("b", 4), ("b", 2, 9)]
     assert played(queue("a", 4), queue("b", 4, **rules), jobs=jobs) == {0, 1}
 
 
-@pytest.mark.long
 def test_within_a_queue_higher_priority_goes_first() -> None:
     jobs = [("a", 2), ("a", 2, 1), ("a", 3, 2)]
     assert played(queue("a", 4, within_queue="lower-priority"), jobs=jobs) == {2}
@@ -129,7 +127,6 @@ def test_the_loop_of_issue_3779_is_there_with_the_old_rule_only() -> None:
     assert _issue_3779(below=False) == []
 
 
-@pytest.mark.long
 def test_the_loop_of_issue_3779_is_found_and_shrunk() -> None:
     """Victims that come back before the job for which they went: two queues and two jobs show it."""
     policy = Kueue(fair_sharing=True, preempt_below_priority=True)
@@ -140,12 +137,10 @@ def test_the_loop_of_issue_3779_is_found_and_shrunk() -> None:
     assert {rule.borrow for rule in (queue.preemption for queue in case.tenants.queues)} == {"never", "lower-priority"}
 
 
-@pytest.mark.long
 def test_nobody_gives_way_without_need() -> None:
     assert find_fault(Kueue(), "needless", seed=2, cases=60) is None
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("policy", [Kueue(), Kueue(fair_sharing=True, strategies="final-share")])
 def test_nobody_starves_of_what_is_guaranteed(policy: Kueue) -> None:
     assert find_fault(policy, "starvation", seed=1, cases=60) is None
@@ -185,7 +180,6 @@ def test_the_job_whose_quota_is_nearest_goes_first_whatever_its_priority() -> No
     assert result.jobs.set_index("job_id")["start_s"].to_dict() == {"far": 3.0, "near": 0.0}
 
 
-@pytest.mark.long
 def test_a_job_whose_room_another_takes_in_its_cycle_preempts_at_once() -> None:
     """Each of b's and c's jobs would have room on the second server; b's goes first, and a has borrowed one GPU."""
     told = {"iterations": 10, "gpu_memory_mb": 1.0, "required_levels": "server"}
@@ -200,7 +194,6 @@ def test_a_job_whose_room_another_takes_in_its_cycle_preempts_at_once() -> None:
     assert done["restarts"]["a"] == 1
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("fair_sharing", [False, True])
 def test_who_has_quota_but_no_room_at_its_level_preempts(fair_sharing: bool) -> None:
     """Three of eight GPUs are free, on no server three: who started last gives way."""

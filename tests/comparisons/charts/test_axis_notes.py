@@ -47,6 +47,7 @@ def test_bars_of_names_say_nothing() -> None:
     assert drawn(lambda axes: axes.barh(["one", "two"], [3.0, 4.0])) == ("", "")
 
 
+@pytest.mark.long
 def test_an_axis_that_changes_says_the_new_beginning() -> None:
     figure, axes = new_figure(2.0)
     for first, said in ((2, "Time (s)\naxis from 2"), (0, "Time (s)")):

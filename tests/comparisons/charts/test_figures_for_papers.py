@@ -109,6 +109,7 @@ def test_item_23_what_a_chart_cannot_show_is_told(comparison: Comparison, asked:
     assert told in str(caught.value)
 
 
+@pytest.mark.long
 def test_one_policy_may_be_named_without_a_list(comparison: Comparison):
     with pytest.raises(UnknownNameError, match="no policy is named 'srsf-9'"):
         comparison.plot.jct(policies="srsf-9")

@@ -311,6 +311,7 @@ def test_a_token_that_others_can_read_or_change_is_refused(tmp_path, mode):
     assert read_token(token) == TOKEN
 
 
+@pytest.mark.long
 def test_a_token_comes_through_a_pipe_of_the_shell(tmp_path):
     (tmp_path / "token").write_bytes(TOKEN)
     read = "import sys, pathlib; from ddlsched.real.channel import read_token as read; "

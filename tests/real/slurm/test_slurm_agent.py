@@ -69,6 +69,7 @@ def test_the_order_is_that_of_the_policy(tmp_path: Path) -> None:
     assert slurm.states() == {long: "HELD", short: "RUNNING"}
 
 
+@pytest.mark.long
 def test_backfilling_plans_with_slurms_time_limits_also_after_a_restart(tmp_path: Path) -> None:
     """What backfilling remembers of running jobs is told to it anew: a long job would delay the first that waits."""
     slurm = FakeSlurm(nodes=2)

@@ -59,6 +59,7 @@ def test_a_pause_waits_for_the_chunks_under_way() -> None:
     assert finishes(InChunks(policy=SHORTEST, chunk_bytes=1e8, window=2)) == pytest.approx([2.2, 1.6], abs=2e-4)
 
 
+@pytest.mark.long
 def test_a_window_of_one_pauses_sooner() -> None:
     """The third chunk alone is under way: half of it is left, and takes until 1.35 s."""
     assert finishes(InChunks(policy=SHORTEST, chunk_bytes=1e8, window=1)) == pytest.approx([2.2, 1.5], abs=2e-4)

@@ -143,10 +143,11 @@ def test_a_job_hung_no_longer_than_it_stayed() -> None:
 
 
 def test_gpu_time_of_jobs_that_went_on_with_fewer_gpus_by_hand() -> None:
-    """A job of 4 GPUs starts for 2 s and works 8 s; saves 1 s and works 9 s on 2 of them; others never started."""
+    """A job of 4 GPUs starts for 2 s and works 8 s; saves 1 s and works 9 s on 2, starts 2 s and works 1 s on 3."""
     stays = [
         _stay(0, 2, 10, 8, job=0, gpus=range(4), saved=False),
         _stay(10, 11, 20, 9, job=0, gpus=range(2), saved=True),
+        _stay(20, 22, 23, 1, job=0, gpus=range(3), saved=False),
     ]
     jobs = [SimpleNamespace(job_id=name, num_gpus=gpus) for name, gpus in (("a", 4), ("b", 3))]
     columns: dict[str, list[Any]] = {
@@ -154,7 +155,7 @@ def test_gpu_time_of_jobs_that_went_on_with_fewer_gpus_by_hand() -> None:
         "gpus": [4, 3],
         "computing_s": [10.0, 0.0],
         "communication_s": [2.0, 0.0],
-        "restart_s": [3.0, 0.0],
+        "restart_s": [5.0, 0.0],
         "gpu_wait_s": [1.0, 0.0],
         "network_wait_s": [4.0, 0.0],
         "arrival_s": [5.0, 5.0],
@@ -165,20 +166,20 @@ def test_gpu_time_of_jobs_that_went_on_with_fewer_gpus_by_hand() -> None:
     finished = SimpleNamespace(failures=[_failure(0, 8.0, 0.5)], stays=stays)
     result: Any = SimpleNamespace(workload=jobs, finished=finished, jobs=pd.DataFrame(columns))
     seconds, shares = reliability._stays_of(result)
-    np.testing.assert_allclose(seconds, [[1.0, 0.0], [2.0, 0.0], [17.0, 0.0]])
-    np.testing.assert_allclose(shares, [[0.5, 1.0], [1.0, 1.0], [12.5 / 17, 1.0]])
+    np.testing.assert_allclose(seconds, [[1.0, 0.0], [4.0, 0.0], [18.0, 0.0]])
+    np.testing.assert_allclose(shares, [[0.5, 1.0], [0.875, 1.0], [13.25 / 18, 1.0]])
     first, second = gpu_time_of(result).to_dict("records")
-    work = 12.5 / 17  # the part of the GPUs on which it worked; 13.6 of 17 s were kept
+    work = 13.25 / 18  # the part of the GPUs on which it worked; 13.6 of 17 s were kept
     parts = {
-        "detection": 4 * 0.5,
-        "restart": 4 * 1.5,
+        "detection": 4 * 0.5 * 0.875,
+        "restart": 4 * 3.5 * 0.875,
         "checkpoints": 4 * 1.0 * 0.5,
         "lost_work": 4 * 3.4 * work,
         "waiting_for_gpus_and_network": 4 * 5.0 * 0.8 * work,
         "training": 4 * 12.0 * 0.8 * work,
     }
     held = sum(parts.values())
-    expected = {"job_id": "a", "gpus": 4, "held": held, **parts, "requeueing": 4 * 1.5, "missing": 4 * 20.0 - held}
+    expected = {"job_id": "a", "gpus": 4, "held": held, **parts, "requeueing": 4 * 1.5, "missing": 4 * 22.0 - held}
     assert first == pytest.approx(expected)
     assert list(first) == list(expected)
     assert second == {"job_id": "b", "gpus": 3} | dict.fromkeys([*expected][2:], 0.0)

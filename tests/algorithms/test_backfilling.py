@@ -67,6 +67,7 @@ def test_strict_order_backfills_nobody_and_skipping_delays_the_first():
     assert starts("first-fit", *jobs) == {"wide": 0, "all": 11, "small": 0}
 
 
+@pytest.mark.long
 @BOTH
 def test_a_longer_job_takes_a_gpu_that_the_first_leaves_over(placement):
     jobs = WIDE, job("two", 2, 10), job("long", 1, 100)

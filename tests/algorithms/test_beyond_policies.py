@@ -57,6 +57,7 @@ def test_blocks_nest_where_neighbouring_runs_cross():
     assert all(min(gpus) % 4 == 0 for gpus in found.values())
 
 
+@pytest.mark.long
 def test_one_server_jobs_overlook_spanning_ones_unless_told_to_count_them():
     jobs = [job("wide", 4, iterations=50), job("own", 1, arrival_s=0.1, iterations=2), job("next", 1, arrival_s=0.2)]
     assert gpus_of(jobs, AlignedBlocks())["next"][0] != gpus_of(jobs, AlignedBlocks())["own"][0]

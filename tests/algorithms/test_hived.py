@@ -91,6 +91,7 @@ def test_free_cells_and_those_taken_are_all_gpus_once(steps: list[tuple[bool, in
         assert all((first - cells._top_of(first)) % cells.sizes[level] == 0 for level, first in there)
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 99)), max_size=60))
 def test_a_tenants_cell_is_there_whenever_its_private_cluster_would_have_it(steps: Any) -> None:
     """Tenants own, in all, 1 x 8, 1 x 4, 2 x 2 of 16 GPUs: within these counts take never fails."""

@@ -66,6 +66,7 @@ def test_a_rack_is_cleared_of_the_jobs_with_the_fewest_gpus():
     assert (found["pair"], found["one"]) == (100.0, 103.0 + PRICE_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("long_s", "first_s", "short_s"), [(50.0, 100.0 + 10 + PRICE_S, 70.0), (1e6, 100.0, 110.0)])
 def test_only_a_long_job_stops_for_a_while(long_s, first_s, short_s):
     found = finish_s([job("first", 1, 0, 100), job("short", 1, 60, 10)], 1, 1, least_run_s=5.0, long_s=long_s)

@@ -304,6 +304,7 @@ class FewestFlowsAnew(FewestFlows):
     chosen: ClassVar[str] = "transfer"
 
 
+@pytest.mark.long
 def test_a_path_is_chosen_anew_for_each_transfer() -> None:
     """Both jobs send at once in each iteration, first a and then b choosing: on spine 0 and 1, so both take 1 s.
 

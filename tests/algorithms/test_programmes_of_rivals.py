@@ -54,6 +54,7 @@ def test_shares_are_shares(seed: int) -> None:
     assert all(shares[m, k] == 0 for m, size in enumerate(sizes) for k in range(3) if size > workers[k])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", [Gavel(round_s=10.0), Sia(round_s=10.0), Rubick(round_s=10.0)])
 def test_item_15_while_no_gpu_is_left_all_jobs_wait(policy: Any) -> None:
     """All servers are away from 15 s to 40 s, and a job of 20 s comes while they are."""

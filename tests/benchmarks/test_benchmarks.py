@@ -162,6 +162,7 @@ def test_slowdowns_on_monkeytrees_network_are_none_without_a_shared_cable() -> N
         assert slowdowns(workload, path, moves=True, seed=1) == pytest.approx(np.ones(6), rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1])
 def test_crux_in_a_small_case_is_at_most_the_best(seed: int) -> None:
     given = case(seed)

@@ -131,6 +131,7 @@ def write_yaml(plain: dict[str, Any], price: dict[str, float]) -> None:
         Path(file).write_text(json.dumps(asked))  # which is YAML
 
 
+@pytest.mark.long
 def test_tune_runs_what_simulate_runs(doors: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 

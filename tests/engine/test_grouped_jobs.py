@@ -429,6 +429,7 @@ def test_a_snapshot_has_room_for_a_job_that_was_split_since() -> None:
     pd.testing.assert_frame_equal(found[0].links, found[1].links)
 
 
+@pytest.mark.long
 def test_a_job_that_was_split_is_in_no_component_that_is_known() -> None:
     state = example_state()
     state.jobs[0].component = state.run[0].first_component + 3

@@ -87,6 +87,7 @@ def test_who_prefers_a_level_has_others_stop_where_quotas_are_more_than_the_clus
     assert result.jobs["restarts"].tolist() == restarts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", FOR_ROOM)
 def test_victims_leave_room_in_the_level_that_a_job_requires(case: str) -> None:
     rules, told, restarts = FOR_ROOM[case]

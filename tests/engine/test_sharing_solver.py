@@ -249,6 +249,7 @@ def test_weights_divide_a_link():
     assert solved([12.0, 5.0], Ring((0,), weight=1.0), Ring((0, 1), weight=3.0)) == [7.0, 5.0]
 
 
+@pytest.mark.long
 def test_a_ring_that_crosses_a_link_twice_counts_twice():
     assert solved([12.0], Ring((0, 0)), Ring((0,))) == [4.0, 4.0]
     assert solved([12.0], Ring((0, 0), weight=2.0), Ring((0,), weight=2.0)) == [4.0, 4.0]

@@ -412,6 +412,7 @@ def test_the_timeline_shows_state_on_its_way_and_says_why_a_job_left_its_gpus(tm
     assert "job long forward, iteration 2, cut by the order" in names
 
 
+@pytest.mark.long
 def test_explain_says_who_stopped_a_job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_workload(Workload((LONG, SHORT)), "w.csv")
@@ -532,6 +533,7 @@ def test_a_job_that_is_stopped_again_and_again_ends_the_run_with_an_error():
         run(LONG, replace(SHORT, num_gpus=4), order=StopsForEver())
 
 
+@pytest.mark.long
 def test_what_a_stop_cuts_off_counts_as_service_that_a_job_has_had():
     # Its compute puts job a behind the other; it is stopped in its all-reduce at 1.5 s and stays behind, until at 3 s
     # the other, which comes after it, has had as much. Each then has 3 iterations of 1 s and 0.8 s before it.

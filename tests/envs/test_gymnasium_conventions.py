@@ -90,6 +90,7 @@ def test_item_20_a_reset_mask_begins_only_the_runs_that_it_has() -> None:
     assert rewards[[0, 2]].tolist() == expected[[0, 2]].tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mask", [[True], [1, 0, 1], np.zeros(3, bool)])
 def test_a_reset_mask_that_cannot_be_is_refused(mask: Any) -> None:
     kind, jobs, arguments = VECTORS["Order"]

@@ -286,6 +286,7 @@ def alone() -> Workload:
     return Workload.of([job])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -77,6 +77,7 @@ def test_two_jobs_that_only_communicate_halve_each_other(ratio, expected):
     assert done_s / 200.0 / (own_s / finish_s) == pytest.approx([expected] * 2, rel=0.02)
 
 
+@pytest.mark.long
 def test_more_connections_get_more_of_the_network():
     busy = (pairs.State(0.96, connections=3), pairs.State(0.96))
     found = np.mean([pairs.ratios([busy], pairs.SHARING, seed=seed) for seed in range(6)], axis=(0, 1))

@@ -48,6 +48,7 @@ def test_turns_on_a_full_gpu_cost_a_tenth_however_many_take_them() -> None:
     assert shared["throughput"].between(0.88, 0.93).all()
 
 
+@pytest.mark.long
 def test_penalties_are_read_by_the_simulator_for_all_models_of_the_64_gpu_jobs() -> None:
     file = EXPECTED / "penalties.csv"
     workload = microsoft_160(seed=1, scale=0.01)

@@ -102,6 +102,7 @@ def test_the_messages_of_a_job_have_one_connection() -> None:
     assert of_jobs[0] < other
 
 
+@pytest.mark.long
 def test_a_full_queue_costs_time() -> None:
     """Six large messages on two cards: with a short queue packets are lost, and their flows pause."""
     active = [transfer(job, (0, 1), 2.0) for job in range(6)]

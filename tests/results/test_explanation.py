@@ -98,6 +98,7 @@ def test_a_job_waits_for_a_link_that_carries_anothers_transfer() -> None:
     assert [row[3] for row in found] == pytest.approx([0.5, 0.5, 0.178, 0.178])
 
 
+@pytest.mark.long
 def test_a_job_waits_for_the_repair_of_the_server_that_it_needs() -> None:
     outages = (Outage(server=0, from_s=0.25, to_s=3.0),)
     for memory_mb in (600.0, 1000.0):  # all that a GPU has

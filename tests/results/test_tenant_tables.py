@@ -43,6 +43,7 @@ def test_what_each_tenant_had(result: Result) -> None:
     assert (gpus.sum(axis=1) <= 8).all()
 
 
+@pytest.mark.long
 def test_waits_add_up_and_name_who_borrowed(result: Result) -> None:
     jobs = result.jobs.set_index("job_id")
     for name in ("b1", "a2", "a3"):

@@ -520,6 +520,7 @@ def test_the_file_of_a_window_shows_only_the_window(mix_events, part, tmp_path):
         assert points == expected
 
 
+@pytest.mark.long
 def test_what_changes_as_a_window_ends_is_not_in_it(mix_events, tmp_path):
     ends_ns = min(e["ts"] for e in mix_events if e["ph"] == "C" and e["ts"] > WINDOW_NS[1])
     workload = ddlsched.microsoft_160(seed=1, scale=SCALE)

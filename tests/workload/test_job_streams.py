@@ -180,6 +180,7 @@ def test_what_cannot_be_is_refused(trace, text, message):
         workload_of(text.replace("FILE", str(trace)), 1)
 
 
+@pytest.mark.long
 def test_the_middle_of_a_stream_counts_and_all_of_it_is_simulated():
     workload = stream(seed=2, num_jobs=50, scale=0.01)
     every, steady = (ddlsched.simulate(workload, steady=steady) for steady in (False, True))

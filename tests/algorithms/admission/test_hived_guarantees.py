@@ -27,6 +27,7 @@ def run(*jobs: Job, servers: int = 1, gpus: int = 8, queues: Tenants = QUEUES, *
     return simulate(Workload.of(jobs), cluster, queues=queues, admission=admission, disturbances=free)
 
 
+@pytest.mark.long
 def test_a_guaranteed_job_takes_the_cell_with_the_fewest_opportunistic_jobs() -> None:
     """At 50 s GPUs 4 and 5 are free again: a's cell is the second half, and only the jobs on GPUs 6 and 7 stop."""
     small = [job(f"o{gpu}", "a", 1, 0, -1, 50 if gpu in (4, 5) else 200) for gpu in range(8)]

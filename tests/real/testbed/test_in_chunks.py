@@ -65,6 +65,7 @@ def test_a_window_of_one_pauses_sooner() -> None:
     assert finishes(InChunks(policy=SHORTEST, chunk_bytes=1e8, window=1)) == pytest.approx([2.2, 1.5], abs=2e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chunk_bytes", [5e8, 1e9, 4e9])
 def test_a_message_of_no_more_chunks_than_are_under_way_is_never_paused(chunk_bytes: float) -> None:
     windows = (2, 1) if chunk_bytes > 5e8 else (2,)
@@ -94,6 +95,7 @@ class SmallestOnly:
         return 7.0
 
 
+@pytest.mark.long
 def test_a_policy_that_selects_is_asked_too() -> None:
     chunked = InChunks(policy=SmallestOnly(), chunk_bytes=1e8, window=2)
     assert finishes(chunked) == pytest.approx([2.2, 1.6], abs=2e-4)

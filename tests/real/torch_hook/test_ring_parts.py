@@ -23,6 +23,7 @@ def test_the_parts_of_all_ranks_hold_the_message_and_little_more(count: int, ran
     assert ranks * length < count + ranks * (segments + 1)
 
 
+@pytest.mark.long
 @given(st.integers(1, 10**5), st.integers(2, 16))
 def test_a_width_that_divides_into_itself_is_near(width: int, ranks: int) -> None:
     found = next(w for w in range(max(width, 2), width + 100) if part_length(ranks * w, ranks, 4) == w)

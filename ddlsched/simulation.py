@@ -161,16 +161,14 @@ def _settings(cluster: Cluster, given: RunOptions, span: CountedSpan) -> RunSett
     tenants, admission = tenants_of(given["queues"]), given["admission"]
     if tenants is None and admission is not None:
         raise InputError("admission is given; expected queues as well, the tenants that it decides about")
-    admission = None if tenants is None else resolve("admission", admission or DEFAULT_ADMISSION)
-    if (own := getattr(admission, "backfill", "")) and given["placement"] is not None:
-        raise InputError(
-            f"placement {label(given['placement'])} would not be asked, but the admission's backfill={label(own)}; "
-            "expected one of the two"
-        )
+    deciding = None if tenants is None else resolve("admission", admission or DEFAULT_ADMISSION)
+    if getattr(deciding, "chooses_gpus", False) and given["placement"] is not None:
+        placement = label(given["placement"])
+        raise InputError(f"admission {label(admission)} does not ask placement {placement}; expected one of the two")
     return RunSettings(
         cluster=cluster,
         tenants=tenants,
-        admission=admission,
+        admission=deciding,
         network=network,
         **{kind: None if door is None else resolve(kind, door) for kind, door in doors.items()},
         rescale_cost=ConstantRescaleCost.parse(cost) if isinstance(cost, str) else cost or ConstantRescaleCost(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class HiveDGuarantees(CellsOfTenants):
     ----------
     Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020.
     """
+
+    chooses_gpus: ClassVar[bool] = True
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Guarantees:
         """Return what remembers which cells are bound, and who is where."""

@@ -80,6 +80,11 @@ class SlurmMultifactor:
             raise InputError(f"slurm-multifactor: backfill is {self.backfill!r}; expected one that plans ahead")
 
     @property
+    def chooses_gpus(self) -> bool:
+        """Whether ``backfill`` is asked, not the run's placement."""
+        return bool(self.backfill)
+
+    @property
     def _planner(self) -> Any:
         return resolve("placement", self.backfill)
 

@@ -237,7 +237,7 @@ def dense_layout(shape: tuple[int, ...], cuts: tuple[Cut, ...], place: tuple[_Ru
 def _cut(runs: list[_Run], cut: Cut, index: int, degree: int) -> list[_Run]:
     size = sum(rows for _, rows in runs)
     padded = padded_size(size, cut.pad_multiple, degree)
-    runs = [*runs, (_PADDING, padded)]  # No less than is needed.
+    runs = [*runs, (_PADDING, padded - size)]
     kept: list[_Run] = []
     begin = 0
     for part in cut.parts or (CutPart(padded),):

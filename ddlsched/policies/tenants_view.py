@@ -53,7 +53,10 @@ class NotAdmitted(NamedTuple):
 
 @runtime_checkable
 class AdmissionPolicy(Protocol):
-    """Who of the jobs that wait may start, and who gives way."""
+    """Who of the jobs that wait may start, and who gives way.
+
+    One that gives the GPUs of every admission says ``chooses_gpus = True``: a placement beside it is refused.
+    """
 
     def admit(self, tenants: TenantsView, cluster: ClusterView) -> Iterable[Admission | NotAdmitted]:
         """Yield the jobs that may start, one after the other, and why others may not.

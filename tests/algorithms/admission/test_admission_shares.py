@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -264,11 +265,18 @@ def test_what_the_planner_reserves_is_told() -> None:
     assert reservations(result, "a1").empty
 
 
-def test_a_placement_that_would_not_be_asked_is_refused() -> None:
-    given = {"admission": "slurm-multifactor:backfill=easy-backfill", "queues": tenants(queue("a", 4))}
-    told = "placement 'first-fit' would not be asked, but the admission's backfill='easy-backfill'; expected one of"
-    with pytest.raises(InputError, match=told):
-        simulate(Workload.of([job("a1", "a", 3, 0, 1)]), Cluster(num_servers=1), placement="first-fit", **given)
+@pytest.mark.parametrize("name", ["slurm-multifactor:backfill=easy-backfill", "hived"])
+def test_a_placement_that_would_not_be_asked_is_refused(name: str) -> None:
+    given = {"admission": name, "queues": tenants(queue("a", 4)), "placement": "first-fit"}
+    told = f"admission '{name}' does not ask placement 'first-fit'; expected one of the two"
+    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+        simulate(Workload.of([job("a1", "a", 3, 0, 1)]), Cluster(num_servers=1), **given)
+
+
+def test_without_a_planner_the_placement_is_asked() -> None:
+    given = {"admission": "slurm-multifactor", "queues": tenants(queue("a", 4)), "placement": "first-fit"}
+    result = simulate(Workload.of([job("a1", "a", 3, 0, 1)]), Cluster(num_servers=1), **given)
+    assert result.gpus_of("a1") == (0, 1, 2)
 
 
 def test_a_limit_of_gpus_holds() -> None:

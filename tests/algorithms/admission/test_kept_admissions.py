@@ -79,6 +79,6 @@ class Counted:
 def test_a_policy_that_tries_what_would_be_leaves_quotas_as_they_were(name: str) -> None:
     policy = Counted(resolve("admission", name))
     cluster = replace(GROUND, exclusive=True)
-    placement = None if "backfill" in name else "first-fit"
+    placement = None if getattr(resolve("admission", name), "chooses_gpus", False) else "first-fit"
     run = simulate(jobs(tiers=False), cluster, queues=TENANTS, admission=policy, placement=placement, seed=3)
     assert policy.rounds > len(run.workload)

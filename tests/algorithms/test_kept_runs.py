@@ -146,7 +146,7 @@ def outcome(kind: str, spec: str) -> str:
         options |= {"capacity": CAPACITY, "rescale_cost": "up_s=2,down_s=1,start_s=0.5"}
         return ended(simulate(elastic_jobs(), replace(GROUND, topology="star"), **options))
     if kind == "admission":
-        options |= {"queues": TENANTS, "placement": "first-fit"}
+        options |= {"queues": TENANTS} | ({} if spec.startswith("hived") else {"placement": "first-fit"})
     if kind in ("order", "communication", "path"):
         options |= {"placement": "lwf"}
     if kind == "path":

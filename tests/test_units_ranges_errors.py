@@ -37,7 +37,8 @@ def test_a_second_is_a_billion_nanoseconds_and_a_mb_a_million_bytes() -> None:
     ("value", "bounds", "is_right"),
     [
         (3, (3,), True), (2, (3,), False), (5, (3, 5), True), (6, (3, 5), False), (np.int64(4), (3, 5), True),
-        (np.int64(2), (3,), False), (True, (0,), False), (np.True_, (0,), False), (3.0, (0,), False), ("3", (0,), False),
+        (np.int64(2), (3,), False), (True, (0,), False), (np.True_, (0,), False), (3.0, (0,), False),
+        ("3", (0,), False),
         (MAX_NS, (0,), True), (MAX_NS + 1, (0,), False),
     ],
 )  # fmt: skip

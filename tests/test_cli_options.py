@@ -27,6 +27,8 @@ from ddlsched.engine.run_options import CLUSTER_OPTIONS, RunOptions
 from ddlsched.errors import InputError
 from ddlsched.options import declared, described
 from ddlsched.plugins.names import KINDS, names
+from ddlsched.simulation import drawn
+from ddlsched.workload.workload_files import read_workload
 
 JOBS = (
     "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb\n"
@@ -162,12 +164,20 @@ def test_each_output_is_written() -> None:
     assert {f"--{field.name.replace('_', '-')}" for field in fields(OutputOptions)} - {"--as-json", "--draws"} == set(
         flags[::2]
     )
-    drawn = run("simulate", "jobs.csv", "--draws", "3", "--json")
-    assert json.loads(drawn.stdout)["draws"] == 3
+    three = run("simulate", "jobs.csv", "--draws", "3", "--json")
+    assert json.loads(three.stdout)["draws"] == 3
     assert "average JCT of 2 draws" in run("simulate", "jobs.csv", "--draws", "2").stdout
     assert "--draws 0: is no number of runs" in run("simulate", "jobs.csv", "--draws", "0").stderr
     late = run("simulate", "jobs.csv", "--draws", "2", "--warmup-s", "1e9")
-    assert "--draws 2: no job that counts has finished; expected one" in late.stderr
+    assert "--draws 2: no job that counts has finished in draw 1; expected one in each" in late.stderr
+
+
+def test_a_draw_in_which_no_job_finishes_is_named() -> None:
+    # Ten iterations end at 1.12 s, and the eleven of a longer draw at 1.182 s.
+    done = run("simulate", "jobs.csv", "--draws", "9", "--until-s", "1.15")
+    longer = next(draw for draw in range(9) if drawn(read_workload("jobs.csv"), draw)[0].iterations > 10)
+    fault = f"--draws 9: no job that counts has finished in draw {longer + 1}; expected one in each"
+    assert (done.exit_code, done.stdout, fault in done.stderr) == (2, "", True)
 
 
 def test_a_run_without_options_has_the_defaults_of_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ _NEEDS = {
     "server_repair_s": ("server_mtbf_s",),
     "checkpoint_to": ("checkpoint",),
     "recovery": _FAILING,
-    "health": _FAILING,
+    "health": ("failures",),  # only these have lemons, or what nobody notices
     "restart_gpu_s": (*_FAILING, "order", "placement", "queues"),
     "restart_iterations": (*_FAILING, "order", "placement", "queues"),
     "restart_s": (*_FAILING, "order", "placement", "queues"),
@@ -57,6 +57,8 @@ def run_arguments(options: Mapping[str, Any], disturbances: Mapping[str, Any]) -
     given = {name: value for name, value in options.items() if name not in CLUSTER_OPTIONS}
     if of_cluster := {name: options[name] for name in options.keys() & set(CLUSTER_OPTIONS)}:
         given["cluster"] = cluster_of(None, cast(RunOptions, of_cluster))
+        if given["cluster"].exclusive and "interference" in given:
+            raise InputError("--interference: the table of servers shares no GPU; expected one of the two")
     if disturbances:
         given["disturbances"] = Disturbances(**disturbances)
     return given

@@ -167,12 +167,14 @@ def _drawn(workload: Workload, seed: int, given: Mapping[str, Any], draws: int, 
 
     if draws == 1:
         return {}
-    if math.isnan(first.summary()["average_jct_s"]):
-        raise InputError(f"--draws {draws}: no job that counts has finished; expected one (--warmup-s, --until-s)")
     results = [first]
-    for draw in range(1, draws):
-        with run_status(f"simulating draw {draw + 1} of {draws}") as watch:
-            results.append(run(workload, seed=seed, watch=watch, **given, draw=draw))
+    for draw in range(1, draws + 1):
+        if math.isnan(results[-1].summary()["average_jct_s"]):
+            fault = f"no job that counts has finished in draw {draw}"
+            raise InputError(f"--draws {draws}: {fault}; expected one in each (--warmup-s, --until-s)")
+        if draw < draws:
+            with run_status(f"simulating draw {draw + 1} of {draws}") as watch:
+                results.append(run(workload, seed=seed, watch=watch, **given, draw=draw))
     return ensemble_of(results).metrics()
 
 

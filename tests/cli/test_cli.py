@@ -790,6 +790,10 @@ def test_a_run_that_is_cut_off_says_how_many_jobs_are_not_finished() -> None:
             "--restart-s: does nothing alone; expected --server-mtbf-s or --failures or --outages or --capacity or",
         ),
         (["--server-repair-s", "3", "--outages", "o.csv"], "--server-repair-s: does nothing alone"),
+        (
+            ["--health", "repeated-failures", "--server-mtbf-s", "9"],
+            "--health: does nothing alone; expected --failures",
+        ),
     ],
 )
 def test_flags_without_effect_are_refused(flags: list[str], fault: str) -> None:

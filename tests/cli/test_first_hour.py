@@ -56,7 +56,7 @@ def test_the_result_says_which_policies_and_network_it_is_of() -> None:
     assert run("simulate", JOBS, "--run-out", "run.parquet").exit_code == 0
     again = run("simulate", JOBS, "--replay", "run.parquet").stdout
     assert "Policies: replay of run.parquet + srsf + adadual. Network" in again
-    failing = ["--server-mtbf-s", "1e9", "--checkpoint", "young", "--recovery", "wait", "--health", "repeated-failures"]
+    failing = ["--failures", "rsc-2", "--checkpoint", "young", "--recovery", "wait", "--health", "repeated-failures"]
     assert "+ adadual + young + wait + repeated-failures. Network" in run("simulate", JOBS, *failing).stdout
     Path("queues.yaml").write_text("queues: [{name: a, gpus: 64}]\n")
     columns = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb,queue"

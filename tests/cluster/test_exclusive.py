@@ -163,6 +163,11 @@ def test_interference_on_gpus_that_nobody_shares_is_refused(jobs: Path) -> None:
     done = run("simulate", str(jobs), "--exclusive", "--interference", "uniform")
     assert done.exit_code == 2
     assert "--interference: with --exclusive no GPU is shared" in done.stderr
+    table = jobs.with_name("servers.csv")
+    table.write_text("gpus,gpu_memory_mb,exclusive\n2,32768,1\n")
+    told = run("simulate", str(jobs), "--server-table", str(table), "--interference", "uniform")
+    assert (told.exit_code, told.stdout, told.stderr.count("\n")) == (2, "", 1)
+    assert "--interference: the table of servers shares no GPU" in told.stderr
 
 
 @pytest.mark.long

@@ -93,7 +93,7 @@ def test_changes_stand_a_third_of_a_row_apart_beside_what_is_claimed() -> None:
     ]  # fmt: skip
     assert [axes.lines[place].get_marker() for place in (3, 5, 8)] == ["o", "s", "s"]
     assert legend(figure) == ["p", "q", "said"]
-    assert figure.get_figheight() == pytest.approx(0.85 + 0.16 * 2 + 0.15 * 2 * 2.8)
+    assert figure.get_figheight() == pytest.approx(0.85 + 0.16 + 0.15 * 2 * 2.8)
 
 
 def test_a_sixth_estimate_has_the_first_mark_again() -> None:

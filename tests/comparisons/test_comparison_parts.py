@@ -15,7 +15,7 @@ from joblib.externals import loky
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.comparisons import alone, compare, comparison, comparison_tables, tuning
-from ddlsched.comparisons.cluster_imports import volcano_kai
+from ddlsched.comparisons.cluster_imports import kubernetes, volcano_kai
 from ddlsched.comparisons.cluster_imports.kubernetes import ObjectFields
 from ddlsched.comparisons.report import comparison_charts, figures, report_tables
 from ddlsched.comparisons.sweeps import run, stored_runs, sweep, workers
@@ -594,3 +594,41 @@ def test_what_is_told_of_a_run_is_in_its_file_while_it_runs(tmp_path: Path) -> N
 def test_settings_are_tried_with_a_job_of_a_second() -> None:
     job = compare._job_of_a_second(Cluster())
     assert (job.arrival_s, job.compute_ns, job.iterations, job.num_gpus) == (0.0, 10**9, 1, 1)
+
+
+def node(name: str, gpus: int = 8, labels: dict[str, Any] | None = None, **told: Any) -> ObjectFields:
+    status = {"allocatable": {"nvidia.com/gpu": str(gpus)}} | told.pop("status", {})
+    fields = {"kind": "Node", "metadata": {"name": name, "labels": labels or {}}, "status": status} | told
+    return ObjectFields("", fields)
+
+
+def test_nodes_of_kubernetes_are_servers_side_by_side_with_their_units() -> None:
+    levels = ("block", "rack")
+    nodes = [
+        node("n1", labels={"block": "b2", "rack": "r1", "nvidia.com/gpu.memory": "40960"}),
+        node("n2", labels={"block": "b1"}),
+        node("n3", spec={"unschedulable": True}),
+        node("n4", status={"conditions": [{"type": "Ready", "status": "False"}]}),
+        node("n5", gpus=0),
+    ]
+    notes: list[str] = []
+    first, second = kubernetes.servers_of(nodes, {}, levels, notes)
+    assert first.levels == (("rack", "b1/n2"), ("block", "b1"))
+    assert second.levels == (("rack", "b2/r1"), ("block", "b2"))
+    assert second.gpu_memory_mb == pytest.approx(40960 * 1.048576)
+    assert first.gpu_memory_mb == pytest.approx(kubernetes._DEFAULT_MEMORY_MB)
+    assert notes == ["2 nodes left out, which take no pods: unschedulable, or not ready"]
+
+
+def test_nodes_have_the_first_kind_whose_labels_they_have() -> None:
+    kinds = {"a100": {"gpu": "a100"}, "fast": {"gpu": "a100", "net": "ib"}, "h100": {"gpu": "h100"}}
+    nodes = [node("n1", labels={"gpu": "a100", "net": "ib"}), node("n2", labels={"gpu": "h100"}), node("n3")]
+    notes: list[str] = []
+    assert [server.gpu_kind for server in kubernetes.servers_of(nodes, kinds, (), notes)] == ["a100", "h100"]
+    assert notes == []
+
+
+def test_the_first_column_that_a_run_lacks_is_named() -> None:
+    stored_runs._refuse_missing(Path("f"), ["a", "b", "c"], ["c", "a"])
+    with pytest.raises(InputError, match=r"f: has no column 'd', so it is no run's; expected "):
+        stored_runs._refuse_missing(Path("f"), ["a", "b"], ["a", "d", "e"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +16,8 @@ from joblib.externals import loky
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.cluster.disturbances import Disturbances, Outage
-from ddlsched.comparisons import alone, compare, comparison, comparison_tables, tuning
+from ddlsched.comparisons import alone, cluster_imports, compare, comparison, comparison_tables, tuning
+from ddlsched.comparisons import folder as comparison_folder
 from ddlsched.comparisons.cluster_imports import kubernetes, volcano_kai
 from ddlsched.comparisons.cluster_imports.kubernetes import ObjectFields
 from ddlsched.comparisons.report import comparison_charts, figures, report_tables
@@ -23,6 +26,7 @@ from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.results import explanation, paired_comparison
 from ddlsched.results.result import Result
 from ddlsched.results.statistics import Interval
+from ddlsched.workload.traces.traced import TracedJob
 
 NAN = float("nan")
 
@@ -632,3 +636,72 @@ def test_the_first_column_that_a_run_lacks_is_named() -> None:
     stored_runs._refuse_missing(Path("f"), ["a", "b", "c"], ["c", "a"])
     with pytest.raises(InputError, match=r"f: has no column 'd', so it is no run's; expected "):
         stored_runs._refuse_missing(Path("f"), ["a", "b"], ["a", "d", "e"])
+
+
+@pytest.mark.parametrize(("cores", "tasks", "here"), [(1, 3, True), (2, 1, True), (2, 2, False), (4, 3, False)])
+def test_one_task_or_one_process_is_carried_out_here(
+    cores: int, tasks: int, here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def until_one_dies(left: Any, count: int, progress: Any) -> Any:
+        counts.append(count)
+        while left:
+            yield left.popleft(), "there"
+        return []
+
+    monkeypatch.setattr(joblib, "effective_n_jobs", lambda _: cores)
+    monkeypatch.setattr(workers, "execute", lambda *_: "here")
+    monkeypatch.setattr(workers, "warm_up", lambda: None)
+    monkeypatch.setattr(workers, "_until_one_dies", until_one_dies)
+    asked = [workers.Task(str(number), run.Run(labels={}, workload="w", seed=1), ("run",)) for number in range(tasks)]
+    found = [*workers.on_this_machine(asked, cores, None)]
+    assert found == [(task, "here" if here else "there") for task in asked]
+    assert counts == ([] if here else [min(cores, tasks)])
+
+
+def read_runs(folder: Path, *rows: str) -> pd.DataFrame:
+    (folder / "runs.csv").write_text("policy,workload,cluster,file,seed,own\n" + "".join(f"{row}\n" for row in rows))
+    return comparison_folder.read_table(folder, "runs.csv", {"policies": ["1"], "workloads": ["NA"], "clusters": ["c"]})
+
+
+def test_labels_of_a_table_are_texts_and_only_what_is_empty_is_missing(tmp_path: Path) -> None:
+    table = read_runs(tmp_path, "1,NA,c,f,3,", "1,NA,c,f,9223372036854775000,2.5")
+    assert table[["policy", "workload"]].values.tolist() == [["1", "NA"]] * 2
+    assert table["own"].isna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("1,NA,c,f,9223372036854775808,1", "line 3: seed: is "),
+        ("1,NA,c,f,,1", "line 3: seed: is nan; expected a whole number"),
+        ("1,NA,c,f,3,x", "line 3: own: is 'x'; expected a number"),
+        ("2,NA,c,f,3,1", "line 3: policy: is '2'; expected one of comparison.json: 1"),
+        ("1,w,c,f,3,1", "line 3: workload: is 'w'; expected one of comparison.json: NA"),
+    ],
+)
+def test_a_cell_that_cannot_be_is_refused_with_its_line(row: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path / 'runs.csv'}: {why}")):
+        read_runs(tmp_path, "1,NA,c,f,3,1", row)
+
+
+def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("policy,workload,cluster,seed\n")
+    with pytest.raises(InputError, match="has no column 'file'; expected policy, workload, cluster, file, seed"):
+        comparison_folder.read_table(tmp_path, "runs.csv", {})
+
+
+def test_jobs_of_other_schedulers_are_of_servers_of_8_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules: list[dict[str, Any]] = []
+
+    def rule(**given: Any) -> Any:
+        rules.append(given)
+        raise InterruptedError
+
+    monkeypatch.setattr(cluster_imports, "JobRule", rule)
+    jobs = (TracedJob("b", 9.0, 1, 5.0), TracedJob("a", 2.0, 1, float("nan")))
+    imported = cluster_imports.ImportedCluster(queues=(), servers=(), jobs=jobs, admission="kueue")
+    with pytest.raises(InterruptedError):
+        cluster_imports._jobs_table(imported, None)
+    assert [(given["gpus_per_server"], given["seed"]) for given in rules] == [(8, 1)]

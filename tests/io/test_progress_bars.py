@@ -19,9 +19,8 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Return a terminal of 200 columns in place of stderr."""
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Return a terminal of 200 columns in place of stderr, which pytest replaces between a fixture and its test."""
     shown = Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setenv("TERM", "xterm")
@@ -35,7 +34,8 @@ def last_shown(terminal: Terminal, lines: int) -> list[str]:
     return re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", terminal.getvalue().replace("\r", "")).splitlines()[-lines:]
 
 
-def test_bytes_that_are_moved_have_a_bar_for_each_work(terminal: Terminal) -> None:
+def test_bytes_that_are_moved_have_a_bar_for_each_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
     with progress.bytes_bar() as watch:
         watch("read", 500_000, 1_000_000)
         watch("read", 1_000_000, 1_000_000)
@@ -47,7 +47,8 @@ def test_bytes_that_are_moved_have_a_bar_for_each_work(terminal: Terminal) -> No
     assert "0.2/2.0 MB" in write
 
 
-def test_a_bar_that_is_told_nothing_is_not_shown(terminal: Terminal) -> None:
+def test_a_bar_that_is_told_nothing_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
     with progress.bytes_bar():
         pass
     assert terminal.getvalue() == ""
@@ -61,7 +62,8 @@ def test_without_a_terminal_there_is_no_bar(monkeypatch: pytest.MonkeyPatch, str
     assert stream is None or stream.getvalue() == ""
 
 
-def test_a_sweep_tells_what_is_done_what_failed_and_what_goes_on(terminal: Terminal) -> None:
+def test_a_sweep_tells_what_is_done_what_failed_and_what_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
     with progress.progress_bar("runs", lambda: ["seed 3, 5 s", "seed 4, 1 s"]) as watch:
         watch(1, 4, None)
         watch(2, 4, "seed 2 [x]: no memory")
@@ -73,7 +75,8 @@ def test_a_sweep_tells_what_is_done_what_failed_and_what_goes_on(terminal: Termi
     assert lines == ["  seed 3, 5 s", "  seed 4, 1 s"]
 
 
-def test_a_sweep_of_which_nothing_ended_shows_nothing(terminal: Terminal) -> None:
+def test_a_sweep_of_which_nothing_ended_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
     with progress.progress_bar("runs", list):
         pass
     assert terminal.getvalue() == ""

@@ -31,7 +31,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def last_shown(terminal: Terminal, lines: int) -> list[str]:
     """Return the last lines, without what colours them."""
-    return re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", terminal.getvalue().replace("\r", "")).splitlines()[-lines:]
+    return re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", terminal.getvalue().replace("\r", "\n")).splitlines()[-lines:]
 
 
 def test_bytes_that_are_moved_have_a_bar_for_each_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -303,6 +303,8 @@ class Simulation:
             yield "choosing_address"
         if self._state.run.contention == Contention.SHARES:
             yield "shares_address"
+        if self._state.run.sampling:
+            yield "sample_address"
 
     def _pause_at_end(self) -> int:
         return self._settings.span.until_ns if self._settings.span.until_ns < MAX_NS else int(NEVER)

@@ -58,7 +58,7 @@ _INTEGERS = {
         # of the policy asked now: places taken of the scratch array, and a stamp; the first door that failed, or -1
         "scratch_used seen failed_door "
         # addresses of parts of the loop that are compiled apart
-        "wake_address examine_address group_address shares_address choosing_address"
+        "wake_address examine_address sample_address group_address shares_address choosing_address"
     ),
     "job": (
         # what every event reads, together in the processor's cache

@@ -42,7 +42,7 @@ PUBLISHED = {"communication": f"{PUBLISHED_FILE}:PublishedAdaDual", "contention"
 SHARE = "faster_than_alone"
 FULL_SIZE, SMALL, ARTEFACT = "full size, bytes conserved", "1/100, bytes conserved", "1/100, published accounting"
 COLOURS = {FULL_SIZE: PALETTE["blue"], SMALL: PALETTE["sky"], ARTEFACT: PALETTE["grey"]}
-QUICK_SEEDS, QUICK_SMALL_SEEDS, FULL_SEEDS = 6, 10, 100
+QUICK_SEEDS, FULL_SEEDS = 6, 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,12 +244,8 @@ def main() -> int:
         return quick_tables() if seeds_of(given) is None else TABLES
 
     def runs(given: argparse.Namespace) -> list[Run]:
-        seeds = seeds_of(given)
-        return [
-            run
-            for table in tables(given)
-            for run in table.runs(seeds or (QUICK_SEEDS if table.scale == 1.0 else QUICK_SMALL_SEEDS), given.sample)
-        ]
+        seeds = seeds_of(given) or QUICK_SEEDS
+        return [run for table in tables(given) for run in table.runs(seeds, given.sample)]
 
     return sweep_command(parser, runs, lambda done, given: report(done, tables(given), given.out))
 

@@ -14,7 +14,7 @@ from joblib.externals import loky
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.cluster.disturbances import Disturbances, Outage
-from ddlsched.comparisons import alone, comparison, comparison_tables, tuning
+from ddlsched.comparisons import alone, compare, comparison, comparison_tables, tuning
 from ddlsched.comparisons.cluster_imports import volcano_kai
 from ddlsched.comparisons.cluster_imports.kubernetes import ObjectFields
 from ddlsched.comparisons.report import comparison_charts, figures, report_tables
@@ -574,3 +574,23 @@ def test_another_search_is_one_with_other_ranges_or_options(tmp_path: Path, monk
         "options": {"warmup_s": "2"},
     }
     assert asked == [(tmp_path, said, "average_jct_s")]
+
+
+def test_what_is_told_of_a_run_is_in_its_file_while_it_runs(tmp_path: Path) -> None:
+    file = tmp_path / "progress"
+    with run.progress_file("p, seed 1", file) as write:
+        assert write is not None
+        write((5.0, 1, 2))  # type: ignore[arg-type]
+        assert json.loads(file.read_text()) == ["p, seed 1", 5.0, 1, 2]
+        file.unlink()
+        file.mkdir()
+        write((6.0, 2, 2))  # type: ignore[arg-type]
+        file.rmdir()
+    assert not file.exists()
+    with run.progress_file("p, seed 1", None) as write:
+        assert write is None
+
+
+def test_settings_are_tried_with_a_job_of_a_second() -> None:
+    job = compare._job_of_a_second(Cluster())
+    assert (job.arrival_s, job.compute_ns, job.iterations, job.num_gpus) == (0.0, 10**9, 1, 1)

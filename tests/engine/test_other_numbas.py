@@ -47,8 +47,8 @@ def compiled() -> str:
     [
         ("import sys; sys.modules['numba'] = None", "numba cannot be imported"),
         (
-            "from numba.core.codegen import CPUCodeLibrary as C; del C._finalize_final_module",
-            "has no numba.core.codegen.JITCodeLibrary._finalize_final_module",
+            "from numba.core.codegen import CPUCodeLibrary as C; del C._optimize_functions",
+            "has no numba.core.codegen.JITCodeLibrary._optimize_functions",
         ),
     ],
 )

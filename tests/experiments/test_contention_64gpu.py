@@ -217,7 +217,7 @@ def test_the_command_prints_and_writes_the_tables(in_small, monkeypatch, tmp_pat
 @pytest.mark.long
 def test_the_quick_form_ends_with_three_sentences(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(run, "TABLES", tuple(dataclasses.replace(table, scale=0.002) for table in run.TABLES))
-    monkeypatch.setattr(run, "QUICK_SMALL_SEEDS", 2)
+    monkeypatch.setattr(run, "QUICK_SEEDS", 2)
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--jobs", "1"])
     assert run.main() == 0
     lines = capsys.readouterr().out.splitlines()

@@ -19,7 +19,7 @@ from tiers import tried
 
 from ddlsched.engine.native.arithmetic import CAREFUL, NAMESPACE
 from ddlsched.engine.native.entries import _called
-from ddlsched.engine.native.machine_code import PART_OPTIONS, compiling
+from ddlsched.engine.native.machine_code import PART_OPTIONS, WHOLE_OPTIONS, compiling
 
 WHOLE = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
@@ -83,7 +83,7 @@ def _all_compiled(functions: tuple[Any, ...], *kinds: Any) -> Any:
         space[f"inner{number}"] = numba.njit(**options, **PART_OPTIONS)(part["inner"])
     calls = "".join(f"called({name}, ({names},)), " for name in space if name.startswith("inner"))
     exec(compile(ast.parse(f"def outer({names}):\n    return ({calls})"), "", "exec"), space)
-    outer = numba.njit(**options)(space["outer"])
+    outer = numba.njit(**options, **WHOLE_OPTIONS)(space["outer"])
     with compiling(f"for a test of process {os.getpid()}"):
         outer.compile(kinds)
     return outer

@@ -37,9 +37,10 @@ _MEMBERS = {
     "numba.core.ccallback": ("CFunc._targetdescr",),
     "numba.core.codegen": (
         "JITCodeLibrary._finalize_dynamic_globals",
-        "JITCodeLibrary._finalize_final_module",
-        "JITCodeLibrary._optimize_final_module",
         "JITCodeLibrary._optimize_functions",
+        "JITCodeLibrary.add_linking_library",
+        "JITCodeLibrary.enable_object_caching",
+        "JITCodeLibrary.finalize",
         "JITCodeLibrary.get_pointer_to_function",
     ),
     "numba.core.compiler": ("CompilerBase.define_pipelines", "DefaultPassBuilder.define_nopython_pipeline"),

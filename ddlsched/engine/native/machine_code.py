@@ -65,11 +65,8 @@ def loaded(cache: caching.Cache, sig: Any, target_context: Any) -> Any:
 def _environments_of_this_module() -> Iterator[None]:
     """Let what is loaded not import the modules of the functions that it is made of; no machine code asks for them."""
     rebuild = environment._rebuild_env
-    environment._rebuild_env = lambda _, constants, name: rebuild(__name__, constants, name)
-    try:
+    with _instead(environment, "_rebuild_env", lambda _, constants, name: rebuild(__name__, constants, name)):
         yield
-    finally:
-        environment._rebuild_env = rebuild
 
 
 class _EngineCache(caching.FunctionCache):
@@ -122,7 +119,7 @@ def called_from_python(*kinds: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def decorate(function: Callable[..., Any]) -> Any:
         function = getattr(function, "py_func", function)
-        compiled = _compiler(**ENGINE_OPTIONS)(function)
+        compiled = _compiler(**ENGINE_OPTIONS, **WHOLE_OPTIONS)(function)
         with suppress(RuntimeError):  # no writable place
             compiled._cache = _EngineCache(function)
         return CalledFromPython(compiled, kinds)
@@ -139,12 +136,16 @@ class _PartLibrary(JITCodeLibrary):
     def _optimize_functions(self, ll_module: Any) -> None:
         pass
 
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
+    def finalize(self) -> None:
+        """Leave it as it is: each part is linked once, into the whole, and not with each of its callers once more."""
         self._finalize_dynamic_globals()
         self._finalized = True
+
+    @functools.cached_property
+    def parts(self) -> dict[Any, None]:
+        """Libraries of all that it calls, and itself."""
+        called = (getattr(library, "parts", (library,)) for library in self._linking_libraries)
+        return dict.fromkeys((self, *itertools.chain.from_iterable(called)))
 
     def get_pointer_to_function(self, name: str) -> int:
         """Return what stands for no code."""
@@ -154,6 +155,15 @@ class _PartLibrary(JITCodeLibrary):
     def codegen(self) -> Any:
         """What made this library, for which numba keeps no environment of a function that has no code."""
         return _WithoutEnvironments(self._codegen)
+
+
+class _WholeLibrary(JITCodeLibrary):
+    """The code of a function with all parts of it."""
+
+    def add_linking_library(self, library: Any) -> None:
+        """Link what is called, and all that it calls."""
+        for part in getattr(library, "parts", (library,)):
+            super().add_linking_library(part)
 
 
 class _WithoutEnvironments:
@@ -193,6 +203,16 @@ class PartCompiler(CompilerBase):
         return [passes]
 
 
+class _WholeCompiler(CompilerBase):
+    def define_pipelines(self) -> list[Any]:
+        """Return numba's own, which makes a library of a whole."""
+        state = self.state
+        state.library = _WholeLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        return [DefaultPassBuilder.define_nopython_pipeline(state)]
+
+
+WHOLE_OPTIONS: dict[str, Any] = {"pipeline_class": _WholeCompiler}
 PART_OPTIONS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": PartCompiler}
 overload: Any = functools.partial(extending.overload, jit_options=PART_OPTIONS)
 overload_attribute: Any = functools.partial(extending.overload_attribute, jit_options=PART_OPTIONS)
@@ -229,19 +249,32 @@ def compiling(name: str) -> Iterator[None]:
     Of several processes that need what has this name, one compiles it and the others load it from disk.
     """
     global _spent_s
-    begin = time.perf_counter()
-    counter, was_on, typed = FunctionIdentity._unique_ids, gc.isenabled(), BaseFunction.get_call_type
-    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6), "big") << 14)
-    BaseFunction.get_call_type = _type_of_call
+    begin, was_on = time.perf_counter(), gc.isenabled()
+    names = itertools.count(int.from_bytes(os.urandom(6), "big") << 14)
     gc.disable()
     try:
-        with alone_on_this_machine(name):
+        with (
+            _instead(FunctionIdentity, "_unique_ids", names),
+            _instead(BaseFunction, "get_call_type", _type_of_call),
+            _instead(types.Record, "__repr__", types.Type.__repr__),  # numba writes out each field, for nobody
+            alone_on_this_machine(name),
+        ):
             yield
     finally:
-        FunctionIdentity._unique_ids, BaseFunction.get_call_type = counter, typed
         if was_on:
             gc.enable()
         _spent_s += time.perf_counter() - begin
+
+
+@contextmanager
+def _instead(owner: Any, name: str, member: Any) -> Iterator[None]:
+    """Give one of numba's classes another member for a while."""
+    usual = getattr(owner, name)
+    setattr(owner, name, member)
+    try:
+        yield
+    finally:
+        setattr(owner, name, usual)
 
 
 _look_up = BaseFunction.get_call_type
@@ -294,7 +327,8 @@ def compiled_part(field: str) -> CFunc[Any]:
         return 0
 
     entry.__name__ = entry.__qualname__ = field
-    part: Any = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, dict(ENGINE_OPTIONS))
+    signs = ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type
+    part: Any = CFunc(entry, signs, {}, dict(ENGINE_OPTIONS), **WHOLE_OPTIONS)
     with suppress(RuntimeError):  # no writable place
         part._cache = _PartCache(entry)
     with compiling(f"{__file__} {field}"):
@@ -308,7 +342,7 @@ def compiled_as_called(function: Callable[..., Any], *arguments: Any) -> CalledF
 
     It is kept on disk by its name and those types.
     """
-    compiled: Any = _compiler(**ENGINE_OPTIONS)(function)
+    compiled: Any = _compiler(**ENGINE_OPTIONS, **WHOLE_OPTIONS)(function)
     with suppress(RuntimeError):  # no writable place
         compiled._cache = _PartCache(function)
     called = CalledFromPython(compiled, tuple(map(numba.typeof, arguments)))

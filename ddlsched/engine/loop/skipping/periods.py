@@ -11,7 +11,7 @@ from ddlsched.engine.loop.skipping.due import calm_until_ns, quiet_until_ns
 from ddlsched.engine.loop.skipping.foreseen import foresee, look, seen_periods, settle_samples
 from ddlsched.engine.loop.skipping.measuring import forget_stretch
 from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, walk
-from ddlsched.engine.loop.skipping.sampling import go_on_leaping, sample
+from ddlsched.engine.loop.skipping.sampling import is_time_for_a_step, take_step
 from ddlsched.engine.loop.tasks import compute_steps
 from ddlsched.engine.native.jit import called_by_address, njit
 from ddlsched.engine.records import Records, State
@@ -36,18 +36,8 @@ def examine_components(s: State, number: int) -> None:
         s.jobs[number].due = 0
         if due == Due.BEGINS and s.jobs[number].anchor == 1:
             examine(s, number)
-        if s.jobs[number].counts == 1 and s.jobs[number].root == number:
-            go_on(s, number, due)
-
-
-@njit
-def go_on(s: State, root: int, due: int) -> None:
-    """Take the next step of a component's sampling, if it is time for it."""
-    job = s.jobs[root]
-    if job.stretch_left <= 0:
-        sample(s, root)
-    elif due == Due.GOES_ON and job.stretch == Stretch.MEASURED and job.ahead_ns <= s.run[0].now_ns:
-        go_on_leaping(s, root)
+        if s.jobs[number].counts == 1 and s.jobs[number].root == number and is_time_for_a_step(s, number, due):
+            take_step(s, number)
 
 
 @njit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.field_values import Contention, Stretch
+from ddlsched.engine.field_values import Contention, Due, Stretch
 from ddlsched.engine.loop.skipping.due import calm_until_ns, quiet_until_ns
 from ddlsched.engine.loop.skipping.foreseen import settle_samples
 from ddlsched.engine.loop.skipping.leaps import leap, longest_leap_ns, until_keys_cross_ns
@@ -17,7 +17,7 @@ from ddlsched.engine.loop.skipping.measuring import (
     measure,
     note_work,
 )
-from ddlsched.engine.native.jit import njit
+from ddlsched.engine.native.jit import called_by_address, njit
 from ddlsched.engine.records import State
 
 FIRST, FIRST_HELD_BACK = 128, 512
@@ -37,6 +37,23 @@ REACH, REACH_HELD_BACK = 120.0, 60.0
 """So many times as long as its stretches were together, the component goes on at its rates before the next one."""
 LEAST = 0.05
 """Shorter parts of a stretch are simulated rather than leapt over."""
+
+
+@njit
+def is_time_for_a_step(s: State, root: int, due: int) -> bool:
+    """Return whether a component's sampling goes on: a leap is at its end, or so many iterations have begun."""
+    job = s.jobs[root]
+    arrived = due == Due.GOES_ON and job.stretch == Stretch.MEASURED and job.ahead_ns <= s.run[0].now_ns
+    return bool(job.stretch_left <= 0 or arrived)
+
+
+@called_by_address("sample_address")
+def take_step(s: State, root: int) -> None:
+    """Take the next step of a component's sampling, which only sampled runs compile."""
+    if s.jobs[root].stretch_left <= 0:
+        sample(s, root)
+    else:
+        go_on_leaping(s, root)
 
 
 @njit

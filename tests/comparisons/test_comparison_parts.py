@@ -705,3 +705,84 @@ def test_jobs_of_other_schedulers_are_of_servers_of_8_gpus(monkeypatch: pytest.M
     with pytest.raises(InterruptedError):
         cluster_imports._jobs_table(imported, None)
     assert [(given["gpus_per_server"], given["seed"]) for given in rules] == [(8, 1)]
+
+
+@pytest.mark.parametrize(
+    ("workload", "seed", "draw", "is_first"),
+    [("fixed", 1, 0, True), ("fixed", 3, 2, False), ("fixed", 7, 6, False), ("drawn by seed", 7, None, False)],
+)
+def test_a_run_of_a_draw_says_which_and_the_first_of_all_is_kept(
+    workload: str, seed: int, draw: int | None, is_first: bool
+) -> None:
+    """Draws are from 1, seeds from 7; what is kept is of the first workload, cluster, and draw or seed."""
+    place = SimpleNamespace(cluster="cluster", contention="linear")
+    settings = SimpleNamespace(seeds=[7, 8], given_options={"warmup_s": 2.0}, timeline="window")
+    plan: Any = SimpleNamespace(
+        places={"c": place}, settings=settings, drawn_workloads=["fixed"], policies={"p": {"order": "fifo"}},
+        workloads={"fixed": "f.csv", "drawn by seed": "stream"},
+    )  # fmt: skip
+    found = compare.ComparisonPlan._run(plan, "p", workload, "c", seed, False)
+    options = {"order": "fifo", "cluster": "cluster", "contention": "linear", "warmup_s": 2.0}
+    assert found.options == options | ({} if draw is None else {"draw": draw})
+    assert (found.labels, found.workload) == (
+        {"policy": "p", "workload": workload, "cluster": "c"},
+        plan.workloads[workload],
+    )
+    assert (found.seed, found.seeded, found.placements) == (seed, False, is_first)
+    assert found.window == ("window" if is_first else None)
+
+
+def test_without_draws_the_first_seed_is_kept() -> None:
+    place = SimpleNamespace(cluster="cluster", contention="linear")
+    settings = SimpleNamespace(seeds=[7, 8], given_options={}, timeline=None)
+    plan: Any = SimpleNamespace(
+        places={"c": place, "d": place},
+        settings=settings,
+        drawn_workloads=[],
+        policies={"p": {}},
+        workloads={"w": "f", "v": "g"},
+    )
+    kept = [
+        (workload, cluster, seed)
+        for workload in "wv" for cluster in "cd" for seed in (7, 8, 1)
+        if compare.ComparisonPlan._run(plan, "p", workload, cluster, seed, True).placements
+    ]  # fmt: skip
+    assert kept == [("w", "c", 7)]
+
+
+@pytest.mark.parametrize(
+    ("column", "taken"), [("change_low", True), ("difference", True), ("p_value", False), ("mean", False)]
+)
+def test_what_begins_so_is_taken_back_and_with_it_the_verdict(column: str, taken: bool) -> None:
+    table = pd.DataFrame(
+        {
+            column: [1.0, 2.0, 3.0],
+            "verdict": ["better", "not judged", "worse"],
+            "verdict_holm": ["undecided", "worse", "worse"],
+        }
+    )
+    found = comparison_tables._without(table, pd.Series([True, True, False]), "change", "difference")
+    assert found[column].isna().tolist() == [taken, taken, False]
+    assert found["verdict"].tolist() == ["undecided", "not judged", "worse"]
+    assert found["verdict_holm"].tolist() == ["undecided", "undecided", "worse"]
+    assert table["verdict"].tolist() == ["better", "not judged", "worse"]
+
+
+def fake_compare(rows: pd.DataFrame, *, baseline: str) -> pd.DataFrame:
+    """Return a row a policy: of how many seeds, and against whom."""
+    counts = rows.groupby("policy", sort=False)["seed"].nunique()
+    given = {"policy": counts.index, "seeds": counts.to_numpy(), "against": baseline, "change": 1.0, "p_value": 0.5}
+    return pd.DataFrame(given | {"verdict": "better", "seeds_left_out": 0})
+
+
+def test_policies_are_compared_on_the_seeds_that_they_share_with_the_baseline() -> None:
+    """b has seeds 1 to 3; p all of them, q two of them, r one that b has not."""
+    seeds = {"b": (1, 2, 3), "p": (1, 2, 3), "q": (2, 3), "r": (4,)}
+    runs = pd.DataFrame([(policy, seed) for policy, own in seeds.items() for seed in own], columns=["policy", "seed"])
+    table = comparison_tables._against_baseline(runs, runs, "b", fake_compare).set_index("policy")
+    assert table["against"].to_dict() == {"b": "b", "p": "b", "q": "b", "r": "r"}
+    assert table["seeds"].to_dict() == {"b": 3, "p": 3, "q": 2, "r": 1}
+    assert table["seeds_left_out"].to_dict() == {"b": 1, "p": 1, "q": 2, "r": 3}
+    assert table["change"].isna().to_dict() == {"b": False, "p": False, "q": False, "r": True}
+    assert table["p_value"].isna().to_dict() == {"b": False, "p": True, "q": True, "r": True}
+    assert table["verdict"].to_dict() == {"b": "better", "p": "undecided", "q": "undecided", "r": "undecided"}

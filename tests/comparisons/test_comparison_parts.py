@@ -786,3 +786,75 @@ def test_policies_are_compared_on_the_seeds_that_they_share_with_the_baseline() 
     assert table["change"].isna().to_dict() == {"b": False, "p": False, "q": False, "r": True}
     assert table["p_value"].isna().to_dict() == {"b": False, "p": True, "q": True, "r": True}
     assert table["verdict"].to_dict() == {"b": "better", "p": "undecided", "q": "undecided", "r": "undecided"}
+
+
+def test_files_that_are_sent_are_unpacked_once_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_FOLDERS", {})
+    parcel = {"/a/one.py": b"1", "/a/two.py": b"2", "/b/one.py": b"3"}
+    folder = Path(workers._unpacked(parcel))
+    assert {f"/{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*.py")} == parcel
+    assert Path(workers._unpacked(dict(parcel))) == folder
+    other = Path(workers._unpacked(parcel | {"/a/one.py": b"4"}))
+    assert other != folder
+    assert (other / "a" / "one.py").read_bytes() == b"4"
+
+
+@pytest.mark.parametrize(("remark", "held"), [("", False), ("takes long", True)])
+def test_what_the_user_should_know_is_said_before(
+    remark: str, held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    asked = {"policies": {"p": {}}, "workloads": {"w": "f", "v": "g"}, "clusters": {"c": {}}, "seeds": [1, 2, 3]}
+    plan: Any = SimpleNamespace(
+        described=lambda: dict(asked), as_yaml=lambda: "yaml", runs=lambda: [1, 2, 3], task_ends={"w": 5, "v": 6}
+    )
+    begun: list[Any] = []
+    monkeypatch.setattr(compare, "begin", lambda *given: begun.append(given) or held)
+    monkeypatch.setattr(compare, "long_run_remark", lambda ends: remark and f"{remark}: {ends}")
+    monkeypatch.setattr(
+        compare, "sweep", lambda runs, folder, **given: (runs, folder, given["processes"], given["dask"])
+    )
+    monkeypatch.setattr(compare, "Comparison", lambda folder, asked: (folder, asked))
+    finished: list[Any] = []
+    monkeypatch.setattr(compare, "finish", lambda *given: finished.append(given))
+    found: Any = compare.carry_out(plan, tmp_path, processes=2, say=said.append)
+    command = ["ddlsched", "compare", "--config", str(tmp_path / "compare.yaml"), "--out", str(tmp_path)]
+    expected = asked | {"command": command, "working_folder": str(Path.cwd())}
+    assert begun == [(tmp_path, expected, "yaml")]
+    assert found == (tmp_path, expected)
+    assert finished == [(found, ([1, 2, 3], tmp_path / "runs", 2, None))]
+    replaced = f"{tmp_path} held another comparison; its tables are replaced, and its runs used where they fit"
+    assert said == [replaced] * held + ["3 runs: 1 policy x 2 workloads x 1 cluster x 3 seeds"] + (
+        ["w: takes long: 5", "v: takes long: 6"] if remark else []
+    )
+
+
+def notes(seeds: list[int], measured: list[int], drawn: tuple[str, ...] = (), **told: Any) -> list[str]:
+    """Return what is to be known of a comparison of p with the baseline b on w, each measured on so many seeds."""
+    rows = [(policy, "w", "c", count, 0) for policy, count in zip("bp", measured, strict=False)]
+    table = pd.DataFrame(rows, columns=["policy", "workload", "cluster", "seeds", "seeds_left_out"])
+    asked = {"seeds": seeds, "draws": 3, "drawn_workloads": list(drawn), "workloads": {"w": "f"}, "options": {}} | told
+    own: Any = SimpleNamespace(
+        table=lambda: table,
+        asked=asked,
+        baseline=told.get("baseline", "b"),
+        runs=None,
+        _why_one_run=lambda w: f"why {w}",
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(comparison, "conditions", lambda *_: ["conditions"])
+        return comparison.Comparison.notes(own)
+
+
+def test_notes_say_what_to_know_before_the_tables_are_believed() -> None:
+    six = list(range(6))
+    assert notes(six, [6, 6]) == ["conditions"]
+    assert notes(six, [6, 1]) == notes(six, [1, 1]) == ["w: why w.", "conditions"]
+    assert notes([1], [1, 1]) == ["1 seed: no verdict is given with fewer than 6.", "conditions"]
+    assert notes([1, 2], [2, 2]) == ["2 seeds: no verdict is given with fewer than 6.", "conditions"]
+    assert notes(six, [6, 6], baseline="q") == ["w on c: q, the baseline, has no finished runs.", "conditions"]
+    drawn = notes([1], [3, 3], drawn=("w",))
+    assert drawn[0] == "3 draws: no verdict is given with fewer than 6."
+    assert drawn[1].startswith("w: 3 draws of the jobs' lengths (0.1 %, or one iteration), no seeds: ")
+    assert drawn[2:] == ["conditions"]
+    assert len(notes(six, [6, 6], options={"sample": True})) == 2

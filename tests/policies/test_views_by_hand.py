@@ -16,6 +16,7 @@ from ddlsched.policies.network_views import FlowView, TransferState, TransferVie
 from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.policies.tenants_view import HeldQuota, LevelRoom, PendingJobs, RunningJobs, kind_code, size_of
+from ddlsched.policies.view_parts import View, view
 from ddlsched.policies.views import JobView
 from ddlsched.testing import cluster_view, job_view
 
@@ -493,3 +494,20 @@ def test_free_gpus_have_no_job(exclusive: bool, free: list[int]) -> None:
     cluster = cluster_view(num_servers=2, gpus_per_server=2, residents=residents, exclusive=exclusive)
     assert cluster.free(job_view()).tolist() == free
     assert not cluster.is_idle
+
+
+@view
+class OwnView(View):
+    """A view of two numbers."""
+
+    one: int
+    other: int = 2
+
+
+def test_views_are_told_apart_by_what_they_are_and_shown_without_their_parts() -> None:
+    first, second = OwnView(1), OwnView(1)
+    assert first != second
+    assert "one" not in repr(first)
+    assert not hasattr(first, "__dict__")
+    with pytest.raises(AttributeError, match="one of a view cannot be set"):
+        first.one = 2

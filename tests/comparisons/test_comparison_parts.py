@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -858,3 +859,28 @@ def test_notes_say_what_to_know_before_the_tables_are_believed() -> None:
     assert drawn[1].startswith("w: 3 draws of the jobs' lengths (0.1 %, or one iteration), no seeds: ")
     assert drawn[2:] == ["conditions"]
     assert len(notes(six, [6, 6], options={"sample": True})) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "older_s", "gone"),
+    [
+        ("a.here-1.part", 0.0, True),
+        ("a.here-2.part", 0.0, False),
+        ("a.there-1.part", stored_runs.ABANDONED_S, False),
+        ("a.there-1.part", stored_runs.ABANDONED_S + 0.5, True),
+        ("a.here-2.part", stored_runs.ABANDONED_S + 0.5, True),
+        ("a.here-x.part", stored_runs.ABANDONED_S + 0.5, False),
+    ],
+)
+def test_what_is_left_of_a_process_that_is_gone_here_or_of_an_old_one_is_removed(
+    name: str, older_s: float, gone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process 2 is alive, and no other."""
+    monkeypatch.setattr(stored_runs, "_host", lambda: "here")
+    monkeypatch.setattr(stored_runs, "_is_alive", lambda process: process == 2)
+    part = tmp_path / name
+    part.touch()
+    os.utime(part, (1e6, 1e6))
+    monkeypatch.setattr(stored_runs.time, "time", lambda: 1e6 + older_s)
+    stored_runs.remove_leftovers(tmp_path)
+    assert part.exists() is not gone

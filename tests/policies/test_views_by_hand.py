@@ -511,3 +511,17 @@ def test_views_are_told_apart_by_what_they_are_and_shown_without_their_parts() -
     assert not hasattr(first, "__dict__")
     with pytest.raises(AttributeError, match="one of a view cannot be set"):
         first.one = 2
+
+
+@pytest.mark.parametrize(
+    ("lending", "kept"), [(None, {}), (0, {"any": 4}), (3, {"any": 1}), (4, {"any": 0}), (9, {"any": 0})]
+)
+def test_a_queue_keeps_what_it_does_not_lend(lending: int | None, kept: dict[str, int]) -> None:
+    quota = Quota(gpus=4, lending_limit=lending)
+    above, below = (
+        Queue(name="above", quotas={"any": Quota(gpus=1)}),
+        Queue(name="q", parent="above", quotas={"any": quota}),
+    )
+    tree = QuotaTree(Tenants(queues=(above, below)))
+    assert tree["q"].kept == kept
+    assert tree["above"].quota == {"any": 1 + 4 - kept.get("any", 0)}

@@ -99,7 +99,8 @@ def _manager(job: Job, **others: Any) -> Any:
     told: list[Any] = []
     given: dict[str, Any] = {
         "running": {"a": job}, "watch": told.append, "_ask": False, "_failures": {}, "_known_steps": {},
-        "_commit_s": {}, "_reported": {}, "_kills": Retried(), "_reads": Retried(), "hang_s": 60.0, "told": told, "finished": [],
+        "_commit_s": {}, "_reported": {}, "_kills": Retried(),
+        "_reads": Retried(), "hang_s": 60.0, "told": told, "finished": [],
         "_idle": ("n1", "n2"), "_started_s": 0.0,
         "store": SimpleNamespace(end=lambda job_id, state: told.append(state), regroup=lambda job_id: 4),
         "launcher": SimpleNamespace(was_taken=lambda code: code == 125, was_killed=lambda code: code == -9),

@@ -215,7 +215,7 @@ def short_names(policies: Sequence[Policies]) -> dict[str, str]:
     """
     doors_of = {name: {d: text_of(v) for d, v in doors.items()} for p in policies for name, doors in p.expanded()}
     said = [frozenset(doors.items()) for doors in doors_of.values()]
-    shared = frozenset.intersection(*said) if len(said) > 1 else frozenset()
+    shared = frozenset.intersection(*said) if said else frozenset()
     short = {name: name for name in doors_of}
     for each in policies:
         if each.is_labelled_by_doors:

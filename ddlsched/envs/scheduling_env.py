@@ -223,7 +223,6 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
             self.unit_s = unit_s
         self.result: Result | None = None
         """Of the last episode that has ended."""
-        self._before_s = 0.0
         self._stepped: Stepped[Decision] | None = None
         self._decision: Decision | None = None
         observed, num_actions = self._spaces()

@@ -204,7 +204,7 @@ def ensemble_of(results: Sequence[Result]) -> Ensemble:
     averages_s = np.array([result.summary()["average_jct_s"] for result in results])
     jct_s = np.array([result.jobs["jct_s"].where(result.jobs["counted"]) for result in results])
     jct_s = jct_s[:, ~np.isnan(jct_s).any(axis=0)]
-    deviations = _deviation(jct_s) if jct_s.size else np.full(1, np.nan)
+    deviations = _deviation(jct_s) if jct_s.size else np.array([np.nan])
     return Ensemble(mean_interval(averages_s, 0.0), float(_deviation(averages_s)), float(np.median(deviations)))
 
 

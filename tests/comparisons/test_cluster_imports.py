@@ -28,7 +28,7 @@ from ddlsched import (
 )
 from ddlsched.cluster.cluster import Server, Throughputs
 from ddlsched.cluster.tenants import Queue
-from ddlsched.comparisons.cluster_imports import ImportedCluster, write_imported
+from ddlsched.comparisons.cluster_imports import ImportedCluster, slurm, write_imported
 from ddlsched.comparisons.cluster_imports.kueue import read_kueue
 from ddlsched.comparisons.cluster_imports.volcano_kai import read_kai, read_volcano
 from ddlsched.comparisons.what_if import changed, what_if
@@ -313,6 +313,19 @@ def test_slurm() -> None:
     assert (queue.weight, queue.quotas["any"].borrowing_limit) == (3.0, 12)
     (job,) = read_workload("o/jobs.csv")
     assert (job.num_gpus, job.time_limit_s) == (4, 86_400.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1-02:03:04", 93_784.0), ("00:00:07", 7.0), ("0:01:00", 60.0), ("10:00:00", 36_000.0), ("2-00:00:01", 172_801.0)],
+)
+def test_a_limit_of_slurm_is_days_hours_minutes_and_seconds(text: str, seconds: float) -> None:
+    assert slurm._limit_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["UNLIMITED", "", "1:2", "1-2:3:456", "Partition_Limit"])
+def test_what_is_no_limit_of_slurm_is_none(text: str) -> None:
+    assert math.isnan(slurm._limit_s(text))
 
 
 def test_accounts_of_slurm_without_a_limit_use_what_is_free_and_those_with_one_wait_for_it() -> None:

@@ -342,6 +342,22 @@ def test_a_placement_orders_the_gpus_of_jobs_of_up_to_all_of_them() -> None:
     assert (vector_envs._orders(SimpleNamespace(), 4) == [[NO_ORDER] + [0] * (MOST_KEYS - 1)] * 5).all()
 
 
+@pytest.mark.parametrize("num_jobs", [1, 3])
+def test_what_is_known_of_elastic_jobs_has_arrays_of_its_own(num_jobs: int) -> None:
+    vector: Any = SimpleNamespace(
+        num_envs=2,
+        _mask=np.ones((2, 3), np.int8),
+        _observed_arrays=lambda: {name: np.zeros(2) for name in ("job", "cluster")},
+    )
+    vector._arrays = AllocationVectorEnv._new_arrays(vector, None)  # type: ignore[arg-type]
+    AllocationVectorEnv._make_room(vector, num_jobs)
+    vector._arrays.least[1, 0] = 5
+    AllocationVectorEnv._make_room(vector, num_jobs)
+    AllocationVectorEnv._make_room(vector, num_jobs + 1)
+    assert vector._arrays.least.tolist() == [[0] * (num_jobs + 1), [5] + [0] * num_jobs]
+    assert vector._arrays.most.tolist() == [[0] * (num_jobs + 1)] * 2
+
+
 def test_item_27_a_round_of_sizes_is_closed_once_and_the_next_question_opens_another() -> None:
     run: dict[str, Any] = {"question": Question.ALLOCATION, "in_round": 0}
     called: list[str] = []

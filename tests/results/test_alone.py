@@ -14,6 +14,7 @@ from tiers import examples
 
 import ddlsched
 from ddlsched.cluster.cluster import Server
+from ddlsched.comparisons import alone
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.network.contention import Linear, MaxMin
 from ddlsched.plugins.names import names
@@ -83,6 +84,24 @@ def test_jobs_that_would_meet_at_the_first_guess_do_not():
     )
     cluster = ddlsched.Cluster(num_servers=2)
     assert alone_s(jobs, cluster, slow).tolist() == one_at_a_time_s(jobs, cluster, slow)
+
+
+@pytest.mark.parametrize(("jct_s", "arrivals_s"), [(2.5, [[0.0, 5.0]]), (2.75, [[0.0, 5.0], [0.0, 5.5]])])
+def test_a_job_arrives_after_twice_the_time_of_the_one_before(
+    jct_s: float, arrivals_s: list[list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first guess is 1 s and twice the 1 s of compute and the 1 s of 100 MB: 5 s."""
+    asked: list[list[float]] = []
+
+    def runs(workload: Workload, *_: object) -> np.ndarray:
+        asked.append([each.arrival_s for each in workload])
+        return np.full(len(workload), jct_s)
+
+    monkeypatch.setattr(alone, "_jct_s", runs)
+    iteration = DataParallelIteration(forward_s=0.25, backward_s=0.75, message_bytes=1e8)
+    kinds = [alone._Kind(iteration, 2, memory_mb) for memory_mb in (1.0, 2.0)]
+    assert alone._one_by_one_ns(kinds, ddlsched.Cluster(), "linear") == [round(jct_s * 1e9)] * 2
+    assert asked == arrivals_s
 
 
 @pytest.mark.long

@@ -98,6 +98,20 @@ def test_a_day_has_its_swing():
     assert np.mean(np.sin(2 * np.pi * phase)) == pytest.approx(0.4, abs=0.02)  # the mean of sin (1 + 0.8 sin)
 
 
+@pytest.mark.parametrize(("day_s", "swing"), [(3.0, 0.8), (8.0, 0.3), (100.0, 0.0)])
+def test_at_each_arrival_the_rate_of_a_day_has_come_as_far_as_a_steady_one(day_s: float, swing: float) -> None:
+    """The integral of 1 + swing sin from 0 to there is the time of the steady process, but for the grid's 1/1000."""
+    times = np.array([0.0, 0.5, 1.7, 4.0, 9.3])
+    there = streams._diurnal(times, day_s, swing)
+    w = 2 * np.pi / day_s
+    assert there + swing / w * (1 - np.cos(w * there)) == pytest.approx(times, abs=1e-4 * day_s)
+
+
+def test_arrivals_are_whole_nanoseconds() -> None:
+    times = arrivals_of(stream(seed=1, num_jobs=50))
+    assert times.tolist() == np.round(times, 9).tolist()
+
+
 def test_a_seed_gives_the_same_jobs_and_another_gives_others():
     assert draws_from_seed("stream:load=0.5")
     one, again, other = (stream(seed=seed, num_jobs=50) for seed in (1, 1, 2))

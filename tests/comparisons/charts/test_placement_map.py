@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
 
 import ddlsched
 from ddlsched.comparisons.charts import placement_map as placement_map_module
@@ -152,12 +153,42 @@ def test_a_map_of_nothing():
     assert len(JOB_COLOURS) == len(set(JOB_COLOURS))
 
 
-@pytest.mark.parametrize(("servers", "step"), [(17, 1), (18, 2), (1700, 100), (3400, 200), (3401, 500), (9000, 1000)])
+STEPS = {1: (1, 17), 2: (18, 34), 5: (35, 85), 10: (86, 170), 20: (171, 340), 50: (341, 850), 100: (851, 1700)}
+MORE_STEPS = {200: (1701, 3400), 500: (3401, 8500), 1000: (8501, 20_000)}
+
+
+@pytest.mark.parametrize(
+    ("servers", "step"), [(servers, step) for step, ends in (STEPS | MORE_STEPS).items() for servers in ends]
+)
 def test_at_most_17_servers_have_numbers_unless_there_are_very_many(servers: int, step: int):
-    _, axes = plt.subplots()
+    axes = Figure().add_subplot()
     placement_map_module._mark_servers(axes, np.arange(servers + 1), 1.0)
-    assert [label.get_text() for label in axes.get_yticklabels()][:2] == ["0", f"{step}"]
-    plt.close()
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == [str(number) for number in range(0, servers, step)]
+    assert axes.get_yticks().tolist() == [number + 0.5 for number in range(0, servers, step)]
+    assert {tick.tick1line.get_markersize() for tick in axes.yaxis.get_major_ticks()} == {0 if step == 1 else 2}
+
+
+@pytest.mark.parametrize(("row_points", "lines"), [(1.5, 0), (1.6, 1)])
+def test_servers_have_lines_between_them_where_each_has_more_than_3_points(row_points: float, lines: int):
+    axes = Figure().add_subplot()
+    placement_map_module._mark_servers(axes, np.array([0, 2, 4]), row_points)
+    assert len(axes.collections) == lines
+
+
+@pytest.mark.parametrize(
+    ("first_gpu", "row_points", "label"),
+    [
+        ([0, 1, 2], 60.0, "Server (1 GPU each)"),
+        ([0, 1, 2], 59.0, "Server\n(1 GPU each)"),
+        ([0, 1, 3], 60.0, "Server (1 to 2 GPUs each)"),
+        ([0, 2, 4], 30.0, "Server (2 GPUs each)"),
+    ],
+)
+def test_the_label_of_servers_has_two_lines_beside_a_low_map(first_gpu: list[int], row_points: float, label: str):
+    axes = Figure().add_subplot()
+    placement_map_module._mark_servers(axes, np.array(first_gpu), row_points)
+    assert axes.get_ylabel() == label
 
 
 def test_boxes_have_edges_where_these_leave_something_of_them():

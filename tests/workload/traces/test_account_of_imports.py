@@ -15,8 +15,19 @@ from ddlsched.cluster.idle_trace import expand_hosts, from_sacct, idle_between
 from ddlsched.errors import InputError
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.generators.elastic_mix import elastic_mix
-from ddlsched.workload.traces.trace_import import _account, import_trace
+from ddlsched.workload.traces.trace_import import ImportedTrace, _account, import_trace
 from ddlsched.workload.workload_files import read_workload
+
+
+def test_a_trace_is_shown_without_its_account() -> None:
+    told = {"rows": 3, "refused": {}, "left_out": {}}
+    trace = ImportedTrace(jobs=pd.DataFrame(), refused=pd.DataFrame(), report=told)
+    assert "rows" not in repr(trace)
+    with pytest.raises(InputError, match=r"no job of 3 rows is left \(the files hold no rows\)"):
+        trace.refuse_empty()
+    told |= {"refused": {"bad": 1_200}, "left_out": {"late": 2}}
+    with pytest.raises(InputError, match=r"is left \(1,200 bad; 2 late\); expected at least one"):
+        trace.refuse_empty()
 
 
 def test_the_account_of_an_import() -> None:

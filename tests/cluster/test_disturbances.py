@@ -264,3 +264,15 @@ def test_what_depends_on_the_seed(given, draws):
 def test_a_store_of_checkpoints_out_of_range_is_refused(wrong):
     with pytest.raises(InputError, match=f"checkpoint store: {wrong.partition('=')[0]} is {wrong.partition('=')[2]}"):
         Disturbances(checkpoint_to=f"storage:{wrong}")
+
+
+@pytest.mark.parametrize(("again_s", "server", "overlap"), [(19.0, 1, True), (20.0, 1, False), (19.0, 2, False)])
+def test_outages_of_a_server_that_overlap_are_refused(again_s: float, server: int, overlap: bool) -> None:
+    outages = (Outage(server=server, from_s=again_s, to_s=30.0), Outage(server=1, from_s=10.0, to_s=20.0))
+    if not overlap:
+        assert Disturbances(outages=outages).outages == outages
+        return
+    with pytest.raises(
+        InputError, match=r"server 1 is down from 10.0 to 20.0 s and again from 19.0 s; expected outages"
+    ):
+        Disturbances(outages=outages)

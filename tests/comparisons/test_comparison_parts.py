@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,8 +16,9 @@ from joblib.externals import loky
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.cluster.disturbances import Disturbances, Outage
-from ddlsched.comparisons import alone, compare, comparison, comparison_tables, tuning
-from ddlsched.comparisons.cluster_imports import volcano_kai
+from ddlsched.comparisons import alone, cluster_imports, compare, comparison, comparison_tables, tuning
+from ddlsched.comparisons import folder as comparison_folder
+from ddlsched.comparisons.cluster_imports import kubernetes, volcano_kai
 from ddlsched.comparisons.cluster_imports.kubernetes import ObjectFields
 from ddlsched.comparisons.report import comparison_charts, figures, report_tables
 from ddlsched.comparisons.sweeps import run, stored_runs, sweep, workers
@@ -23,6 +26,7 @@ from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.results import explanation, paired_comparison
 from ddlsched.results.result import Result
 from ddlsched.results.statistics import Interval
+from ddlsched.workload.traces.traced import TracedJob
 
 NAN = float("nan")
 
@@ -594,3 +598,110 @@ def test_what_is_told_of_a_run_is_in_its_file_while_it_runs(tmp_path: Path) -> N
 def test_settings_are_tried_with_a_job_of_a_second() -> None:
     job = compare._job_of_a_second(Cluster())
     assert (job.arrival_s, job.compute_ns, job.iterations, job.num_gpus) == (0.0, 10**9, 1, 1)
+
+
+def node(name: str, gpus: int = 8, labels: dict[str, Any] | None = None, **told: Any) -> ObjectFields:
+    status = {"allocatable": {"nvidia.com/gpu": str(gpus)}} | told.pop("status", {})
+    fields = {"kind": "Node", "metadata": {"name": name, "labels": labels or {}}, "status": status} | told
+    return ObjectFields("", fields)
+
+
+def test_nodes_of_kubernetes_are_servers_side_by_side_with_their_units() -> None:
+    levels = ("block", "rack")
+    nodes = [
+        node("n1", labels={"block": "b2", "rack": "r1", "nvidia.com/gpu.memory": "40960"}),
+        node("n2", labels={"block": "b1"}),
+        node("n3", spec={"unschedulable": True}),
+        node("n4", status={"conditions": [{"type": "Ready", "status": "False"}]}),
+        node("n5", gpus=0),
+    ]
+    notes: list[str] = []
+    first, second = kubernetes.servers_of(nodes, {}, levels, notes)
+    assert first.levels == (("rack", "b1/n2"), ("block", "b1"))
+    assert second.levels == (("rack", "b2/r1"), ("block", "b2"))
+    assert second.gpu_memory_mb == pytest.approx(40960 * 1.048576)
+    assert first.gpu_memory_mb == pytest.approx(kubernetes._DEFAULT_MEMORY_MB)
+    assert notes == ["2 nodes left out, which take no pods: unschedulable, or not ready"]
+
+
+def test_nodes_have_the_first_kind_whose_labels_they_have() -> None:
+    kinds = {"a100": {"gpu": "a100"}, "fast": {"gpu": "a100", "net": "ib"}, "h100": {"gpu": "h100"}}
+    nodes = [node("n1", labels={"gpu": "a100", "net": "ib"}), node("n2", labels={"gpu": "h100"}), node("n3")]
+    notes: list[str] = []
+    assert [server.gpu_kind for server in kubernetes.servers_of(nodes, kinds, (), notes)] == ["a100", "h100"]
+    assert notes == []
+
+
+def test_the_first_column_that_a_run_lacks_is_named() -> None:
+    stored_runs._refuse_missing(Path("f"), ["a", "b", "c"], ["c", "a"])
+    with pytest.raises(InputError, match=r"f: has no column 'd', so it is no run's; expected "):
+        stored_runs._refuse_missing(Path("f"), ["a", "b"], ["a", "d", "e"])
+
+
+@pytest.mark.parametrize(("cores", "tasks", "here"), [(1, 3, True), (2, 1, True), (2, 2, False), (4, 3, False)])
+def test_one_task_or_one_process_is_carried_out_here(
+    cores: int, tasks: int, here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def until_one_dies(left: Any, count: int, progress: Any) -> Any:
+        counts.append(count)
+        while left:
+            yield left.popleft(), "there"
+        return []
+
+    monkeypatch.setattr(joblib, "effective_n_jobs", lambda _: cores)
+    monkeypatch.setattr(workers, "execute", lambda *_: "here")
+    monkeypatch.setattr(workers, "warm_up", lambda: None)
+    monkeypatch.setattr(workers, "_until_one_dies", until_one_dies)
+    asked = [workers.Task(str(number), run.Run(labels={}, workload="w", seed=1), ("run",)) for number in range(tasks)]
+    found = [*workers.on_this_machine(asked, cores, None)]
+    assert found == [(task, "here" if here else "there") for task in asked]
+    assert counts == ([] if here else [min(cores, tasks)])
+
+
+def read_runs(folder: Path, *rows: str) -> pd.DataFrame:
+    (folder / "runs.csv").write_text("policy,workload,cluster,file,seed,own\n" + "".join(f"{row}\n" for row in rows))
+    return comparison_folder.read_table(folder, "runs.csv", {"policies": ["1"], "workloads": ["NA"], "clusters": ["c"]})
+
+
+def test_labels_of_a_table_are_texts_and_only_what_is_empty_is_missing(tmp_path: Path) -> None:
+    table = read_runs(tmp_path, "1,NA,c,f,3,", "1,NA,c,f,9223372036854775000,2.5")
+    assert table[["policy", "workload"]].values.tolist() == [["1", "NA"]] * 2
+    assert table["own"].isna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("1,NA,c,f,9223372036854775808,1", "line 3: seed: is "),
+        ("1,NA,c,f,,1", "line 3: seed: is nan; expected a whole number"),
+        ("1,NA,c,f,3,x", "line 3: own: is 'x'; expected a number"),
+        ("2,NA,c,f,3,1", "line 3: policy: is '2'; expected one of comparison.json: 1"),
+        ("1,w,c,f,3,1", "line 3: workload: is 'w'; expected one of comparison.json: NA"),
+    ],
+)
+def test_a_cell_that_cannot_be_is_refused_with_its_line(row: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path / 'runs.csv'}: {why}")):
+        read_runs(tmp_path, "1,NA,c,f,3,1", row)
+
+
+def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("policy,workload,cluster,seed\n")
+    with pytest.raises(InputError, match="has no column 'file'; expected policy, workload, cluster, file, seed"):
+        comparison_folder.read_table(tmp_path, "runs.csv", {})
+
+
+def test_jobs_of_other_schedulers_are_of_servers_of_8_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules: list[dict[str, Any]] = []
+
+    def rule(**given: Any) -> Any:
+        rules.append(given)
+        raise InterruptedError
+
+    monkeypatch.setattr(cluster_imports, "JobRule", rule)
+    jobs = (TracedJob("b", 9.0, 1, 5.0), TracedJob("a", 2.0, 1, float("nan")))
+    imported = cluster_imports.ImportedCluster(queues=(), servers=(), jobs=jobs, admission="kueue")
+    with pytest.raises(InterruptedError):
+        cluster_imports._jobs_table(imported, None)
+    assert [(given["gpus_per_server"], given["seed"]) for given in rules] == [(8, 1)]

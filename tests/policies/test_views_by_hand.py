@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from ddlsched import Cluster, Queue, Quota, Tenants
+from ddlsched.engine.records import Columns, make_records
 from ddlsched.policies.cluster_view import jobs_on
 from ddlsched.policies.elastic_views import CapacityView, best_fit, free_by_server, on_one_server, take_nearest
+from ddlsched.policies.network_views import FlowView, TransferState, TransferView, hash_of_flow
 from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.policies.tenants_view import HeldQuota, LevelRoom, PendingJobs, RunningJobs, kind_code, size_of
@@ -407,3 +409,61 @@ def test_an_exclusive_cluster_without_a_job_has_its_gpus() -> None:
     assert cluster.restricted_to(np.array([3, 2])).eligible_gpus(asks) == [2]
     assert [list(cluster.gpus_of(0)), cluster.num_gpus, cluster.num_servers] == [[0, 1, 2, 3], 4, 1]
     assert cluster.eligible_gpus(asks_all) == [0, 2]
+
+
+def sending(state: TransferState = TransferState.ACTIVE, **fields: float) -> TransferView:
+    """Return the transfer of 100 bytes over links 0 and 1, of which 60 were left at 10 ns, seen at 50 ns."""
+    records, run = make_records("transfer", 1), make_records("run", 1)
+    values = {"bytes": 100.0, "bytes_left": 60.0, "since_ns": 10, "ns_per_byte": 0.5, "rate": 2.0, "state": state}
+    for name, value in (values | fields).items():
+        setattr(records, name, value)
+    run.now_ns = 50
+    return TransferView(3, job_view(number=7), (0, 1), Columns(records), 0, Columns(run))
+
+
+@pytest.mark.parametrize("state", TransferState)
+def test_only_a_transfer_that_runs_is_active(state: TransferState) -> None:
+    assert sending(state).is_active is (state is TransferState.ACTIVE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"),
+    [
+        ({"ns_per_byte": 1.0}, 20.0),  # 40 ns have passed
+        ({"ns_per_byte": 0.5}, 0.0),
+        ({"ns_per_byte": 1.0, "latency_left_ns": 15}, 35.0),
+        ({"ns_per_byte": 1.0, "latency_left_ns": 40}, 60.0),
+        ({"ns_per_byte": 1.0, "latency_left_ns": 41}, 60.0),
+        ({"ns_per_byte": 1.0, "rate": 0.0}, 60.0),
+        ({"ns_per_byte": 2.0, "rate": 0.25}, 40.0),
+    ],
+)
+def test_the_bytes_left_of_a_transfer_are_those_of_this_instant(fields: dict[str, float], left: float) -> None:
+    transfer = sending(**fields)
+    assert (transfer.bytes_left, transfer.bytes_sent) == (left, 100.0 - left)
+    assert repr(transfer) == f"<transfer 3 of job job-7, {left:.0f} bytes left>"
+
+
+def test_a_transfer_moves_all_its_bytes_over_each_link_unless_told() -> None:
+    assert (sending().shares, sending().message_bytes) == ((1.0, 1.0), 100.0)
+
+
+def mixed(bits: int) -> int:
+    """The rounds of a 32-bit hash, with numpy's unsigned numbers, which drop what is beyond."""
+    value = np.array([bits], np.uint32)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x45D9F3B), (16, 1)):
+        value = (value ^ (value >> np.uint32(shift))) * np.uint32(factor)
+    return int(value[0])
+
+
+@pytest.mark.parametrize("numbers", [(0, 0, 0, 0), (1, 2, 3, 4), (2**40 + 5, 7, 0, 1), (3, 2**32 - 1, 9, 9, 4, 2)])
+def test_the_hash_of_a_flow_mixes_all_its_numbers_one_after_the_other(numbers: tuple[int, ...]) -> None:
+    seed, *rest = numbers
+    expected = seed % 2**32
+    for number in rest:
+        expected = mixed((expected + number) % 2**32)
+    assert hash_of_flow(*numbers) == expected
+    job, source, target, *cards = rest
+    flow = FlowView(0, job_view(number=job % 1000), source, target, (), 0, tuple(cards))
+    assert flow.hash(seed) == hash_of_flow(seed, job % 1000, source, target, *cards)
+    assert repr(flow) == f"<flow of job job-{job % 1000} from server {source} to {target}>"

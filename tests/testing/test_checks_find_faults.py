@@ -255,27 +255,28 @@ class Rails:
     wrong: str = ""
 
     def graph(self, num_servers: int) -> Any:
-        """Return the cables; server 0 is a switch for others where that is wrong."""
+        """Return the cables: from each server to the switch, and some between servers."""
         graph = nx.Graph()
         graph.add_nodes_from(range(num_servers))
         for server in range(num_servers):
             graph.add_edge(server, "switch", bandwidth_bytes_per_s=1.25e9, latency_s=0.0)
-        if num_servers > 1:
-            graph.add_edge(0, 1, bandwidth_bytes_per_s=1.25e9, latency_s=0.0)
+        for one, other in [(0, 1), (1, 2), (1, num_servers - 1)] if num_servers > 2 else []:
+            graph.add_edge(one, other, bandwidth_bytes_per_s=1.25e9, latency_s=0.0)
         return graph
 
     def route(self, graph: Any, source: int, target: int) -> list[Any]:
         """Return the way over the switch, or a wrong one."""
         last = max(node for node in graph if isinstance(node, int))
-        if self.wrong and (source, target) == (last, 0 if last < 2 else 2):
+        if self.wrong and (source, target) == (last, 2) and last > 2:
             return {
                 "begin": ["switch", target], "end": [source, "switch"], "cable": [source, "air", target],
-                "detour": [source, "switch", 1, "switch", target],
+                "detour": [source, "switch", 1, "switch", target], "at first": [source, 1, "switch", target],
+                "at last": [source, "switch", 1, target],
             }[self.wrong]  # fmt: skip
         return [source, "switch", target]
 
 
-@pytest.mark.parametrize("wrong", ["", "begin", "end", "cable", "detour"])
+@pytest.mark.parametrize("wrong", ["", "begin", "end", "cable", "detour", "at first", "at last"])
 def test_routes_beside_the_cables_are_found(wrong: str) -> None:
     said = checked(network_conformance.TopologyConformance, "test_routes_follow_cables", Rails(wrong=wrong))
     assert (said == "") is (not wrong)

@@ -16,6 +16,7 @@ from ddlsched.policies.network_views import FlowView, TransferState, TransferVie
 from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.policies.tenants_view import HeldQuota, LevelRoom, PendingJobs, RunningJobs, kind_code, size_of
+from ddlsched.policies.view_parts import View, view
 from ddlsched.policies.views import JobView
 from ddlsched.testing import cluster_view, job_view
 
@@ -467,3 +468,60 @@ def test_the_hash_of_a_flow_mixes_all_its_numbers_one_after_the_other(numbers: t
     flow = FlowView(0, job_view(number=job % 1000), source, target, (), 0, tuple(cards))
     assert flow.hash(seed) == hash_of_flow(seed, job % 1000, source, target, *cards)
     assert repr(flow) == f"<flow of job job-{job % 1000} from server {source} to {target}>"
+
+
+def test_the_gpus_of_each_server_follow_those_of_the_one_before() -> None:
+    cluster = cluster_view(num_servers=3, gpus_per_server=2)
+    assert [list(cluster.gpus_of(server)) for server in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    assert [cluster.server_of(gpu) for gpu in range(6)] == [0, 0, 1, 1, 2, 2]
+    assert (cluster.num_gpus, cluster.num_servers, cluster.exclusive, cluster.is_idle) == (6, 3, False, True)
+    assert [cluster.relative_speed(gpu) for gpu in (0, 5)] == [1.0, 1.0]
+    assert cluster.kind_of(0) is None
+
+
+def test_room_is_counted_on_all_servers_and_on_the_best() -> None:
+    cluster = cluster_view(num_servers=2, gpus_per_server=3, free_memory_mb=[4.0, 2.0, 8.0, 4.0, 4.0, 4.0])
+    everywhere, best = cluster.room_for(np.array([1, 4, 5, 9]) * 10**6)
+    assert (everywhere.tolist(), best.tolist()) == ([6, 5, 1, 0], [3, 3, 1, 0])
+    job = job_view(gpu_memory_mb=4.0)
+    assert cluster.eligible_gpus(job) == [0, 2, 3, 4, 5]
+    assert cluster.restricted_to(np.array([1, 2, 5])).eligible_gpus(job) == [2, 5]
+
+
+@pytest.mark.parametrize(("exclusive", "free"), [(False, [0, 2]), (True, [0, 2])])
+def test_free_gpus_have_no_job(exclusive: bool, free: list[int]) -> None:
+    residents = {1: [job_view(number=1)], 3: [job_view(number=2)]}
+    cluster = cluster_view(num_servers=2, gpus_per_server=2, residents=residents, exclusive=exclusive)
+    assert cluster.free(job_view()).tolist() == free
+    assert not cluster.is_idle
+
+
+@view
+class OwnView(View):
+    """A view of two numbers."""
+
+    one: int
+    other: int = 2
+
+
+def test_views_are_told_apart_by_what_they_are_and_shown_without_their_parts() -> None:
+    first, second = OwnView(1), OwnView(1)
+    assert first != second
+    assert "one" not in repr(first)
+    assert not hasattr(first, "__dict__")
+    with pytest.raises(AttributeError, match="one of a view cannot be set"):
+        first.one = 2
+
+
+@pytest.mark.parametrize(
+    ("lending", "kept"), [(None, {}), (0, {"any": 4}), (3, {"any": 1}), (4, {"any": 0}), (9, {"any": 0})]
+)
+def test_a_queue_keeps_what_it_does_not_lend(lending: int | None, kept: dict[str, int]) -> None:
+    quota = Quota(gpus=4, lending_limit=lending)
+    above, below = (
+        Queue(name="above", quotas={"any": Quota(gpus=1)}),
+        Queue(name="q", parent="above", quotas={"any": quota}),
+    )
+    tree = QuotaTree(Tenants(queues=(above, below)))
+    assert tree["q"].kept == kept
+    assert tree["above"].quota == {"any": 1 + 4 - kept.get("any", 0)}

@@ -10,8 +10,9 @@ import pytest
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.errors import InputError
-from ddlsched.results import explanation
+from ddlsched.results import explanation, paired_comparison
 from ddlsched.results.placed_waits import Blocker
+from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 
 POLICY = "the placement policy chose to wait, though enough GPUs had the memory"
 ITERATION = DataParallelIteration(forward_s=1.0, backward_s=0.0, message_bytes=0.0)
@@ -121,3 +122,42 @@ def test_reservations_of_a_job_are_in_seconds() -> None:
     result = run([], reservations=[(1, 5, 6), (0, 10**9, 3 * 10**9), (0, 2 * 10**9, 4 * 10**9)])
     result.number_of = lambda name: {"waits": 0}[name]
     assert explanation.reservations(result, "waits").values.tolist() == [[1.0, 3.0], [2.0, 4.0]]
+
+
+def test_transfers_of_a_job_are_its_collectives_and_its_state_with_the_time_that_they_cover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Parts 0 to 2: computation, and the two tuples of a group's collective; -1 is state."""
+    tasks = (
+        ComputeTask(name="run", duration_ns=1),
+        CollectiveTask(name="sum", kind="all-reduce", message_bytes=1.0, group="g", after=("run",)),
+    )
+    dag = IterationDag(tasks, {"g": ((0, 1), (2, 3))})
+    rows = [(0, 1, 0, 10**9), (0, 2, 5 * 10**8, 3 * 10**9), (0, -1, 0, 2 * 10**9), (1, 1, 0, 9 * 10**9)]
+    job, task, start_ns, end_ns = (np.array(column) for column in zip(*rows, strict=True))
+    slices = SimpleNamespace(job=job, task=task, start_ns=start_ns, end_ns=end_ns)
+    monkeypatch.setattr(explanation, "sending", lambda _: slices)
+    result: Any = SimpleNamespace(number_of=lambda _: 0, workload=[SimpleNamespace(dag=dag)])
+    assert explanation.transfers_of(result, "a").values.tolist() == [
+        ["state", "state", 1, 2.0], ["sum", "all-reduce", 2, 3.0],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "ends"),
+    [
+        ("average_jct_s", [0.0, 0.0, 3.0], (0.0, None)),
+        ("gpu_utilisation", [0.1, 0.9, 1.0], (0.0, 1.0)),
+        ("average_jct_s", [0.0, 0.5, 1.0], (0.0, None)),
+    ],
+)
+def test_an_interval_ends_where_its_metric_does(
+    metric: str, values: list[float], ends: tuple[float, float | None]
+) -> None:
+    found = paired_comparison._mean(metric, np.array(values))
+    free = paired_comparison._mean("own", np.array(values))
+    assert free.low < 0.0
+    assert found.low == ends[0]
+    assert found.high == (free.high if ends[1] is None else ends[1])
+    assert free.high > 1.0
+    assert np.isnan(paired_comparison._mean(metric, np.array([])).mean)

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from ddlsched.comparisons.charts import jct_charts, placement_map, run_charts, style, training_charts
+from ddlsched.comparisons.charts import jct_charts, placement_map, real_charts, run_charts, style, training_charts
 from ddlsched.comparisons.charts.run_charts import Band, RunCharts
 from ddlsched.errors import InputError
 from ddlsched.results.statistics import Interval
@@ -229,3 +229,119 @@ def test_a_long_name_of_a_design_is_cut(letters: int, shown: str) -> None:
     (axes,) = figure.axes
     assert axes.get_title(loc="left") == f"{shown}\nCheapest: cheap"
     assert lines(axes) == [[[9.0, 1.0], [5.0, 2.0], [1.0, 4.0]], [[1.0, 4.0], [5.0, 2.0], [9.0, 1.0]]]
+
+
+def test_bins_go_from_0_to_the_last_sample_of_all_or_to_1_s() -> None:
+    def sampled(*time_s: float) -> pd.DataFrame:
+        return pd.DataFrame({"time_s": time_s, "busy_gpus": [2.0] * len(time_s)}, dtype=float)
+
+    bands = run_charts.utilisation_bands({"p": [sampled(3.0), sampled(6.0)], "q": []}, 4)
+    assert [*bands] == ["p"]
+    band = bands["p"]
+    assert (band.edges_s[0], band.edges_s[-1], len(band.edges_s), band.seeds) == (0.0, 6.0, 97, 2)
+    assert band.mean.tolist() == [0.5] * 48 + [0.25] * 48
+    assert band.low.tolist() == [0.5] * 48 + [0.0] * 48
+    assert band.high.tolist() == [0.5] * 48 + [1.0] * 48  # no share is beyond
+    empty = run_charts.utilisation_bands({"p": [sampled(0.0)]}, 4)["p"]
+    assert (empty.edges_s[-1], empty.mean.tolist()) == (1.0, [0.0] * 96)
+
+
+def test_the_interval_of_a_bin_is_students() -> None:
+    """Of 0.50, 0.52 and 0.54: t(2) at 97.5 % is 4.30265."""
+    tables = [pd.DataFrame({"time_s": [1.0], "busy_gpus": [busy]}) for busy in (5.0, 5.2, 5.4)]
+    band = run_charts.utilisation_bands({"p": tables}, 10)["p"]
+    half = 4.302652729911275 * 0.02 / 3**0.5
+    assert band.mean == pytest.approx([0.52] * 96)
+    assert (band.low[0], band.high[0]) == (pytest.approx(0.52 - half), pytest.approx(0.52 + half))
+
+
+def charts_of(jobs: pd.DataFrame, num_gpus: int = 8, **given: Any) -> RunCharts:
+    return RunCharts(SimpleNamespace(jobs=jobs, cluster=SimpleNamespace(num_gpus=num_gpus), **given))  # type: ignore[arg-type]
+
+
+def test_phases_are_the_mean_seconds_of_finished_jobs_that_count_by_gpus() -> None:
+    names = list(run_charts.PHASES)
+    rows = [(2, True, "finished", 1.0), (2, True, "finished", 3.0), (4, True, "finished", 5.0)]
+    rows += [(4, False, "finished", 50.0), (4, True, "running", 50.0)]
+    jobs = pd.DataFrame(rows, columns=["gpus", "counted", "state", names[1]]).assign(
+        **{name: 0.0 for name in names if name != names[1]}
+    )
+    jobs[names[2]] = 0.5
+    figure = charts_of(jobs).phases()
+    (axes,) = figure.axes
+    assert [(left, width) for left, _, width, _ in boxes(axes)] == [(0.0, 2.0), (0.0, 5.0), (2.0, 0.5), (5.0, 0.5)]
+    assert legend(figure) == ["computing", "waiting for its GPUs"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["2", "4"]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]
+    assert figure.get_figheight() == pytest.approx(1.5 + 2 * 0.24)
+    assert charts_of(jobs[:0]).phases().get_figheight() == pytest.approx(1.74)
+
+
+def test_tenants_have_a_row_of_waits_times_and_preemptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame(
+        {"wait_s": [1.0, 2.0], "jct_s": [3.0, 4.0], "preemptions": [5, 6], "p95_wait_s": [7.0, 8.0]}, index=["a", "b"]
+    )
+    monkeypatch.setattr(run_charts, "tenant_table", lambda _: table)
+    figure = charts_of(pd.DataFrame()).tenant_jobs(size=(5.0, 2.0))
+    assert [[width for _, _, width, _ in boxes(axes)] for axes in figure.axes] == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    names = [[label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes]
+    assert names == [["a", "b"], ["", ""], ["", ""]]
+    segments = figure.axes[0].collections[0].get_segments()
+    assert np.array(segments).tolist() == [[[0.0, 0.0], [7.0, 0.0]], [[0.0, 1.0], [8.0, 1.0]]]
+    assert figure.get_size_inches().tolist() == [5.0, 2.0]
+
+
+def test_free_gpus_and_fragments_are_areas_from_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame({"free": [4.0, 2.0], "fragments": [1.0, 2.0]}, index=[0.0, 5.0])
+    monkeypatch.setattr(run_charts, "free_gpus_over_time", lambda _: table)
+    figure = charts_of(pd.DataFrame()).fragmentation()
+    (axes,) = figure.axes
+    assert [area.get_paths()[0].get_extents().bounds for area in axes.collections] == [(0, 0, 5, 4), (0, 0, 5, 2)]
+    assert legend(figure) == ["free", "of these beside jobs on their server"]
+    assert (axes.get_xlim(), axes.get_ylim()) == ((0.0, 5.0), (0.0, pytest.approx(8.4)))
+
+
+@pytest.mark.parametrize(("held", "texts"), [(7200.0, ["2", "1"]), (0.0, ["0", "0"])])
+def test_the_waterfall_falls_from_all_that_was_held_to_what_trained(
+    held: float, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPU seconds: half of them train, and the rest is lost to the first part."""
+    parts = [*run_charts.GPU_TIME_PARTS]
+    values = dict.fromkeys(parts, 0.0) | {"held": held, parts[0]: held / 2, "training": held / 2}
+    monkeypatch.setattr(run_charts, "gpu_time_of", lambda _: pd.DataFrame([values]))
+    (axes,) = charts_of(pd.DataFrame()).waterfall().axes
+    hours = held / 3600
+    assert [(left, width) for left, _, width, _ in boxes(axes)] == [
+        (0.0, hours), (hours / 2, hours / 2), *[(hours / 2, 0.0)] * (len(parts) - 2), (0.0, hours / 2),
+    ]  # fmt: skip
+    shares = ["100.0%", "50.0%"] if held else ["0.0%"] * 2
+    assert [text.get_text() for text in axes.texts][:2] == [f" {t} ({s})" for t, s in zip(texts, shares, strict=True)]
+    assert [text.get_position() for text in axes.texts][:2] == [(hours, 0), (hours, 1)]
+    assert axes.get_xlim()[1] == pytest.approx(max(1.7 * hours, 1e-9))
+
+
+def errors() -> pd.DataFrame:
+    rows = [("linear", 10.0, 12.0, 0.2), ("own", 20.0, 10.0, -0.5), ("linear", 4.0, 3.0, -0.25)]
+    return pd.DataFrame(rows, columns=["model", "measured_jct_s", "simulated_jct_s", "jct_error"])
+
+
+def test_times_are_points_beside_the_line_on_which_both_are_the_same() -> None:
+    figure = real_charts.measured_against_simulated(errors())
+    (axes,) = figure.axes
+    assert lines(axes) == [[[10.0, 12.0], [4.0, 3.0]], [[20.0, 10.0]], [[0.0, 0.0], [22.0, 22.0]]]
+    assert [line.get_marker() for line in axes.lines[:2]] == ["o", "s"]
+    assert axes.get_xlim() == axes.get_ylim() == (0.0, pytest.approx(22.0))
+    assert legend(figure) == ["linear", "own"]
+
+
+def test_errors_are_steps_of_their_size_in_per_cent() -> None:
+    (axes,) = real_charts.error_distribution(errors()).axes
+    assert lines(axes) == [[[0.0, 0.0], [20.0, 50.0], [25.0, 100.0]], [[0.0, 0.0], [50.0, 100.0]]]
+    assert (axes.get_ylim(), axes.get_xlim()[0]) == ((0.0, 100.0), 0.0)
+
+
+def test_a_seventh_model_has_the_first_mark_again() -> None:
+    rows = [(f"m{number}", 1.0, 1.0, 0.1) for number in range(7)]
+    table = pd.DataFrame(rows, columns=["model", "measured_jct_s", "simulated_jct_s", "jct_error"])
+    (axes,) = real_charts.measured_against_simulated(table).axes
+    assert [line.get_marker() for line in axes.lines[:7]] == [*"os^DvPo"]

@@ -1,4 +1,4 @@
-"""No link carries more than its bandwidth allows, unless the contention model is meant to exceed it."""
+"""How a result is shown, and that no link carries more than it may unless the model is meant to exceed it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ddlsched.errors import PluginError
-from ddlsched.results.result import refuse_faster_than_links
+from ddlsched.results.result import Result, refuse_faster_than_links
 
 
 class Links(list[Any]):
@@ -52,3 +52,11 @@ def test_a_run_that_was_faster_than_its_links_is_refused(run: Any, link: str | N
         PluginError, match=rf"link {link} carried .* bytes in the 2 s in which it was busy; expected at"
     ):
         refuse_faster_than_links(run)
+
+
+@pytest.mark.parametrize(("jobs", "said"), [(1, "1 job"), (2, "2 jobs")])
+def test_a_result_in_a_line(jobs: int, said: str) -> None:
+    run: Any = SimpleNamespace(
+        workload=range(jobs), cluster=SimpleNamespace(num_gpus=8), summary=lambda: {"average_jct_s": 2.5}
+    )
+    assert Result.__repr__(run) == f"<result: {said} on 8 GPUs, average JCT 2.500 s>"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ddlsched.real.calibration import shares
+from ddlsched.real.calibration import fit, shares
 from ddlsched.real.calibration.measurements import Measurements
 from ddlsched.real.calibration.shares import ShareRows
 
@@ -90,3 +90,11 @@ def test_rings_of_several_servers_multiply_bytes_and_steps() -> None:
         servers=np.array([2.0, 4.0]),
     )  # fmt: skip
     assert form.amounts(rows).tolist() == [[1.0, 100.0, 2.0], [1.0, 450.0, 18.0]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "constants", "outside"), [(10, 3, 0.002355), (4, 2, 5.83e-10), (1000, 2, 0.02475)]
+)
+def test_intervals_of_few_settings_are_widened(settings: int, constants: int, outside: float) -> None:
+    """Student's 97.5th percentiles are 2.3646 with 7, 4.3027 with 2 and 1.9623 with 998 degrees of freedom."""
+    assert fit.share_outside(settings, constants) == pytest.approx(outside, rel=2e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 from math import inf
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ddlsched.real.live.commits import writing
 from ddlsched.real.live.processes import JobProcesses, LiveProcess
 from ddlsched.real.live.reports import Ready, Report
 from ddlsched.real.live.seat import LEAVE, Assignment
@@ -270,3 +272,10 @@ def test_the_kernel_says_who_is_stopped(
     if stat is not None:
         (tmp_path / "_proc_7_stat").write_text(stat)
     assert _worker(7).is_stopped() is is_stopped
+
+
+def test_only_one_process_commits_at_a_time(tmp_path: Path) -> None:
+    with writing(tmp_path), (tmp_path / "writer.lock").open("ab") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with (tmp_path / "writer.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

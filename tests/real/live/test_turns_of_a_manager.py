@@ -101,7 +101,7 @@ def _manager(job: Job, **others: Any) -> Any:
         "running": {"a": job}, "watch": told.append, "_ask": False, "_failures": {}, "_known_steps": {},
         "_commit_s": {}, "_reported": {}, "_kills": Retried(),
         "_reads": Retried(), "hang_s": 60.0, "told": told, "finished": [],
-        "_idle": ("n1", "n2"), "_started_s": 0.0,
+        "_idle": ("n1", "n2"), "_started_s": 0.0, "_failing": None,
         "store": SimpleNamespace(end=lambda job_id, state: told.append(state), regroup=lambda job_id: 4),
         "launcher": SimpleNamespace(was_taken=lambda code: code == 125, was_killed=lambda code: code == -9),
         "sharer": SimpleNamespace(monitor=SimpleNamespace(interrupted=lambda job_id: None, progress=_ignored)),
@@ -247,3 +247,31 @@ def test_the_first_report_at_a_new_size_has_the_nodes_shared_anew(
     assert live._kills.ended == (["a"] if is_taken else [])
     assert live._reported == (reported or ({"a": 3.5} if is_asked else {}))
     assert live._known_steps == ({"a": 7} if is_taken else {})
+
+
+@pytest.mark.parametrize(
+    ("counts", "events", "left"),
+    [
+        ([2, 1], [], {"a": ("n1", "n2"), "b": ("n3",)}),
+        ([1, 1], [("shrunk", 3, 1)], {"a": ("n1",), "b": ("n3",)}),
+        ([0, 1], [("stopped", 3, 2), "queued"], {"b": ("n3",)}),
+    ],
+)
+def test_jobs_shrink_to_the_oldest_of_their_nodes(counts: list[int], events: list[Any], left: dict[str, Any]) -> None:
+    """Of five nodes that are idle and two that are awaited, two jobs have three."""
+    asked: list[int] = []
+
+    def shared(candidates: list[Any], nodes: int, now_s: float) -> list[int]:
+        asked.append(nodes)
+        return counts
+
+    live = _manager(Job("n1", "n2"), _idle={f"n{n}" for n in range(1, 6)})
+    live.running["b"] = Job("n3")
+    live.sharer.counts = shared
+    names = {"a": 2, "b": 1}
+    type(live)._candidate = lambda self, job: SimpleNamespace(nodes=names[job.job_id])
+    type(live)._awaited = lambda self, job: 1
+    live._share_out([SimpleNamespace(job_id=name) for name in "ab"])
+    assert asked == [7]
+    assert _events(live) == events
+    assert {name: job.nodes for name, job in live.running.items()} == left

@@ -53,6 +53,17 @@ def pytest_configure(config) -> None:
         config.args = sorted(map(str, (*TESTS.glob("*/"), *TESTS.glob("test_*.py"))), reverse=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage among modules and tests: all of them stay, and to go through them takes seconds each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items) -> None:
     """Have one order of tests, from wherever a process began to look for them."""

@@ -339,6 +339,27 @@ def test_options_of_a_dataclass() -> None:
     assert [options[name].metavar for name in ("heat_s", "trays", "label", "clean")] == ["S", "N", "WORDS", None]
     assert [options[name].default for name in ("heat_s", "trays", "until_s")] == [2.0, 3, None]
     assert options["clean"].opts == ["--cleaned"]
+    assert [options[name].show_default for name in ("heat_s", "trays", "label", "clean")] == [
+        True,
+        True,
+        "nothing",
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("panel", "shown"),
+    [
+        (Panel("Oven", only_given=True), ["2", "3", "nothing", True]),
+        (Panel("Oven", several=("trays",)), [True, "3", "nothing", True]),
+        (Panel("Oven", shown={"heat_s": "warm", "trays": None}), ["warm", True, "nothing", True]),
+    ],
+)
+def test_a_default_that_is_left_to_others_is_shown(panel: Panel, shown: list[object]) -> None:
+    given, options = bake(panel)
+    assert [options[name].show_default for name in ("heat_s", "trays", "label", "clean")] == shown
+    left = {"heat_s", "trays"} - set(given.values)
+    assert left == {name for name in ("heat_s", "trays") if options[name].default is None}
 
 
 def test_texts_and_plain_paths_are_made_without_typer() -> None:

@@ -20,6 +20,7 @@ from ddlsched.errors import (
     label,
     nearest_names,
     need,
+    say_once,
     says_unknown_arguments,
 )
 from ddlsched.ranges import LAST_S, Checked, Range, check_arguments, choices_of, range_of, ranged, unit_of
@@ -266,3 +267,17 @@ class Broken:
 def test_a_plugin_is_called_as_it_says_or_by_its_class() -> None:
     assert label(Inner(rate=2.0)) == "Inner(rate=2.0)"
     assert (label(object()), label(Broken())) == ("object", "Broken")
+
+
+def test_what_is_said_once_is_said_once_and_nobody_minds_a_closed_stream(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        say_once("a remark of this test")
+    assert capsys.readouterr().err == "ddlsched: a remark of this test\n"
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr("builtins.print", fail)
+    say_once("another remark of this test")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -264,3 +265,87 @@ def test_what_depends_on_the_seed(given, draws):
 def test_a_store_of_checkpoints_out_of_range_is_refused(wrong):
     with pytest.raises(InputError, match=f"checkpoint store: {wrong.partition('=')[0]} is {wrong.partition('=')[2]}"):
         Disturbances(checkpoint_to=f"storage:{wrong}")
+
+
+@pytest.mark.parametrize(("again_s", "server", "overlap"), [(19.0, 1, True), (20.0, 1, False), (19.0, 2, False)])
+def test_outages_of_a_server_that_overlap_are_refused(again_s: float, server: int, overlap: bool) -> None:
+    outages = (Outage(server=server, from_s=again_s, to_s=30.0), Outage(server=1, from_s=10.0, to_s=20.0))
+    if not overlap:
+        assert Disturbances(outages=outages).outages == outages
+        return
+    with pytest.raises(
+        InputError, match=r"server 1 is down from 10.0 to 20.0 s and again from 19.0 s; expected outages"
+    ):
+        Disturbances(outages=outages)
+
+
+@pytest.mark.parametrize(
+    ("given", "moves", "num_bytes"),
+    [
+        ({}, True, 12_345_679),
+        ({"state_share": 0.5}, True, 6_172_840),
+        ({"state_share": 0.0}, False, 0),
+        ({"state_mb": 0.5}, True, 500_000),
+        ({"state_mb": 0.0}, False, 0),
+        ({"state_mb": 3.0}, True, 3_000_000),
+    ],
+)
+def test_a_job_takes_along_what_is_told_or_a_part_of_its_memory(
+    given: dict[str, float], moves: bool, num_bytes: int
+) -> None:
+    told = Disturbances(**given)  # type: ignore[arg-type]
+    assert (told.moves_state, told.state_bytes(12_345_679)) == (moves, num_bytes)
+
+
+@pytest.mark.parametrize(
+    ("given", "restart_ns"),
+    [
+        ({}, 0),
+        ({"restart_s": 2.0}, 2_000_000_000),
+        ({"restart_gpu_s": 0.5}, 1_500_000_000),
+        ({"restart_iterations": 2.5}, 18),  # 17.5 to the even one
+        ({"restart_s": 1.0, "restart_gpu_s": 1.0, "restart_iterations": 1.0}, 4_000_000_007),
+    ],
+)
+def test_a_restart_takes_a_time_a_time_a_gpu_and_iterations(given: dict[str, float], restart_ns: int) -> None:
+    assert Disturbances(**given).restart_ns(3, 7) == restart_ns  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "draws"),
+    [
+        ({}, False),
+        ({"jitter_cv": 0.5}, True),
+        ({"straggler_share": 0.5}, True),
+        ({"prediction_error": 0.5}, True),
+        ({"server_mtbf_s": 5.0}, True),
+        ({"outages": (Outage(server=0, from_s=1.0, to_s=2.0),)}, False),
+    ],
+)
+def test_what_is_drawn_depends_on_the_seed(given: dict, draws: bool) -> None:
+    assert Disturbances(**given).draws is draws
+
+
+@pytest.mark.parametrize(("server", "there"), [(0, True), (2, True), (3, False)])
+def test_an_outage_is_of_a_server_of_the_cluster(server: int, there: bool) -> None:
+    given = Disturbances(outages=(Outage(server=server, from_s=1.0, to_s=2.0),))
+    places = SimpleNamespace(num_servers=3)
+    changes = lambda: list(given.capacity_changes(places, np.random.default_rng(0)))  # noqa: E731
+    if there:
+        assert changes() == [CapacityChange(10**9, True, server), CapacityChange(2 * 10**9, False, server)]
+        return
+    with pytest.raises(InputError, match="outage of server 3: the cluster's servers are 0 to 2"):
+        changes()
+
+
+def test_gpus_are_stragglers_at_random_and_lengths_are_misjudged_within_bounds() -> None:
+    told = Disturbances(straggler_share=0.25, straggler_slowdown=3.0, prediction_error=0.5)
+    drawn = np.random.default_rng(1).random(1000)
+    assert told.slowdowns(1000, np.random.default_rng(1)).tolist() == np.where(drawn < 0.25, 3.0, 1.0).tolist()
+    iterations, most = np.array([100, 3, 1, 50]), np.array([10**9, 10**9, 10**9, 60])
+    factors = np.exp(0.5 * np.random.default_rng(2).standard_normal(4))
+    predicted = np.clip(np.rint(iterations * factors), 1, most / 2)
+    found = told.misjudged_iterations(iterations, most, np.random.default_rng(2))
+    assert found.tolist() == (predicted - iterations).astype(int).tolist()
+    assert (iterations + found).min() >= 1
+    assert told.misjudged_iterations(np.array([1]), np.array([1]), np.random.default_rng(2)).tolist() == [0]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,8 +17,9 @@ from joblib.externals import loky
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
 from ddlsched.cluster.disturbances import Disturbances, Outage
-from ddlsched.comparisons import alone, compare, comparison, comparison_tables, tuning
-from ddlsched.comparisons.cluster_imports import volcano_kai
+from ddlsched.comparisons import alone, cluster_imports, compare, comparison, comparison_tables, tuning
+from ddlsched.comparisons import folder as comparison_folder
+from ddlsched.comparisons.cluster_imports import kubernetes, volcano_kai
 from ddlsched.comparisons.cluster_imports.kubernetes import ObjectFields
 from ddlsched.comparisons.report import comparison_charts, figures, report_tables
 from ddlsched.comparisons.sweeps import run, stored_runs, sweep, workers
@@ -23,6 +27,7 @@ from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.results import explanation, paired_comparison
 from ddlsched.results.result import Result
 from ddlsched.results.statistics import Interval
+from ddlsched.workload.traces.traced import TracedJob
 
 NAN = float("nan")
 
@@ -594,3 +599,288 @@ def test_what_is_told_of_a_run_is_in_its_file_while_it_runs(tmp_path: Path) -> N
 def test_settings_are_tried_with_a_job_of_a_second() -> None:
     job = compare._job_of_a_second(Cluster())
     assert (job.arrival_s, job.compute_ns, job.iterations, job.num_gpus) == (0.0, 10**9, 1, 1)
+
+
+def node(name: str, gpus: int = 8, labels: dict[str, Any] | None = None, **told: Any) -> ObjectFields:
+    status = {"allocatable": {"nvidia.com/gpu": str(gpus)}} | told.pop("status", {})
+    fields = {"kind": "Node", "metadata": {"name": name, "labels": labels or {}}, "status": status} | told
+    return ObjectFields("", fields)
+
+
+def test_nodes_of_kubernetes_are_servers_side_by_side_with_their_units() -> None:
+    levels = ("block", "rack")
+    nodes = [
+        node("n1", labels={"block": "b2", "rack": "r1", "nvidia.com/gpu.memory": "40960"}),
+        node("n2", labels={"block": "b1"}),
+        node("n3", spec={"unschedulable": True}),
+        node("n4", status={"conditions": [{"type": "Ready", "status": "False"}]}),
+        node("n5", gpus=0),
+    ]
+    notes: list[str] = []
+    first, second = kubernetes.servers_of(nodes, {}, levels, notes)
+    assert first.levels == (("rack", "b1/n2"), ("block", "b1"))
+    assert second.levels == (("rack", "b2/r1"), ("block", "b2"))
+    assert second.gpu_memory_mb == pytest.approx(40960 * 1.048576)
+    assert first.gpu_memory_mb == pytest.approx(kubernetes._DEFAULT_MEMORY_MB)
+    assert notes == ["2 nodes left out, which take no pods: unschedulable, or not ready"]
+
+
+def test_nodes_have_the_first_kind_whose_labels_they_have() -> None:
+    kinds = {"a100": {"gpu": "a100"}, "fast": {"gpu": "a100", "net": "ib"}, "h100": {"gpu": "h100"}}
+    nodes = [node("n1", labels={"gpu": "a100", "net": "ib"}), node("n2", labels={"gpu": "h100"}), node("n3")]
+    notes: list[str] = []
+    assert [server.gpu_kind for server in kubernetes.servers_of(nodes, kinds, (), notes)] == ["a100", "h100"]
+    assert notes == []
+
+
+def test_the_first_column_that_a_run_lacks_is_named() -> None:
+    stored_runs._refuse_missing(Path("f"), ["a", "b", "c"], ["c", "a"])
+    with pytest.raises(InputError, match=r"f: has no column 'd', so it is no run's; expected "):
+        stored_runs._refuse_missing(Path("f"), ["a", "b"], ["a", "d", "e"])
+
+
+@pytest.mark.parametrize(("cores", "tasks", "here"), [(1, 3, True), (2, 1, True), (2, 2, False), (4, 3, False)])
+def test_one_task_or_one_process_is_carried_out_here(
+    cores: int, tasks: int, here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def until_one_dies(left: Any, count: int, progress: Any) -> Any:
+        counts.append(count)
+        while left:
+            yield left.popleft(), "there"
+        return []
+
+    monkeypatch.setattr(joblib, "effective_n_jobs", lambda _: cores)
+    monkeypatch.setattr(workers, "execute", lambda *_: "here")
+    monkeypatch.setattr(workers, "warm_up", lambda: None)
+    monkeypatch.setattr(workers, "_until_one_dies", until_one_dies)
+    asked = [workers.Task(str(number), run.Run(labels={}, workload="w", seed=1), ("run",)) for number in range(tasks)]
+    found = [*workers.on_this_machine(asked, cores, None)]
+    assert found == [(task, "here" if here else "there") for task in asked]
+    assert counts == ([] if here else [min(cores, tasks)])
+
+
+def read_runs(folder: Path, *rows: str) -> pd.DataFrame:
+    (folder / "runs.csv").write_text("policy,workload,cluster,file,seed,own\n" + "".join(f"{row}\n" for row in rows))
+    return comparison_folder.read_table(folder, "runs.csv", {"policies": ["1"], "workloads": ["NA"], "clusters": ["c"]})
+
+
+def test_labels_of_a_table_are_texts_and_only_what_is_empty_is_missing(tmp_path: Path) -> None:
+    table = read_runs(tmp_path, "1,NA,c,f,3,", "1,NA,c,f,9223372036854775000,2.5")
+    assert table[["policy", "workload"]].values.tolist() == [["1", "NA"]] * 2
+    assert table["own"].isna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("1,NA,c,f,9223372036854775808,1", "line 3: seed: is "),
+        ("1,NA,c,f,,1", "line 3: seed: is nan; expected a whole number"),
+        ("1,NA,c,f,3,x", "line 3: own: is 'x'; expected a number"),
+        ("2,NA,c,f,3,1", "line 3: policy: is '2'; expected one of comparison.json: 1"),
+        ("1,w,c,f,3,1", "line 3: workload: is 'w'; expected one of comparison.json: NA"),
+    ],
+)
+def test_a_cell_that_cannot_be_is_refused_with_its_line(row: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path / 'runs.csv'}: {why}")):
+        read_runs(tmp_path, "1,NA,c,f,3,1", row)
+
+
+def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("policy,workload,cluster,seed\n")
+    with pytest.raises(InputError, match="has no column 'file'; expected policy, workload, cluster, file, seed"):
+        comparison_folder.read_table(tmp_path, "runs.csv", {})
+
+
+def test_jobs_of_other_schedulers_are_of_servers_of_8_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules: list[dict[str, Any]] = []
+
+    def rule(**given: Any) -> Any:
+        rules.append(given)
+        raise InterruptedError
+
+    monkeypatch.setattr(cluster_imports, "JobRule", rule)
+    jobs = (TracedJob("b", 9.0, 1, 5.0), TracedJob("a", 2.0, 1, float("nan")))
+    imported = cluster_imports.ImportedCluster(queues=(), servers=(), jobs=jobs, admission="kueue")
+    with pytest.raises(InterruptedError):
+        cluster_imports._jobs_table(imported, None)
+    assert [(given["gpus_per_server"], given["seed"]) for given in rules] == [(8, 1)]
+
+
+@pytest.mark.parametrize(
+    ("workload", "seed", "draw", "is_first"),
+    [("fixed", 1, 0, True), ("fixed", 3, 2, False), ("fixed", 7, 6, False), ("drawn by seed", 7, None, False)],
+)
+def test_a_run_of_a_draw_says_which_and_the_first_of_all_is_kept(
+    workload: str, seed: int, draw: int | None, is_first: bool
+) -> None:
+    """Draws are from 1, seeds from 7; what is kept is of the first workload, cluster, and draw or seed."""
+    place = SimpleNamespace(cluster="cluster", contention="linear")
+    settings = SimpleNamespace(seeds=[7, 8], given_options={"warmup_s": 2.0}, timeline="window")
+    plan: Any = SimpleNamespace(
+        places={"c": place}, settings=settings, drawn_workloads=["fixed"], policies={"p": {"order": "fifo"}},
+        workloads={"fixed": "f.csv", "drawn by seed": "stream"},
+    )  # fmt: skip
+    found = compare.ComparisonPlan._run(plan, "p", workload, "c", seed, False)
+    options = {"order": "fifo", "cluster": "cluster", "contention": "linear", "warmup_s": 2.0}
+    assert found.options == options | ({} if draw is None else {"draw": draw})
+    assert (found.labels, found.workload) == (
+        {"policy": "p", "workload": workload, "cluster": "c"},
+        plan.workloads[workload],
+    )
+    assert (found.seed, found.seeded, found.placements) == (seed, False, is_first)
+    assert found.window == ("window" if is_first else None)
+
+
+def test_without_draws_the_first_seed_is_kept() -> None:
+    place = SimpleNamespace(cluster="cluster", contention="linear")
+    settings = SimpleNamespace(seeds=[7, 8], given_options={}, timeline=None)
+    plan: Any = SimpleNamespace(
+        places={"c": place, "d": place},
+        settings=settings,
+        drawn_workloads=[],
+        policies={"p": {}},
+        workloads={"w": "f", "v": "g"},
+    )
+    kept = [
+        (workload, cluster, seed)
+        for workload in "wv" for cluster in "cd" for seed in (7, 8, 1)
+        if compare.ComparisonPlan._run(plan, "p", workload, cluster, seed, True).placements
+    ]  # fmt: skip
+    assert kept == [("w", "c", 7)]
+
+
+@pytest.mark.parametrize(
+    ("column", "taken"), [("change_low", True), ("difference", True), ("p_value", False), ("mean", False)]
+)
+def test_what_begins_so_is_taken_back_and_with_it_the_verdict(column: str, taken: bool) -> None:
+    table = pd.DataFrame(
+        {
+            column: [1.0, 2.0, 3.0],
+            "verdict": ["better", "not judged", "worse"],
+            "verdict_holm": ["undecided", "worse", "worse"],
+        }
+    )
+    found = comparison_tables._without(table, pd.Series([True, True, False]), "change", "difference")
+    assert found[column].isna().tolist() == [taken, taken, False]
+    assert found["verdict"].tolist() == ["undecided", "not judged", "worse"]
+    assert found["verdict_holm"].tolist() == ["undecided", "undecided", "worse"]
+    assert table["verdict"].tolist() == ["better", "not judged", "worse"]
+
+
+def fake_compare(rows: pd.DataFrame, *, baseline: str) -> pd.DataFrame:
+    """Return a row a policy: of how many seeds, and against whom."""
+    counts = rows.groupby("policy", sort=False)["seed"].nunique()
+    given = {"policy": counts.index, "seeds": counts.to_numpy(), "against": baseline, "change": 1.0, "p_value": 0.5}
+    return pd.DataFrame(given | {"verdict": "better", "seeds_left_out": 0})
+
+
+def test_policies_are_compared_on_the_seeds_that_they_share_with_the_baseline() -> None:
+    """b has seeds 1 to 3; p all of them, q two of them, r one that b has not."""
+    seeds = {"b": (1, 2, 3), "p": (1, 2, 3), "q": (2, 3), "r": (4,)}
+    runs = pd.DataFrame([(policy, seed) for policy, own in seeds.items() for seed in own], columns=["policy", "seed"])
+    table = comparison_tables._against_baseline(runs, runs, "b", fake_compare).set_index("policy")
+    assert table["against"].to_dict() == {"b": "b", "p": "b", "q": "b", "r": "r"}
+    assert table["seeds"].to_dict() == {"b": 3, "p": 3, "q": 2, "r": 1}
+    assert table["seeds_left_out"].to_dict() == {"b": 1, "p": 1, "q": 2, "r": 3}
+    assert table["change"].isna().to_dict() == {"b": False, "p": False, "q": False, "r": True}
+    assert table["p_value"].isna().to_dict() == {"b": False, "p": True, "q": True, "r": True}
+    assert table["verdict"].to_dict() == {"b": "better", "p": "undecided", "q": "undecided", "r": "undecided"}
+
+
+def test_files_that_are_sent_are_unpacked_once_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_FOLDERS", {})
+    parcel = {"/a/one.py": b"1", "/a/two.py": b"2", "/b/one.py": b"3"}
+    folder = Path(workers._unpacked(parcel))
+    assert {f"/{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*.py")} == parcel
+    assert Path(workers._unpacked(dict(parcel))) == folder
+    other = Path(workers._unpacked(parcel | {"/a/one.py": b"4"}))
+    assert other != folder
+    assert (other / "a" / "one.py").read_bytes() == b"4"
+
+
+@pytest.mark.parametrize(("remark", "held"), [("", False), ("takes long", True)])
+def test_what_the_user_should_know_is_said_before(
+    remark: str, held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    asked = {"policies": {"p": {}}, "workloads": {"w": "f", "v": "g"}, "clusters": {"c": {}}, "seeds": [1, 2, 3]}
+    plan: Any = SimpleNamespace(
+        described=lambda: dict(asked), as_yaml=lambda: "yaml", runs=lambda: [1, 2, 3], task_ends={"w": 5, "v": 6}
+    )
+    begun: list[Any] = []
+    monkeypatch.setattr(compare, "begin", lambda *given: begun.append(given) or held)
+    monkeypatch.setattr(compare, "long_run_remark", lambda ends: remark and f"{remark}: {ends}")
+    monkeypatch.setattr(
+        compare, "sweep", lambda runs, folder, **given: (runs, folder, given["processes"], given["dask"])
+    )
+    monkeypatch.setattr(compare, "Comparison", lambda folder, asked: (folder, asked))
+    finished: list[Any] = []
+    monkeypatch.setattr(compare, "finish", lambda *given: finished.append(given))
+    found: Any = compare.carry_out(plan, tmp_path, processes=2, say=said.append)
+    command = ["ddlsched", "compare", "--config", str(tmp_path / "compare.yaml"), "--out", str(tmp_path)]
+    expected = asked | {"command": command, "working_folder": str(Path.cwd())}
+    assert begun == [(tmp_path, expected, "yaml")]
+    assert found == (tmp_path, expected)
+    assert finished == [(found, ([1, 2, 3], tmp_path / "runs", 2, None))]
+    replaced = f"{tmp_path} held another comparison; its tables are replaced, and its runs used where they fit"
+    assert said == [replaced] * held + ["3 runs: 1 policy x 2 workloads x 1 cluster x 3 seeds"] + (
+        ["w: takes long: 5", "v: takes long: 6"] if remark else []
+    )
+
+
+def notes(seeds: list[int], measured: list[int], drawn: tuple[str, ...] = (), **told: Any) -> list[str]:
+    """Return what is to be known of a comparison of p with the baseline b on w, each measured on so many seeds."""
+    rows = [(policy, "w", "c", count, 0) for policy, count in zip("bp", measured, strict=False)]
+    table = pd.DataFrame(rows, columns=["policy", "workload", "cluster", "seeds", "seeds_left_out"])
+    asked = {"seeds": seeds, "draws": 3, "drawn_workloads": list(drawn), "workloads": {"w": "f"}, "options": {}} | told
+    own: Any = SimpleNamespace(
+        table=lambda: table,
+        asked=asked,
+        baseline=told.get("baseline", "b"),
+        runs=None,
+        _why_one_run=lambda w: f"why {w}",
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(comparison, "conditions", lambda *_: ["conditions"])
+        return comparison.Comparison.notes(own)
+
+
+def test_notes_say_what_to_know_before_the_tables_are_believed() -> None:
+    six = list(range(6))
+    assert notes(six, [6, 6]) == ["conditions"]
+    assert notes(six, [6, 1]) == notes(six, [1, 1]) == ["w: why w.", "conditions"]
+    assert notes([1], [1, 1]) == ["1 seed: no verdict is given with fewer than 6.", "conditions"]
+    assert notes([1, 2], [2, 2]) == ["2 seeds: no verdict is given with fewer than 6.", "conditions"]
+    assert notes(six, [6, 6], baseline="q") == ["w on c: q, the baseline, has no finished runs.", "conditions"]
+    drawn = notes([1], [3, 3], drawn=("w",))
+    assert drawn[0] == "3 draws: no verdict is given with fewer than 6."
+    assert drawn[1].startswith("w: 3 draws of the jobs' lengths (0.1 %, or one iteration), no seeds: ")
+    assert drawn[2:] == ["conditions"]
+    assert len(notes(six, [6, 6], options={"sample": True})) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "older_s", "gone"),
+    [
+        ("a.here-1.part", 0.0, True),
+        ("a.here-2.part", 0.0, False),
+        ("a.there-1.part", stored_runs.ABANDONED_S, False),
+        ("a.there-1.part", stored_runs.ABANDONED_S + 0.5, True),
+        ("a.here-2.part", stored_runs.ABANDONED_S + 0.5, True),
+        ("a.here-x.part", stored_runs.ABANDONED_S + 0.5, False),
+    ],
+)
+def test_what_is_left_of_a_process_that_is_gone_here_or_of_an_old_one_is_removed(
+    name: str, older_s: float, gone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process 2 is alive, and no other."""
+    monkeypatch.setattr(stored_runs, "_host", lambda: "here")
+    monkeypatch.setattr(stored_runs, "_is_alive", lambda process: process == 2)
+    part = tmp_path / name
+    part.touch()
+    os.utime(part, (1e6, 1e6))
+    monkeypatch.setattr(stored_runs.time, "time", lambda: 1e6 + older_s)
+    stored_runs.remove_leftovers(tmp_path)
+    assert part.exists() is not gone

@@ -102,6 +102,21 @@ def test_windows():
 # ---- Policies
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("workloads", ["stream:num_jobs=5", "stream:num_jobs=5"]),
+        ("servers", [4, 4]),
+        ("topology", ["star", "star"]),
+        ("contention", ["linear", "linear"]),
+    ],
+)
+def test_what_runs_differ_in_is_there_once(name, values):
+    with pytest.raises(FaultyInputError, match=f"'{values[0]}' is there twice; expected each once"):
+        plan(**{name: values})
+    assert len(plan(**{name: values[:1]}).runs()) >= 1
+
+
 def test_a_bundle_is_called_by_its_name():
     doors = {"placement": "lwf:kappa=1", "order": "srsf", "communication": "bounded-overlap:limit=1"}
     assert plan(policies="srsf-1").policies == {"srsf-1": doors}

@@ -64,6 +64,33 @@ def test_values_are_put_into_the_texts() -> None:
     assert limited == {"communication": "bounded-overlap:limit=3"}
 
 
+@pytest.mark.parametrize(("before", "queued"), [(0, True), (2, False), (4, False)])
+def test_a_search_says_after_each_trial_how_many_are_done(
+    before: int, queued: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The untuned policies are the first trial, and four are asked for."""
+    states, enqueued, told = ["COMPLETE"] * before, list[Any](), list[tuple[int, int]]()
+
+    class Study:
+        trials = property(lambda _: [SimpleNamespace(state=SimpleNamespace(name=state)) for state in states])
+
+        def enqueue_trial(self, values: Any) -> None:
+            enqueued.append(values)
+
+        def optimize(self, value: Any, n_trials: int) -> None:
+            states.extend(["COMPLETE"] * n_trials)
+
+    monkeypatch.setattr(tuning, "_study", lambda *_: Study())
+    monkeypatch.setattr(tuning, "_finished", lambda study: len(study.trials))
+    monkeypatch.setattr(tuning, "_checked", lambda *_: "checked")
+    monkeypatch.setattr(tuning._Search, "simulated", lambda *_: (None, ""))
+    search: Any = {"ranges": ["communication.limit=1,2,3"], "folder": tmp_path}
+    found: Any = tuning.tune(SMALL, OVERLAP, trials=4, watch=lambda *done: told.append(done), **search)
+    assert found == "checked"
+    assert told == [(done, 4) for done in range(before, 5)]
+    assert enqueued == ([{"communication.limit": 1}] if queued else [])
+
+
 @pytest.mark.usefixtures("in_a_new_folder")
 @pytest.mark.slow
 def test_a_search_finds_the_best_goes_on_and_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

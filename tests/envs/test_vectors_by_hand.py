@@ -10,11 +10,21 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from ddlsched import Cluster
 from ddlsched.engine.field_values import Question
 from ddlsched.engine.loop.batch.runs import Standing
 from ddlsched.envs import vector_env
 from ddlsched.envs.vector_env import SchedulingVectorEnv
+from ddlsched.envs.vector_envs import (
+    AllocationVectorEnv,
+    OrderVectorEnv,
+    PlacementVectorEnv,
+    _DecidedOutside,
+    _orders,
+    _PlacedByAnother,
+)
 from ddlsched.errors import InputError
+from ddlsched.policies.cluster_view import GpuKey, TakesGpusInOrder
 from ddlsched.results.result import Result
 
 JOBS = ["a", "b"]
@@ -308,3 +318,101 @@ def test_what_is_told_is_not_written_into_later(simulated: list[dict[str, Any]])
     vector.step(np.array([1]))
     assert [seen["seen"].tolist(), seen["action_mask"].tolist(), infos["now_s"].tolist()] == before
     assert ended.tolist() == [False]
+
+
+class ByWanted(TakesGpusInOrder):
+    """An order of GPUs that depends on how many are wanted."""
+
+    def gpu_order(self, num_gpus: int) -> tuple[GpuKey, ...]:
+        keys: tuple[GpuKey, ...] = ("load", "server", "server_load")
+        return keys[:num_gpus]
+
+
+def test_orders_of_gpus_are_numbers_by_how_many_are_wanted() -> None:
+    assert _orders(ByWanted(), 3).tolist() == [[0, 0, 0], [1, 0, 0], [1, 2, 0], [1, 2, 3]]
+
+
+def test_what_is_decided_outside_is_not_asked() -> None:
+    decided = _DecidedOutside(lambda _: 0)
+    assert decided.compiled is False
+    for door in (decided.place, decided.admit, decided.allocate):
+        with pytest.raises(NotImplementedError):
+            door(None, None)
+
+
+@pytest.mark.parametrize("wakes", [False, True])
+def test_a_placement_beside_compiled_code_may_not_ask_to_be_woken(wakes: bool) -> None:
+    placement: Any = SimpleNamespace(place=lambda job, cluster: [3])
+    if wakes:
+        placement.wake_s = lambda now_s: now_s
+        with pytest.raises(InputError, match="asks to be woken; expected OrderEnv for it"):
+            _PlacedByAnother(lambda _: 0, placement).begin(Cluster(), np.random.default_rng(0))
+        return
+    begun = _PlacedByAnother(lambda _: 5, placement).begin(Cluster(), np.random.default_rng(0))
+    assert (begun.advance_run(None), begun.place(None, None)) == (5, [3])
+
+
+def test_a_job_starts_on_gpus_from_the_first_on() -> None:
+    """GPU 0 is one like any other: only -1 has the placement asked."""
+    run, begun = {"question": Question.PLACEMENT, "job": 0, "num_started": 0}, []
+    outside: Any = SimpleNamespace(num_gpus=lambda _: 2, start=lambda *started: begun.append(started))
+    arrays = SimpleNamespace(seen=np.array([[4]]), gpus=np.array([[0, 1, 2]]))
+    assert OrderVectorEnv._answers(SimpleNamespace(_runs=[run], _arrays=arrays), 0, outside)  # type: ignore[arg-type]
+    assert begun == [(4, [0, 1])]
+
+
+@pytest.mark.parametrize("question", [Question.PLACEMENT, Question.KEYS])
+def test_a_placed_job_starts_and_the_next_one_is_placed(question: Question) -> None:
+    run, begun = {"question": question, "job": 4, "place": 2, "num_started": 5, "num_chosen": 2}, []
+    outside: Any = SimpleNamespace(start=lambda *started: begun.append(started))
+    vector: Any = SimpleNamespace(_runs=[None, run], _arrays=SimpleNamespace(gpus=np.array([[0, 1, 2], [6, 7, 8]])))
+    is_placed = question == Question.PLACEMENT
+    assert PlacementVectorEnv._answers(vector, 1, outside) is is_placed  # type: ignore[arg-type]
+    assert begun == [(4, [6, 7])] * is_placed
+    after = {"job": -1, "place": 3, "num_started": 6} if is_placed else {"job": 4, "place": 2, "num_started": 5}
+    assert run == {"question": question, "num_chosen": 2} | after
+
+
+def test_a_round_of_sizes_says_who_is_there_and_gives_what_was_decided() -> None:
+    run = {"question": Question.ALLOCATION, "in_round": 0, "place": 7, "count": 9, "num_started": 0, "num_chosen": 0}
+    given: list[list[int]] = []
+    outside: Any = SimpleNamespace(open_round=lambda: ([3, 5], [1, 0], [10, 20], 8), close_round=given.append)
+    names = ("there", "held", "hold_until_ns", "given")
+    arrays = SimpleNamespace(**{name: np.zeros((1, 3), np.int64) for name in names})
+    vector: Any = SimpleNamespace(_runs=[run], _arrays=arrays)
+    assert AllocationVectorEnv._answers(vector, 0, outside)  # type: ignore[arg-type]
+    assert run == {
+        "question": Question.ALLOCATION, "in_round": 1, "place": 0, "count": 2, "num_started": 8, "num_chosen": 8,
+    }  # fmt: skip
+    assert [getattr(arrays, name).tolist() for name in names] == [[[3, 5, 0]], [[1, 0, 0]], [[10, 20, 0]], [[0, 0, 0]]]
+    arrays.given[0] = 4, 0, 6
+    assert AllocationVectorEnv._answers(vector, 0, outside)  # type: ignore[arg-type]
+    assert (given, run["in_round"]) == ([[4, 0]], 0)
+    run["question"] = Question.KEYS
+    assert not AllocationVectorEnv._answers(vector, 0, outside)  # type: ignore[arg-type]
+    assert len(given) == 1
+
+
+@pytest.mark.parametrize("num_envs", [0, -1])
+def test_there_is_one_run_at_least(num_envs: int) -> None:
+    with pytest.raises(InputError, match=f"num_envs is {num_envs}"):
+        Vector(num_envs)
+
+
+def test_without_compiled_code_there_are_no_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_env, "advance", lambda: None)
+    with pytest.raises(InputError, match="Vector is compiled; expected a process without NUMBA_DISABLE_JIT=1"):
+        Vector(1)
+
+
+def test_runs_are_taken_on_with_the_arrays() -> None:
+    taken: list[Any] = []
+    vector: Any = SimpleNamespace(_runs=1, _arrays=2, _take_on=lambda *given: taken.append(given))
+    SchedulingVectorEnv._decide(vector)
+    assert taken == [(1, 2)]
+
+
+def test_what_is_not_answered_outside_is_for_the_driver() -> None:
+    vector: Any = SimpleNamespace()
+    assert SchedulingVectorEnv._answers(vector, 0, None) is False
+    assert SchedulingVectorEnv._adopt(vector, 0, vector) is None

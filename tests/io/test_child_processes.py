@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ddlsched.errors import FaultyInputError
+from ddlsched.io import child_processes
 
 PARENT = """
 import multiprocessing, os, signal, time
@@ -50,3 +52,12 @@ def test_faults_come_whole_from_another_process():
     error = pickle.loads(pickle.dumps(FaultyInputError(["one", "two"])))
     assert error.faults == ("one", "two")
     assert str(error) == "one\ntwo"
+
+
+def test_a_process_ends_once_its_parent_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents, ended, slept = iter([7, 7, 1]), list[int](), list[float]()
+    monkeypatch.setattr(child_processes, "os", SimpleNamespace(getppid=lambda: next(parents), _exit=ended.append))
+    monkeypatch.setattr(child_processes, "time", SimpleNamespace(sleep=slept.append))
+    child_processes._end_with(7)
+    assert (ended, len(slept)) == ([1], 2)
+    assert 0 < max(slept) <= 1

@@ -186,6 +186,17 @@ def test_a_variable_of_an_enclosing_function_is_looked_up_again(tmp_path):
     assert program_of(module.Closed(), "key").digest == build_program(module.Closed(), "key").digest != before.digest
 
 
+def test_what_is_no_longer_there_is_not_what_it_was(tmp_path):
+    module, _ = make(tmp_path)
+    (cell,) = module.stepped.__closure__
+    assert program._is_still(lambda: cell.cell_contents, cell.cell_contents)
+    before = cell.cell_contents
+    del cell.cell_contents
+    assert not program._is_still(lambda: cell.cell_contents, before)
+    assert not program._is_still(lambda: no_such_name, None)  # type: ignore[name-defined]  # noqa: F821
+    assert not program._is_still(lambda: 1.0, 1)
+
+
 def test_a_file_that_was_edited_is_not_compiled_from_memory(tmp_path):
     module, _ = make(tmp_path)
     program_of(module.P(), "key")

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from ddlsched import Cluster, Queue, Quota, Tenants
+from ddlsched.engine.records import Columns, make_records
 from ddlsched.policies.cluster_view import jobs_on
 from ddlsched.policies.elastic_views import CapacityView, best_fit, free_by_server, on_one_server, take_nearest
+from ddlsched.policies.network_views import FlowView, TransferState, TransferView, hash_of_flow
 from ddlsched.policies.quota_tree import QuotaTree
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.policies.tenants_view import HeldQuota, LevelRoom, PendingJobs, RunningJobs, kind_code, size_of
+from ddlsched.policies.view_parts import View, view
 from ddlsched.policies.views import JobView
 from ddlsched.testing import cluster_view, job_view
 
@@ -407,3 +410,118 @@ def test_an_exclusive_cluster_without_a_job_has_its_gpus() -> None:
     assert cluster.restricted_to(np.array([3, 2])).eligible_gpus(asks) == [2]
     assert [list(cluster.gpus_of(0)), cluster.num_gpus, cluster.num_servers] == [[0, 1, 2, 3], 4, 1]
     assert cluster.eligible_gpus(asks_all) == [0, 2]
+
+
+def sending(state: TransferState = TransferState.ACTIVE, **fields: float) -> TransferView:
+    """Return the transfer of 100 bytes over links 0 and 1, of which 60 were left at 10 ns, seen at 50 ns."""
+    records, run = make_records("transfer", 1), make_records("run", 1)
+    values = {"bytes": 100.0, "bytes_left": 60.0, "since_ns": 10, "ns_per_byte": 0.5, "rate": 2.0, "state": state}
+    for name, value in (values | fields).items():
+        setattr(records, name, value)
+    run.now_ns = 50
+    return TransferView(3, job_view(number=7), (0, 1), Columns(records), 0, Columns(run))
+
+
+@pytest.mark.parametrize("state", TransferState)
+def test_only_a_transfer_that_runs_is_active(state: TransferState) -> None:
+    assert sending(state).is_active is (state is TransferState.ACTIVE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"),
+    [
+        ({"ns_per_byte": 1.0}, 20.0),  # 40 ns have passed
+        ({"ns_per_byte": 0.5}, 0.0),
+        ({"ns_per_byte": 1.0, "latency_left_ns": 15}, 35.0),
+        ({"ns_per_byte": 1.0, "latency_left_ns": 40}, 60.0),
+        ({"ns_per_byte": 1.0, "latency_left_ns": 41}, 60.0),
+        ({"ns_per_byte": 1.0, "rate": 0.0}, 60.0),
+        ({"ns_per_byte": 2.0, "rate": 0.25}, 40.0),
+    ],
+)
+def test_the_bytes_left_of_a_transfer_are_those_of_this_instant(fields: dict[str, float], left: float) -> None:
+    transfer = sending(**fields)
+    assert (transfer.bytes_left, transfer.bytes_sent) == (left, 100.0 - left)
+    assert repr(transfer) == f"<transfer 3 of job job-7, {left:.0f} bytes left>"
+
+
+def test_a_transfer_moves_all_its_bytes_over_each_link_unless_told() -> None:
+    assert (sending().shares, sending().message_bytes) == ((1.0, 1.0), 100.0)
+
+
+def mixed(bits: int) -> int:
+    """The rounds of a 32-bit hash, with numpy's unsigned numbers, which drop what is beyond."""
+    value = np.array([bits], np.uint32)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x45D9F3B), (16, 1)):
+        value = (value ^ (value >> np.uint32(shift))) * np.uint32(factor)
+    return int(value[0])
+
+
+@pytest.mark.parametrize("numbers", [(0, 0, 0, 0), (1, 2, 3, 4), (2**40 + 5, 7, 0, 1), (3, 2**32 - 1, 9, 9, 4, 2)])
+def test_the_hash_of_a_flow_mixes_all_its_numbers_one_after_the_other(numbers: tuple[int, ...]) -> None:
+    seed, *rest = numbers
+    expected = seed % 2**32
+    for number in rest:
+        expected = mixed((expected + number) % 2**32)
+    assert hash_of_flow(*numbers) == expected
+    job, source, target, *cards = rest
+    flow = FlowView(0, job_view(number=job % 1000), source, target, (), 0, tuple(cards))
+    assert flow.hash(seed) == hash_of_flow(seed, job % 1000, source, target, *cards)
+    assert repr(flow) == f"<flow of job job-{job % 1000} from server {source} to {target}>"
+
+
+def test_the_gpus_of_each_server_follow_those_of_the_one_before() -> None:
+    cluster = cluster_view(num_servers=3, gpus_per_server=2)
+    assert [list(cluster.gpus_of(server)) for server in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    assert [cluster.server_of(gpu) for gpu in range(6)] == [0, 0, 1, 1, 2, 2]
+    assert (cluster.num_gpus, cluster.num_servers, cluster.exclusive, cluster.is_idle) == (6, 3, False, True)
+    assert [cluster.relative_speed(gpu) for gpu in (0, 5)] == [1.0, 1.0]
+    assert cluster.kind_of(0) is None
+
+
+def test_room_is_counted_on_all_servers_and_on_the_best() -> None:
+    cluster = cluster_view(num_servers=2, gpus_per_server=3, free_memory_mb=[4.0, 2.0, 8.0, 4.0, 4.0, 4.0])
+    everywhere, best = cluster.room_for(np.array([1, 4, 5, 9]) * 10**6)
+    assert (everywhere.tolist(), best.tolist()) == ([6, 5, 1, 0], [3, 3, 1, 0])
+    job = job_view(gpu_memory_mb=4.0)
+    assert cluster.eligible_gpus(job) == [0, 2, 3, 4, 5]
+    assert cluster.restricted_to(np.array([1, 2, 5])).eligible_gpus(job) == [2, 5]
+
+
+@pytest.mark.parametrize(("exclusive", "free"), [(False, [0, 2]), (True, [0, 2])])
+def test_free_gpus_have_no_job(exclusive: bool, free: list[int]) -> None:
+    residents = {1: [job_view(number=1)], 3: [job_view(number=2)]}
+    cluster = cluster_view(num_servers=2, gpus_per_server=2, residents=residents, exclusive=exclusive)
+    assert cluster.free(job_view()).tolist() == free
+    assert not cluster.is_idle
+
+
+@view
+class OwnView(View):
+    """A view of two numbers."""
+
+    one: int
+    other: int = 2
+
+
+def test_views_are_told_apart_by_what_they_are_and_shown_without_their_parts() -> None:
+    first, second = OwnView(1), OwnView(1)
+    assert first != second
+    assert "one" not in repr(first)
+    assert not hasattr(first, "__dict__")
+    with pytest.raises(AttributeError, match="one of a view cannot be set"):
+        first.one = 2
+
+
+@pytest.mark.parametrize(
+    ("lending", "kept"), [(None, {}), (0, {"any": 4}), (3, {"any": 1}), (4, {"any": 0}), (9, {"any": 0})]
+)
+def test_a_queue_keeps_what_it_does_not_lend(lending: int | None, kept: dict[str, int]) -> None:
+    quota = Quota(gpus=4, lending_limit=lending)
+    above, below = (
+        Queue(name="above", quotas={"any": Quota(gpus=1)}),
+        Queue(name="q", parent="above", quotas={"any": quota}),
+    )
+    tree = QuotaTree(Tenants(queues=(above, below)))
+    assert tree["q"].kept == kept
+    assert tree["above"].quota == {"any": 1 + 4 - kept.get("any", 0)}

@@ -255,27 +255,28 @@ class Rails:
     wrong: str = ""
 
     def graph(self, num_servers: int) -> Any:
-        """Return the cables; server 0 is a switch for others where that is wrong."""
+        """Return the cables: from each server to the switch, and some between servers."""
         graph = nx.Graph()
         graph.add_nodes_from(range(num_servers))
         for server in range(num_servers):
             graph.add_edge(server, "switch", bandwidth_bytes_per_s=1.25e9, latency_s=0.0)
-        if num_servers > 1:
-            graph.add_edge(0, 1, bandwidth_bytes_per_s=1.25e9, latency_s=0.0)
+        for one, other in [(0, 1), (1, 2), (1, num_servers - 1)] if num_servers > 2 else []:
+            graph.add_edge(one, other, bandwidth_bytes_per_s=1.25e9, latency_s=0.0)
         return graph
 
     def route(self, graph: Any, source: int, target: int) -> list[Any]:
         """Return the way over the switch, or a wrong one."""
         last = max(node for node in graph if isinstance(node, int))
-        if self.wrong and (source, target) == (last, 0 if last < 2 else 2):
+        if self.wrong and (source, target) == (last, 2) and last > 2:
             return {
                 "begin": ["switch", target], "end": [source, "switch"], "cable": [source, "air", target],
-                "detour": [source, "switch", 1, "switch", target],
+                "detour": [source, "switch", 1, "switch", target], "at first": [source, 1, "switch", target],
+                "at last": [source, "switch", 1, target],
             }[self.wrong]  # fmt: skip
         return [source, "switch", target]
 
 
-@pytest.mark.parametrize("wrong", ["", "begin", "end", "cable", "detour"])
+@pytest.mark.parametrize("wrong", ["", "begin", "end", "cable", "detour", "at first", "at last"])
 def test_routes_beside_the_cables_are_found(wrong: str) -> None:
     said = checked(network_conformance.TopologyConformance, "test_routes_follow_cables", Rails(wrong=wrong))
     assert (said == "") is (not wrong)
@@ -372,6 +373,32 @@ def test_a_lone_transfer_that_waits_is_found(policy: Any, is_right: bool) -> Non
     assert (said == "") is is_right
 
 
+@pytest.mark.long
+def test_one_that_is_refused_is_asked_again_beside_what_changes_later() -> None:
+    """While the other has all, two fifths or nothing left; beside one elsewhere; later; and behind another."""
+    asked: list[tuple[Any, ...]] = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Refusing:
+        refusal_lasts = True
+
+        def admit(self, transfer: Any, network: Any) -> bool:
+            met = [other.bytes_left for other in network.met_by(transfer)]
+            asked.append((network.now_s, met, len(network.active), len(network.waiting)))
+            return not met
+
+    assert checked(network_conformance.CommunicationConformance, "test_refusals_last", Refusing()) == ""
+    assert len(asked) == 60 * (4 + 1 + 3 * 2 * 4 * 2)
+    for place in range(0, len(asked), 53):
+        alone, (began_s, (left,), *_), later = asked[place : place + 4], asked[place + 4], asked[place + 5 : place + 53]
+        assert alone == [(0.5, [], 0, 0), (7.0, [], 0, 0), (0.5, [], 1, 0), (7.0, [], 1, 0)]
+        assert began_s in (0.0, 0.25, 3.5)
+        assert [(round(now_s - began_s, 9), met, active, waiting) for now_s, met, active, waiting in later] == [
+            (seconds, [pytest.approx(left * share)], active, waiting)
+            for share in (1.0, 0.4, 0.0) for active in (1, 2) for seconds in (0.0, 0.3, 1.0, 7.7) for waiting in (1, 2)
+        ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("key", "is_right"),
     [
@@ -438,11 +465,32 @@ def test_paths_that_differ_in_python_are_found(
     assert len(runs.asked) == number
 
 
+def test_paths_are_asked_on_empty_links_beside_jobs_and_beside_flows() -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def path(flow: Any, loads: Any) -> int:
+        on = [(loads.jobs_on(link), loads.flows_on(link)) for link in range(4)]
+        asked.append((flow.source, flow.target, flow.route, flow.paths, on))
+        return 0
+
+    kind = network_conformance.PathConformance
+    assert checked(kind, "test_answers_a_path", SimpleNamespace(path=path)) == ""
+    loads = [[(0, 0)] * 4, [(2, 0), (0, 0), (1, 0), (0, 0)], [(0, 0), (1, 7), (0, 0), (0, 0)]]
+    ends, paths = [(0, 1), (1, 3), (7, 2)], [(0,), (1, 2), (3,)]
+    assert asked == [(source, target, 1, paths, on) for source, target in ends for on in loads]
+    asked.clear()
+    assert checked(kind, "test_takes_the_only_path", SimpleNamespace(path=path)) == ""
+    assert asked == [(0, 1, 0, [()], [(0, 0)] * 4)]
+
+
+@pytest.mark.parametrize("answer", [-1, 1, None])
+def test_another_path_than_the_only_one_is_found(answer: int | None) -> None:
+    policy = SimpleNamespace(path=lambda flow, loads: answer)
+    said = checked(network_conformance.PathConformance, "test_takes_the_only_path", policy)
+    assert said == f"path: answered {answer!r} of 1 paths; expected 0"
+
+
 # ---- Collectives
-
-
-ROUND = 840.0
-"""Bytes of the message that the checks send."""
 
 
 class Sends:

@@ -145,3 +145,15 @@ def test_a_duration_is_a_number_of_python() -> None:
     duration_ns = ComputeTask(name="c", duration_ns=np.int64(2**62)).duration_ns
     assert type(duration_ns) is int
     assert duration_ns * 4 == 2**64
+
+
+def test_a_worker_computes_what_all_do_and_what_its_groups_do() -> None:
+    """All compute 2 ns; workers 0 and 1 another 3, and 1 and 2 another 5."""
+    groups = {"a": ((0, 1),), "b": ((1, 2),)}
+    own = (ComputeTask(name="a", duration_ns=3, group="a"), ComputeTask(name="b", duration_ns=5, group="b"))
+    alike = ComputeTask(name="all", duration_ns=2)
+    with_alike, without = IterationDag((alike, *own), groups), IterationDag(own, groups)
+    assert with_alike.worker_compute_ns(4) == [5, 10, 7, 2]
+    assert without.worker_compute_ns(4) == [3, 8, 5, 0]
+    assert (with_alike.all_compute_ns(4), without.all_compute_ns(4)) == (24, 16)
+    assert (IterationDag((alike,)).worker_compute_ns(2), IterationDag((alike,)).all_compute_ns(2)) == ([2, 2], 4)

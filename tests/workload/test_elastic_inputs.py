@@ -260,3 +260,10 @@ def test_a_job_from_the_training_time_model():
 def test_what_only_jobs_of_a_fixed_size_have_is_no_argument(name):
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
         elastic_job(**{name: 1})
+
+
+@pytest.mark.parametrize(("message_bytes", "names"), [(0.0, ["compute"]), (5.0, ["compute", "all-reduce"])])
+def test_a_job_without_messages_only_computes(message_bytes: float, names: list[str]) -> None:
+    dag = job(message_bytes=message_bytes).dag
+    assert [task.name for task in dag.tasks] == names
+    assert [task.after for task in dag.tasks] == [(), ("compute",)][: len(names)]

@@ -199,7 +199,7 @@ def wrapped(label: str, width: int = 24) -> str:
     for piece in re.findall(r"[^\s:/,=+-]*[\s:/,=+-]+|[^\s:/,=+-]+", label):
         if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
             lines.append("")
-        *whole, rest = textwrap.wrap(piece, width, drop_whitespace=False, break_on_hyphens=False)
+        *whole, rest = textwrap.wrap(piece, width, drop_whitespace=False)
         lines[-1:] = [lines[-1] + part for part in (whole or [rest])] + ([rest] if whole else [])
     return "\n".join(line.strip() for line in lines)
 

@@ -146,7 +146,6 @@ def heat_map(
     axes.tick_params(length=0)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.set_title(title, loc="left")
-    image.set_rasterized(False)
     _scale(figure, axes, image)
     return figure
 

@@ -310,4 +310,4 @@ def _dealt(place: int, stages: int, chunks: int) -> tuple[int, int]:
     """Return chunk and micro-batch of the n-th pass of a stage."""
     turn, inside = divmod(place, stages * chunks)
     chunk, number = divmod(inside, stages)
-    return (chunk, turn * stages + number) if chunks > 1 else (0, place)
+    return chunk, turn * stages + number

@@ -54,6 +54,7 @@ def test_a_row_has_what_its_worker_computes_above_what_it_sends() -> None:
     assert np.array(found) == pytest.approx(np.array(expected))
     assert axes.get_ylim() == pytest.approx((1.55, -0.55))
     assert axes.get_yticks().tolist() == [0, 1]
+    assert axes.figure.get_size_inches() == pytest.approx([7.0, 4 * 0.34 + 1.3])
 
 
 def test_a_job_without_groups_has_one_row() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddlsched.errors import TestbedError
 from ddlsched.real import torch as hook
 from ddlsched.real.torch import part_length
 
@@ -60,3 +61,19 @@ def test_item_27_what_was_reduced_in_a_chunk_of_its_own_is_written_back(whole: b
     )
     hook._Sending._ended(sending, SimpleNamespace(wait=lambda: None), part, 0)
     assert done == [*([] if whole else ["written"]), "sent, last: True", "finished"]
+
+
+def test_an_error_in_a_future_is_raised_and_a_tensor_is_handed_on() -> None:
+    assert hook._tensor_of(SimpleNamespace(value=lambda: "tensor")) == "tensor"
+    with pytest.raises(TestbedError, match=r"^the gate is gone$"):
+        hook._tensor_of(SimpleNamespace(value=lambda: TestbedError("the gate is gone")))
+
+
+def test_only_the_first_error_reaches_a_result() -> None:
+    kept: list[object] = []
+    result = SimpleNamespace(done=lambda: bool(kept), set_result=kept.append)
+    sending: Any = SimpleNamespace(_lock=nullcontext(), _result=result)
+    first = TestbedError("first")
+    for error in (first, TestbedError("second")):
+        hook._Sending.fail(sending, error)
+    assert kept == [first]

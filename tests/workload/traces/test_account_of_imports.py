@@ -15,6 +15,7 @@ from ddlsched.cluster.idle_trace import expand_hosts, from_sacct, idle_between
 from ddlsched.errors import InputError
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.generators.elastic_mix import elastic_mix
+from ddlsched.workload.traces import trace_models
 from ddlsched.workload.traces.trace_import import ImportedTrace, _account, import_trace
 from ddlsched.workload.workload_files import read_workload
 
@@ -173,3 +174,16 @@ def test_a_row_of_sacct_is_refused_by_its_line(tmp_path: Path) -> None:
 def test_an_elastic_job_is_given_no_queue_and_no_levels(name: str) -> None:
     fields = {field.name: field for field in dataclasses.fields(ElasticJob)}
     assert not fields[name].init
+
+
+def test_the_passes_of_a_row_are_whole_nanoseconds_of_what_it_tells_or_of_its_model() -> None:
+    """A duration is of all iterations, and a third of the time of one is forward; never 0."""
+    nan = float("nan")
+    traced = pd.DataFrame(
+        {"iterations": [3, 0, 3, 2], "duration_s": [9.0, 5.0, nan, 1e-9], "compute_s": [nan, nan, 1.5, nan]}
+    )
+    known = {"forward_s": [7.0, 0.25, 7.0, 7.0], "backward_s": [8.0, 0.5, 8.0, 8.0]}
+    forward_s, backward_s = trace_models._passes(traced, pd.DataFrame(known))
+    share = trace_models.FORWARD_SHARE
+    assert forward_s == pytest.approx([3 * share, 0.25, 1.5 * share, 1e-9], rel=1e-9)
+    assert backward_s == pytest.approx([3 * (1 - share), 0.5, 1.5 * (1 - share), 1e-9], rel=1e-9)

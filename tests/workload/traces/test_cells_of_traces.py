@@ -14,6 +14,7 @@ from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.workload.traces import text_formats, traced
 from ddlsched.workload.traces.columns import TraceColumns, own_table, reader_of, table
 from ddlsched.workload.traces.text_formats import APPLICATIONS, STEPS_PER_S
+from ddlsched.workload.traces.trace_files import JsonScanner, json_elements
 from ddlsched.workload.traces.traced import BadRowError, Refusal, Selection, TracedJob, TraceSource
 
 SECONDS = "expected a number of seconds > 0"
@@ -455,3 +456,48 @@ def test_columns_of_a_format_that_has_its_own_are_refused() -> None:
     with pytest.raises(InputError, match=r"^--column is given for swf, which has columns of its own; expected the for"):
         reader_of("swf", {"gpus": "x"})
     assert reader_of("swf", {}) is text_formats.swf
+
+
+@pytest.mark.parametrize("text", ["[1, {}]", " [ 1 ,\n {} ] \n", "[1,{}]"])
+def test_elements_of_an_array_come_with_their_lines(text: str) -> None:
+    line = 2 if "\n {" in text else 1
+    assert [*json_elements(source(text))] == [(1, 1), (line, {})]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{}", "line 1: expected a JSON array"),
+        ("[1\n2]", "line 2: expected , or ] here"),
+        ("[1, 2] 3", "line 1: expected nothing after the array"),
+        ("[1, \n", "line 2: is no JSON"),
+        ("[1", "line 1: expected , or ] here"),
+    ],
+)
+def test_a_text_that_is_no_array_is_refused_with_its_line(text: str, why: str) -> None:
+    with pytest.raises(InputError) as refused:
+        list(json_elements(source(text)))
+    assert str(refused.value).startswith(f"a.txt, {why}")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[]", "line 1: expected a JSON object"),
+        ('{"a": 1 "b": 2}', "line 1: expected , or } here"),
+        ('{"a" 1}', "line 1: expected a name and : before each value of an object"),
+        ("{1: 1}", "line 1: expected a name and : before each value of an object"),
+    ],
+)
+def test_a_text_that_is_no_object_is_refused_with_its_line(text: str, why: str) -> None:
+    scanner = JsonScanner("a.txt", io.StringIO(text))
+    with pytest.raises(InputError) as refused:
+        [(key, scanner.next_character(), scanner.value()) for key in scanner.members()]
+    assert str(refused.value) == f"a.txt, {why}"
+
+
+def test_members_of_an_object_are_read_one_by_one() -> None:
+    scanner = JsonScanner("a.txt", io.StringIO('{"a": 1, "b": [2]}'))
+    found = [(key, scanner.next_character(), scanner.value()) for key in scanner.members()]
+    assert found == [("a", "1", 1), ("b", "[", [2])]
+    assert scanner.next_character() == ""

@@ -28,7 +28,8 @@ from ddlsched import (
 )
 from ddlsched.cluster.cluster import Server, Throughputs
 from ddlsched.cluster.tenants import Queue
-from ddlsched.comparisons.cluster_imports import ImportedCluster, slurm, write_imported
+from ddlsched.comparisons.cluster_imports import ImportedCluster, kueue, slurm, write_imported
+from ddlsched.comparisons.cluster_imports.kubernetes import ObjectFields
 from ddlsched.comparisons.cluster_imports.kueue import read_kueue
 from ddlsched.comparisons.cluster_imports.volcano_kai import read_kai, read_volcano
 from ddlsched.comparisons.what_if import changed, what_if
@@ -665,3 +666,49 @@ def test_a_cluster_without_servers_says_which_flags_give_them() -> None:
     found = ImportedCluster(queues=(Queue(name="q"),), servers=(), jobs=jobs, admission="kueue")
     assert write_imported(found, Path("o"), None) == (1, ["o/jobs.csv", "--queues o/queues.yaml", "--admission kueue"])
     assert found.notes == ["no servers with GPUs are told; give --servers and --gpus-per-server"]
+
+
+def workload_of_kueue(name: str, queue: str, gpus: int, **spec: Any) -> ObjectFields:
+    """Return a workload whose first pods have no GPUs."""
+
+    def pods(count: int, each: int) -> dict[str, Any]:
+        requests = {"nvidia.com/gpu": str(each)} if each else {}
+        return {"count": count, "template": {"spec": {"containers": [{"resources": {"requests": requests}}]}}}
+
+    told = {"queueName": queue, "podSets": [pods(1, 0), pods(2, gpus)]} | spec
+    metadata = {"name": name, "namespace": "ns", "creationTimestamp": "2025-05-01T10:00:00Z"}
+    return of_kueue("Workload", metadata, told)
+
+
+def of_kueue(kind: str, metadata: dict[str, Any], spec: dict[str, Any]) -> ObjectFields:
+    return ObjectFields("", {"kind": kind, "apiVersion": f"{kueue._GROUP}/v1beta1", "metadata": metadata, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], []),
+        ([("c", "lost", 1)], ["1 workloads left out, of queues that are not told"]),
+        ([("c", "local", 0)], ["1 workloads left out, without GPUs"]),
+        (
+            [("c", "lost", 1), ("d", "other", 1), ("e", "lost", 0)],
+            ["3 workloads left out, of queues that are not told", "1 workloads left out, without GPUs"],
+        ),
+    ],
+)
+def test_workloads_of_kueue_without_gpus_or_a_queue_are_counted(
+    more: list[tuple[str, str, int]], said: list[str]
+) -> None:
+    """The local queue leads to the cluster's, the one called lost to none that is told."""
+    objects = [
+        of_kueue("ClusterQueue", {"name": "team"}, {}),
+        of_kueue("LocalQueue", {"name": "local", "namespace": "ns"}, {"clusterQueue": "team"}),
+        of_kueue("LocalQueue", {"name": "lost", "namespace": "ns"}, {"clusterQueue": "gone"}),
+        workload_of_kueue("a", "local", 3, priority=-5),
+        *(workload_of_kueue(*each) for each in more),
+    ]
+    notes: list[str] = []
+    (job,) = kueue._jobs(objects, (), notes)
+    assert (job.num_gpus, job.queue, job.priority, job.user) == (6, "team", -5, "local")
+    assert (job.required_levels, job.preferred_levels) == (None, None)
+    assert notes == said

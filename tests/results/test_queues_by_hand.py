@@ -97,6 +97,7 @@ def test_a_job_queues_from_its_arrival_and_after_each_stay() -> None:
         ((10, 50), (0, 99, True), "waits", True),
         ((10, 50), (0, 99, True), "other", False),
         ((0, 0), (0, 0, True), None, True),
+        ((0, 50), (1, 60, True), None, False),  # it was placed at once
         ((10, -1), (0, 100, True), None, True),  # it runs to the end
         ((10, -1), (0, 99, True), None, False),
         ((-1, -1), (50, 60, True), None, True),  # never placed

@@ -129,3 +129,35 @@ def test_a_reader_that_is_gone_ends_a_command_with_one() -> None:
     with pytest.raises(SystemExit) as ended:
         reporting._Stdout(None)._fail(BrokenPipeError())  # type: ignore[arg-type]
     assert ended.value.code == 1
+
+
+def _caused(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def _raised(source: str, file: str) -> BaseException:
+    try:
+        exec(compile(source, file, "exec"), {})
+    except Exception as error:
+        return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+    raise AssertionError
+
+
+MINE = _raised("def key():\n    raise KeyError('k')\nkey()", "/home/me/mine.py")
+OURS = _raised("raise KeyError('k')", f"{reporting.NOT_THE_PLUGINS[0]}/x.py")
+SYNTAX = SyntaxError("bad", ("/home/me/mine.py", 3, 1, "x ="))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"),
+    [
+        (_caused(PluginError("x"), MINE), True), (_caused(PluginError("x"), OURS), False),
+        (_caused(PluginError("x"), SYNTAX), True), (PluginError("x"), False), (_caused(InputError("x"), MINE), False),
+    ],
+)  # fmt: skip
+def test_of_a_plugin_that_raised_its_own_lines_are_shown(
+    capsys: pytest.CaptureFixture[str], error: Any, is_shown: bool
+) -> None:
+    reporting._show_plugin_traceback(error)
+    assert ("mine.py" in capsys.readouterr().err) is is_shown

@@ -250,3 +250,9 @@ def test_an_account_of_an_import(
 def test_files_of_a_scheduler_that_is_not_known_are_refused_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"^no scheduler is named 'slrm'\. Did you mean 'slurm'\?$"):
         imports._read("slrm", Path())
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_a_trace_is_read(tmp_path: Path) -> None:
+    out = tmp_path / "missing" / "causes.csv"
+    with pytest.raises(InputError, match=r"^--out .*missing"):
+        imports.failures("philly", [tmp_path / "none"], out=out, options=None)  # type: ignore[arg-type]

@@ -108,3 +108,11 @@ def test_item_17_a_folder_that_cannot_be_written_is_one_line(state: Path) -> Non
     (state / "sys").symlink_to("/sys/kernel")
     refused(live(state / "sys"), "cannot be used")
     refused(run("slurm-agent", "main", "--state", "/sys/kernel"), "manager.lock: cannot be used")
+
+
+def test_a_store_is_not_made_behind_a_link(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.sqlite"
+    (tmp_path / "jobs.sqlite").symlink_to(elsewhere)
+    with pytest.raises(InputError):
+        JobStore(tmp_path / "jobs.sqlite")
+    assert not elsewhere.exists()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ddlsched.errors import InputError
+from ddlsched.training.estimate import grouped_steps, step_estimate
 from ddlsched.training.estimate import rows as of_rows
-from ddlsched.training.estimate import step_estimate
 from ddlsched.training.estimate.grouped_steps import _dealt
 from ddlsched.training.estimate.hardware import Machine
 from ddlsched.training.estimate.presets import GPUS
@@ -213,3 +213,22 @@ def test_passes_are_dealt_to_chunks_in_turns_of_as_many_micro_batches_as_stages(
     stages: int, chunks: int, dealt: list[tuple[int, int]]
 ) -> None:
     assert [_dealt(place, stages, chunks) for place in range(len(dealt))] == dealt
+
+
+@pytest.mark.parametrize(
+    ("is_first", "is_last", "parts"),
+    [
+        (False, False, [("block", 3.0, True)]),
+        (True, False, [("block", 2.0, True), ("first", 1.0, False)]),
+        (False, True, [("block", 2.0, True), ("last", 1.0, False)]),
+        (True, True, [("block", 2.0, True), ("first", 1.0, False), ("last", 1.0, False)]),
+    ],
+)
+def test_chunks_at_the_ends_have_other_layers_that_are_never_recomputed(
+    monkeypatch: pytest.MonkeyPatch, is_first: bool, is_last: bool, parts: list[tuple[str, float, bool]]
+) -> None:
+    """Stages between have 6 blocks in 2 chunks, those at the ends 5."""
+    monkeypatch.setattr(grouped_steps, "stage_blocks", lambda count, plan: (np.array(5), np.array(6)))
+    layers = SimpleNamespace(num_blocks=16, block="block", first="first", last="last")
+    made: Any = SimpleNamespace(layers=layers, plan=None, chunks=2)
+    assert list(grouped_steps._Step._parts(made, is_first, is_last)) == parts

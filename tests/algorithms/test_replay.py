@@ -50,6 +50,18 @@ def test_a_run_replayed_is_the_run(further: dict[str, Any], tmp_path: Path) -> N
     assert _starts(again) == _starts(first)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("admission", ["slurm-multifactor", "kueue", "volcano", "kai"])
+def test_an_admission_may_ask_where_a_job_would_start_before_it_does(admission: str, tmp_path: Path) -> None:
+    queue = ddlsched.Queue(name="all", quotas={"any": ddlsched.Quota(gpus=8)})
+    jobs = Workload.of([replace(job, queue="all") for job in JOBS])
+    given: dict[str, Any] = {"queues": ddlsched.Tenants(queues=(queue,)), "admission": admission}
+    first = ddlsched.simulate(jobs, CLUSTER, placement="first-fit", **given)
+    again = ddlsched.simulate(jobs, CLUSTER, replay=_kept(first, tmp_path), **given)
+    assert _starts(again) == _starts(first)
+    assert again.jobs.equals(first.jobs)
+
+
 FAILING = (
     FailureCause(cause="hangs", per="gpu", mtbf_s=20.0, noticed_s=0.4, repair_s=1.5, takes="server"),
     FailureCause(cause="crashes", per="job", mtbf_s=8.0, takes="job"),

@@ -88,6 +88,7 @@ def test_starts_that_no_placement_chose_are_not_replayed(further: dict[str, Any]
     assert _starts(again) == _starts(first)
 
 
+@pytest.mark.long
 def test_another_sending_policy_has_the_same_gpus_and_starts_unless_a_job_is_still_there(tmp_path: Path) -> None:
     first = ddlsched.simulate(JOBS, CLUSTER, placement="lwf", communication="bounded-overlap:limit=1")
     again = ddlsched.simulate(JOBS, CLUSTER, replay=_kept(first, tmp_path), communication="bounded-overlap:limit=9")
@@ -98,6 +99,7 @@ def test_another_sending_policy_has_the_same_gpus_and_starts_unless_a_job_is_sti
     assert any(later == start > 0 for (_, start, _), (_, later, _) in zip(then, now, strict=True))
 
 
+@pytest.mark.long
 def test_a_job_that_is_late_keeps_its_turn_on_its_gpus(tmp_path: Path) -> None:
     def jobs(first_s: int) -> Workload:
         one = data_parallel_job("one", iterations=first_s, forward_s=1.0)

@@ -324,6 +324,7 @@ def test_a_seed_repeats_a_random_placement_to_the_bit() -> None:
     assert len(set(runs)) > 1
 
 
+@pytest.mark.long
 def test_topologies_take_parameters() -> None:
     flat = times("--contention", "max-min")
     thin = "leaf-spine:servers_per_leaf=2,spines=1,oversubscription=8"

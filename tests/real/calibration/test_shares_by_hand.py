@@ -92,6 +92,7 @@ def test_rings_of_several_servers_multiply_bytes_and_steps() -> None:
     assert form.amounts(rows).tolist() == [[1.0, 100.0, 2.0], [1.0, 450.0, 18.0]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "constants", "outside"), [(10, 3, 0.002355), (4, 2, 5.83e-10), (1000, 2, 0.02475)]
 )

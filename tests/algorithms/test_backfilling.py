@@ -74,6 +74,7 @@ def test_a_longer_job_takes_a_gpu_that_the_first_leaves_over(placement):
     assert starts(placement, *jobs) == {"wide": 0, "two": 10, "long": 0}
 
 
+@pytest.mark.long
 def test_easy_delays_the_second_of_the_queue_and_conservative_does_not():
     # From 10 to 20 s "two" leaves two GPUs over, so that EASY starts "long"; then "all" waits for it until 30 s.
     jobs = WIDE, job("two", 2, 10), ALL, job("long", 1, 30)

@@ -66,6 +66,7 @@ def test_one_server_jobs_overlook_spanning_ones_unless_told_to_count_them():
     assert counted["next"][0] >= 4
 
 
+@pytest.mark.long
 def test_a_long_spanning_job_joins_the_block_where_fewer_are_ahead():
     """Ahead of the third job: 2 iterations in the first block, 20 in the second, of which all are shorter."""
     jobs = [job("short", 4, iterations=2), job("long", 4, iterations=20), job("third", 4, iterations=30, arrival_s=0.1)]

@@ -89,6 +89,7 @@ def test_item_1_a_cable_that_carries_a_part_of_the_message(
     assert seconds(THIN, 1, model, task, PAIR) == pytest.approx([expected_s], rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [name for name in names("contention") if name != "packet-rings"])
 def test_two_jobs_whose_parts_share_cables(model: str) -> None:
     """Every cable has 2 x 50 MB: the last of the two ends after 100 / 312.5 s, whoever goes first."""

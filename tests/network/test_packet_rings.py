@@ -125,6 +125,7 @@ def test_segments_have_a_mebibyte_at_most(megabytes: float, count: int, expected
     assert packet_rings._Message(tuple(range(count)), round(megabytes * 1e6)).num_segments == expected
 
 
+@pytest.mark.long
 def test_a_queue_of_one_packet_takes_it_whatever_was_there_before() -> None:
     """Rounding leaves parts of a byte of what odd sizes add and take away."""
     buckets = [transfer(0, (0, 2, 3), megabytes) for megabytes in (29e-6, 199e-6, 0.096465, 0.910853)]

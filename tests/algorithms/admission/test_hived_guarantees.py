@@ -42,6 +42,7 @@ def test_a_guaranteed_job_takes_the_cell_with_the_fewest_opportunistic_jobs() ->
     )
 
 
+@pytest.mark.long
 def test_cells_of_others_are_not_taken_and_there_when_asked_for() -> None:
     """a's second job finds its cell in use; b's starts at once, though a's third, opportunistic one has the rest."""
     result = run(job("a1", "a", 4, 0), job("a2", "a", 4, 1), job("a3", "a", 4, 2, -1), job("b1", "b", 3, 10))

@@ -53,8 +53,8 @@ class _Replaying:
         self._run, self._copies = run, copies
         self._stays = {job_id: [(s_from_ns(from_ns), gpus) for from_ns, gpus in own] for job_id, own in stays.items()}
         self._starts_s = sorted({from_s for own in self._stays.values() for from_s, _ in own})
-        self._next, self._now_s = 0, -1.0
-        self._answers: dict[int, list[GpuId]] = {}
+        self._next = 0
+        self._answers: dict[tuple[int, float], list[GpuId]] = {}
         self._starts_on: dict[GpuId, list[float]] = defaultdict(list)
         if all(len(own) == 1 for own in self._stays.values()) and len(copies[0]) == 1:
             for from_s, gpus in sorted(stay for own in self._stays.values() for stay in own):
@@ -62,10 +62,9 @@ class _Replaying:
                     self._starts_on[gpu].append(from_s)
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
-        if cluster.now_s != self._now_s:
-            self._now_s, self._answers = cluster.now_s, {}
-        if job.number in self._answers:  # an admission has asked where it would start, and now it does
-            return self._answers[job.number]
+        asked = job.number, cluster.now_s
+        if asked in self._answers:  # an admission has asked where it would start, and now it does
+            return self._answers[asked]
         own = self._stays.get(job.job_id)
         if not own:
             less_often = (
@@ -87,7 +86,7 @@ class _Replaying:
         for gpu in gpus:
             del self._starts_on[gpu][:1]
         del own[0]
-        self._answers[job.number] = free
+        self._answers[asked] = free
         return free
 
     def wake_s(self, now_s: float) -> float | None:

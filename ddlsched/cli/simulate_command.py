@@ -167,15 +167,20 @@ def _drawn(workload: Workload, seed: int, given: Mapping[str, Any], draws: int, 
 
     if draws == 1:
         return {}
-    results = [first]
-    for draw in range(1, draws + 1):
-        if math.isnan(results[-1].summary()["average_jct_s"]):
-            fault = f"no job that counts has finished in draw {draw}"
-            raise InputError(f"--draws {draws}: {fault}; expected one in each (--warmup-s, --until-s)")
-        if draw < draws:
-            with run_status(f"simulating draw {draw + 1} of {draws}") as watch:
-                results.append(run(workload, seed=seed, watch=watch, **given, draw=draw))
+    results = [_finished(first, 1, draws)]
+    for draw in range(2, draws + 1):
+        with run_status(f"simulating draw {draw} of {draws}") as watch:
+            result = run(workload, seed=seed, watch=watch, **given, draw=draw - 1)
+        results.append(_finished(result, draw, draws))
     return ensemble_of(results).metrics()
+
+
+def _finished(result: Result, draw: int, draws: int) -> Result:
+    """Return a draw, if a job that counts has finished in it: without one it has no average."""
+    if math.isnan(result.summary()["average_jct_s"]):
+        fault = f"no job that counts has finished in draw {draw}"
+        raise InputError(f"--draws {draws}: {fault}; expected one in each (--warmup-s, --until-s)")
+    return result
 
 
 def _used(result: Result) -> dict[str, float]:

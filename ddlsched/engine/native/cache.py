@@ -17,7 +17,7 @@ from numba.core import caching
 from numba.core.ccallback import CFunc
 
 from ddlsched.engine.native.kept_files import cache_folder, describe, described
-from ddlsched.engine.native.machine_code import WHOLE_OPTIONS, loaded
+from ddlsched.engine.native.machine_code import loaded, uncompiled_entry
 from ddlsched.engine.native.state import ENTRY_SIGNATURE
 from ddlsched.errors import say_once
 
@@ -91,7 +91,7 @@ def kept_entry(name: str, make: Callable[[], tuple[Any, int, bool]]) -> tuple[An
     if kept is not None:
         kept.forget_unless(known is not None)  # if it is, what is there is another machine's
     entry, words, whole_first = make()
-    compiled = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, {"_nrt": False}, **WHOLE_OPTIONS)
+    compiled = uncompiled_entry(entry, {"_nrt": False})
     if kept is not None:
         compiled._cache = kept
     compiled.compile()

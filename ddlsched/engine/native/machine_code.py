@@ -317,6 +317,11 @@ def called_by_address(field: str) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
+def uncompiled_entry(function: Callable[..., Any], options: dict[str, Any]) -> CFunc[Any]:
+    """Return what the loop calls by its address, all of one signature; it has yet to be compiled, or loaded."""
+    return CFunc(function, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, options, **WHOLE_OPTIONS)
+
+
 @functools.cache
 def compiled_part(field: str) -> CFunc[Any]:
     """Return the compiled function of a field; keep it, its address is what the loop calls."""
@@ -327,8 +332,7 @@ def compiled_part(field: str) -> CFunc[Any]:
         return 0
 
     entry.__name__ = entry.__qualname__ = field
-    signs = ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type
-    part: Any = CFunc(entry, signs, {}, dict(ENGINE_OPTIONS), **WHOLE_OPTIONS)
+    part: Any = uncompiled_entry(entry, dict(ENGINE_OPTIONS))
     with suppress(RuntimeError):  # no writable place
         part._cache = _PartCache(entry)
     with compiling(f"{__file__} {field}"):
